@@ -1,0 +1,1 @@
+"""The ports carried out on AWS: the only package that imports an SDK."""

@@ -1,0 +1,257 @@
+"""
+The configuration of a fleet: every limit, its default, unit and allowed range.
+
+The construct writes a :class:`FleetConfig` into the Lambda environment with
+:meth:`FleetConfig.to_env`, and the Lambda reads it back with :meth:`FleetConfig.from_env`, so the
+two cannot disagree. A variable is ``SHARDFLEET_`` plus the upper-cased field name. All problems
+are reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, Self
+
+from shardfleet.errors import ConfigurationError
+
+ENV_PREFIX = "SHARDFLEET_"
+
+
+def _number(default: int, doc: str, *, low: int = 0, high: int = 2**53) -> Any:
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+
+
+def _text(default: Any, doc: str) -> Any:
+    return (
+        field(default=default, metadata={"doc": doc})
+        if default is not MISSING
+        else field(metadata={"doc": doc})
+    )
+
+
+def _choice(default: str, doc: str, *choices: str) -> Any:
+    return field(default=default, metadata={"doc": doc, "choices": choices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig:
+    """
+    Everything a fleet can be told.
+
+    Every field's unit is in its name; its one-line doc, range and choices are in the field's
+    metadata (``doc``, ``low``, ``high``, ``choices``).
+
+    Raises:
+        ConfigurationError: lists every field that is wrong.
+
+    """
+
+    # --- what and where
+    fleet: str = _text(MISSING, "name of the fleet: prefix of worker ids and execution names")
+    stream_arn: str = _text(MISSING, "ARN of the stream")
+    lease_table: str = _text(MISSING, "name of the lease table (KCL: the application name)")
+    state_table: str = _text(MISSING, "name of the fleet-state table")
+    state_machine_arn: str = _text("", "ARN of the worker state machine; set for the manager")
+    handler: str = _text("", "the user's handler, package.module:function; set for the worker")
+    handler_contract: str = _choice(
+        "auto",
+        "how the handler is called: native (batch), event (event, context), or auto: by its "
+        "number of required parameters",
+        "auto",
+        "native",
+        "event",
+    )
+
+    # --- where to begin
+    initial_position: str = _choice(
+        "TRIM_HORIZON",
+        "where leases of a new fleet begin",
+        "TRIM_HORIZON",
+        "LATEST",
+        "AT_TIMESTAMP",
+    )
+    initial_timestamp_ms: int = _number(0, "epoch ms, for initial_position AT_TIMESTAMP")
+    on_trimmed: str = _choice(
+        "stop",
+        "when a position is older than the retention period: stop the shard, or jump to the "
+        "oldest record and state the loss",
+        "stop",
+        "jump",
+    )
+
+    # --- leases
+    failover_ms: int = _number(
+        10_000,
+        "a counter unchanged for this long means a lost worker (KCL failoverTimeMillis)",
+        low=1_000,
+    )
+    cycle_ms: int = _number(20_000, "time between manager turns (KCL 2 x failover)", low=200)
+    manager_run_ms: int = _number(
+        50_000, "how long one manager invocation goes on while anything is awake (H13)"
+    )
+    clock_skew_ms: int = _number(2_000, "clock skew allowed for between two managers (H15)")
+    start_allowance_ms: int = _number(
+        5_000, "extra grace before the first renewal of a fresh assignment (H16)"
+    )
+    assignment: str = _choice(
+        "balanced",
+        "who gets which lease: balanced by count, or greedy per worker (as kcl-rust and KCL 2)",
+        "balanced",
+        "greedy",
+    )
+    leases_per_worker: int = _number(8, "most leases one worker slot holds", low=1, high=1_000)
+    leases_to_acquire: int = _number(4, "greedy: most leases acquired per turn", low=1)
+    workers_min: int = _number(1, "slots kept even when few leases need them")
+    workers_max: int = _number(16, "most slots at once", low=1, high=1_000)
+    parent_poll_ms: int = _number(
+        1_000,
+        "how often a child waiting for its parents looks (KCL parentShardPollInterval)",
+        low=50,
+    )
+
+    # --- reading
+    records_per_read: int = _number(10_000, "GetRecords Limit (quota 10,000)", low=1, high=10_000)
+    idle_read_ms: int = _number(1_000, "pause after an empty read", low=200)
+    busy_read_ms: int = _number(
+        200, "least time between reads of a shard (quota 5 GetRecords/s per shard)", low=0
+    )
+    read_bytes_per_s: int = _number(
+        2 * 1024 * 1024, "read pace per shard, bytes/s (quota 2 MiB/s)", low=1024
+    )
+    retry_first_ms: int = _number(200, "first back-off after a throttle or failure", low=1)
+    retry_most_ms: int = _number(5_000, "longest back-off", low=1)
+    misrouted: str = _choice(
+        "deliver",
+        "sub-records of an aggregate that belong to another shard: deliver, or kpl (Java's rule: "
+        "the whole aggregate is dropped and counted)",
+        "deliver",
+        "kpl",
+    )
+    aggregate_records_most: int = _number(
+        100_000, "sub-records one aggregate may hold; more is delivered raw", low=1
+    )
+    aggregate_bytes_most: int = _number(
+        64 * 1024 * 1024, "bytes one aggregate may expand to; more is delivered raw", low=1
+    )
+
+    # --- handling
+    batch_records_most: int = _number(1_000, "records per handler call", low=1, high=100_000)
+    batch_bytes_most: int = _number(
+        4 * 1024 * 1024, "payload bytes per handler call (one larger record goes alone)", low=1
+    )
+    handler_timeout_ms: int = _number(60_000, "time-out of one handler call (H10)", low=100)
+    max_attempts: int = _number(
+        5, "handler attempts per record before on_exhausted; 0 retries for ever"
+    )
+    on_exhausted: str = _choice(
+        "stop",
+        "after max_attempts: stop the shard, or record in full to SQS or S3 and skip",
+        "stop",
+        "sqs",
+        "s3",
+    )
+    failed_queue_url: str = _text("", "SQS queue for on_exhausted sqs")
+    failed_bucket: str = _text("", "S3 bucket for on_exhausted s3, and for what SQS cannot hold")
+    crashes_most: int = _number(
+        3, "process deaths charged to one shard before max_attempts' policy applies (H9)", low=1
+    )
+    checkpoint_ms: int = _number(
+        1_000, "least time between checkpoints of a lease; the last one is always written"
+    )
+
+    # --- the turn
+    turn_margin_ms: int = _number(
+        15_000, "time kept back at the end of an invocation for stopping in good order", low=500
+    )
+    turn_most_ms: int = _number(
+        14 * 60_000, "longest worker turn, even if the invocation could go on", low=1_000
+    )
+    idle_end_ms: int = _number(5_000, "a slot with nothing held or assigned ends after this long")
+    io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
+
+    def __post_init__(self) -> None:
+        """Validate everything and report all problems at once."""
+        problems = [p for f in fields(self) for p in _problems(f, getattr(self, f.name))]
+        if self.initial_position == "AT_TIMESTAMP" and not self.initial_timestamp_ms:
+            problems.append("initial_timestamp_ms: needed for initial_position AT_TIMESTAMP")
+        if self.on_exhausted == "sqs" and not self.failed_queue_url:
+            problems.append("failed_queue_url: needed for on_exhausted sqs")
+        if self.on_exhausted == "s3" and not self.failed_bucket:
+            problems.append("failed_bucket: needed for on_exhausted s3")
+        if self.workers_min > self.workers_max:
+            problems.append(
+                f"workers_min: {self.workers_min} found, at most workers_max "
+                f"({self.workers_max}) allowed"
+            )
+        if problems:
+            message = "configuration: " + "; ".join(problems)
+            raise ConfigurationError(message)
+
+    @property
+    def renew_ms(self) -> int:
+        """Return the time between renewals: a third of the failover time (KCL)."""
+        return self.failover_ms // 3
+
+    def to_env(self) -> dict[str, str]:
+        """Return the environment variables that say the same; defaults are left out."""
+        return {
+            f"{ENV_PREFIX}{f.name.upper()}": _as_text(getattr(self, f.name))
+            for f in fields(self)
+            if f.default is MISSING or getattr(self, f.name) != f.default
+        }
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> Self:
+        """
+        Read the configuration back from an environment.
+
+        Raises:
+            ConfigurationError: a required variable is missing or a value cannot be read.
+
+        """
+        problems: list[str] = []
+        values: dict[str, Any] = {}
+        for f in fields(cls):
+            text = env.get(f"{ENV_PREFIX}{f.name.upper()}")
+            if text is None:
+                if f.default is MISSING:
+                    problems.append(f"{ENV_PREFIX}{f.name.upper()}: missing")
+                continue
+            try:
+                values[f.name] = _from_text(f, text)
+            except ValueError:
+                problems.append(f"{ENV_PREFIX}{f.name.upper()}: {text!r} found, {f.type} expected")
+        if problems:
+            message = "environment: " + "; ".join(problems)
+            raise ConfigurationError(message)
+        return cls(**values)
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _from_text(f: Field[Any], text: str) -> object:
+    if f.type == "int":
+        return int(text)
+    if f.type == "bool":
+        if text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true"
+    return text
+
+
+def _problems(f: Field[Any], value: object) -> list[str]:
+    choices = f.metadata.get("choices")
+    if choices and value not in choices:
+        return [f"{f.name}: {value!r} found, one of {', '.join(choices)} allowed"]
+    if f.type == "int":
+        low, high = f.metadata["low"], f.metadata["high"]
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            return [f"{f.name}: {value!r} found, {low} to {high} allowed"]
+    if f.type == "str" and not choices and f.default is MISSING and not value:
+        return [f"{f.name}: must not be empty"]
+    return []

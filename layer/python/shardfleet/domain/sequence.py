@@ -1,0 +1,172 @@
+"""
+Sequence numbers, their order, and the one position type of the project.
+
+Order as in Java's ``ExtendedSequenceNumber`` (protocol.md §1.5): ``SHARD_END`` is greater than
+everything and equal only to itself; the other sentinels count as ``AT_TIMESTAMP`` -3 <
+``TRIM_HORIZON`` -2 < ``LATEST`` -1 < any number; numbers are compared as integers of any size,
+never as strings; ties go to the sub-sequence number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import total_ordering
+
+from shardfleet.errors import ProtocolError
+
+TRIM_HORIZON = "TRIM_HORIZON"
+LATEST = "LATEST"
+AT_TIMESTAMP = "AT_TIMESTAMP"
+SHARD_END = "SHARD_END"
+
+# The integers that Java's ExtendedSequenceNumber gives to the sentinels (protocol.md §1.5).
+_SENTINEL_VALUE = {AT_TIMESTAMP: -3, TRIM_HORIZON: -2, LATEST: -1}
+# Real numbers have at most 56 digits; the bound only keeps hostile items from being parsed.
+_DIGITS = re.compile(r"0|[1-9][0-9]{0,128}")
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class ExtendedSequenceNumber:
+    """
+    A checkpoint: a sequence number or sentinel, and the index inside an aggregated record.
+
+    Attributes:
+        sequence_number: decimal digits without leading zeros, or one of ``TRIM_HORIZON``,
+            ``LATEST``, ``AT_TIMESTAMP``, ``SHARD_END``.
+        sub_sequence_number: index (0...n-1) of the user record inside its aggregate, else 0.
+
+    Raises:
+        ProtocolError: the text is neither digits nor a sentinel, or the index is negative.
+
+    """
+
+    sequence_number: str
+    sub_sequence_number: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what Java's parser would refuse."""
+        if self.sequence_number in _SENTINEL_VALUE or self.sequence_number == SHARD_END:
+            pass
+        elif not _DIGITS.fullmatch(self.sequence_number):
+            message = (
+                f"sequence number {self.sequence_number[:80]!r}: expected decimal digits or one of "
+                f"{', '.join([*_SENTINEL_VALUE, SHARD_END])}"
+            )
+            raise ProtocolError(message)
+        if self.sub_sequence_number < 0:
+            message = f"sub-sequence number {self.sub_sequence_number}: expected 0 or more"
+            raise ProtocolError(message)
+
+    @property
+    def is_sentinel(self) -> bool:
+        """Tell whether this is one of the four words rather than a number."""
+        return not self.sequence_number.isdigit()
+
+    @property
+    def is_shard_end(self) -> bool:
+        """Tell whether the shard is finished."""
+        return self.sequence_number == SHARD_END
+
+    @property
+    def sort_key(self) -> tuple[int, int, int]:
+        """Return a key whose order is the protocol's order."""
+        if self.is_shard_end:
+            return (1, 0, 0)
+        value = _SENTINEL_VALUE.get(self.sequence_number)
+        number = int(self.sequence_number) if value is None else value
+        return (0, number, self.sub_sequence_number)
+
+    def __lt__(self, other: object) -> bool:
+        """Order by the protocol, not by text."""
+        if not isinstance(other, ExtendedSequenceNumber):
+            return NotImplemented
+        return self.sort_key < other.sort_key
+
+    def __str__(self) -> str:
+        """Render as ``number`` or ``number:sub``."""
+        if self.is_sentinel or not self.sub_sequence_number:
+            return self.sequence_number
+        return f"{self.sequence_number}:{self.sub_sequence_number}"
+
+
+AT_TRIM_HORIZON = ExtendedSequenceNumber(TRIM_HORIZON)
+AT_LATEST = ExtendedSequenceNumber(LATEST)
+AT_SHARD_END = ExtendedSequenceNumber(SHARD_END)
+
+
+class PointKind(StrEnum):
+    """What a position points at, in the order of the total order."""
+
+    TRIM_HORIZON = "TRIM_HORIZON"
+    INSTANT = "INSTANT"
+    SEQUENCE = "SEQUENCE"
+    END = "END"
+
+
+_KIND_RANK = {kind: rank for rank, kind in enumerate(PointKind)}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamIncarnation:
+    """
+    One life of a stream: a deleted and re-created stream is another one (hazard H12).
+
+    Attributes:
+        stream_arn: the stream's ARN.
+        created_ms: creation time, epoch milliseconds.
+
+    """
+
+    stream_arn: str
+    created_ms: int
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class Position:
+    """
+    Where a reader stands: the one position type of fleet, probe and Spark (hazard H4).
+
+    ``SEQUENCE`` means *everything up to and including* (sequence, sub-sequence) is done.
+    Positions of one shard are totally ordered: trim horizon, instants by time, sequence numbers,
+    end; positions of different shards order by incarnation and shard id, so that sorting a mixed
+    list is deterministic.
+
+    Attributes:
+        incarnation: which life of which stream.
+        shard_id: the shard.
+        kind: what is pointed at.
+        instant_ms: epoch milliseconds for ``INSTANT``, else 0.
+        done: the last finished user record for ``SEQUENCE``, else None.
+
+    """
+
+    incarnation: StreamIncarnation
+    shard_id: str
+    kind: PointKind
+    instant_ms: int = 0
+    done: ExtendedSequenceNumber | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a position whose parts contradict each other."""
+        has_number = self.done is not None and not self.done.is_sentinel
+        if (self.kind is PointKind.SEQUENCE) != has_number:
+            message = (
+                f"position {self.kind} of {self.shard_id}: a sequence number belongs to SEQUENCE"
+            )
+            raise ProtocolError(message)
+
+    @property
+    def sort_key(self) -> tuple[StreamIncarnation, str, int, int, tuple[int, int, int]]:
+        """Return the key of the total order."""
+        number = self.done.sort_key if self.done is not None else (0, 0, 0)
+        return (self.incarnation, self.shard_id, _KIND_RANK[self.kind], self.instant_ms, number)
+
+    def __lt__(self, other: object) -> bool:
+        """Order by the total order described above."""
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self.sort_key < other.sort_key

@@ -1,0 +1,393 @@
+"""
+The ports: everything the engine asks of the world.
+
+All are ``Protocol``s with at most seven methods. An answer that is part of the protocol is a
+value (``Applied | Lost | Gone``, ``Written | Conflict``); what is no answer is an exception of
+:mod:`shardfleet.errors` (``Throttled``, ``OutcomeUnknown``, ...). Implementations: adapters (AWS),
+:mod:`shardfleet.testing` (memory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Never, Protocol
+
+from shardfleet.domain.leases import ChangeResult, Lease, LeaseChange
+from shardfleet.domain.sequence import Position, StreamIncarnation
+from shardfleet.domain.shards import ChildShard, Shard
+from shardfleet.events import Event
+from shardfleet.records import Batch, Record
+
+
+class Clock(Protocol):
+    """Time. Only the sleeping is asynchronous; a virtual clock makes it free."""
+
+    def now_ms(self) -> int:
+        """Return wall-clock time, epoch milliseconds."""
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that never go back."""
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """Sleep."""
+
+
+class Entropy(Protocol):
+    """Randomness, seeded in tests."""
+
+    def token(self) -> str:
+        """Return a fresh unique token, 32 hexadecimal characters."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a number between the two."""
+
+
+class LeaseStore(Protocol):
+    """The lease table."""
+
+    async def scan(self) -> Sequence[Lease]:
+        """Return all leases (eventually consistent); items that are no leases are skipped."""
+
+    async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
+        """Return lease keys by owner from the index (eventually consistent)."""
+
+    async def get(self, lease_key: str) -> Lease | None:
+        """Return one lease, read consistently."""
+
+    async def apply(self, change: LeaseChange) -> ChangeResult:
+        """
+        Make one conditional write, in one attempt with a short time-out.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came.
+            Throttled: refused; not applied.
+
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """
+    One item of the fleet-state table.
+
+    Attributes:
+        kind: e.g. ``"slot"``; see :mod:`shardfleet.engine.fleet_state`.
+        id: within the kind.
+        version: rises by 1 with each write; the compare-and-set token.
+        body: JSON-like: str, int, bool, None, list and dict of these.
+
+    """
+
+    kind: str
+    id: str
+    version: int
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The document as it is now."""
+
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Somebody else wrote first; ``current`` is None when there is no such document (any more)."""
+
+    current: Document | None
+
+
+class StateStore(Protocol):
+    """The fleet-state table: versioned documents, never in the lease table."""
+
+    async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the field's name
+        """Read one document consistently."""
+
+    async def list(self, kind: str) -> Sequence[Document]:
+        """Read all documents of a kind consistently, ordered by id (manager and CLI only)."""
+
+    async def write(
+        self,
+        kind: str,
+        id: str,  # noqa: A002 - the field's name
+        body: Mapping[str, Any],
+        *,
+        expected_version: int | None,
+    ) -> Written | Conflict:
+        """
+        Compare-and-set: ``expected_version`` None means the document must not exist.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came; read again and compare.
+            Throttled: refused; not applied.
+
+        """
+
+    async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the field's name
+        """Add one to a counter document (made when absent, body ``{"count": n}``); return n."""
+
+    async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
+        """Delete if the version is as expected; return whether it was (manager and CLI only)."""
+
+
+class ListingFilter(StrEnum):
+    """The ``ShardFilter`` of an initial listing (protocol.md §4.2)."""
+
+    NONE = "NONE"
+    AT_TRIM_HORIZON = "AT_TRIM_HORIZON"
+    AT_LATEST = "AT_LATEST"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+
+
+class IteratorKind(StrEnum):
+    """``ShardIteratorType``."""
+
+    TRIM_HORIZON = "TRIM_HORIZON"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
+    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorStart:
+    """Where an iterator begins; LATEST does not exist here, it is pinned first (H7)."""
+
+    kind: IteratorKind
+    sequence_number: str | None = None
+    instant_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRecord:
+    """One record as GetRecords returns it, possibly an aggregate."""
+
+    data: bytes
+    partition_key: str
+    sequence_number: str
+    approximate_arrival_ms: int
+    encryption_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsPage:
+    """
+    The answer of one GetRecords.
+
+    Attributes:
+        records: in shard order.
+        next_iterator: None at the end of a closed shard.
+        millis_behind_latest: None when the service did not say.
+        child_shards: present at the end of a closed shard.
+
+    """
+
+    records: Sequence[StreamRecord]
+    next_iterator: str | None
+    millis_behind_latest: int | None
+    child_shards: Sequence[ChildShard] = ()
+
+
+class StreamReader(Protocol):
+    """Reading one stream by polling."""
+
+    async def incarnation(self) -> StreamIncarnation:
+        """
+        Describe the stream.
+
+        Raises:
+            StreamGone: there is no such stream.
+
+        """
+
+    async def list_shards(
+        self, listing: ListingFilter = ListingFilter.NONE, *, instant_ms: int | None = None
+    ) -> Sequence[Shard]:
+        """List shards, all pages."""
+
+    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+        """
+        Get an iterator.
+
+        Raises:
+            ShardGone: no such shard.
+            PositionTrimmed: the service refuses the sequence number as out of range.
+            Throttled: try again later.
+
+        """
+
+    async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """
+        Read one page.
+
+        Raises:
+            IteratorExpired: older than 5 minutes, or refused.
+            Throttled: try again later.
+            ShardGone: no such shard.
+
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutEntry:
+    """One entry of a PutRecords request."""
+
+    data: bytes
+    partition_key: str
+    explicit_hash_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutOutcome:
+    """The answer to one entry: either shard and sequence number, or an error code."""
+
+    shard_id: str | None = None
+    sequence_number: str | None = None
+    error_code: str | None = None
+
+
+class StreamWriter(Protocol):
+    """Writing to one stream."""
+
+    async def put_records(self, entries: Sequence[PutEntry]) -> Sequence[PutOutcome]:
+        """
+        Send one request; the answer has one outcome per entry, in order.
+
+        Raises:
+            Throttled, StreamGone, OutcomeUnknown: the whole request.
+
+        """
+
+    async def list_shards(self) -> Sequence[Shard]:
+        """List all shards."""
+
+
+class ExecutionStatus(StrEnum):
+    """What Step Functions knows of one named execution."""
+
+    RUNNING = "RUNNING"
+    CLOSED = "CLOSED"
+    ABSENT = "ABSENT"
+
+
+class WorkerLauncher(Protocol):
+    """Starting slots: Step Functions."""
+
+    async def start(self, name: str, text: str) -> bool:
+        """
+        Start an execution; True when it runs (again: same name and input is the same one).
+
+        Returns:
+            False when the name is taken by a closed or different execution
+            (``ExecutionAlreadyExists``): describe it before concluding anything (H3).
+
+        """
+
+    async def status(self, name: str) -> ExecutionStatus:
+        """Describe one execution by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerResult:
+    """
+    How far one handler call got.
+
+    Attributes:
+        done_count: leading records that are done.
+        error: None when the whole batch is done, else what went wrong, for a person.
+        timed_out: the call outlived its deadline and may still be running: the process must
+            end (H10).
+
+    """
+
+    done_count: int
+    error: str | None = None
+    timed_out: bool = False
+
+
+class HandlerRunner(Protocol):
+    """Runs the user's handler away from the engine's loop, pool and heartbeat (H17)."""
+
+    async def load(self) -> None:
+        """Import the user's code (after adopting and renewing, H16)."""
+
+    async def run(self, batch: Batch) -> HandlerResult:
+        """Run one batch to its end or to ``batch.deadline_ms``; never raises for user errors."""
+
+    async def close(self) -> bool:
+        """Stop; return False if user code still runs (then the process must end, H10)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRecords:
+    """
+    Records given up after ``max_attempts``, in full.
+
+    Attributes:
+        stream_arn: the stream.
+        records: what is skipped, payload included.
+        error: the last error.
+        attempts: how often they were tried.
+        worker_id: who tried.
+        at_ms: epoch milliseconds.
+
+    """
+
+    stream_arn: str
+    records: Sequence[Record]
+    error: str
+    attempts: int
+    worker_id: str
+    at_ms: int
+
+
+class DeadLetters(Protocol):
+    """Where given-up records are kept in full (SQS or S3)."""
+
+    async def record(self, failed: FailedRecords) -> str:
+        """Store durably and return where (URL or key); raises if it could not."""
+
+
+class EventSink(Protocol):
+    """The one stream of diagnostic events behind metrics, logs and tests."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event; never raises, never blocks."""
+
+
+class Process(Protocol):
+    """The process itself."""
+
+    def end(self, reason: str) -> Never:
+        """End the process at once: what cannot be stopped must not outlive its turn (H10)."""
+
+
+__all__ = [
+    "Clock",
+    "Conflict",
+    "DeadLetters",
+    "Document",
+    "Entropy",
+    "EventSink",
+    "ExecutionStatus",
+    "FailedRecords",
+    "HandlerResult",
+    "HandlerRunner",
+    "IteratorKind",
+    "IteratorStart",
+    "LeaseStore",
+    "ListingFilter",
+    "Position",
+    "Process",
+    "PutEntry",
+    "PutOutcome",
+    "RecordsPage",
+    "StateStore",
+    "StreamReader",
+    "StreamRecord",
+    "StreamWriter",
+    "WorkerLauncher",
+    "Written",
+]

@@ -1,0 +1,91 @@
+"""
+Every exception that shardfleet raises on purpose.
+
+The tree::
+
+    ShardfleetError
+    ├── ConfigurationError      wrong before anything ran; names every bad field
+    ├── InvalidRecord           a record that Kinesis or the KPL format would refuse
+    ├── ProtocolError           a rule of the lease protocol would be broken
+    │   ├── CheckpointOutOfRange   backwards, or beyond what was delivered
+    │   └── MalformedLease         an item that cannot be a lease
+    ├── OutcomeUnknown          a write was sent and its answer never came
+    ├── StreamError             the stream did not answer as hoped
+    │   ├── Throttled              ask again later
+    │   ├── IteratorExpired        ask for a new iterator
+    │   ├── ShardGone              no such shard (any more)
+    │   ├── StreamGone             no such stream (any more)
+    │   ├── StreamReplaced         same name, other incarnation (hazard H12)
+    │   └── PositionTrimmed        the position is older than the retention period
+    ├── HandlerFailed           the user's handler raised, timed out or reported failures
+    ├── HandlerTimedOut         a handler call outlived its time-out (the process must end, H10)
+    └── StaleEpoch              another invocation of this slot has taken over (hazard H1)
+"""
+
+
+class ShardfleetError(Exception):
+    """The root of all errors raised on purpose by shardfleet."""
+
+
+class ConfigurationError(ShardfleetError):
+    """A setting is wrong; the message names each field, what was found and what is allowed."""
+
+
+class InvalidRecord(ShardfleetError):
+    """A record breaks a limit of Kinesis or of the KPL format; nothing was sent."""
+
+
+class ProtocolError(ShardfleetError):
+    """A rule of the lease protocol would be broken: a bug of ours or a foreign writer."""
+
+
+class CheckpointOutOfRange(ProtocolError):
+    """A checkpoint lies backwards, or beyond what was delivered to the handler."""
+
+
+class MalformedLease(ProtocolError):
+    """An item of the lease table claims to be a lease but cannot be read as one."""
+
+
+class OutcomeUnknown(ShardfleetError):
+    """A write was sent and no answer came: it may or may not have been applied (hazard H1)."""
+
+
+class StreamError(ShardfleetError):
+    """The stream did not answer as hoped; subclasses say what to do."""
+
+
+class Throttled(StreamError):
+    """A quota of the stream or of a table was exceeded; try again after a pause."""
+
+
+class IteratorExpired(StreamError):
+    """A shard iterator is older than 5 minutes (Kinesis quota); get a new one."""
+
+
+class ShardGone(StreamError):
+    """The service knows no such shard (ResourceNotFound on a shard of an existing stream)."""
+
+
+class StreamGone(StreamError):
+    """The service knows no such stream."""
+
+
+class StreamReplaced(StreamError):
+    """The stream was deleted and created again: old positions mean nothing (hazard H12)."""
+
+
+class PositionTrimmed(StreamError):
+    """The position is older than what the stream retains; records are lost to everybody."""
+
+
+class HandlerFailed(ShardfleetError):
+    """The user's handler raised or reported failed records."""
+
+
+class HandlerTimedOut(ShardfleetError):
+    """A handler call outlived its time-out; a thread cannot be stopped, so the process ends."""
+
+
+class StaleEpoch(ShardfleetError):
+    """A newer invocation has claimed this slot; this one must stop without writing (H1)."""

@@ -1,0 +1,1 @@
+"""Composition roots for Lambda: environment to configuration to adapters to engine."""

@@ -1,0 +1,184 @@
+"""
+Memory ports: lease store, state store, launcher, sink, entropy, process.
+
+They interpret the same data as the adapters (:func:`shardfleet.domain.lease_changes.apply_change`),
+so there is no second implementation of a rule. Each awaits once per call, so that other tasks
+can run in between as they would around real I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Never
+
+from shardfleet.domain.lease_changes import apply_change
+from shardfleet.domain.leases import (
+    Applied,
+    ChangeKind,
+    ChangeResult,
+    Lease,
+    LeaseChange,
+)
+from shardfleet.engine.ports import Conflict, Document, ExecutionStatus, Written
+from shardfleet.events import Event
+
+
+class MemoryLeaseStore:
+    """The ``LeaseStore`` port over a dictionary."""
+
+    def __init__(self, leases: Sequence[Lease] = ()) -> None:
+        """Begin with some leases."""
+        self.leases: dict[str, Lease] = {lease.lease_key: lease for lease in leases}
+        self.changes: list[tuple[LeaseChange, ChangeResult]] = []
+
+    async def scan(self) -> Sequence[Lease]:
+        """Return all leases, ordered by key."""
+        await asyncio.sleep(0)
+        return [self.leases[key] for key in sorted(self.leases)]
+
+    async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
+        """Return lease keys by owner."""
+        await asyncio.sleep(0)
+        return [k for k in sorted(self.leases) if self.leases[k].lease_owner == worker_id]
+
+    async def get(self, lease_key: str) -> Lease | None:
+        """Return one lease."""
+        await asyncio.sleep(0)
+        return self.leases.get(lease_key)
+
+    async def apply(self, change: LeaseChange) -> ChangeResult:
+        """Apply a change atomically."""
+        await asyncio.sleep(0)
+        result = apply_change(change, self.leases.get(change.lease_key))
+        if isinstance(result, Applied):
+            if change.kind is ChangeKind.DELETE:
+                del self.leases[change.lease_key]
+            else:
+                self.leases[change.lease_key] = result.lease
+        self.changes.append((change, result))
+        return result
+
+
+class MemoryStateStore:
+    """The ``StateStore`` port over a dictionary."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.documents: dict[tuple[str, str], Document] = {}
+
+    async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
+        """Read one document."""
+        await asyncio.sleep(0)
+        return self.documents.get((kind, id))
+
+    async def list(self, kind: str) -> Sequence[Document]:
+        """Read all documents of a kind, ordered by id."""
+        await asyncio.sleep(0)
+        return [d for (k, _), d in sorted(self.documents.items()) if k == kind]
+
+    async def write(
+        self,
+        kind: str,
+        id: str,  # noqa: A002 - the port's name
+        body: Mapping[str, Any],
+        *,
+        expected_version: int | None,
+    ) -> Written | Conflict:
+        """Compare-and-set."""
+        await asyncio.sleep(0)
+        current = self.documents.get((kind, id))
+        if (current.version if current else None) != expected_version:
+            return Conflict(current)
+        return Written(self._store(kind, id, body, (expected_version or 0) + 1))
+
+    async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
+        """Add one to a counter document."""
+        await asyncio.sleep(0)
+        current = self.documents.get((kind, id))
+        count = int(current.body["count"]) + 1 if current else 1
+        self._store(kind, id, {"count": count}, (current.version if current else 0) + 1)
+        return count
+
+    async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
+        """Delete if the version is as expected."""
+        await asyncio.sleep(0)
+        current = self.documents.get((kind, id))
+        if current is None or current.version != expected_version:
+            return False
+        del self.documents[kind, id]
+        return True
+
+    def _store(self, kind: str, name: str, body: Mapping[str, Any], version: int) -> Document:
+        document = Document(kind, name, version, copy.deepcopy(dict(body)))
+        self.documents[kind, name] = document
+        return document
+
+
+class MemoryLauncher:
+    """The ``WorkerLauncher`` port: remembers executions; a test closes them."""
+
+    def __init__(self) -> None:
+        """Begin with no executions."""
+        self.executions: dict[str, tuple[str, ExecutionStatus]] = {}
+
+    async def start(self, name: str, text: str) -> bool:
+        """Start, or find the same one running."""
+        await asyncio.sleep(0)
+        found = self.executions.get(name)
+        if found is None:
+            self.executions[name] = (text, ExecutionStatus.RUNNING)
+            return True
+        return found == (text, ExecutionStatus.RUNNING)
+
+    async def status(self, name: str) -> ExecutionStatus:
+        """Describe one execution."""
+        await asyncio.sleep(0)
+        found = self.executions.get(name)
+        return ExecutionStatus.ABSENT if found is None else found[1]
+
+    def close(self, name: str) -> None:
+        """Let an execution end."""
+        self.executions[name] = (self.executions[name][0], ExecutionStatus.CLOSED)
+
+
+class MemoryEvents:
+    """The ``EventSink`` port: a list."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+
+class SeededEntropy:
+    """The ``Entropy`` port from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        """Seed the generator."""
+        self._random = random.Random(seed)
+
+    def token(self) -> str:
+        """Return 32 hexadecimal characters."""
+        return f"{self._random.getrandbits(128):032x}"
+
+    def uniform(self, low: float, high: float) -> float:
+        """Return a number between the two."""
+        return self._random.uniform(low, high)
+
+
+class ProcessEndedError(BaseException):
+    """A memory process has 'ended': not an Exception, so nothing in between swallows it."""
+
+
+class MemoryProcess:
+    """The ``Process`` port: ends by raising :class:`ProcessEndedError`."""
+
+    def end(self, reason: str) -> Never:
+        """Raise instead of ending."""
+        raise ProcessEndedError(reason)
