@@ -1,0 +1,30 @@
+"""
+The `shardfleet` command: argument parsing over the rest of the library.
+
+`main` is the console script. It imports typer itself, because a plain `pip install shardfleet`
+(what a Lambda function or a Spark executor needs) installs no command-line packages.
+"""
+
+import sys
+from importlib.util import find_spec
+
+_NEEDED = ("typer", "rich")
+
+
+def main() -> int:
+    """
+    Run the command line and return the process's exit code.
+
+    Codes: 0 success, 1 the command failed, 2 the input or the installation is wrong.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"shardfleet: the command line needs {' and '.join(missing)}, not installed here. "
+            "Install it with: pip install 'shardfleet[cli]' "
+            "(or 'shardfleet[local]', which adds the embedded AWS).\n"
+        )
+        return 2
+    from shardfleet.cli.app import run
+
+    return run()
