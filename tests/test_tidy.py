@@ -1,0 +1,449 @@
+"""
+The house rules as tests: who may import whom, sizes, banned calls, names, links to tests.
+
+Each rule is a function from source text to complaints; the first half of the tests applies them
+to the tree, the second half proves with a bad example that each of them can fail.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "layer/python/shardfleet"
+PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tests", "benchmarks")
+
+PURE = ("domain", "records", "events", "errors", "config")
+SDK = ("boto3", "botocore", "aws_lambda_powertools")
+# Package -> (what it may import of shardfleet, what it may import from outside the standard
+# library). "" is the public surface, `import shardfleet`; None means anything.
+ARROWS = {
+    **dict.fromkeys(PURE, (PURE, ())),
+    "": (PURE, ()),
+    "kpl": ((*PURE, "kpl"), ("google.protobuf",)),
+    "engine": ((*PURE, "kpl", "engine"), ()),
+    "adapters": ((*PURE, "kpl", "engine.ports", "adapters"), SDK),
+    "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
+    "testing": (("", *PURE, "kpl", "engine", "testing"), ("pytest", "hypothesis")),
+    "local": (None, None),
+    "cli": (None, None),
+    "functions": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
+    "cdk": (("config", "errors"), ("aws_cdk", "constructs", "cdk_nag", "jsii")),
+}
+# The construct's own modules, as its parts and its app import them.
+CDK_MODULES = ("shardfleet_cdk", "stacks")
+
+AMBIENT = ("time", "random", "secrets", "uuid", "os", "socket", "subprocess", "threading")
+BANNED_MODULES = {
+    **dict.fromkeys(PURE, (*AMBIENT, "logging", "asyncio")),
+    "kpl": (*AMBIENT, "logging", "asyncio"),
+    "engine": ("time", "random", "secrets", "uuid", "os"),
+}
+READS_THE_CLOCK = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today")}
+READS_THE_CLOCK |= {("date", "today")}
+
+MODULE_LINES = {"domain": 300, "tests": 500, "functions": 40}
+MODULE_LINES_OTHERWISE = 400
+FUNCTION_LINES = 50
+PARAMETERS, POSITIONAL = 6, 2
+NO_MODULE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "shared", "stuff"}
+
+WIRE_NAMES = re.compile(
+    r"\b(leaseKey|leaseOwner|leaseCounter|ownerSwitchesSinceCheckpoint|checkpointOwner"
+    r"|checkpointSubSequenceNumber|pendingCheckpoint(SubSequenceNumber|State)?|parentShardId"
+    r"|childShardIds|startingHashKey|endingHashKey|throughputKBps)\b"
+)
+WIRE_NAMES_HOME = "layer/python/shardfleet/adapters/dynamodb_items.py"
+
+# Written in pieces, so that this file does not contain what it looks for.
+_FOLDERS = r"work|root|tmp|home/\w+|Users/\w+|opt/wheels"
+_REGISTRIES = r"py[p]i\.org|python[h]osted|npm[j]s\."
+FOREIGN = re.compile(rf"(?<![\w.$}}*])/(?:{_FOLDERS})/|{_REGISTRIES}")
+TEST_REFERENCE = re.compile(r"`(tests/[\w/]+\.py)::([\w:]+)(?:\[[^`]*\])?`")
+
+
+# --- the rules ---
+
+
+def package_of(path):
+    """Name the row of ARROWS (and of the other tables) that a file of the tree falls under."""
+    parts = path.split("/")
+    if parts[:3] == ["layer", "python", "shardfleet"]:
+        return "" if parts[3] == "__init__.py" else parts[3].removesuffix(".py")
+    return parts[0]
+
+
+def imports_of(tree):
+    """Yield (line, dotted module, imported names) for every import, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield node.lineno, module, tuple(alias.name for alias in node.names)
+
+
+def within(module, allowed):
+    return any(module == name or (name and module.startswith(f"{name}.")) for name in allowed)
+
+
+def reached(module, names):
+    """Name what an import of ours reaches: `engine.ports.Clock`; "" for the public surface."""
+    part = module.removeprefix("shardfleet").removeprefix(".")
+    if part or not names:
+        return [f"{part}.{name}" for name in names] or [part]
+    modules = {path.stem for path in LIBRARY.iterdir()}
+    return [name if name in modules else "" for name in names]
+
+
+def wrong_arrows(path, tree):
+    package = package_of(path)
+    ours, theirs = ARROWS.get(package, (None, None))
+    for line, module, names in imports_of(tree):
+        if within(module, ("shardfleet",)):
+            fits = ours is None or all(within(name, ours) for name in reached(module, names))
+        elif module.split(".")[0] in sys.stdlib_module_names or theirs is None:
+            fits = True
+        else:
+            fits = within(module, theirs) or (package == "cdk" and within(module, CDK_MODULES))
+        if not fits:
+            yield f"{path}:{line}: {package or 'shardfleet'} may not import {module}"
+        for name in names if within(module, ("shardfleet",)) and package != "tests" else ():
+            if name.startswith("_") and not name.startswith("__"):
+                yield f"{path}:{line}: {module}.{name} is private to its module"
+
+
+def ambient_calls(path, tree):
+    banned = BANNED_MODULES.get(package_of(path), ())
+    for line, module, _ in imports_of(tree):
+        if within(module, banned):
+            yield f"{path}:{line}: {module} is ambient here; take it as a parameter or a port"
+    if banned:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                owner = getattr(node.value, "id", getattr(node.value, "attr", None))
+                if (owner, node.attr) in READS_THE_CLOCK:
+                    yield f"{path}:{node.lineno}: {owner}.{node.attr} reads the clock"
+
+
+def oversized(path, source, tree):
+    package = package_of(path)
+    limit, length = MODULE_LINES.get(package, MODULE_LINES_OTHERWISE), len(source.splitlines())
+    if length > limit:
+        yield f"{path}: {length} lines, {limit} allowed"
+    methods = {
+        method
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+        and "staticmethod" not in {getattr(mark, "id", "") for mark in method.decorator_list}
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        lines = node.end_lineno - node.lineno + 1
+        if lines > FUNCTION_LINES:
+            yield f"{path}:{node.lineno}: {node.name} has {lines} lines, {FUNCTION_LINES} allowed"
+        positional = len(node.args.posonlyargs + node.args.args) - (node in methods)
+        parameters = positional + len(node.args.kwonlyargs)
+        special = node.name.startswith("__")  # Python or the construct library sets the signature.
+        if package in ("tests", "benchmarks", "cli") or (special and node.name != "__init__"):
+            continue  # Fixtures, options and magic methods are parameters by design.
+        if positional > POSITIONAL or (parameters > PARAMETERS and package != "cdk"):
+            yield (
+                f"{path}:{node.lineno}: {node.name} takes {parameters} parameters, {positional} of"
+                f" them positional; {PARAMETERS} and {POSITIONAL} are allowed"
+            )
+
+
+def forbidden_names(path):
+    for part in Path(path).parts:
+        if part.removesuffix(".py") in NO_MODULE_NAMES:
+            yield f"{path}: {part} says nothing about what is inside"
+
+
+def wire_names(path, tree):
+    if path == WIRE_NAMES_HOME or not path.startswith("layer/"):
+        return
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found = WIRE_NAMES.search(node.value)
+            if found and id(node) not in docstrings:
+                yield f"{path}:{node.lineno}: {found[0]} belongs in {WIRE_NAMES_HOME}"
+
+
+def foreign_places(path, text):
+    for number, line in enumerate(text.splitlines(), start=1):
+        found = FOREIGN.search(line)
+        if found:
+            yield f"{path}:{number}: {found[0]!r} names a machine's folder or a package registry"
+
+
+def dead_references(text, root):
+    for path, name in TEST_REFERENCE.findall(text):
+        if not (root / path).exists():
+            yield f"{path} does not exist"
+            continue
+        body = ast.parse((root / path).read_text("utf-8")).body
+        for part in name.split("::"):
+            node = next((node for node in body if getattr(node, "name", None) == part), None)
+            if node is None:
+                yield f"{path} has no test {name}"
+                break
+            body = node.body
+
+
+def unexplained_ignores(text):
+    table = text[text.index("[tool.ruff.lint]") : text.index("[tool.ruff.lint.pydocstyle]")]
+    for line in table.splitlines():
+        if re.match(r'\s*"[A-Z]+\d*",(?!.*#)', line):
+            yield f"pyproject.toml: {line.strip()} is ignored without a reason"
+
+
+# --- the tree ---
+
+
+def tracked_files():
+    """List what git tracks or would track; without git (an unpacked archive), what is there."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        found = (path for folder in PYTHON_FOLDERS for path in (ROOT / folder).rglob("*"))
+        names = [str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts]
+    else:
+        names = listed.stdout.split("\0")
+    return sorted(name for name in names if name and (ROOT / name).is_file())
+
+
+FILES = tracked_files()
+PYTHON = [
+    name
+    for name in FILES
+    if name.startswith(PYTHON_FOLDERS) and name.endswith(".py") and not name.endswith("_pb2.py")
+]
+
+
+def expect_none(complaints):
+    found = list(complaints)
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
+
+
+def over_the_tree(rule):
+    for path in PYTHON:
+        source = (ROOT / path).read_text("utf-8")
+        yield from rule(path, source, ast.parse(source, filename=path))
+
+
+def test_imports_follow_the_arrows():
+    expect_none(over_the_tree(lambda path, _, tree: wrong_arrows(path, tree)))
+
+
+def test_nothing_ambient_in_the_core():
+    expect_none(over_the_tree(lambda path, _, tree: ambient_calls(path, tree)))
+
+
+def test_modules_and_functions_are_small():
+    expect_none(over_the_tree(oversized))
+
+
+def test_module_names_say_what_is_inside():
+    expect_none(over_the_tree(lambda path, *_: forbidden_names(path)))
+
+
+def test_the_lease_tables_attribute_names_live_in_one_module():
+    expect_none(over_the_tree(lambda path, _, tree: wire_names(path, tree)))
+
+
+def test_no_file_names_a_machine_or_a_registry():
+    complaints = []
+    for name in FILES:
+        try:
+            complaints += foreign_places(name, (ROOT / name).read_text("utf-8"))
+        except UnicodeDecodeError:
+            continue  # A binary file, such as a recorded vector.
+    expect_none(complaints)
+
+
+def test_every_guarantee_names_a_test_that_exists():
+    page = ROOT / "docs/guarantees.md"
+    expect_none(dead_references(page.read_text("utf-8") if page.exists() else "", ROOT))
+
+
+def test_every_ignored_lint_rule_has_its_reason():
+    expect_none(unexplained_ignores((ROOT / "pyproject.toml").read_text("utf-8")))
+
+
+def pins_of(name):
+    return set(re.findall(r"(?m)^([\w-]+==\S+)", (ROOT / name).read_text("utf-8")))
+
+
+def test_the_layer_pins_what_the_lock_pins():
+    pins = pins_of("layer/requirements.txt")
+
+    assert {pin.split("==")[0] for pin in pins} >= {"aws-lambda-powertools", "protobuf"}
+    assert pins <= pins_of("requirements.lock")
+    assert not any(pin.startswith("boto") for pin in pins)
+
+
+def test_the_cdk_command_line_is_pinned():
+    assert '"aws-cdk": "2.1148.1"' in (ROOT / "package.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize("module", ["shardfleet", "shardfleet.cli.app"])
+def test_importing_loads_no_heavy_package(module):
+    heavy = ("boto3", "botocore", "pyspark", "google.protobuf", *SDK, "aws_cdk", "ministack")
+    program = f"import sys, {module}; print([n for n in {heavy!r} if n in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert run.stdout.strip() == "[]"
+
+
+def test_the_wheel_and_the_settings_name_one_version_of_python():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+    oldest = settings["project"]["requires-python"].removeprefix(">=")
+    assert settings["tool"]["mypy"]["python_version"] == oldest
+    assert settings["tool"]["ruff"]["target-version"] == "py" + oldest.replace(".", "")
+
+
+# --- each rule can fail ---
+
+
+def library(name):
+    return f"layer/python/shardfleet/{name}"
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (library("domain/leases.py"), "import boto3"),
+        (library("domain/leases.py"), "from shardfleet.engine import ports"),
+        (library("domain/leases.py"), "from shardfleet import Record"),
+        (library("__init__.py"), "import boto3"),
+        (library("__init__.py"), "from shardfleet.kpl import aggregate"),
+        (library("kpl/aggregate.py"), "def f():\n    import botocore.config"),
+        (library("engine/worker.py"), "from shardfleet.adapters.dynamodb_leases import X"),
+        (library("engine/worker.py"), "from shardfleet import adapters"),
+        (library("adapters/emf.py"), "from shardfleet.engine.worker import Worker"),
+        (library("adapters/emf.py"), "from shardfleet.adapters.dynamodb_items import _name"),
+        (library("runtime/bootstrap.py"), "from shardfleet.testing import clock"),
+        (library("testing/memory.py"), "import shardfleet.adapters.dynamodb_leases"),
+        ("functions/worker/handler.py", "import shardfleet.local"),
+        ("cdk/shardfleet_cdk/fleet.py", "from shardfleet.engine import ports"),
+    ],
+)
+def test_a_wrong_arrow_is_seen(path, source):
+    assert len(list(wrong_arrows(path, ast.parse(source)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (library("domain/leases.py"), "import math\nfrom shardfleet.errors import ProtocolError"),
+        (library("kpl/aggregate.py"), "from google.protobuf.message import DecodeError"),
+        (library("adapters/emf.py"), "import boto3\nfrom shardfleet.engine import ports"),
+        (library("runtime/bootstrap.py"), "from shardfleet import FleetConfig"),
+        (library("local/launch.py"), "import ministack\nfrom shardfleet.testing import clock"),
+        ("cdk/app.py", "import aws_cdk\nfrom stacks.demo import D\nimport shardfleet.config"),
+    ],
+)
+def test_a_right_arrow_is_left_alone(path, source):
+    assert list(wrong_arrows(path, ast.parse(source))) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (library("domain/expiry.py"), "import time"),
+        (library("domain/expiry.py"), "from logging import getLogger"),
+        (library("domain/expiry.py"), "import os.path"),
+        (library("domain/expiry.py"), "import datetime\nx = datetime.datetime.now()"),
+        (library("kpl/aggregate.py"), "from uuid import uuid4"),
+        (library("engine/worker.py"), "import random"),
+        (library("engine/worker.py"), "from datetime import date\nclock = date.today"),
+    ],
+)
+def test_an_ambient_call_is_seen(path, source):
+    assert len(list(ambient_calls(path, ast.parse(source)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (library("domain/big.py"), "x = 1\n" * 301),
+        (library("engine/big.py"), "x = 1\n" * 401),
+        ("tests/test_big.py", "x = 1\n" * 501),
+        ("functions/worker/handler.py", "x = 1\n" * 41),
+        (library("engine/long.py"), "def f():\n" + "    pass\n" * 50),
+        (library("engine/wide.py"), "def f(a, b, c): ..."),
+        (library("engine/wide.py"), "class A:\n    async def f(self, a, b, c): ..."),
+        (library("engine/wide.py"), "class A:\n    @staticmethod\n    def f(a, b, c): ..."),
+        (library("engine/wide.py"), "def f(a, b, *, c, d, e, f, g): ..."),
+        (library("engine/wide.py"), "class A:\n    def __init__(self, a, b, c): ..."),
+    ],
+)
+def test_what_is_too_big_is_seen(path, source):
+    assert len(list(oversized(path, source, ast.parse(source)))) == 1
+
+
+def test_what_just_fits_is_left_alone():
+    source = "class A:\n    def f(self, a, b, *, c, d, e, f):\n" + "        pass\n" * 49
+
+    assert list(oversized(library("domain/fits.py"), source, ast.parse(source))) == []
+
+
+@pytest.mark.parametrize("path", ["layer/python/shardfleet/utils.py", "tests/helpers/x.py"])
+def test_an_empty_name_is_seen(path):
+    assert len(list(forbidden_names(path))) == 1
+
+
+def test_a_wire_name_elsewhere_is_seen_but_not_in_its_home_or_in_a_docstring():
+    named = ast.parse('key = "leaseKey"\ncondition = "leaseCounter = :seen"')
+    documented = ast.parse('def f():\n    """Reads leaseKey."""')
+
+    assert len(list(wire_names(library("domain/leases.py"), named))) == 2
+    assert list(wire_names(library("domain/leases.py"), documented)) == []
+    assert list(wire_names(WIRE_NAMES_HOME, named)) == []
+
+
+@pytest.mark.parametrize(
+    "place", ["/wor" + "k/x", "see /tm" + "p/x", "https://py" + "pi.org/simple"]
+)
+def test_a_foreign_place_is_seen(place):
+    assert len(list(foreign_places("README.md", f"first\n{place}\n"))) == 1
+
+
+def test_a_relative_path_is_no_foreign_place():
+    assert list(foreign_places("README.md", "build/work/x, $HOME/tmp/x, ./tmp/x")) == []
+
+
+def test_a_reference_to_a_missing_test_is_seen(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_a.py").write_text("class TestA:\n    def test_b(self): ...\n")
+    page = "`tests/test_a.py::TestA::test_b[x]` `tests/test_a.py::test_b` `tests/test_c.py::test_d`"
+
+    assert list(dead_references(page, tmp_path)) == [
+        "tests/test_a.py has no test test_b",
+        "tests/test_c.py does not exist",
+    ]
+
+
+def test_an_ignore_without_a_reason_is_seen():
+    table = '[tool.ruff.lint]\n  "S101", # Why.\n  "S102",\n[tool.ruff.lint.pydocstyle]'
+
+    assert len(list(unexplained_ignores(table))) == 1
