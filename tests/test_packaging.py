@@ -1,0 +1,60 @@
+"""The wheel that a person installs: both packages, the construct's assets, and nothing else."""
+
+import subprocess
+import sys
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+        yield archive
+
+
+def test_the_wheel_holds_every_module_of_the_library(wheel):
+    library = ROOT / "layer/python"
+    modules = {str(path.relative_to(library)) for path in library.rglob("*.py")}
+
+    assert modules <= set(wheel.namelist())
+    assert "shardfleet/py.typed" in wheel.namelist()
+
+
+def test_the_wheel_carries_the_constructs_assets(wheel):
+    assets = {
+        name.removeprefix("shardfleet_cdk/_assets/")
+        for name in wheel.namelist()
+        if name.startswith("shardfleet_cdk/_assets/")
+    }
+    functions = {str(path.relative_to(ROOT)) for path in ROOT.glob("functions/**/handler.py")}
+
+    assert functions <= assets
+    assert {"layer/requirements.txt", "layer/python/shardfleet/__init__.py"} <= assets
+
+
+def test_the_wheel_holds_nothing_but_the_two_packages(wheel):
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+
+    assert {top for top in tops if not top.endswith(".dist-info")} <= {
+        "shardfleet",
+        "shardfleet_cdk",
+    }
+    assert not any("__pycache__" in name for name in wheel.namelist())
+
+
+def test_the_wheel_offers_the_extras_and_a_core_without_them(wheel):
+    name = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
+    metadata = HeaderParser().parsestr(wheel.read(name).decode())
+    core = {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
+
+    assert set(metadata.get_all("Provides-Extra")) == {"cdk", "cli", "dev", "local", "spark"}
+    assert {line.split(">=")[0] for line in core} == {"aws-lambda-powertools", "boto3", "protobuf"}
