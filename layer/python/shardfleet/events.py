@@ -36,3 +36,111 @@ class LeaseEvent(Event):
 
     lease_key: str
     worker_id: str | None = None
+
+
+# --- the lease manager's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerTurnDone(Event):
+    """One manager turn, over all unfinished leases (hazard H18)."""
+
+    total_leases: int
+    total_shards: int
+    unclaimed_leases: int
+    expired_leases: int
+    stopped_shards: int
+    millis_behind_latest_max: int
+    leases_of_unknown_lag: int
+    slots_wanted: int
+    slots_running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerTurnFailed(Event):
+    """A manager turn was cut short; the next one begins anew."""
+
+    error: str
+
+    @property
+    def level(self) -> Level:
+        """Return how much a person should care."""
+        return Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSyncProblem(Event):
+    """The shard list cannot be trusted, so no lease was made from it."""
+
+    problem: str
+
+    @property
+    def level(self) -> Level:
+        """Return how much a person should care."""
+        return Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseCreated(LeaseEvent):
+    """A lease was created."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseDeleted(LeaseEvent):
+    """A finished lease was deleted."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAssigned(LeaseEvent):
+    """A lease was given to a worker."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentLost(LeaseEvent):
+    """A planned assignment lost its race; the next turn plans anew."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStarted(Event):
+    """A new execution of a slot was intended and started."""
+
+    slot_id: str
+    worker_id: str
+    start_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRestarted(Event):
+    """A slot's execution was over although it held leases."""
+
+    slot_id: str
+    worker_id: str
+    reason: str
+
+    @property
+    def level(self) -> Level:
+        """Return how much a person should care."""
+        return Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotUpkeepFailed(Event):
+    """One slot could not be started or examined; the next turn tries again."""
+
+    slot_id: str
+    task: str
+    error: str
+
+    @property
+    def level(self) -> Level:
+        """Return how much a person should care."""
+        return Level.ERROR

@@ -1,0 +1,177 @@
+"""
+Assigning leases to slots: announce on the slot, then write the lease (hazards H2, H15).
+
+The slot learns of an assignment before the lease says so, and a slot that ended in between is
+found by reading it again; what it was given is released at once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain import lease_changes
+from shardfleet.domain.assignment import (
+    Assignment,
+    AssignmentKind,
+    AssignmentPlan,
+    WorkerView,
+    plan_balanced,
+    plan_greedy,
+)
+from shardfleet.domain.leases import Applied, Lease, LeaseChange
+from shardfleet.domain.slots import Slot, SlotState, announce_assignment
+from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.ports import Entropy, EventSink, LeaseStore
+from shardfleet.events import AssignmentLost, LeaseAssigned
+
+
+class Assigner:
+    """Plans assignments by the configured strategy and carries them out."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        leases: LeaseStore,
+        state: FleetState,
+        entropy: Entropy,
+        events: EventSink,
+    ) -> None:
+        """Keep the ports."""
+        self._config = config
+        self._leases = leases
+        self._state = state
+        self._entropy = entropy
+        self._events = events
+
+    async def assign(
+        self,
+        leases: Sequence[Lease],
+        slots: Sequence[VersionedSlot],
+        *,
+        expired: frozenset[str],
+        now_ms: int,
+    ) -> AssignmentPlan:
+        """
+        Plan and carry out one turn's assignments.
+
+        Args:
+            leases: all leases, the ones created in this turn included.
+            slots: all slots as read in this turn.
+            expired: keys of leases whose owner is lost.
+            now_ms: epoch milliseconds.
+
+        """
+        able = {
+            found.slot.worker_id: found.slot
+            for found in slots
+            if _takes_leases(found.slot, now_ms=now_ms, silent_ms=2 * self._config.failover_ms)
+        }
+        plan = self._plan(leases, able, expired)
+        by_worker: dict[str, list[Assignment]] = defaultdict(list)
+        for assignment in plan.assignments:
+            by_worker[assignment.worker_id].append(assignment)
+        for worker_id in sorted(by_worker):
+            await self._give(able[worker_id], by_worker[worker_id])
+        return plan
+
+    def _plan(
+        self, leases: Sequence[Lease], able: dict[str, Slot], expired: frozenset[str]
+    ) -> AssignmentPlan:
+        views = [self._view(worker_id, leases) for worker_id in sorted(able)]
+        if self._config.assignment == "balanced":
+            return plan_balanced(leases, expired=expired, workers=views)
+        taken: list[Assignment] = []
+        left = plan_balanced(leases, expired=expired, workers=()).left
+        current = list(leases)
+        for view in views:
+            plan = plan_greedy(
+                current,
+                expired=expired - {a.lease.lease_key for a in taken},
+                worker=view,
+                leases_to_acquire=self._config.leases_to_acquire,
+                order=self._shuffled,
+            )
+            taken += plan.assignments
+            owners = {a.lease.lease_key: a.worker_id for a in plan.assignments}
+            current = [
+                replace(lease, lease_owner=owners[lease.lease_key])
+                if lease.lease_key in owners
+                else lease
+                for lease in current
+            ]
+            left = plan.left
+        return AssignmentPlan(assignments=tuple(taken), left=left)
+
+    def _view(self, worker_id: str, leases: Sequence[Lease]) -> WorkerView:
+        """Finished leases keep their owner: their children are best read where they ended."""
+        ended = {le.lease_key for le in leases if le.is_finished and le.lease_owner == worker_id}
+        return WorkerView(
+            worker_id=worker_id,
+            leases_most=self._config.leases_per_worker,
+            recently_ended=frozenset(ended),
+        )
+
+    def _shuffled(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        drawn = [(self._entropy.uniform(0, 1), lease.lease_key, lease) for lease in leases]
+        return [lease for _, _, lease in sorted(drawn, key=lambda row: row[:2])]
+
+    async def _give(self, slot: Slot, assignments: Sequence[Assignment]) -> None:
+        keys = [a.lease.lease_key for a in assignments]
+        announced = await self._state.update_slot(
+            slot.slot_id, lambda current: announce_assignment(current, keys)
+        )
+        if announced is None:
+            for key in keys:
+                self._events.emit(
+                    AssignmentLost(
+                        lease_key=key, worker_id=slot.worker_id, reason="slot takes no leases"
+                    )
+                )
+            return
+        given = [lease for a in assignments if (lease := await self._write(a)) is not None]
+        after = await self._state.slot(slot.slot_id)
+        if after is not None and after.slot.state is SlotState.ENDED:
+            for lease in given:
+                await self._leases.apply(lease_changes.evict(lease))
+
+    async def _write(self, assignment: Assignment) -> Lease | None:
+        change = await self._change(assignment)
+        result = None if change is None else await self._leases.apply(change)
+        key, worker_id = assignment.lease.lease_key, assignment.worker_id
+        if isinstance(result, Applied):
+            self._events.emit(
+                LeaseAssigned(
+                    lease_key=key,
+                    worker_id=worker_id,
+                    kind=assignment.kind.value,
+                    reason=assignment.reason,
+                )
+            )
+            return result.lease
+        self._events.emit(
+            AssignmentLost(lease_key=key, worker_id=worker_id, reason="the lease changed meanwhile")
+        )
+        return None
+
+    async def _change(self, assignment: Assignment) -> LeaseChange | None:
+        """Steal by the newest counter (KCL 2.3.10, #886); everything else by what was planned."""
+        lease, worker_id = assignment.lease, assignment.worker_id
+        match assignment.kind:
+            case AssignmentKind.STEAL:
+                current = await self._leases.get(lease.lease_key)
+                if current is None or current.effective_owner != lease.effective_owner:
+                    return None
+                return lease_changes.take(current, worker_id)
+            case AssignmentKind.EXPIRED:
+                return lease_changes.assign(lease, worker_id, expired=True)
+            case AssignmentKind.UNOWNED:
+                return lease_changes.assign(lease, worker_id)
+
+
+def _takes_leases(slot: Slot, *, now_ms: int, silent_ms: int) -> bool:
+    """Only a running slot that was heard of lately gets leases (H2)."""
+    is_running = slot.state is SlotState.RUNNING and not slot.drain
+    return is_running and now_ms - slot.heartbeat_ms <= silent_ms

@@ -1,0 +1,275 @@
+"""
+One manager turn: observe, plan, apply, report.
+
+Leases are read first, then shards. The turn creates missing leases (pins before LATEST leases,
+H7), deletes finished ones, finds expired ones by persisted sightings (H15), keeps the slots (H2,
+H3) and assigns leases to them. Every write is conditional, so a turn may be cut off anywhere,
+repeated, or overlap another one. Behaves like Java's ``LeaseAssignmentManager`` plus
+``HierarchicalShardSyncer`` plus ``LeaseCleanupManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain import lease_changes
+from shardfleet.domain.assignment import AssignmentPlan
+from shardfleet.domain.expiry import expired_leases, update_sightings
+from shardfleet.domain.lease_cleanup import CleanupPlan, plan_lease_cleanup
+from shardfleet.domain.lease_sync import InitialPosition, LeaseSyncPlan, plan_lease_sync
+from shardfleet.domain.leases import Applied, Lease
+from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
+from shardfleet.domain.shards import Shard
+from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, plan_slots
+from shardfleet.domain.slots import SlotState, ask_to_drain
+from shardfleet.engine.assigner import Assigner
+from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.ports import (
+    Clock,
+    Entropy,
+    EventSink,
+    LeaseStore,
+    ListingFilter,
+    StreamReader,
+    WorkerLauncher,
+)
+from shardfleet.engine.slot_upkeep import SlotUpkeep
+from shardfleet.engine.turn_report import report_turn
+from shardfleet.errors import StreamReplaced
+from shardfleet.events import LeaseCreated, LeaseDeleted, LeaseSyncProblem
+
+# H7: the pin lies this far before "now", so that a slow clock cannot skip a record.
+PIN_BACK_MS = 5_000
+_INITIAL_LISTING = {
+    "TRIM_HORIZON": ListingFilter.AT_TRIM_HORIZON,
+    "LATEST": ListingFilter.AT_LATEST,
+    "AT_TIMESTAMP": ListingFilter.AT_TIMESTAMP,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerPorts:
+    """Everything the manager asks of the world."""
+
+    leases: LeaseStore
+    state: FleetState
+    stream: StreamReader
+    launcher: WorkerLauncher
+    clock: Clock
+    entropy: Entropy
+    events: EventSink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReport:
+    """
+    What one turn decided.
+
+    Attributes:
+        sync: leases to create, and problems of the listing.
+        cleanup: leases to delete.
+        slots: decisions about slots.
+        assignment: who gets which lease.
+        unfinished: leases not at SHARD_END.
+
+    """
+
+    sync: LeaseSyncPlan
+    cleanup: CleanupPlan
+    slots: SlotPlan
+    assignment: AssignmentPlan
+    unfinished: int
+
+    @property
+    def is_awake(self) -> bool:
+        """Tell whether there is anything to do before the next scheduled invocation."""
+        return self.unfinished > 0
+
+
+class LeaseManager:
+    """Runs turns; holds nothing between them but the count of surplus turns."""
+
+    def __init__(self, config: FleetConfig, ports: ManagerPorts) -> None:
+        """Wire the parts of a turn."""
+        self._config = config
+        self._ports = ports
+        self._surplus_turns = 0
+        self._upkeep = SlotUpkeep(
+            config,
+            state=ports.state,
+            launcher=ports.launcher,
+            clock=ports.clock,
+            events=ports.events,
+        )
+        self._assigner = Assigner(config, ports.leases, ports.state, ports.entropy, ports.events)
+
+    async def turn(self) -> TurnReport:
+        """
+        Run one turn.
+
+        Raises:
+            StreamGone, StreamReplaced: the stream is not what the leases speak of (H12); every
+                slot has been asked to drain.
+            Throttled, OutcomeUnknown: cut short; the next turn begins anew.
+
+        """
+        ports = self._ports
+        incarnation = await ports.stream.incarnation()
+        await self._check(incarnation)
+        read_started_ms = ports.clock.now_ms()
+        leases = await ports.leases.scan()
+        read_finished_ms = ports.clock.now_ms()
+        shards = await ports.stream.list_shards()
+        sync = await self._sync(shards, leases, created_ms=incarnation.created_ms)
+        cleanup = await self._clean_up(shards, leases)
+        sightings = update_sightings(
+            await ports.state.sightings(),
+            leases,
+            read_started_ms=read_started_ms,
+            read_finished_ms=read_finished_ms,
+            skew_ms=self._config.clock_skew_ms,
+        )
+        await ports.state.write_sightings(sightings)
+        slots = await ports.state.slots()
+        expired = expired_leases(
+            sightings,
+            leases,
+            read_started_ms=read_started_ms,
+            failover_ms=self._config.failover_ms,
+            skew_ms=self._config.clock_skew_ms,
+            fresh=self._graces(slots),
+        ) | _orphans(leases, slots)
+        current = _after(leases, sync)
+        slot_plan = await self._keep_slots(current, slots)
+        assignment = await self._assigner.assign(
+            current, slots, expired=expired, now_ms=ports.clock.now_ms()
+        )
+        report = TurnReport(
+            sync=sync,
+            cleanup=cleanup,
+            slots=slot_plan,
+            assignment=assignment,
+            unfinished=sum(not lease.is_finished for lease in current),
+        )
+        await report_turn(
+            ports.state,
+            ports.events,
+            at_ms=ports.clock.now_ms(),
+            leases=current,
+            shards=shards,
+            slots=slots,
+            expired=expired,
+            report=report,
+        )
+        return report
+
+    async def _check(self, incarnation: StreamIncarnation) -> None:
+        """Refuse to go on with another incarnation of the stream; stop the workers too (H12)."""
+        try:
+            await self._ports.state.check_incarnation(incarnation)
+        except StreamReplaced:
+            for found in await self._ports.state.slots():
+                await self._ports.state.update_slot(found.slot.slot_id, ask_to_drain)
+            raise
+
+    async def _sync(
+        self, shards: Sequence[Shard], leases: Sequence[Lease], *, created_ms: int
+    ) -> LeaseSyncPlan:
+        """Create what is missing; the hash ranges that old rows lack are filled in too."""
+        initial = InitialPosition(self._config.initial_position)
+        at_initial = None
+        if not leases:
+            instant_ms = self._config.initial_timestamp_ms or None
+            at_initial = await self._ports.stream.list_shards(
+                _INITIAL_LISTING[initial.kind],
+                instant_ms=instant_ms if initial.kind == "AT_TIMESTAMP" else None,
+            )
+        plan = plan_lease_sync(shards, leases, initial, listed_at_initial=at_initial)
+        for problem in plan.problems:
+            self._ports.events.emit(LeaseSyncProblem(problem=problem))
+        for wanted in plan.create:
+            if wanted.lease.checkpoint == AT_LATEST:
+                await self._ports.state.pin(
+                    wanted.lease.lease_key,
+                    instant_ms=self._ports.clock.now_ms() - PIN_BACK_MS,
+                    created_ms=created_ms,
+                )
+            result = await self._ports.leases.apply(lease_changes.create(wanted.lease))
+            if isinstance(result, Applied):
+                self._ports.events.emit(
+                    LeaseCreated(lease_key=wanted.lease.lease_key, reason=str(wanted.reason))
+                )
+        await self._fill_hash_ranges(shards, leases)
+        return plan
+
+    async def _fill_hash_ranges(self, shards: Sequence[Shard], leases: Sequence[Lease]) -> None:
+        ranges = {shard.shard_id: shard.hash_key_range for shard in shards}
+        for lease in leases:
+            known = ranges.get(lease.lease_key)
+            if lease.hash_key_range is None and known is not None and not lease.is_finished:
+                await self._ports.leases.apply(lease_changes.set_hash_range(lease, known))
+
+    async def _clean_up(self, shards: Sequence[Shard], leases: Sequence[Lease]) -> CleanupPlan:
+        plan = plan_lease_cleanup(shards, leases)
+        for lease, child_ids in plan.learn_children:
+            await self._ports.leases.apply(lease_changes.set_children(lease, child_ids))
+        for gone in plan.delete:
+            result = await self._ports.leases.apply(lease_changes.delete(gone.lease))
+            if isinstance(result, Applied):
+                self._ports.events.emit(
+                    LeaseDeleted(lease_key=gone.lease.lease_key, reason=str(gone.reason))
+                )
+        return plan
+
+    async def _keep_slots(
+        self, leases: Sequence[Lease], slots: Sequence[VersionedSlot]
+    ) -> SlotPlan:
+        config = self._config
+        unfinished = [lease for lease in leases if not lease.is_finished]
+        limits = SlotLimits(
+            leases_per_worker=config.leases_per_worker,
+            workers_min=config.workers_min,
+            workers_max=config.workers_max,
+            silent_ms=2 * config.failover_ms,
+        )
+        states = (SlotState.STARTING, SlotState.RUNNING)
+        alive = sum(found.slot.state in states for found in slots)
+        plan = plan_slots(
+            [found.slot for found in slots],
+            unfinished=len(unfinished),
+            limits=limits,
+            now_ms=self._ports.clock.now_ms(),
+            surplus_turns=self._surplus_turns + 1,
+        )
+        self._surplus_turns = self._surplus_turns + 1 if alive > plan.wanted else 0
+        holders = frozenset(lease.effective_owner or "" for lease in unfinished)
+        await self._upkeep.carry_out(plan, slots, holders=holders)
+        return plan
+
+    def _graces(self, slots: Sequence[VersionedSlot]) -> Mapping[str, int]:
+        """Give assignments that their worker has not served yet the start allowance (H16)."""
+        return {
+            key: self._config.start_allowance_ms
+            for found in slots
+            if found.slot.served_seq < found.slot.assign_seq
+            for key in found.slot.assigned
+        }
+
+
+def _orphans(leases: Sequence[Lease], slots: Sequence[VersionedSlot]) -> frozenset[str]:
+    """Return leases owned by ended slots: nobody can renew them, so nobody need wait (H2)."""
+    ended = {f.slot.worker_id for f in slots if f.slot.state is SlotState.ENDED}
+    return frozenset(
+        lease.lease_key
+        for lease in leases
+        if not lease.is_finished and lease.effective_owner in ended
+    )
+
+
+def _after(leases: Sequence[Lease], sync: LeaseSyncPlan) -> Sequence[Lease]:
+    """Return the leases as they are once the plan's new ones exist."""
+    known = {lease.lease_key for lease in leases}
+    created = [w.lease for w in sync.create if w.lease.lease_key not in known]
+    return [*leases, *(replace(lease, lease_counter=0) for lease in created)]
