@@ -1,0 +1,172 @@
+"""
+The program inside a Lambda process of the embedded AWS: Lambda's Python runtime client, in small.
+
+It is run as a script (never imported), with `python -P`, so that this folder is not importable from
+user code. It must not import shardfleet: the function's own layer decides which one that is.
+
+Protocol with `sandbox.py`: one JSON line per invocation on standard input, one JSON line per reply
+on the file descriptor named by `_SHARDFLEET_REPLY_FD`. Standard output and error are the log; after
+each invocation a line starting with NUL marks how far its log reaches.
+"""
+
+import ctypes
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TextIO
+
+PR_SET_PDEATHSIG = 1
+"""`prctl(2)`: which signal this process gets when its parent thread ends."""
+
+Handler = Callable[[Any, Any], Any]
+
+
+def main() -> None:
+    """Load the handler, say so, then serve invocations until standard input ends."""
+    _die_with_the_server()
+    descriptor = int(os.environ.pop("_SHARDFLEET_REPLY_FD"))
+    os.set_inheritable(descriptor, False)  # noqa: FBT003  # Positional only.
+    replies = os.fdopen(descriptor, "w", encoding="utf-8")
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    _detach_standard_input()
+    request_id = _log_like_lambda()
+    try:
+        handler = _load_handler(os.environ["_HANDLER"])
+    except BaseException as error:  # noqa: BLE001  # Whatever ends the import is an init error.
+        traceback.print_exc()
+        _send(replies, {"status": "init_error", "error": _init_error_payload(error)})
+        return
+    _send(replies, {"status": "ready"})
+    for line in requests:
+        invocation = json.loads(line)
+        request_id.append(invocation["request_id"])
+        reply = _invoke(handler, invocation)
+        request_id.pop()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(1, b"\0end " + invocation["request_id"].encode() + b"\n")
+        _send(replies, reply)
+
+
+def _die_with_the_server() -> None:
+    """Ask the kernel to kill this process when the server dies, even while it is frozen."""
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ.get("_SHARDFLEET_SERVER_PID", os.getppid())):
+        os._exit(1)  # The server died before the request to the kernel.
+
+
+def _detach_standard_input() -> None:
+    """Give user code an empty standard input: the real one carries invocations."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+class _LambdaFormatter(logging.Formatter):
+    """Lambda's text format: level, UTC instant, request id, message, separated by tabs."""
+
+    def __init__(self, request_id: list[str]) -> None:
+        super().__init__("[%(levelname)s]\t%(asctime)s.%(msecs)03dZ\t%(request_id)s\t%(message)s")
+        self.datefmt = "%Y-%m-%dT%H:%M:%S"
+        self.converter = time.gmtime
+        self._request_id = request_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.request_id = self._request_id[-1] if self._request_id else ""
+        return super().format(record)
+
+
+def _log_like_lambda() -> list[str]:
+    """Put Lambda's handler on the root logger; the list holds the running request's id."""
+    request_id: list[str] = []
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_LambdaFormatter(request_id))
+    logging.getLogger().addHandler(handler)
+    return request_id
+
+
+def _load_handler(name: str) -> Handler:
+    """Import `package/module.function` (Lambda takes slashes or dots)."""
+    module_name, _, function_name = name.replace("/", ".").rpartition(".")
+    handler = getattr(importlib.import_module(module_name), function_name)
+    if not callable(handler):
+        raise TypeError(f"Handler '{name}' is not callable")
+    return handler  # type: ignore[no-any-return]
+
+
+def _invoke(handler: Handler, invocation: dict[str, Any]) -> dict[str, Any]:
+    for name, value in invocation["variables"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    try:
+        result = handler(invocation["event"], _context(invocation))
+    except Exception as error:  # noqa: BLE001  # Every exception becomes the reply, as in Lambda.
+        traceback.print_exc()
+        return {"status": "error", "error": _error_payload(error, invocation["request_id"])}
+    try:
+        return {"status": "ok", "result": json.dumps(result)}
+    except (TypeError, ValueError) as error:
+        payload = _error_payload(error, invocation["request_id"])
+        payload["errorType"] = "Runtime.MarshalError"
+        payload["errorMessage"] = f"Unable to marshal response: {error}"
+        return {"status": "error", "error": payload}
+
+
+def _context(invocation: dict[str, Any]) -> SimpleNamespace:
+    """Build the context object: the fields and the method of Lambda's, and nothing else."""
+    deadline = time.monotonic() + invocation["timeout_s"]
+    return SimpleNamespace(
+        function_name=os.environ["AWS_LAMBDA_FUNCTION_NAME"],
+        function_version=os.environ["AWS_LAMBDA_FUNCTION_VERSION"],
+        memory_limit_in_mb=os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"],
+        invoked_function_arn=invocation["function_arn"],
+        aws_request_id=invocation["request_id"],
+        log_group_name=os.environ["AWS_LAMBDA_LOG_GROUP_NAME"],
+        log_stream_name=os.environ["AWS_LAMBDA_LOG_STREAM_NAME"],
+        identity=None,
+        client_context=None,
+        get_remaining_time_in_millis=lambda: max(0, int((deadline - time.monotonic()) * 1000)),
+    )
+
+
+def _error_payload(error: BaseException, request_id: str = "") -> dict[str, Any]:
+    """Describe an exception as Lambda's runtime client does."""
+    return {
+        "errorMessage": str(error),
+        "errorType": type(error).__name__,
+        "requestId": request_id,
+        "stackTrace": traceback.format_list(traceback.extract_tb(error.__traceback__)),
+    }
+
+
+def _init_error_payload(error: BaseException) -> dict[str, Any]:
+    """Describe what ended the import of the handler, with Lambda's two names for the usual ends."""
+    payload = _error_payload(error)
+    module, _, function = os.environ["_HANDLER"].rpartition(".")
+    if isinstance(error, ImportError):
+        payload["errorType"] = "Runtime.ImportModuleError"
+        payload["errorMessage"] = f"Unable to import module '{module}': {error}"
+    elif isinstance(error, AttributeError):
+        payload["errorType"] = "Runtime.HandlerNotFound"
+        payload["errorMessage"] = f"Handler '{function}' missing on module '{module}'"
+    return payload
+
+
+def _send(replies: TextIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply) + "\n")
+    replies.flush()
+
+
+if __name__ == "__main__":
+    main()
