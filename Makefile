@@ -46,7 +46,7 @@ test: install ## run the tests; ARGS="-k name" is passed to pytest
 	@$(WITH_NODE) $(BIN)/python -m pytest $(ARGS)
 
 bench: install ## run the benchmarks, one after the other
-	@set -e; for file in benchmarks/bench_*.py; do \
+	@set -e; for file in benchmarks/[a-z]*.py; do \
 	  echo "== $$file"; $(WITH_NODE) $(BIN)/python "$$file" $(ARGS); done
 
 synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line)
@@ -82,17 +82,17 @@ install: .venv/.package .venv/.node ## make .venv from the lock (done once per l
 
 .venv/.python:
 	@python="$(PYTHON)"; \
-	runs() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }; \
+	runs() { "$$1" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }; \
 	if [ -z "$$python" ]; then \
 	  for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	    if runs "$$candidate"; then python="$$candidate"; break; fi; \
 	  done; \
 	  if [ -z "$$python" ]; then \
-	    echo "No Python 3.11 or newer was found on PATH." \
+	    echo "No Python 3.11 or newer with venv was found on PATH." \
 	      "Install one, or name it: make $(or $(MAKECMDGOALS),install) PYTHON=/path/to/python3" >&2; exit 1; \
 	  fi; \
 	elif ! runs "$$python"; then \
-	  echo "PYTHON=$$python is no Python 3.11 or newer that runs." >&2; exit 1; \
+	  echo "PYTHON=$$python is no Python 3.11 or newer that runs and has venv." >&2; exit 1; \
 	fi; \
 	"$$python" -m venv --clear .venv && touch $@
 
