@@ -1,0 +1,127 @@
+"""Operations on enhanced fan-out consumers, all but SubscribeToShard (subscriptions.py)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from shardfleet.local.kinesis.account import Account
+from shardfleet.local.kinesis.errors import in_use, invalid_argument, limit_exceeded
+from shardfleet.local.kinesis.requests import (
+    MOST_RESULTS,
+    Request,
+    name,
+    optional_text,
+    text,
+    whole_number,
+)
+from shardfleet.local.kinesis.streams import Consumer, Stream
+from shardfleet.local.kinesis.tag_operations import tag_map
+from shardfleet.local.kinesis.tokens import Page, page_of
+
+Response = dict[str, Any]
+
+MOST_CONSUMERS: Final = 20
+"""Consumers per stream (API reference, RegisterStreamConsumer)."""
+MOST_CREATING: Final = 5
+"""Consumers that may be CREATING at once (same page)."""
+CONSUMERS_PER_PAGE: Final = 100
+"""Default and greatest page of ListStreamConsumers (API reference)."""
+
+
+def register_consumer(account: Account, request: Request) -> Response:
+    """RegisterStreamConsumer."""
+    stream = account.stream_with_arn(text(request, "StreamARN"))
+    consumer_name = name(request, "ConsumerName")
+    account.require_active(stream)
+    _check_room(account, stream, consumer_name=consumer_name)
+    now_ms = account.now_ms()
+    consumer = Consumer(
+        name=consumer_name,
+        arn=f"{stream.arn}/consumer/{consumer_name}:{now_ms // 1000}",
+        stream_arn=stream.arn,
+        status="CREATING",
+        created_ms=now_ms,
+        tags=tag_map(request) if request.get("Tags") else {},
+    )
+    stream.consumers[consumer_name] = consumer
+
+    def finish(_now_ms: int) -> None:
+        consumer.status = "ACTIVE"
+
+    account.after(account.settings.phases.consumer_ms, finish)
+    # The answer always says CREATING: the status is the one at the time of the call.
+    return {"Consumer": _described(consumer) | {"ConsumerStatus": "CREATING"}}
+
+
+def _check_room(account: Account, stream: Stream, *, consumer_name: str) -> None:
+    if consumer_name in stream.consumers:
+        raise in_use(f"Consumer {consumer_name} of {stream.arn} already exists.")
+    if len(stream.consumers) >= MOST_CONSUMERS:
+        raise limit_exceeded(f"A stream may have {MOST_CONSUMERS} consumers.")
+    creating = sum(
+        consumer.status == "CREATING"
+        for each in account.streams.values()
+        for consumer in each.consumers.values()
+    )
+    if creating >= MOST_CREATING:
+        raise limit_exceeded(f"{MOST_CREATING} consumers are being created already.")
+
+
+def describe_consumer(account: Account, request: Request) -> Response:
+    """DescribeStreamConsumer."""
+    _, consumer = account.consumer(request)
+    return {"ConsumerDescription": _described(consumer) | {"StreamARN": consumer.stream_arn}}
+
+
+def list_consumers(account: Account, request: Request) -> Response:
+    """ListStreamConsumers, by name."""
+    stream = account.stream_with_arn(text(request, "StreamARN"))
+    limit = whole_number(
+        request, "MaxResults", least=1, most=MOST_RESULTS, default=CONSUMERS_PER_PAGE
+    )
+    limit = min(limit, CONSUMERS_PER_PAGE)
+    now_ms = account.now_ms()
+    start, token = "", optional_text(request, "NextToken")
+    if token is not None:
+        page = page_of(token, "ListStreamConsumers", now_ms=now_ms)
+        if (page.stream, page.created_ms) != (stream.name, stream.created_ms):
+            raise invalid_argument(f"NextToken does not belong to {stream.arn}.")
+        start = page.after
+    names = sorted(each for each in stream.consumers if each > start)
+    answer: Response = {"Consumers": [_described(stream.consumers[each]) for each in names[:limit]]}
+    if len(names) > limit:
+        answer["NextToken"] = Page(
+            "ListStreamConsumers", stream.name, stream.created_ms, names[limit - 1], {}, now_ms
+        ).sealed()
+    return answer
+
+
+def deregister_consumer(account: Account, request: Request) -> Response:
+    """DeregisterStreamConsumer; its subscriptions end."""
+    stream, consumer = account.consumer(request)
+    consumer.status = "DELETING"
+    for subscription in tuple(consumer.live.values()):
+        subscription.end()
+
+    def finish(_now_ms: int) -> None:
+        if stream.consumers.get(consumer.name) is consumer:
+            del stream.consumers[consumer.name]
+
+    account.after(account.settings.phases.consumer_ms, finish)
+    return {}
+
+
+def _described(consumer: Consumer) -> Response:
+    return {
+        "ConsumerName": consumer.name,
+        "ConsumerARN": consumer.arn,
+        "ConsumerStatus": consumer.status,
+        "ConsumerCreationTimestamp": consumer.created_ms / 1000,
+    }
+
+
+OPERATIONS: Final[Mapping[str, Callable[[Account, Request], Response]]] = {
+    "RegisterStreamConsumer": register_consumer,
+    "DescribeStreamConsumer": describe_consumer,
+    "ListStreamConsumers": list_consumers,
+    "DeregisterStreamConsumer": deregister_consumer,
+}

@@ -1,0 +1,207 @@
+"""
+Faults on demand: what Kinesis does to its clients on a bad day, switched on by a test or the demo.
+
+A fault is in force for a time (`duration_ms`, on the engine's clock), for a number of times
+(`count`), or until `clear`. It applies to a stream, a shard, an operation, or to everything where
+these are left out. `ShardfleetLocal.Faults` (see admin.py) is the same over HTTP.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from shardfleet.local.kinesis.errors import KinesisError, validation
+
+
+class FaultKind(StrEnum):
+    """What can go wrong; the values are the names used over HTTP."""
+
+    THROTTLE_READS = "ThrottleReads"
+    """GetRecords fails with ProvisionedThroughputExceededException."""
+    THROTTLE_WRITES = "ThrottleWrites"
+    """PutRecord fails, and each entry of PutRecords, with the same exception."""
+    EMPTY_READS = "EmptyReads"
+    """GetRecords answers no records, lag above zero, and an iterator for the same place."""
+    EXPIRED_ITERATORS = "ExpiredIterators"
+    """GetRecords fails with ExpiredIteratorException however young the iterator is."""
+    END_WITHOUT_CHILDREN = "EndWithoutChildren"
+    """GetRecords answers neither NextShardIterator nor ChildShards (KCL #624: a false end)."""
+    CHILDREN_WITHOUT_END = "ChildrenWithoutEnd"
+    """GetRecords answers both NextShardIterator and ChildShards (the other inconsistent form)."""
+    LATENCY = "Latency"
+    """Answers come `DelayMs` later."""
+    FAILURE = "Failure"
+    """The operation fails with `Code` before it does anything (default InternalFailure, a 500)."""
+    LOST_REPLY = "LostReply"
+    """The operation is carried out, then answered with InternalFailure (500)."""
+
+
+class Site(NamedTuple):
+    """Where something happens: stream name, shard id and operation (empty if unknown)."""
+
+    stream: str = ""
+    shard: str = ""
+    operation: str = ""
+
+
+EVERYWHERE: Final = Site()
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault in force; `until_ms` and `remaining` are None when not limited."""
+
+    kind: FaultKind
+    site: Site = EVERYWHERE
+    until_ms: int | None = None
+    remaining: int | None = None
+    delay_ms: int = 0
+    code: str = "InternalFailure"
+
+    def applies(self, site: Site) -> bool:
+        """Tell whether the fault covers the place; an empty part of its own site covers all."""
+        return all(not mine or mine == its for mine, its in zip(self.site, site, strict=True))
+
+    def is_over(self, now_ms: int) -> bool:
+        """Tell whether its time or its count has run out."""
+        late = self.until_ms is not None and now_ms >= self.until_ms
+        return late or self.remaining == 0
+
+
+class Faults:
+    """The faults in force on one engine."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._faults: list[Fault] = []
+
+    def throttle_reads(self, stream: str = "", *, shard: str = "", duration_ms: int) -> None:
+        """Refuse every GetRecords for that long."""
+        self._add(Fault(FaultKind.THROTTLE_READS, Site(stream, shard)), duration_ms, count=None)
+
+    def throttle_writes(self, stream: str = "", *, shard: str = "", duration_ms: int) -> None:
+        """Refuse every record for that long."""
+        self._add(Fault(FaultKind.THROTTLE_WRITES, Site(stream, shard)), duration_ms, count=None)
+
+    def empty_reads(self, stream: str = "", *, shard: str = "", count: int) -> None:
+        """Answer the next `count` GetRecords with nothing, lag, and the same place."""
+        self._add(Fault(FaultKind.EMPTY_READS, Site(stream, shard)), None, count=count)
+
+    def expired_iterators(self, stream: str = "", *, shard: str = "", count: int) -> None:
+        """Let the next `count` iterators be expired."""
+        self._add(Fault(FaultKind.EXPIRED_ITERATORS, Site(stream, shard)), None, count=count)
+
+    def false_end(
+        self, stream: str = "", *, shard: str = "", count: int, with_children: bool = False
+    ) -> None:
+        """
+        Let the next `count` GetRecords report an inconsistent end of shard.
+
+        Without children: no iterator and no ChildShards. With children: both of them.
+        """
+        kind = FaultKind.CHILDREN_WITHOUT_END if with_children else FaultKind.END_WITHOUT_CHILDREN
+        self._add(Fault(kind, Site(stream, shard)), None, count=count)
+
+    def latency(
+        self, stream: str = "", *, operation: str = "", delay_ms: int, duration_ms: int
+    ) -> None:
+        """Delay the answers of an operation (or of all) for that long."""
+        site = Site(stream, "", operation)
+        self._add(Fault(FaultKind.LATENCY, site, delay_ms=delay_ms), duration_ms, count=None)
+
+    def failure(
+        self, stream: str = "", *, operation: str = "", count: int, code: str = "InternalFailure"
+    ) -> None:
+        """Let the next `count` calls fail with the code, doing nothing."""
+        self._add(
+            Fault(FaultKind.FAILURE, Site(stream, "", operation), code=code), None, count=count
+        )
+
+    def lost_reply(self, stream: str = "", *, operation: str = "", count: int) -> None:
+        """Carry out the next `count` calls and answer InternalFailure all the same."""
+        self._add(Fault(FaultKind.LOST_REPLY, Site(stream, "", operation)), None, count=count)
+
+    @property
+    def any(self) -> bool:
+        """Whether there may be a fault in force: the quick question of every call."""
+        return bool(self._faults)
+
+    def clear(self) -> None:
+        """Lift every fault."""
+        self._faults.clear()
+
+    def take(self, kind: FaultKind, site: Site) -> Fault | None:
+        """Return the first fault of that kind in force at the place, counting this use of it."""
+        if not self._faults:
+            return None
+        now_ms = self._now_ms()
+        self._faults = [fault for fault in self._faults if not fault.is_over(now_ms)]
+        for fault in self._faults:
+            if fault.kind is kind and fault.applies(site):
+                if fault.remaining is not None:
+                    fault.remaining -= 1
+                return fault
+        return None
+
+    def raise_failure(self, site: Site) -> None:
+        """Raise the KinesisError of a FAILURE fault in force at the place, if there is one."""
+        fault = self.take(FaultKind.FAILURE, site)
+        if fault is not None:
+            raise injected(fault.code)
+
+    def inject(self, request: Mapping[str, Any]) -> None:
+        """
+        Add a fault given in wire form.
+
+        `Kind` and at least one of `DurationMs` and `Count`; optionally `StreamName`, `ShardId`,
+        `Operation`, `DelayMs`, `Code`. Raises a ValidationException that lists what is allowed.
+        """
+        kinds = ", ".join(kind.value for kind in FaultKind)
+        if request.get("Kind") not in tuple(FaultKind):
+            raise validation(f"Fault.Kind is {request.get('Kind')!r}; allowed: {kinds}.")
+        numbers = {name: request.get(name) for name in ("DurationMs", "Count", "DelayMs")}
+        for name, value in numbers.items():
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise validation(
+                    f"Fault.{name} is {value!r}; it must be a whole number, 0 or more."
+                )
+        if numbers["DurationMs"] is None and numbers["Count"] is None:
+            raise validation("A fault needs DurationMs, Count, or both, so that it ends.")
+        texts = [str(request.get(name) or "") for name in ("StreamName", "ShardId", "Operation")]
+        fault = Fault(
+            FaultKind(request["Kind"]),
+            Site(*texts),
+            delay_ms=numbers["DelayMs"] or 0,
+            code=str(request.get("Code") or "InternalFailure"),
+        )
+        self._add(fault, numbers["DurationMs"], count=numbers["Count"])
+
+    def in_force(self) -> list[dict[str, Any]]:
+        """Return the faults in force, in wire form, with the time or count that is left."""
+        now_ms = self._now_ms()
+        return [
+            {
+                "Kind": fault.kind.value,
+                "StreamName": fault.site.stream,
+                "ShardId": fault.site.shard,
+                "Operation": fault.site.operation,
+                "DurationMs": None if fault.until_ms is None else fault.until_ms - now_ms,
+                "Count": fault.remaining,
+                "DelayMs": fault.delay_ms,
+                "Code": fault.code,
+            }
+            for fault in self._faults
+            if not fault.is_over(now_ms)
+        ]
+
+    def _add(self, fault: Fault, duration_ms: int | None, *, count: int | None) -> None:
+        fault.until_ms = None if duration_ms is None else self._now_ms() + duration_ms
+        fault.remaining = count
+        self._faults.append(fault)
+
+
+def injected(code: str) -> KinesisError:
+    """Return the error of a fault that was asked for; a 500 if it is InternalFailure."""
+    status = 500 if code.startswith("InternalFailure") else 400
+    return KinesisError(code, "This failure was injected (ShardfleetLocal.Faults).", status=status)

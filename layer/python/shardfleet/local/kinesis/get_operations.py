@@ -1,0 +1,217 @@
+"""GetShardIterator and GetRecords, and what a starting position means."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from shardfleet.local.kinesis.account import Account
+from shardfleet.local.kinesis.errors import (
+    invalid_argument,
+    not_found,
+    rate_exceeded_text,
+    throughput_exceeded,
+)
+from shardfleet.local.kinesis.faults import FaultKind, Site
+from shardfleet.local.kinesis.quotas import GET_RECORDS_BYTES, GET_RECORDS_COUNT
+from shardfleet.local.kinesis.requests import (
+    Request,
+    broken,
+    choice,
+    name,
+    optional_text,
+    text,
+    timestamp_ms,
+)
+from shardfleet.local.kinesis.sequence import is_well_formed
+from shardfleet.local.kinesis.shards import Shard, child_shards
+from shardfleet.local.kinesis.streams import Stream
+from shardfleet.local.kinesis.tokens import Iterator, expired_iterator, iterator_of
+
+Response = dict[str, Any]
+
+POSITIONS: Final = (
+    "AT_SEQUENCE_NUMBER",
+    "AFTER_SEQUENCE_NUMBER",
+    "TRIM_HORIZON",
+    "LATEST",
+    "AT_TIMESTAMP",
+)
+
+
+def get_shard_iterator(account: Account, request: Request) -> Response:
+    """GetShardIterator."""
+    stream = account.usable_stream(request)
+    shard = account.shard(stream, name(request, "ShardId"))
+    now_ms = account.now_ms()
+    kind = choice(request, "ShardIteratorType", allowed=POSITIONS)
+    offset = starting_offset(
+        stream,
+        shard,
+        kind=kind,
+        number=optional_text(request, "StartingSequenceNumber"),
+        at_ms=timestamp_ms(request, "Timestamp"),
+        now_ms=now_ms,
+    )
+    if account.settings.quotas and not shard.quota.take_iterator(now_ms):
+        raise _throttled(account, stream, shard=shard)
+    iterator = Iterator(stream.name, stream.created_ms, shard.shard_id, offset, now_ms)
+    return {"ShardIterator": iterator.sealed()}
+
+
+def starting_offset(
+    stream: Stream,
+    shard: Shard,
+    *,
+    kind: str,
+    number: str | None,
+    at_ms: int | None,
+    now_ms: int,
+) -> int:
+    """
+    Return the offset in the shard that a ShardIteratorType and its argument mean.
+
+    A sequence number or instant older than the oldest record means that record, as TRIM_HORIZON.
+
+    Raises:
+        KinesisError: InvalidArgumentException for an argument that is missing, lies in the future,
+            or never belonged to the shard.
+
+    """
+    match kind:
+        case "TRIM_HORIZON":
+            return shard.log.oldest
+        case "LATEST":
+            return shard.log.end
+        case "AT_TIMESTAMP":
+            if at_ms is None:
+                raise invalid_argument("AT_TIMESTAMP needs a Timestamp.")
+            if at_ms > now_ms:
+                raise invalid_argument(f"Timestamp {at_ms} ms lies in the future; now is {now_ms}.")
+            return shard.log.offset_at_time(at_ms)
+        case _:
+            if number is None:
+                raise invalid_argument(f"{kind} needs a StartingSequenceNumber.")
+            _check_number(stream, shard, number=number)
+            if kind == "AT_SEQUENCE_NUMBER":
+                return shard.log.offset_at_sequence(number)
+            return shard.log.offset_after_sequence(number)
+
+
+def _check_number(stream: Stream, shard: Shard, *, number: str) -> None:
+    if not is_well_formed(number):
+        raise broken(
+            number, "startingSequenceNumber", constraint="Member must be a sequence number"
+        )
+    last = shard.ending_number or stream.mint.last
+    if not int(shard.starting_number) <= int(number) <= int(last):
+        raise invalid_argument(
+            f"StartingSequenceNumber {number} used in GetShardIterator on shard {shard.shard_id} "
+            f"in stream {stream.name} is invalid because it did not come from this shard, whose "
+            f"numbers go from {shard.starting_number} to {last}."
+        )
+
+
+def get_records(account: Account, request: Request) -> Response:
+    """
+    GetRecords.
+
+    Every answer of an open shard, or of a closed one with records left, has NextShardIterator;
+    the one that drains a closed shard has ChildShards instead (protocol.md section 4.5).
+    """
+    now_ms = account.now_ms()
+    iterator = iterator_of(text(request, "ShardIterator"), now_ms)
+    limit = _limit(request)
+    stream, shard = _place(account, request, iterator=iterator)
+    site = Site(stream.name, shard.shard_id)
+    faults = account.faults
+    if faults.take(FaultKind.EXPIRED_ITERATORS, site) is not None:
+        raise expired_iterator(now_ms - iterator.issued_ms)
+    if _is_throttled(account, site, shard=shard):
+        _count(account, site, values={"ReadProvisionedThroughputExceeded": 1})
+        raise _throttled(account, stream, shard=shard)
+    if faults.take(FaultKind.EMPTY_READS, site) is not None:
+        behind = shard.millis_behind(iterator.offset, last_read=None, now_ms=now_ms)
+        again = iterator._replace(issued_ms=now_ms).sealed()
+        return {"Records": [], "NextShardIterator": again, "MillisBehindLatest": max(1, behind)}
+    found = shard.log.read(iterator.offset, limit=limit, max_bytes=GET_RECORDS_BYTES)
+    if account.settings.quotas:
+        shard.quota.charge_read(found.size_bytes)
+    behind = shard.millis_behind(
+        found.next_offset,
+        last_read=found.next_offset - 1 if found.records else None,
+        now_ms=now_ms,
+    )
+    _count(
+        account,
+        site,
+        values={
+            "GetRecords.Records": len(found.records),
+            "GetRecords.Bytes": found.size_bytes,
+            "GetRecords.IteratorAgeMilliseconds": behind,
+            "ReadProvisionedThroughputExceeded": 0,
+        },
+    )
+    following = iterator._replace(offset=found.next_offset, issued_ms=now_ms)
+    answer: Response = {"Records": found.records, "MillisBehindLatest": behind}
+    return answer | _continuation(account, site, shard=shard, following=following)
+
+
+def _continuation(account: Account, site: Site, *, shard: Shard, following: Iterator) -> Response:
+    if account.faults.take(FaultKind.END_WITHOUT_CHILDREN, site) is not None:
+        return {}
+    if account.faults.take(FaultKind.CHILDREN_WITHOUT_END, site) is not None:
+        return {"NextShardIterator": following.sealed(), "ChildShards": child_shards(shard)}
+    if shard.is_drained(following.offset):
+        return {"ChildShards": child_shards(shard)}
+    return {"NextShardIterator": following.sealed()}
+
+
+def _limit(request: Request) -> int:
+    limit = request.get("Limit")
+    if limit is None:
+        return GET_RECORDS_COUNT
+    if not isinstance(limit, int) or not 1 <= limit <= GET_RECORDS_COUNT:
+        # The page of the operation promises InvalidArgumentException, not ValidationException.
+        raise invalid_argument(f"Limit is {limit!r}; it must be from 1 to {GET_RECORDS_COUNT}.")
+    return limit
+
+
+def _place(account: Account, request: Request, *, iterator: Iterator) -> tuple[Stream, Shard]:
+    stream = account.stream_named(iterator.stream)
+    if request.get("StreamARN") not in (None, stream.arn):
+        raise invalid_argument(
+            f"The ShardIterator belongs to {stream.arn}, not to {request['StreamARN']}."
+        )
+    if stream.created_ms != iterator.created_ms:
+        raise not_found(
+            f"Stream {stream.name} was deleted and created again since the ShardIterator was "
+            "returned."
+        )
+    return stream, account.shard(stream, iterator.shard)
+
+
+def _is_throttled(account: Account, site: Site, *, shard: Shard) -> bool:
+    if account.faults.take(FaultKind.THROTTLE_READS, site) is not None:
+        return True
+    return account.settings.quotas and not shard.quota.take_read(account.now_ms())
+
+
+def _throttled(account: Account, stream: Stream, *, shard: Shard) -> Exception:
+    return throughput_exceeded(
+        rate_exceeded_text(
+            shard_id=shard.shard_id,
+            stream_name=stream.name,
+            account_id=account.settings.account_id,
+        )
+    )
+
+
+def _count(account: Account, site: Site, *, values: Mapping[str, int]) -> None:
+    now_ms = account.now_ms()
+    for metric, value in values.items():
+        account.metrics.add(metric, value, stream=site.stream, shard=site.shard, now_ms=now_ms)
+
+
+OPERATIONS: Final[Mapping[str, Callable[[Account, Request], Response]]] = {
+    "GetShardIterator": get_shard_iterator,
+    "GetRecords": get_records,
+}

@@ -1,0 +1,207 @@
+"""
+PutRecord and PutRecords.
+
+Data stay in base64 as they came: the size is reckoned from the length, nothing is decoded. A
+PutRecords request is checked whole before anything is stored; after that each entry succeeds or is
+throttled on its own.
+"""
+
+from collections.abc import Callable, Mapping
+from hashlib import md5
+from typing import Any, Final, NamedTuple
+
+from shardfleet.local.kinesis.account import Account
+from shardfleet.local.kinesis.errors import (
+    KinesisError,
+    invalid_argument,
+    rate_exceeded_text,
+    throughput_exceeded,
+)
+from shardfleet.local.kinesis.faults import FaultKind, Site
+from shardfleet.local.kinesis.quotas import KIB, PUT_RECORDS_BYTES, PUT_RECORDS_COUNT
+from shardfleet.local.kinesis.requests import Request, broken, hash_key, optional_text
+from shardfleet.local.kinesis.sequence import is_well_formed
+from shardfleet.local.kinesis.shards import HASH_KEYS, Shard
+from shardfleet.local.kinesis.streams import Stream
+
+Response = dict[str, Any]
+
+LONGEST_KEY: Final = 256
+"""Characters of a partition key (service model)."""
+
+
+class Entry(NamedTuple):
+    """A checked record: base64 data, partition key, its hash key, size in bytes (data and key)."""
+
+    data: str
+    partition_key: str
+    hash_key: int
+    size_bytes: int
+
+
+def put_record(account: Account, request: Request) -> Response:
+    """PutRecord."""
+    stream = account.usable_stream(request)
+    ordering = optional_text(request, "SequenceNumberForOrdering")
+    if ordering is not None:
+        _check_ordering(stream, ordering)
+    write = Write(account, stream)
+    entry = checked_entry(request, "", most_bytes=stream.settings.max_record_kib * KIB)
+    answer = write.store(entry)
+    write.finish()
+    if "ErrorCode" in answer:
+        raise throughput_exceeded(answer["ErrorMessage"])
+    return answer | write.encryption
+
+
+def put_records(account: Account, request: Request) -> Response:
+    """PutRecords."""
+    stream = account.usable_stream(request)
+    records = request.get("Records")
+    if not isinstance(records, list) or not 1 <= len(records) <= PUT_RECORDS_COUNT:
+        raise broken(
+            None if records is None else f"a list of {len(records)}",
+            "records",
+            constraint=f"Member must have length from 1 to {PUT_RECORDS_COUNT}",
+        )
+    most_bytes = stream.settings.max_record_kib * KIB
+    entries = [
+        checked_entry(record, f"records.{index}.member.", most_bytes=most_bytes)
+        for index, record in enumerate(records, 1)
+    ]
+    total = sum(entry.size_bytes for entry in entries)
+    if total > PUT_RECORDS_BYTES:
+        raise invalid_argument(
+            f"Records have {total} bytes with their partition keys; a request may have "
+            f"{PUT_RECORDS_BYTES}."
+        )
+    write = Write(account, stream)
+    results = [write.store(entry) for entry in entries]
+    write.finish()
+    failed = sum("ErrorCode" in result for result in results)
+    return {"FailedRecordCount": failed, "Records": results, **write.encryption}
+
+
+def checked_entry(record: Request, member: str, *, most_bytes: int) -> Entry:
+    """
+    Check one record and reckon its hash key and size.
+
+    Raises:
+        KinesisError: ValidationException naming the member (`records.3.member.partitionKey`),
+            SerializationException for data that is no base64, InvalidArgumentException for a hash
+            key out of range or a record above `most_bytes`.
+
+    """
+    data, key = record.get("Data"), record.get("PartitionKey")
+    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY:
+        raise broken(
+            key,
+            f"{member}partitionKey",
+            constraint=f"Member must have length from 1 to {LONGEST_KEY}",
+        )
+    if not isinstance(data, str):
+        raise broken(data, f"{member}data", constraint="Member must not be null")
+    if len(data) % 4 or not data.isascii():
+        raise KinesisError("SerializationException", f"{member}data is not base64.")
+    key_bytes = key.encode()
+    size = len(data) // 4 * 3 - data.count("=", -2) + len(key_bytes)
+    if size > most_bytes:
+        raise invalid_argument(
+            f"{member or 'The record '}has {size} bytes with its partition key; this stream takes "
+            f"{most_bytes} per record (MaxRecordSizeInKiB)."
+        )
+    if record.get("ExplicitHashKey") is None:
+        digest = md5(key_bytes, usedforsecurity=False).digest()
+        return Entry(data, key, int.from_bytes(digest, "big"), size)
+    explicit = hash_key(record, "ExplicitHashKey")
+    if explicit is None or explicit >= HASH_KEYS:
+        raise invalid_argument(
+            f"Invalid ExplicitHashKey. It must be in the range: [0, 2^128-1]. It is {explicit}."
+        )
+    return Entry(data, key, explicit, size)
+
+
+def _check_ordering(stream: Stream, number: str) -> None:
+    if not is_well_formed(number) or int(number) > int(stream.mint.last):
+        raise invalid_argument(
+            f"SequenceNumberForOrdering {number} did not come from stream {stream.name}."
+        )
+
+
+class Write:
+    """
+    The records of one call on their way into their shards.
+
+    `finish` must be called once at the end: it wakes subscribers and counts the metrics.
+    """
+
+    def __init__(self, account: Account, stream: Stream) -> None:
+        self._account = account
+        self._stream = stream
+        self._now_ms = account.now_ms()
+        self._quotas = account.settings.quotas
+        self._tallies: dict[str, list[int]] = {}
+        self._shards: dict[str, Shard] = {}
+        encrypted = stream.settings.key_id is not None
+        self.encryption = {"EncryptionType": "KMS"} if encrypted else {}
+
+    def store(self, entry: Entry) -> Response:
+        """Store the record, or refuse it; return its entry of the PutRecords answer."""
+        shard = self._stream.route(entry.hash_key)
+        shard_id = shard.shard_id
+        tally = self._tallies.get(shard_id)
+        if tally is None:
+            tally = self._tallies[shard_id] = [0, 0, 0]
+            self._shards[shard_id] = shard
+            shard.log.trim(self._stream.horizon_ms(self._now_ms))
+        if self._is_throttled(shard, entry.size_bytes):
+            tally[2] += 1
+            return self._refusal(shard_id)
+        number = self._stream.mint.mint(shard.number, self._now_ms)
+        record = {
+            "SequenceNumber": number,
+            "ApproximateArrivalTimestamp": self._now_ms / 1000,
+            "Data": entry.data,
+            "PartitionKey": entry.partition_key,
+            **self.encryption,
+        }
+        shard.log.append(record, arrival_ms=self._now_ms, size_bytes=entry.size_bytes)
+        tally[0] += 1
+        tally[1] += entry.size_bytes
+        return {"SequenceNumber": number, "ShardId": shard_id}
+
+    def finish(self) -> None:
+        """Wake those who wait for the shards written to, and count what happened."""
+        for shard_id, (records, size, throttled) in self._tallies.items():
+            if records:
+                self._shards[shard_id].wake()
+                self._count("IncomingRecords", records, shard_id=shard_id)
+                self._count("IncomingBytes", size, shard_id=shard_id)
+            self._count("WriteProvisionedThroughputExceeded", throttled, shard_id=shard_id)
+
+    def _is_throttled(self, shard: Shard, size_bytes: int) -> bool:
+        site = Site(self._stream.name, shard.shard_id)
+        if self._account.faults.take(FaultKind.THROTTLE_WRITES, site) is not None:
+            return True
+        return self._quotas and not shard.quota.take_write(size_bytes, self._now_ms)
+
+    def _refusal(self, shard_id: str) -> Response:
+        return {
+            "ErrorCode": "ProvisionedThroughputExceededException",
+            "ErrorMessage": rate_exceeded_text(
+                shard_id=shard_id,
+                stream_name=self._stream.name,
+                account_id=self._account.settings.account_id,
+            ),
+        }
+
+    def _count(self, metric: str, value: int, *, shard_id: str) -> None:
+        self._account.metrics.add(
+            metric, value, stream=self._stream.name, shard=shard_id, now_ms=self._now_ms
+        )
+
+
+OPERATIONS: Final[Mapping[str, Callable[[Account, Request], Response]]] = {
+    "PutRecord": put_record,
+    "PutRecords": put_records,
+}

@@ -1,0 +1,68 @@
+"""
+Sequence numbers of the current AWS layout: 186 bits, 56 decimal digits.
+
+Rule: protocol.md section 5.4 (KCL's `SequenceNumberValidator`): the bit length is exactly 186, bits
+184 and up hold the version 2, bits 4 to 35 the shard number. AWS does not publish the rest; ours
+hold the time of the write and a counter, so that numbers grow within a stream and those of a
+re-created stream are greater than those of its predecessor (hazard H12).
+
+    185..184  version (2)
+    183..136  milliseconds since the epoch, never decreasing within a stream
+    135..36   counter within the stream
+    35..4     shard number
+    3..0      constant 2, as AWS's numbers end
+
+All numbers have 56 digits, so that the order of the strings is the order of the numbers; the
+engine stores and compares strings only.
+"""
+
+import re
+
+DIGITS = 56
+VERSION = 2
+_VERSION_SHIFT = 184
+_TIME_SHIFT = 136
+_COUNTER_SHIFT = 36
+_SHARD_SHIFT = 4
+_SHARD_MASK = (1 << 32) - 1
+_TAIL = 2
+_FORMAT = re.compile(r"0|[1-9]\d{0,128}")
+
+
+class SequenceMint:
+    """The counter of one stream; every number it mints is greater than all before."""
+
+    __slots__ = ("_base", "_base_ms", "_counter", "last")
+
+    def __init__(self, created_ms: int) -> None:
+        self._counter = 0
+        self._base_ms = created_ms
+        self._base = _base(created_ms)
+        self.last = str(self._base)
+        """The greatest number minted so far (before the first: a number below all of them)."""
+
+    def mint(self, shard_number: int, at_ms: int) -> str:
+        """Return the next number, for a write to that shard at that instant (epoch ms)."""
+        if at_ms > self._base_ms:
+            self._base_ms = at_ms
+            self._base = _base(at_ms)
+        self._counter += 1
+        number = str(
+            self._base + (self._counter << _COUNTER_SHIFT) + (shard_number << _SHARD_SHIFT) + _TAIL
+        )
+        self.last = number
+        return number
+
+
+def _base(at_ms: int) -> int:
+    return (VERSION << _VERSION_SHIFT) | (at_ms << _TIME_SHIFT)
+
+
+def is_well_formed(number: str) -> bool:
+    """Tell whether the text satisfies the API's pattern for sequence numbers."""
+    return _FORMAT.fullmatch(number) is not None
+
+
+def shard_number_of(number: str) -> int:
+    """Return the shard number in bits 4 to 35."""
+    return (int(number) >> _SHARD_SHIFT) & _SHARD_MASK

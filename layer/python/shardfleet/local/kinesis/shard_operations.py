@@ -1,0 +1,220 @@
+"""Operations on shards: listing them with filters and pages, and changing their number."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from shardfleet.local.kinesis.account import Account
+from shardfleet.local.kinesis.errors import (
+    in_use,
+    invalid_argument,
+    limit_exceeded,
+    not_found,
+    validation,
+)
+from shardfleet.local.kinesis.requests import (
+    MOST_RESULTS,
+    Request,
+    broken,
+    choice,
+    hash_key,
+    name,
+    optional_text,
+    structure,
+    timestamp_ms,
+    whole_number,
+)
+from shardfleet.local.kinesis.shards import Shard, shard_description
+from shardfleet.local.kinesis.streams import Stream, StreamStatus
+from shardfleet.local.kinesis.tokens import Page, page_of
+
+Response = dict[str, Any]
+
+SHARDS_PER_PAGE: Final = 1_000
+"""Default and greatest page of ListShards (API reference)."""
+FILTERS: Final = (
+    "AFTER_SHARD_ID",
+    "AT_TRIM_HORIZON",
+    "FROM_TRIM_HORIZON",
+    "AT_LATEST",
+    "AT_TIMESTAMP",
+    "FROM_TIMESTAMP",
+)
+SCALINGS_PER_DAY: Final = 10
+"""UpdateShardCount calls per stream in a rolling 24 hours (API reference)."""
+MS_PER_DAY: Final = 86_400_000
+
+
+def list_shards(account: Account, request: Request) -> Response:
+    """
+    ListShards.
+
+    Unlike DescribeStream it refuses a stream that is being created (ResourceInUseException is in
+    its list of errors), and it goes on by NextToken, which excludes the name of the stream.
+    """
+    now_ms = account.now_ms()
+    limit = whole_number(request, "MaxResults", least=1, most=MOST_RESULTS, default=SHARDS_PER_PAGE)
+    token = optional_text(request, "NextToken")
+    if token is None:
+        stream, filters = account.stream(request), _filters(request)
+        _check_incarnation(stream, timestamp_ms(request, "StreamCreationTimestamp"))
+        after = optional_text(request, "ExclusiveStartShardId") or filters.get("after") or ""
+    else:
+        page = _page(request, token, now_ms=now_ms)
+        stream, filters, after = account.stream_named(page.stream), page.filters, page.after
+        _check_incarnation(stream, page.created_ms)
+        if request.get("StreamARN") not in (None, stream.arn):
+            raise invalid_argument(f"NextToken does not belong to {request['StreamARN']}.")
+    if stream.status is StreamStatus.CREATING:
+        raise in_use(f"Stream {stream.name} is CREATING.")
+    shards = [
+        shard
+        for shard in stream.shards_matching(filters["kind"], at_ms=filters["at"], now_ms=now_ms)
+        if shard.shard_id > after
+    ]
+    limit = min(limit, SHARDS_PER_PAGE)
+    answer: Response = {"Shards": [shard_description(shard) for shard in shards[:limit]]}
+    if len(shards) > limit:
+        last = shards[limit - 1].shard_id
+        page = Page("ListShards", stream.name, stream.created_ms, last, filters, now_ms)
+        answer["NextToken"] = page.sealed()
+    return answer
+
+
+def _page(request: Request, token: str, *, now_ms: int) -> Page:
+    for field in (
+        "StreamName",
+        "ExclusiveStartShardId",
+        "StreamCreationTimestamp",
+        "ShardFilter",
+    ):
+        if request.get(field) is not None:
+            raise invalid_argument(f"NextToken and {field} cannot be given together.")
+    return page_of(token, "ListShards", now_ms=now_ms)
+
+
+def _filters(request: Request) -> dict[str, Any]:
+    given = structure(request, "ShardFilter")
+    if given is None:
+        return {"kind": "FROM_TRIM_HORIZON", "at": None, "after": None}
+    kind = choice(given, "Type", allowed=FILTERS)
+    after, at_ms = optional_text(given, "ShardId"), timestamp_ms(given, "Timestamp")
+    if (after is not None) != (kind == "AFTER_SHARD_ID"):
+        raise invalid_argument(
+            f"ShardFilter.ShardId belongs to AFTER_SHARD_ID and to no other type; this is {kind}."
+        )
+    if (at_ms is not None) != kind.endswith("_TIMESTAMP"):
+        raise invalid_argument(
+            "ShardFilter.Timestamp belongs to AT_TIMESTAMP and FROM_TIMESTAMP and to no other "
+            f"type; this is {kind}."
+        )
+    return {"kind": kind, "at": at_ms, "after": after}
+
+
+def _check_incarnation(stream: Stream, created_ms: int | None) -> None:
+    if created_ms is not None and created_ms != stream.created_ms:
+        raise not_found(f"Stream {stream.name} was created at another time than {created_ms} ms.")
+
+
+def split_shard(account: Account, request: Request) -> Response:
+    """SplitShard."""
+    stream = _reshardable(account, request)
+    parent = _open_shard(account, stream, shard_id=name(request, "ShardToSplit"))
+    start = hash_key(request, "NewStartingHashKey")
+    if start is None:
+        raise broken(None, "newStartingHashKey", constraint="Member must not be null")
+    if not parent.first_hash < start <= parent.last_hash:
+        raise invalid_argument(
+            f"NewStartingHashKey {start} used in SplitShard() on shard {parent.shard_id} in stream "
+            f"{stream.name} is not both greater than one plus the shard's StartingHashKey "
+            f"{parent.first_hash} and less than the shard's EndingHashKey {parent.last_hash}."
+        )
+    _check_room(account, len(stream.open_shards) + 1, stream=stream)
+    account.begin_update(stream, lambda now_ms: stream.split(parent, start, now_ms=now_ms))
+    return {}
+
+
+def merge_shards(account: Account, request: Request) -> Response:
+    """MergeShards."""
+    stream = _reshardable(account, request)
+    one = _open_shard(account, stream, shard_id=name(request, "ShardToMerge"))
+    other = _open_shard(account, stream, shard_id=name(request, "AdjacentShardToMerge"))
+    if one.last_hash + 1 != other.first_hash and other.last_hash + 1 != one.first_hash:
+        raise invalid_argument(
+            f"Shards {one.shard_id} and {other.shard_id} in stream {stream.name} under account "
+            f"{account.settings.account_id} are not an adjacent pair of shards eligible for "
+            "merging."
+        )
+    account.begin_update(stream, lambda now_ms: stream.merge(one, other, now_ms=now_ms))
+    return {}
+
+
+def update_shard_count(account: Account, request: Request) -> Response:
+    """UpdateShardCount."""
+    stream = _reshardable(account, request)
+    choice(request, "ScalingType", allowed=("UNIFORM_SCALING",))
+    target = whole_number(request, "TargetShardCount", least=1, most=1_000_000)
+    current = len(stream.open_shards)
+    if account.settings.quotas:
+        _check_scaling(stream, target, now_ms=account.now_ms())
+    _check_room(account, target, stream=stream)
+    account.begin_update(stream, lambda now_ms: stream.scale_evenly(target, now_ms=now_ms))
+    stream.settings.scaled_ms.append(account.now_ms())
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardCount": current,
+        "TargetShardCount": target,
+    }
+
+
+def _reshardable(account: Account, request: Request) -> Stream:
+    stream = account.stream(request)
+    account.require_active(stream)
+    if stream.settings.mode == "ON_DEMAND":
+        raise validation(
+            f"Stream {stream.name} is in ON_DEMAND mode; only PROVISIONED streams are resharded."
+        )
+    return stream
+
+
+def _open_shard(account: Account, stream: Stream, *, shard_id: str) -> Shard:
+    shard = account.shard(stream, shard_id)
+    if not shard.is_open:
+        raise invalid_argument(
+            f"Shard {shard_id} in stream {stream.name} under account "
+            f"{account.settings.account_id} is closed; only open shards can be split or merged."
+        )
+    return shard
+
+
+def _check_room(account: Account, shards: int, *, stream: Stream) -> None:
+    others = account.open_shard_count() - len(stream.open_shards)
+    if others + shards > account.settings.shard_limit:
+        raise limit_exceeded(
+            f"The account may have {account.settings.shard_limit} open shards; this would make it "
+            f"{others + shards}."
+        )
+
+
+def _check_scaling(stream: Stream, target: int, *, now_ms: int) -> None:
+    current = len(stream.open_shards)
+    if target > 2 * current or 2 * target < current:
+        raise limit_exceeded(
+            f"UpdateShardCount cannot go from {current} shards to {target}: at most double, at "
+            "least half."
+        )
+    settings = stream.settings
+    settings.scaled_ms = [at_ms for at_ms in settings.scaled_ms if at_ms > now_ms - MS_PER_DAY]
+    if len(settings.scaled_ms) >= SCALINGS_PER_DAY:
+        raise limit_exceeded(
+            f"UpdateShardCount was called {SCALINGS_PER_DAY} times for {stream.name} in the last "
+            "24 hours."
+        )
+
+
+OPERATIONS: Final[Mapping[str, Callable[[Account, Request], Response]]] = {
+    "ListShards": list_shards,
+    "SplitShard": split_shard,
+    "MergeShards": merge_shards,
+    "UpdateShardCount": update_shard_count,
+}

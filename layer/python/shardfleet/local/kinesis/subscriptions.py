@@ -1,0 +1,194 @@
+"""
+SubscribeToShard: records of one shard pushed to one consumer as they arrive.
+
+API reference, SubscribeToShard: a subscription lives five minutes; a second one for the same
+consumer and shard is refused within five seconds of the first and takes over after that; a
+consumer gets 2 MiB a second per shard, whoever else reads. The last event of a closed shard has
+ChildShards and no ContinuationSequenceNumber (protocol.md section 4.5).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Final
+
+from shardfleet.local.kinesis.account import Account
+from shardfleet.local.kinesis.errors import in_use, not_found
+from shardfleet.local.kinesis.get_operations import POSITIONS, starting_offset
+from shardfleet.local.kinesis.quotas import GET_RECORDS_COUNT, MIB, READ_BYTES_PER_S
+from shardfleet.local.kinesis.requests import (
+    Request,
+    broken,
+    choice,
+    name,
+    optional_text,
+    structure,
+    timestamp_ms,
+)
+from shardfleet.local.kinesis.shards import Shard, child_shards
+from shardfleet.local.kinesis.streams import Consumer, Stream
+
+LIFE_MS: Final = 300_000
+"""A subscription ends after five minutes."""
+TAKEOVER_MS: Final = 5_000
+"""For so long a subscription cannot be taken over by the next."""
+HEARTBEAT_MS: Final = 5_000
+"""Without records, an empty event is sent this often."""
+EVENT_BYTES: Final = MIB
+"""Most bytes of records in one event."""
+
+
+class Subscription:
+    """One subscription; `events` yields what is to be sent until it is over."""
+
+    def __init__(
+        self, account: Account, *, stream: Stream, consumer: Consumer, shard: Shard, offset: int
+    ) -> None:
+        self.stream = stream
+        self.consumer = consumer
+        self.shard = shard
+        self.started_ms = account.now_ms()
+        self._account = account
+        self._offset = offset
+        self._is_over = False
+        self._sent_ms: int | None = None
+
+    def end(self) -> None:
+        """End it from outside: another one takes over, or the consumer is deregistered."""
+        self._is_over = True
+        self.shard.wake()
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """
+        Yield SubscribeToShardEvent payloads in wire form.
+
+        Raises:
+            KinesisError: ResourceInUseException when another subscription took over,
+                ResourceNotFoundException when the stream or the consumer was deleted.
+
+        """
+        woken = asyncio.Event()
+        # Another thread may put the record that wakes us.
+        waker = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
+        self.shard.wakers.add(waker)
+        try:
+            while True:
+                woken.clear()
+                now_ms = self._account.settle()
+                self._check()
+                if now_ms - self.started_ms >= LIFE_MS:
+                    return
+                event, size_bytes = self._next_event(now_ms)
+                if event is None:
+                    await _wait(woken, self._patience_s(now_ms))
+                    continue
+                yield event
+                if "ChildShards" in event:
+                    return
+                if self._account.settings.quotas:
+                    await asyncio.sleep(size_bytes / READ_BYTES_PER_S)
+        finally:
+            self.shard.wakers.discard(waker)
+            if self.consumer.live.get(self.shard.shard_id) is self:
+                del self.consumer.live[self.shard.shard_id]
+
+    def _check(self) -> None:
+        if self._account.streams.get(self.stream.name) is not self.stream:
+            raise not_found(f"Stream {self.stream.name} was deleted.")
+        if self.stream.consumers.get(self.consumer.name) is not self.consumer:
+            raise not_found(f"Consumer {self.consumer.arn} was deregistered.")
+        if self._is_over:
+            raise in_use("Another subscription for this consumer and shard took over.")
+
+    def _next_event(self, now_ms: int) -> tuple[dict[str, Any] | None, int]:
+        log = self.shard.log
+        log.trim(self.stream.horizon_ms(now_ms))
+        found = log.read(self._offset, limit=GET_RECORDS_COUNT, max_bytes=EVENT_BYTES)
+        self._offset = found.next_offset
+        event: dict[str, Any] = {
+            "Records": found.records,
+            "MillisBehindLatest": self.shard.millis_behind(
+                found.next_offset,
+                last_read=found.next_offset - 1 if found.records else None,
+                now_ms=now_ms,
+            ),
+        }
+        if self.shard.is_drained(found.next_offset):
+            event["ChildShards"] = child_shards(self.shard)
+        elif found.records or self._sent_ms is None or now_ms - self._sent_ms >= HEARTBEAT_MS:
+            event["ContinuationSequenceNumber"] = self._continuation()
+        else:
+            return None, 0
+        self._sent_ms = now_ms
+        self._count(event, found.size_bytes, now_ms=now_ms)
+        return event, found.size_bytes
+
+    def _continuation(self) -> str:
+        """Return a number after which a next subscription goes on without loss."""
+        if self._offset > self.shard.log.oldest:
+            return self.shard.log.sequence_number(self._offset - 1)
+        return self.shard.starting_number
+
+    def _patience_s(self, now_ms: int) -> float:
+        due_ms = self._account.next_due_ms()
+        patience_ms = HEARTBEAT_MS if due_ms is None else min(HEARTBEAT_MS, due_ms - now_ms)
+        return max(patience_ms, 1) / 1000
+
+    def _count(self, event: dict[str, Any], size_bytes: int, *, now_ms: int) -> None:
+        for metric, value in (
+            ("SubscribeToShardEvent.Records", len(event["Records"])),
+            ("SubscribeToShardEvent.Bytes", size_bytes),
+            ("SubscribeToShardEvent.MillisBehindLatest", event["MillisBehindLatest"]),
+        ):
+            self._account.metrics.add(
+                metric,
+                value,
+                stream=self.stream.name,
+                shard=self.shard.shard_id,
+                now_ms=now_ms,
+            )
+
+
+async def _wait(woken: asyncio.Event, patience_s: float) -> None:
+    try:
+        async with asyncio.timeout(patience_s):
+            await woken.wait()
+    except TimeoutError:
+        pass
+
+
+def subscribe(account: Account, request: Request) -> Subscription:
+    """
+    Check a SubscribeToShard request and register its subscription.
+
+    Raises:
+        KinesisError: as the operation documents; ResourceInUseException if the consumer is not
+            ACTIVE or subscribed to the shard less than five seconds ago (with quotas on).
+
+    """
+    stream, consumer = account.consumer({"ConsumerARN": request.get("ConsumerARN") or ""})
+    shard = account.shard(stream, name(request, "ShardId"))
+    position = structure(request, "StartingPosition")
+    if position is None:
+        raise broken(None, "startingPosition", constraint="Member must not be null")
+    now_ms = account.now_ms()
+    offset = starting_offset(
+        stream,
+        shard,
+        kind=choice(position, "Type", allowed=POSITIONS),
+        number=optional_text(position, "SequenceNumber"),
+        at_ms=timestamp_ms(position, "Timestamp"),
+        now_ms=now_ms,
+    )
+    if consumer.status != "ACTIVE":
+        raise in_use(f"Consumer {consumer.arn} is {consumer.status}, not ACTIVE.")
+    before: Subscription | None = consumer.live.get(shard.shard_id)
+    if before is not None:
+        if account.settings.quotas and now_ms - before.started_ms < TAKEOVER_MS:
+            raise in_use(f"Consumer {consumer.arn} subscribed to {shard.shard_id} just now.")
+        before.end()
+    subscription = Subscription(
+        account, stream=stream, consumer=consumer, shard=shard, offset=offset
+    )
+    consumer.live[shard.shard_id] = subscription
+    return subscription

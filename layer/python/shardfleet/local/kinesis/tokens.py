@@ -1,0 +1,116 @@
+"""
+Opaque texts handed to clients: shard iterators and the NextToken of listings.
+
+A token is JSON, base64 and a checksum: readable by nobody by accident, and any change is noticed.
+It holds all its state, so the engine keeps none and every token works as often as it is used.
+"""
+
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from shardfleet.local.kinesis.errors import KinesisError, invalid_argument
+
+ITERATOR_LIFE_MS: Final = 300_000
+"""A shard iterator expires five minutes after it was returned (API reference)."""
+NEXT_TOKEN_LIFE_MS: Final = 300_000
+"""So does a NextToken ("tokens expire after 300 seconds")."""
+
+
+class Iterator(NamedTuple):
+    """
+    A place in a shard, as it stood at `issued_ms` (epoch ms).
+
+    `created_ms` is the stream's: an iterator of a deleted stream is none of its namesake
+    (hazard H12).
+    """
+
+    stream: str
+    created_ms: int
+    shard: str
+    offset: int
+    issued_ms: int
+
+    def sealed(self) -> str:
+        """Return the text for the client."""
+        return _seal(["iterator", *self])
+
+
+class Page(NamedTuple):
+    """Where a listing goes on: after the item named `after`; `filters` repeats the first call's."""
+
+    listing: str
+    stream: str
+    created_ms: int
+    after: str
+    filters: dict[str, Any]
+    issued_ms: int
+
+    def sealed(self) -> str:
+        """Return the text for the client."""
+        return _seal(["page", *self])
+
+
+def iterator_of(token: str, now_ms: int) -> Iterator:
+    """
+    Return the iterator behind a text.
+
+    Raises:
+        KinesisError: InvalidArgumentException if it is none of ours, ExpiredIteratorException if
+            it is older than five minutes.
+
+    """
+    fields = _unseal(token, "iterator")
+    if fields is None:
+        raise invalid_argument("Invalid ShardIterator.")
+    iterator = Iterator(*fields)
+    age_ms = now_ms - iterator.issued_ms
+    if age_ms > ITERATOR_LIFE_MS:
+        raise expired_iterator(age_ms)
+    return iterator
+
+
+def expired_iterator(age_ms: int) -> KinesisError:
+    """Return the ExpiredIteratorException for an iterator of that age."""
+    return KinesisError(
+        "ExpiredIteratorException",
+        f"Iterator expired. It was created {age_ms} milliseconds ago; it may be used for "
+        f"{ITERATOR_LIFE_MS} milliseconds.",
+    )
+
+
+def page_of(token: str, listing: str, *, now_ms: int) -> Page:
+    """
+    Return where the listing goes on.
+
+    Raises:
+        KinesisError: InvalidArgumentException if the text is no token of this listing,
+            ExpiredNextTokenException if it is older than 300 seconds.
+
+    """
+    fields = _unseal(token, "page")
+    if fields is None or fields[0] != listing:
+        raise invalid_argument(f"NextToken is no token of {listing}.")
+    page = Page(*fields)
+    if now_ms - page.issued_ms > NEXT_TOKEN_LIFE_MS:
+        raise KinesisError("ExpiredNextTokenException", "NextToken is older than 300 seconds.")
+    return page
+
+
+def _seal(fields: list[Any]) -> str:
+    body = orjson.dumps(fields)
+    return urlsafe_b64encode(zlib.crc32(body).to_bytes(4, "big") + body).decode()
+
+
+def _unseal(token: str, kind: str) -> list[Any] | None:
+    try:
+        raw = urlsafe_b64decode(token.encode())
+    except ValueError:
+        return None
+    body = raw[4:]
+    if not body or zlib.crc32(body).to_bytes(4, "big") != raw[:4]:
+        return None
+    fields: list[Any] = orjson.loads(body)
+    return fields[1:] if fields[0] == kind else None
