@@ -1,14 +1,19 @@
 """
 Shards and their lineage: parents, adjacent parents, children, hash ranges, holes.
 
-Rules: protocol.md §4.2-4.4 and §4.7.
+Rules: protocol.md §4.2-4.4 and §4.7. Nothing here trusts a listing: a shard listed twice, a parent
+that is its own ancestor, or a parent that has aged out must not make anything fail.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from shardfleet.domain.leases import HashKeyRange
+from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange
+
+WHOLE_HASH_SPACE = HashKeyRange(0, HASH_KEY_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +46,15 @@ class Shard:
     @property
     def parent_shard_ids(self) -> tuple[str, ...]:
         """Return the ids of the parents, sorted; the parents themselves may have expired."""
-        parents = (self.parent_shard_id, self.adjacent_parent_shard_id)
+        parents = {self.parent_shard_id, self.adjacent_parent_shard_id}
         return tuple(sorted(p for p in parents if p is not None))
+
+    @property
+    def creation_order(self) -> tuple[int, str]:
+        """Return the key that orders shards by age: starting sequence number, then id."""
+        text = self.starting_sequence_number
+        number = int(text) if text.isascii() and text.isdigit() else 0
+        return (number, self.shard_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +64,98 @@ class ChildShard:
     shard_id: str
     parent_shard_ids: tuple[str, ...]
     hash_key_range: HashKeyRange
+
+
+class ShardGraph:
+    """
+    The lineage of the shards of one listing.
+
+    A shard that two pages show differently (a reshard in between) counts as closed. A shard that
+    has aged out is no member, but its id still finds its listed children.
+
+    Attributes:
+        shards: shard id to shard, ordered by id.
+
+    """
+
+    __slots__ = ("_children", "shards")
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        """Index a listing; the order of the listing does not matter."""
+        by_age = sorted(shards, key=lambda s: (s.shard_id, not s.is_open, repr(s)))
+        self.shards: Mapping[str, Shard] = MappingProxyType({s.shard_id: s for s in by_age})
+        children: dict[str, list[str]] = {}
+        for shard in self.shards.values():
+            for parent_id in shard.parent_shard_ids:
+                children.setdefault(parent_id, []).append(shard.shard_id)
+        self._children = {parent_id: tuple(ids) for parent_id, ids in children.items()}
+
+    def parents(self, shard_id: str) -> tuple[str, ...]:
+        """Return the ids of a shard's parents that are in the listing, sorted."""
+        shard = self.shards.get(shard_id)
+        return tuple(p for p in shard.parent_shard_ids if p in self.shards) if shard else ()
+
+    def children(self, shard_id: str) -> tuple[str, ...]:
+        """Return the ids of the listed shards that name this one as a parent, sorted."""
+        return self._children.get(shard_id, ())
+
+    def ancestors(self, shard_id: str) -> frozenset[str]:
+        """Return the ids of all listed ancestors."""
+        found: set[str] = set()
+        waiting = list(self.parents(shard_id))
+        while waiting:
+            ancestor = waiting.pop()
+            if ancestor not in found:
+                found.add(ancestor)
+                waiting.extend(self.parents(ancestor))
+        return frozenset(found)
+
+    def roots(self) -> tuple[str, ...]:
+        """Return the ids of the shards that have no parent in the listing, sorted."""
+        return tuple(shard_id for shard_id in self.shards if not self.parents(shard_id))
+
+    def inconsistent(self) -> tuple[str, ...]:
+        """
+        Return the open children of open parents, sorted.
+
+        A parent is closed before its children open, so such a listing was read in the middle of
+        a reshard and proves nothing (protocol.md §4.3).
+        """
+        return tuple(
+            shard_id
+            for shard_id, shard in self.shards.items()
+            if shard.is_open and any(self.shards[p].is_open for p in self.parents(shard_id))
+        )
+
+
+def hash_range_holes(
+    ranges: Iterable[HashKeyRange], whole: HashKeyRange = WHOLE_HASH_SPACE
+) -> tuple[HashKeyRange, ...]:
+    """
+    Return what is missing of ``whole`` after merging the ranges, in ascending order.
+
+    Ranges may overlap, repeat, touch, or reach beyond ``whole``; reversed ones count as empty.
+    """
+    holes: list[HashKeyRange] = []
+    expected = whole.start
+    for covered in sorted(ranges):
+        if covered.start > covered.end or covered.end < expected:
+            continue
+        if covered.start > whole.end:
+            break
+        if covered.start > expected:
+            holes.append(HashKeyRange(expected, covered.start - 1))
+        expected = covered.end + 1
+    if expected <= whole.end:
+        holes.append(HashKeyRange(expected, whole.end))
+    return tuple(holes)
+
+
+def tiles_exactly(ranges: Iterable[HashKeyRange]) -> bool:
+    """Tell whether the ranges cover the hash space without hole or overlap (protocol.md §4.2)."""
+    expected = 0
+    for covered in sorted(ranges):
+        if covered.start != expected or covered.end < covered.start:
+            return False
+        expected = covered.end + 1
+    return expected == HASH_KEY_MAX + 1

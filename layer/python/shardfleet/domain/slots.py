@@ -271,9 +271,7 @@ def close_turn(slot: Slot, *, now_ms: int) -> Slot:
 
 
 def announce_assignment(slot: Slot, lease_keys: Iterable[str]) -> Slot | None:
-    """
-    Bump ``assign_seq`` before the leases are written; None when the slot cannot take any (H2).
-    """
+    """Bump ``assign_seq`` before leases are written; None when the slot cannot take any (H2)."""
     if slot.state is not SlotState.RUNNING or slot.drain:
         return None
     waiting = slot.assigned if slot.served_seq < slot.assign_seq else ()
@@ -290,9 +288,7 @@ def ask_to_drain(slot: Slot) -> Slot:
 
 
 def end(slot: Slot, *, served_seq: int, now_ms: int) -> Slot | None:
-    """
-    End a slot that holds nothing; None when assignments came that it has not served (H2).
-    """
+    """End a slot that holds nothing; None while assignments are not served (H2)."""
     if slot.state not in (SlotState.RUNNING, SlotState.ENDING) or slot.assign_seq > served_seq:
         return None
     return replace(

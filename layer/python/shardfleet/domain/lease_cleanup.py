@@ -1,0 +1,117 @@
+"""
+Which leases are no longer needed: lease cleanup.
+
+Rules: docs/protocol.md C1-C6 (protocol.md §4.8). Behaves like Java's ``LeaseCleanupManager``, but
+a lease is never deleted because its shard is gone while it is unfinished: only the owner, which
+sees the service's answer, may conclude that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardfleet.domain.leases import HashKeyRange, Lease
+from shardfleet.domain.sequence import AT_TIMESTAMP, TRIM_HORIZON
+from shardfleet.domain.shards import Shard, ShardGraph, hash_range_holes
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseToDelete:
+    """A lease to delete, and why."""
+
+    lease: Lease
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupPlan:
+    """
+    What to delete, ordered by lease key throughout.
+
+    Attributes:
+        delete: leases to delete.
+        kept: lease key and reason, for every finished lease that stays and every unfinished one
+            whose shard is no longer listed.
+        learn_children: kept leases that lack child ids, with the ids from the listing.
+
+    """
+
+    delete: tuple[LeaseToDelete, ...]
+    kept: tuple[tuple[str, str], ...]
+    learn_children: tuple[tuple[Lease, tuple[str, ...]], ...]
+
+
+def plan_lease_cleanup(shards: Sequence[Shard], leases: Sequence[Lease]) -> CleanupPlan:
+    """
+    Decide which leases to delete.
+
+    Args:
+        shards: the unfiltered listing; an empty one proves nothing about any shard.
+        leases: all leases of the table.
+
+    """
+    graph = ShardGraph(shards)
+    by_key = {lease.lease_key: lease for lease in sorted(leases, key=lambda le: le.lease_key)}
+    delete: list[LeaseToDelete] = []
+    kept: list[tuple[str, str]] = []
+    learn: list[tuple[Lease, tuple[str, ...]]] = []
+    for key, lease in by_key.items():
+        if not lease.is_finished:
+            if graph.shards and key not in graph.shards:
+                kept.append((key, "unfinished, though its shard is no longer listed"))
+            continue
+        listed_children = _complete_children(graph, lease)
+        children = lease.child_shard_ids or listed_children
+        obstacle = _obstacle(lease, children, by_key, graph)
+        if obstacle is None:
+            delete.append(LeaseToDelete(lease, _why(children)))
+            continue
+        kept.append((key, obstacle))
+        if listed_children and not lease.child_shard_ids:
+            learn.append((lease, listed_children))
+    return CleanupPlan(tuple(delete), tuple(kept), tuple(learn))
+
+
+def _why(children: tuple[str, ...]) -> str:
+    if children:
+        return f"finished, its parents are gone and its children {', '.join(children)} have started"
+    return "finished, its parents are gone and its shard has aged out of the stream"
+
+
+def _obstacle(
+    lease: Lease, children: tuple[str, ...], by_key: Mapping[str, Lease], graph: ShardGraph
+) -> str | None:
+    """Return why a finished lease must stay, None if it need not."""
+    for parent in lease.parent_shard_ids:
+        if parent in by_key:
+            return f"the lease of its parent {parent} is still there"
+    if not children and not _aged_out(lease, by_key.values(), graph):
+        return "its children are unknown"
+    for child in children:
+        if child not in by_key:
+            return f"its child {child} has no lease"
+        if by_key[child].checkpoint.sequence_number in (TRIM_HORIZON, AT_TIMESTAMP):
+            return f"its child {child} has not started"
+    return None
+
+
+def _complete_children(graph: ShardGraph, lease: Lease) -> tuple[str, ...]:
+    """Return the listed children if they cover the parent's hash range, else nothing (C3)."""
+    children = graph.children(lease.lease_key)
+    listed = graph.shards.get(lease.lease_key)
+    whole = lease.hash_key_range or (listed.hash_key_range if listed else None)
+    ranges: list[HashKeyRange] = [graph.shards[child].hash_key_range for child in children]
+    if whole is not None and hash_range_holes(ranges, whole):
+        return ()
+    return children
+
+
+def _aged_out(lease: Lease, leases: Iterable[Lease], graph: ShardGraph) -> bool:
+    """Tell whether a listing that is complete shows neither the shard nor a child of it (C5)."""
+    if lease.lease_key in graph.shards or graph.children(lease.lease_key):
+        return False
+    if any(lease.lease_key in other.parent_shard_ids for other in leases):
+        return False
+    open_ranges = (s.hash_key_range for s in graph.shards.values() if s.is_open)
+    return not hash_range_holes(open_ranges)

@@ -1,0 +1,243 @@
+"""
+Which leases must be created so that every shard will be read: lease sync.
+
+Rules: docs/protocol.md S1-S8 (protocol.md §4.2-4.3). Behaves like Java's
+``HierarchicalShardSyncer``, with two repairs that Java lacks: children of a finished lease that
+nobody created (§4.6), and a hole beside a lease that has been read (§8 row 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import (
+    AT_TIMESTAMP,
+    AT_TRIM_HORIZON,
+    LATEST,
+    TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
+from shardfleet.domain.shards import Shard, ShardGraph, tiles_exactly
+from shardfleet.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True)
+class InitialPosition:
+    """
+    Where the leases of a new application begin.
+
+    Attributes:
+        kind: ``TRIM_HORIZON``, ``LATEST`` or ``AT_TIMESTAMP``; the instant of ``AT_TIMESTAMP`` is
+            configuration, a lease holds the word only (protocol.md §1.5).
+
+    Raises:
+        ProtocolError: another word.
+
+    """
+
+    kind: str
+
+    def __post_init__(self) -> None:
+        """Refuse what no lease can begin with."""
+        if self.kind not in (TRIM_HORIZON, LATEST, AT_TIMESTAMP):
+            message = (
+                f"initial position {self.kind!r}: expected {TRIM_HORIZON}, {LATEST} or "
+                f"{AT_TIMESTAMP}"
+            )
+            raise ProtocolError(message)
+
+    @property
+    def checkpoint(self) -> ExtendedSequenceNumber:
+        """Return the checkpoint of a lease that begins here."""
+        return ExtendedSequenceNumber(self.kind)
+
+    @property
+    def reads_history(self) -> bool:
+        """Tell whether shards that are closed already are wanted too."""
+        return self.kind != LATEST
+
+
+class CreateReason(StrEnum):
+    """Why a lease is created."""
+
+    EMPTY_TABLE = "the lease table is empty and the initial listing shows the shard"
+    NO_LEASED_RELATIVE = "an open shard of which no ancestor has a lease"
+    OLDEST_OF_ITS_LINE = "the oldest listed ancestor of an open shard without a lease"
+    OTHER_PARENT = "the other parent of a merge whose first parent is covered"
+    CHILD_OF_FINISHED = "its parent's lease is at SHARD_END and nobody created the child"
+    HOLE_BESIDE_SIBLING = "its sibling's lease has been read, so this one was lost, not new"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseToCreate:
+    """A lease that should exist, as it should be written, and why."""
+
+    lease: Lease
+    reason: CreateReason
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSyncPlan:
+    """
+    What to create.
+
+    Attributes:
+        create: in write order (starting sequence number, then shard id), so that a crash midway
+            leaves a prefix that the next sync completes.
+        problems: why nothing could be concluded from the listing, for a person; then ``create``
+            is empty and the listing wants to be read again.
+
+    """
+
+    create: tuple[LeaseToCreate, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def plan_lease_sync(
+    shards: Sequence[Shard],
+    leases: Sequence[Lease],
+    initial: InitialPosition,
+    *,
+    listed_at_initial: Sequence[Shard] | None,
+) -> LeaseSyncPlan:
+    """
+    Decide which leases to create.
+
+    Args:
+        shards: the unfiltered listing.
+        leases: all leases of the table.
+        initial: where a new application begins.
+        listed_at_initial: the listing filtered by the initial position, for an empty table; it
+            is ignored when there are leases. Without it an empty table is treated as one in
+            which everything is missing.
+
+    """
+    if not leases and listed_at_initial is not None:
+        return _first_leases(listed_at_initial, initial)
+    graph = ShardGraph(shards)
+    if not graph.shards:
+        return LeaseSyncPlan(problems=("the listing shows no shard at all: nothing is changed",))
+    inconsistent = graph.inconsistent()
+    if inconsistent:
+        problem = (
+            f"the listing shows open children of open parents ({', '.join(inconsistent)}): it was "
+            "read in the middle of a reshard, nothing is changed"
+        )
+        return LeaseSyncPlan(problems=(problem,))
+    missing = _missing(graph, leases, initial) | _abandoned_children(graph, leases)
+    return LeaseSyncPlan(
+        create=tuple(
+            LeaseToCreate(_new_lease(shard, missing[shard.shard_id][0]), missing[shard.shard_id][1])
+            for shard in _in_write_order(graph)
+            if shard.shard_id in missing
+        )
+    )
+
+
+# Shard id to the checkpoint at which its lease must begin, and the reason.
+_Missing = dict[str, tuple[ExtendedSequenceNumber, CreateReason]]
+
+
+def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyncPlan:
+    """S2: an empty table gets a lease for every shard of the filtered listing, if that tiles."""
+    graph = ShardGraph(listed)
+    if not tiles_exactly(shard.hash_key_range for shard in graph.shards.values()):
+        problem = (
+            f"the initial listing at {initial.kind} ({len(graph.shards)} shards) does not cover "
+            "the hash key space exactly: nothing is created, list again"
+        )
+        return LeaseSyncPlan(problems=(problem,))
+    return LeaseSyncPlan(
+        create=tuple(
+            LeaseToCreate(_new_lease(shard, initial.checkpoint), CreateReason.EMPTY_TABLE)
+            for shard in _in_write_order(graph)
+        )
+    )
+
+
+def _missing(graph: ShardGraph, leases: Sequence[Lease], initial: InitialPosition) -> _Missing:
+    """S4-S7: what the lines of shards without a lease need, oldest first, one generation."""
+    leased = {lease.lease_key for lease in leases}
+    covered = set(leased)  # has a lease, or descends from a shard that has or gets one
+    missing: _Missing = {}
+    for shard_id in _unleased_lines(graph, leases):
+        parents = graph.parents(shard_id)
+        if any(p in covered or p in missing for p in parents):
+            covered.add(shard_id)
+            for other in parents:
+                if other not in covered and other not in missing:
+                    missing[other] = (initial.checkpoint, CreateReason.OTHER_PARENT)
+        elif initial.reads_history or graph.shards[shard_id].is_open:
+            missing[shard_id] = _oldest(graph.shards[shard_id], leases, initial)
+    return missing
+
+
+def _unleased_lines(graph: ShardGraph, leases: Sequence[Lease]) -> list[str]:
+    """
+    Return the shards whose lines need looking at, parents before their children.
+
+    They are the shards without a lease that are open or whose parent is finished, and their
+    ancestors up to the first one with a lease.
+    """
+    leased = {lease.lease_key for lease in leases}
+    starts = {shard_id for shard_id, shard in graph.shards.items() if shard.is_open}
+    for lease in leases:
+        if lease.is_finished:
+            starts.update(graph.children(lease.lease_key))
+    order: dict[str, None] = {}
+    entered = set(leased)
+    for start in sorted(starts - leased):
+        path = [start]
+        while path:
+            shard_id = path[-1]
+            if shard_id in entered:
+                order.setdefault(path.pop())
+            else:
+                entered.add(shard_id)
+                path.extend(p for p in graph.parents(shard_id) if p not in entered)
+    return list(order)
+
+
+def _oldest(
+    shard: Shard, leases: Sequence[Lease], initial: InitialPosition
+) -> tuple[ExtendedSequenceNumber, CreateReason]:
+    """S4, S7: where the oldest shard of a line without leases begins."""
+    if initial.reads_history:
+        alone = shard.is_open
+        reason = CreateReason.NO_LEASED_RELATIVE if alone else CreateReason.OLDEST_OF_ITS_LINE
+        return initial.checkpoint, reason
+    parents = set(shard.parent_shard_ids)
+    if any(
+        parents & set(sibling.parent_shard_ids) and sibling.checkpoint != initial.checkpoint
+        for sibling in leases
+    ):
+        return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING
+    return initial.checkpoint, CreateReason.NO_LEASED_RELATIVE
+
+
+def _abandoned_children(graph: ShardGraph, leases: Sequence[Lease]) -> _Missing:
+    """S8: children of finished leases that nobody created, once their other parent is leased."""
+    leased = {lease.lease_key for lease in leases}
+    return {
+        child: (AT_TRIM_HORIZON, CreateReason.CHILD_OF_FINISHED)
+        for lease in leases
+        if lease.is_finished
+        for child in graph.children(lease.lease_key)
+        if child not in leased and leased.issuperset(graph.parents(child))
+    }
+
+
+def _in_write_order(graph: ShardGraph) -> list[Shard]:
+    return sorted(graph.shards.values(), key=lambda shard: shard.creation_order)
+
+
+def _new_lease(shard: Shard, checkpoint: ExtendedSequenceNumber) -> Lease:
+    return Lease(
+        lease_key=shard.shard_id,
+        checkpoint=checkpoint,
+        parent_shard_ids=shard.parent_shard_ids,
+        hash_key_range=shard.hash_key_range,
+    )

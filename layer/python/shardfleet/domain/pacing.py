@@ -1,0 +1,71 @@
+"""
+Staying inside quotas: token buckets as values, in exact integer arithmetic.
+
+A bucket may go into debt, because the size of an answer is known only after it came: what was
+spent is waited for before the next call. Kinesis does the same (protocol.md §5.1: 5 GetRecords/s
+and 2 MiB/s per shard, and a 10 MiB answer blocks the shard for 5 s).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_PARTS = 1000  # of a token: one millisecond at a rate of N per second refills N parts
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """
+    A quota.
+
+    Attributes:
+        per_s: tokens (calls, bytes) refilled per second, at least 1.
+        burst: most tokens saved up.
+
+    """
+
+    per_s: int
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """
+    The state of a token bucket.
+
+    Attributes:
+        parts: thousandths of a token that are left; negative is debt.
+        at_ms: monotonic milliseconds of that state.
+
+    """
+
+    parts: int
+    at_ms: int
+
+
+def full_bucket(rate: Rate, *, now_ms: int) -> Bucket:
+    """Return a bucket with its whole burst."""
+    return Bucket(rate.burst * _PARTS, now_ms)
+
+
+def wait_ms(bucket: Bucket, rate: Rate, *, now_ms: int, needed: int = 0) -> int:
+    """
+    Return how long to wait until the debt is paid and ``needed`` tokens are there.
+
+    More than the burst never is: then the wait is for the full burst.
+    """
+    missing = min(needed, rate.burst) * _PARTS - _refilled(bucket, rate, now_ms).parts
+    return max(0, -(-missing // rate.per_s))
+
+
+def spend(bucket: Bucket, rate: Rate, amount: int, *, now_ms: int) -> tuple[Bucket, int]:
+    """Spend tokens, into debt if need be; return the new state and the wait until it is paid."""
+    refilled = _refilled(bucket, rate, now_ms)
+    spent = replace(refilled, parts=refilled.parts - amount * _PARTS)
+    return spent, wait_ms(spent, rate, now_ms=now_ms)
+
+
+def _refilled(bucket: Bucket, rate: Rate, now_ms: int) -> Bucket:
+    elapsed = max(0, now_ms - bucket.at_ms)
+    parts = min(rate.burst * _PARTS, bucket.parts + elapsed * rate.per_s)
+    return Bucket(parts, max(now_ms, bucket.at_ms))
