@@ -1,0 +1,300 @@
+"""
+From user records to the data of one Kinesis record, never larger than asked.
+
+Rules: protocol.md §5.3, points 1 to 3; quotas of ``PutRecord``. Java: the KPL's ``KinesisRecord``,
+which differs in two ways: it sends a single record plain, and it calls every aggregate ``a``. The
+bytes are written by hand, since a table of ready prefixes and one join beat the protobuf library
+(performance.md §6); tests compare the two. When to send, and to which shard, is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from shardfleet.errors import ConfigurationError, InvalidRecord
+from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, ENVELOPE_BYTES, frame
+from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
+
+MAX_RECORD_BYTES = 10 * 1024 * 1024
+"""
+Quota of ``PutRecord``: data and partition key of one record, on a stream that is set to it.
+
+A stream takes 1 MiB unless set otherwise.
+"""
+
+DEFAULT_MAX_BYTES = 51_200
+"""The KPL's default ``AggregationMaxSize``: two billing units of 25 KiB."""
+
+_MIN_BYTES = ENVELOPE_BYTES + 16  # Frame, a key of one character, and some bytes of data.
+
+# Tags of the wire format: field number * 8 + type (0 = varint, 2 = length-delimited).
+_KEY_ENTRY = b"\x0a"
+_HASH_ENTRY = b"\x12"
+_RECORD = b"\x1a"
+_RECORD_KEY_INDEX = b"\x08"
+_RECORD_HASH_INDEX = b"\x10"
+_RECORD_DATA = b"\x1a"
+
+_LOW_BITS = 0x7F
+_MORE = 0x80
+_VARINT_CACHE = 4096  # Indexes and lengths repeat; about 100 bytes each.
+
+
+_Plan = tuple[int, bytes, bytes, bytes, bytes, bytes]
+"""
+What a record would add: bytes in all, the head before its data, and for either key the field that
+refers to it and its table entry (empty if the key is known).
+"""
+
+
+class Aggregatable(Protocol):
+    """What can be put into an aggregate: immutable, as ``UserRecord`` and ``OutgoingRecord`` are."""
+
+    @property
+    def partition_key(self) -> str:
+        """Return the key, 1 to 256 characters."""
+
+    @property
+    def explicit_hash_key(self) -> str | None:
+        """Return the decimal hash key that overrides the partition key's, or None."""
+
+    @property
+    def data(self) -> bytes:
+        """Return the payload."""
+
+
+class OutgoingRecord(NamedTuple):
+    """A user record on its way out (see ``Aggregatable``)."""
+
+    partition_key: str
+    data: bytes
+    explicit_hash_key: str | None = None
+
+
+class Aggregate(NamedTuple):
+    """
+    What to pass to ``PutRecord``.
+
+    Attributes:
+        partition_key: that of the first user record.
+        explicit_hash_key: that of the first user record. Both together route the aggregate to
+            the shard of its first user record, so put only records of one shard into it.
+        data: the aggregated record.
+        record_count: user records inside.
+
+    """
+
+    partition_key: str
+    explicit_hash_key: str | None
+    data: bytes
+    record_count: int
+
+
+class AggregateBuilder:
+    """
+    Collects user records until the aggregate is as large as it may be.
+
+    Sizes are exact, not estimates: ``size_bytes`` is the length of what ``build`` would return.
+
+    Args:
+        max_bytes: length of the finished data with its frame (the key of the ``PutRecord`` call
+            comes on top).
+        max_records: user records per aggregate.
+
+    Raises:
+        ConfigurationError: a limit below its minimum, or more bytes than Kinesis takes.
+
+    """
+
+    def __init__(
+        self,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_records: int = DEFAULT_MAX_SUB_RECORDS,
+    ) -> None:
+        if not _MIN_BYTES <= max_bytes <= MAX_RECORD_BYTES:
+            raise ConfigurationError(
+                f"max_bytes = {max_bytes}: expected {_MIN_BYTES} to {MAX_RECORD_BYTES}"
+            )
+        if max_records < 1:
+            raise ConfigurationError(f"max_records = {max_records}: expected 1 or more")
+        self.max_bytes = max_bytes
+        self.max_records = max_records
+        self.size_bytes = ENVELOPE_BYTES
+        self._keys = _KeyTable(
+            entry_tag=_KEY_ENTRY, index_tag=_RECORD_KEY_INDEX, check=check_partition_key
+        )
+        self._hash_keys = _KeyTable(
+            entry_tag=_HASH_ENTRY, index_tag=_RECORD_HASH_INDEX, check=parse_hash_key
+        )
+        self._parts: list[bytes] = []
+        self._first: Aggregatable | None = None
+        self._planned: tuple[Aggregatable, _Plan] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of user records so far."""
+        return len(self._parts) // 2
+
+    def is_full_for(self, record: Aggregatable) -> bool:
+        """
+        Tell whether ``record`` has to wait for the next aggregate.
+
+        Raises:
+            InvalidRecord: the record breaks a limit of Kinesis, or is too large for an aggregate
+                of its own (send it as a plain record).
+
+        """
+        plan = self._plan(record)
+        if self._has_room_for(plan):
+            self._planned = record, plan
+            return False
+        if not self._parts:
+            raise self._too_large(record)
+        alone = AggregateBuilder(max_bytes=self.max_bytes, max_records=self.max_records)
+        alone.is_full_for(record)
+        return True
+
+    def add(self, record: Aggregatable) -> None:
+        """
+        Put a user record behind the others.
+
+        Raises:
+            InvalidRecord: the record breaks a limit of Kinesis, is too large for any aggregate, or
+                has to wait (``is_full_for``); the builder is unchanged.
+
+        """
+        planned, self._planned = self._planned, None
+        if planned is not None and planned[0] is record:
+            plan = planned[1]
+        else:
+            plan = self._plan(record)
+            if not self._has_room_for(plan):
+                raise self._no_room(record, plan) if self._parts else self._too_large(record)
+        size_bytes, head, key_index, key_entry, hash_index, hash_entry = plan
+        if key_entry:
+            self._keys.keep(record.partition_key, index=key_index, entry=key_entry)
+        if hash_entry and record.explicit_hash_key is not None:
+            self._hash_keys.keep(record.explicit_hash_key, index=hash_index, entry=hash_entry)
+        if self._first is None:
+            self._first = record
+        self._parts += (head, record.data)
+        self.size_bytes += size_bytes
+
+    def build(self) -> Aggregate:
+        """
+        Return the aggregate; the builder is unchanged.
+
+        Raises:
+            InvalidRecord: there is no user record inside.
+
+        """
+        if self._first is None:
+            raise InvalidRecord("an aggregate needs at least one user record: add one first")
+        body = b"".join((*self._keys.entries, *self._hash_keys.entries, *self._parts))
+        return Aggregate(
+            self._first.partition_key, self._first.explicit_hash_key, frame(body), len(self)
+        )
+
+    def _has_room_for(self, plan: _Plan) -> bool:
+        return self.size_bytes + plan[0] <= self.max_bytes and len(self) < self.max_records
+
+    def _plan(self, record: Aggregatable) -> _Plan:
+        """Return what adding ``record`` now would write, having checked the record."""
+        data, hash_key = record.data, record.explicit_hash_key
+        if not isinstance(data, bytes):
+            raise InvalidRecord(
+                f"data of the record with partition key {record.partition_key!r} is of type "
+                f"{type(data).__name__}: expected bytes; encode it first"
+            )
+        key_entry = hash_index = hash_entry = b""
+        key_index = self._keys.indexes.get(record.partition_key)
+        if key_index is None:
+            key_index, key_entry = self._keys.new(record.partition_key)
+        if hash_key is not None:
+            known = self._hash_keys.indexes.get(hash_key)
+            hash_index, hash_entry = (known, b"") if known else self._hash_keys.new(hash_key)
+        fields = key_index + hash_index + _RECORD_DATA + _varint(len(data))
+        head = _RECORD + _varint(len(fields) + len(data)) + fields
+        size_bytes = len(key_entry) + len(hash_entry) + len(head) + len(data)
+        return size_bytes, head, key_index, key_entry, hash_index, hash_entry
+
+    def _no_room(self, record: Aggregatable, plan: _Plan) -> InvalidRecord:
+        return InvalidRecord(
+            f"the aggregate is full: it has {len(self)} records of at most {self.max_records} and "
+            f"{self.size_bytes} bytes of at most {self.max_bytes}, and the record with partition "
+            f"key {record.partition_key!r} needs {plan[0]} more; ask is_full_for first, and start "
+            f"a new aggregate when it says so"
+        )
+
+    def _too_large(self, record: Aggregatable) -> InvalidRecord:
+        return InvalidRecord(
+            f"the record with partition key {record.partition_key!r} has {len(record.data)} bytes "
+            f"of data and fits into no aggregate of at most {self.max_bytes} bytes; send it as a "
+            f"plain record, or raise max_bytes"
+        )
+
+
+def aggregate(
+    records: Iterable[Aggregatable],
+    *,
+    max_bytes: int = MAX_RECORD_BYTES,
+    max_records: int = DEFAULT_MAX_SUB_RECORDS,
+) -> bytes:
+    """
+    Return one aggregated record with all ``records``, in order.
+
+    Raises:
+        InvalidRecord: there are none, one breaks a limit of Kinesis, or together they are larger
+            than allowed.
+
+    """
+    builder = AggregateBuilder(max_bytes=max_bytes, max_records=max_records)
+    for record in records:
+        builder.add(record)
+    return builder.build().data
+
+
+class _KeyTable:
+    """
+    One of the two key tables: each key is written once, and referred to by its index.
+
+    Args:
+        entry_tag: tag of the table's field in the aggregate.
+        index_tag: tag of the field in a record that refers to it.
+        check: raises InvalidRecord for a key that must not get into the table.
+
+    """
+
+    def __init__(
+        self, *, entry_tag: bytes, index_tag: bytes, check: Callable[[str], object]
+    ) -> None:
+        self.entries: list[bytes] = []
+        self.indexes: dict[str, bytes] = {}
+        self._entry_tag = entry_tag
+        self._index_tag = index_tag
+        self._check = check
+
+    def new(self, key: str) -> tuple[bytes, bytes]:
+        """Return the field that would refer to ``key`` and the entry it would need."""
+        self._check(key)
+        text = key.encode()
+        entry = self._entry_tag + _varint(len(text)) + text
+        return self._index_tag + _varint(len(self.entries)), entry
+
+    def keep(self, key: str, *, index: bytes, entry: bytes) -> None:
+        """Give a new key the place that ``new`` foresaw for it."""
+        self.indexes[key] = index
+        self.entries.append(entry)
+
+
+@lru_cache(maxsize=_VARINT_CACHE)
+def _varint(value: int) -> bytes:
+    """Return a protobuf varint: seven bits per byte, lowest first, the high bit says *more*."""
+    encoded = bytearray()
+    while value > _LOW_BITS:
+        encoded.append(value & _LOW_BITS | _MORE)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,257 @@
+"""
+From the data of one Kinesis record to its user records, losing none.
+
+Rules: protocol.md §5.3; hazard H4 for resuming inside an aggregate. Java: ``AggregatorUtil``,
+from which three things differ on purpose. A malformed aggregate is delivered *whole*, as the
+plain record it is (Java keeps what it had decoded before the fault, and nothing else). An
+aggregate without user records is delivered plain, too. Explicit hash keys that are no hash keys
+never discard anything. This module does not log: the verdict is for the caller's metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.errors import ConfigurationError, InvalidRecord
+from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, body_of, is_framed
+from shardfleet.kpl.hash_keys import effective_hash
+
+MisroutedPolicy = Literal["deliver", "kpl"]
+"""
+What to do with an aggregate that has user records of another shard's hash range.
+
+``deliver``: nothing is dropped. ``kpl``: Java's rule, the *whole* aggregate is discarded and
+counted; right only if the producer sends such records again, as the KPL does.
+"""
+
+_MAX_UTF8_BYTES_PER_CHARACTER = 4
+
+
+class Verdict(StrEnum):
+    """What a Kinesis record turned out to be; every name after ``MISROUTED`` was delivered raw."""
+
+    PLAIN = "plain"
+    EXPANDED = "expanded"
+    MISROUTED = "misrouted"
+    BAD_DIGEST = "bad_digest"
+    BAD_ENCODING = "bad_encoding"
+    BAD_INDEX = "bad_index"
+    EMPTY = "empty"
+    TOO_MANY_RECORDS = "too_many_records"
+    TOO_MANY_BYTES = "too_many_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpansionLimits:
+    """
+    How far one Kinesis record may expand; beyond it, the record is delivered raw.
+
+    Attributes:
+        max_sub_records: user records; each costs about 200 bytes of memory beside its data.
+        max_expanded_bytes: data and UTF-8 keys of all user records together. A table lets many
+            records share one long key, so this can be far more than the record's own size.
+
+    Raises:
+        ConfigurationError: a limit below 1.
+
+    """
+
+    max_sub_records: int = DEFAULT_MAX_SUB_RECORDS
+    max_expanded_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing could ever be expanded."""
+        for name in ("max_sub_records", "max_expanded_bytes"):
+            value: int = getattr(self, name)
+            if value < 1:
+                raise ConfigurationError(f"{name} = {value}: expected 1 or more")
+
+
+class UserRecord(NamedTuple):
+    """
+    One record as its producer meant it (a tuple: the quickest immutable type there is).
+
+    Attributes:
+        partition_key: the producer's key, not that of the aggregate around it.
+        explicit_hash_key: decimal text, or None if the producer gave none.
+        data: the payload.
+        sub_sequence_number: index 0...n-1 inside the Kinesis record, 0 for a plain one.
+
+    """
+
+    partition_key: str
+    explicit_hash_key: str | None
+    data: bytes
+    sub_sequence_number: int
+
+
+class Deaggregated(NamedTuple):
+    """
+    The user records of one Kinesis record.
+
+    Attributes:
+        records: in order; empty only for ``MISROUTED``.
+        verdict: what the record was, for metrics.
+        last_sub_sequence: sub-sequence number of the last user record, delivered or discarded: a
+            checkpoint at (sequence number, this) is the end of the Kinesis record.
+        dropped: user records discarded by the policy ``kpl``.
+
+    """
+
+    records: Sequence[UserRecord]
+    verdict: Verdict
+    last_sub_sequence: int
+    dropped: int
+
+    @property
+    def aggregated(self) -> bool:
+        """Tell whether the record was a valid aggregate."""
+        return self.verdict in (Verdict.EXPANDED, Verdict.MISROUTED)
+
+
+def deaggregate(
+    data: bytes,
+    *,
+    partition_key: str,
+    limits: ExpansionLimits,
+    hash_range: tuple[int, int] | None,
+    policy: MisroutedPolicy,
+) -> Deaggregated:
+    """
+    Return the user records inside the data of one Kinesis record.
+
+    Never raises for any ``data``: what is no valid aggregate is one plain record.
+
+    Args:
+        data: the Kinesis record's data.
+        partition_key: the Kinesis record's partition key, for the case that it is a plain record.
+        limits: how far the record may expand.
+        hash_range: the shard's first and last hash key, both included; None if unknown, and then
+            nothing is discarded.
+        policy: what to do with an aggregate that the shard's range does not cover entirely.
+
+    """
+    if not is_framed(data):
+        return _plain(data, partition_key, verdict=Verdict.PLAIN)
+    body = body_of(data)
+    if body is None:
+        return _plain(data, partition_key, verdict=Verdict.BAD_DIGEST)
+    records = _user_records(body, limits)
+    if isinstance(records, Verdict):
+        return _plain(data, partition_key, verdict=records)
+    last = len(records) - 1
+    if policy == "kpl" and hash_range is not None and _is_misrouted(records, hash_range):
+        return Deaggregated((), Verdict.MISROUTED, last, len(records))
+    return Deaggregated(records, Verdict.EXPANDED, last, 0)
+
+
+def records_after(
+    found: Deaggregated, *, sequence_number: str, done: ExtendedSequenceNumber
+) -> Sequence[UserRecord]:
+    """
+    Return the user records of one Kinesis record that come after a checkpoint (hazard H4).
+
+    Read *at* the checkpoint's sequence number and pass each Kinesis record through here: of the
+    first one only what lies behind the sub-sequence number remains, later ones remain whole.
+
+    A checkpoint inside an aggregate that can no longer be read as one (its limits were lowered)
+    does not prove that all of it was handled. The raw record is then delivered, numbered one
+    behind the checkpoint so that positions still move forward.
+
+    Args:
+        found: the Kinesis record, deaggregated.
+        sequence_number: its sequence number, decimal digits.
+        done: the last user record that is finished, or a sentinel.
+
+    """
+    if done.sequence_number != sequence_number:
+        return () if done > ExtendedSequenceNumber(sequence_number) else found.records
+    if found.aggregated:
+        return found.records[done.sub_sequence_number + 1 :]
+    if not done.sub_sequence_number:
+        return ()
+    return [found.records[0]._replace(sub_sequence_number=done.sub_sequence_number + 1)]
+
+
+def _plain(data: bytes, partition_key: str, *, verdict: Verdict) -> Deaggregated:
+    return Deaggregated((UserRecord(partition_key, None, data, 0),), verdict, 0, 0)
+
+
+def _user_records(body: bytes, limits: ExpansionLimits) -> list[UserRecord] | Verdict:
+    """Return the user records of an intact body, or why it is not an aggregate for us."""
+    # Loading protobuf takes about 16 ms: only streams with aggregates pay for it.
+    from google.protobuf.message import DecodeError  # noqa: PLC0415
+
+    from shardfleet.kpl.messages_pb2 import AggregatedRecord  # noqa: PLC0415
+
+    try:
+        message = AggregatedRecord.FromString(body)
+    except (DecodeError, UnicodeDecodeError):
+        return Verdict.BAD_ENCODING
+    # Each access decodes the text anew; a list shares one string among all records of a key.
+    keys, hash_keys = list(message.partition_key_table), list(message.explicit_hash_key_table)
+    # The parser lets missing required fields pass, and hands out invalid UTF-8 as bytes.
+    if not message.IsInitialized() or not {*map(type, keys), *map(type, hash_keys)} <= {str}:
+        return Verdict.BAD_ENCODING
+    if not message.records:
+        return Verdict.EMPTY
+    if len(message.records) > limits.max_sub_records:
+        return Verdict.TOO_MANY_RECORDS
+    new = tuple.__new__  # About 15 % of the whole against calling the NamedTuple.
+    try:
+        records = [
+            new(
+                UserRecord,
+                (
+                    keys[record.partition_key_index],
+                    # By presence: index 0 is also what an absent field reads as, and then the
+                    # first key of the table would be given to records that have none.
+                    hash_keys[record.explicit_hash_key_index]
+                    if record.HasField("explicit_hash_key_index")
+                    else None,
+                    record.data,
+                    index,
+                ),
+            )
+            for index, record in enumerate(message.records)
+        ]
+    except IndexError:
+        return Verdict.BAD_INDEX
+    longest = sum(max(map(len, table), default=0) for table in (keys, hash_keys))
+    # A cheap bound first; the exact sum only when it cannot decide.
+    bound = len(body) + len(records) * longest * _MAX_UTF8_BYTES_PER_CHARACTER
+    if bound > limits.max_expanded_bytes < _expanded_bytes(records):
+        return Verdict.TOO_MANY_BYTES
+    return records
+
+
+def _expanded_bytes(records: list[UserRecord]) -> int:
+    """Return the bytes of data and keys as a handler would see them, shared keys counted anew."""
+    return sum(
+        len(record.data)
+        + len(record.partition_key.encode())
+        + len((record.explicit_hash_key or "").encode())
+        for record in records
+    )
+
+
+def _is_misrouted(records: list[UserRecord], hash_range: tuple[int, int]) -> bool:
+    """
+    Tell whether any user record certainly belongs to another shard.
+
+    An explicit hash key that is no hash key comes from no KPL, which checks them, so its rule of
+    sending again cannot be relied on: such a record counts as belonging here.
+    """
+    first, last = hash_range
+    for partition_key, explicit_hash_key in {record[:2] for record in records}:
+        try:
+            hash_key = effective_hash(partition_key, explicit_hash_key)
+        except InvalidRecord:
+            continue
+        if not first <= hash_key <= last:
+            return True
+    return False
