@@ -50,7 +50,11 @@ refers to it and its table entry (empty if the key is known).
 
 
 class Aggregatable(Protocol):
-    """What can be put into an aggregate: immutable, as ``UserRecord`` and ``OutgoingRecord`` are."""
+    """
+    What can be put into an aggregate; ``UserRecord`` and ``OutgoingRecord`` can.
+
+    It must not change while a builder holds it.
+    """
 
     @property
     def partition_key(self) -> str:
