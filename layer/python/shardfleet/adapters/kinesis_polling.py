@@ -1,0 +1,212 @@
+"""
+Reading a stream by polling: GetShardIterator, GetRecords, ListShards, DescribeStreamSummary.
+
+Requests for records are sent once; the reader of the engine paces and repeats them (protocol.md
+§5.1, §8 row 8a). Record requests have a thread pool of their own, so that a hung one delays no
+renewal (hazard H17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from shardfleet.adapters.kinesis_shards import hash_key_range, list_shards
+from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.sequence import StreamIncarnation
+from shardfleet.domain.shards import ChildShard, Shard
+from shardfleet.engine.ports import (
+    IteratorStart,
+    ListingFilter,
+    RecordsPage,
+    StreamRecord,
+)
+from shardfleet.errors import (
+    ConfigurationError,
+    IteratorExpired,
+    PositionTrimmed,
+    ShardGone,
+    StreamGone,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis.client import KinesisClient
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+# Kinesis has no filter of this name: AT_TIMESTAMP takes an instant, the others take nothing.
+_FILTERS = {
+    ListingFilter.AT_TRIM_HORIZON: "AT_TRIM_HORIZON",
+    ListingFilter.AT_LATEST: "AT_LATEST",
+    ListingFilter.AT_TIMESTAMP: "AT_TIMESTAMP",
+}
+
+
+class KinesisPollingReader:
+    """
+    The ``StreamReader`` port over one stream.
+
+    Args:
+        stream_arn: the stream, also of another account or region.
+        records: client for GetShardIterator and GetRecords; sends once.
+        control: client for ListShards and DescribeStreamSummary; may repeat.
+        pool: threads of all these.
+
+    """
+
+    def __init__(
+        self,
+        stream_arn: str,
+        *,
+        records: KinesisClient,
+        control: KinesisClient,
+        pool: ThreadPool,
+    ) -> None:
+        """Ask nothing yet."""
+        self._stream_arn = stream_arn
+        self._records = records
+        self._control = control
+        self._pool = pool
+
+    async def incarnation(self) -> StreamIncarnation:
+        """
+        Describe the stream.
+
+        Raises:
+            StreamGone: there is no such stream.
+            Throttled: try again later.
+
+        """
+        return await self._pool.run(self._incarnation)
+
+    async def list_shards(
+        self, listing: ListingFilter = ListingFilter.NONE, *, instant_ms: int | None = None
+    ) -> Sequence[Shard]:
+        """
+        List shards, all pages.
+
+        Raises:
+            StreamGone: there is no such stream.
+            Throttled: try again later.
+
+        """
+        shard_filter: dict[str, Any] | None = None
+        if listing is not ListingFilter.NONE:
+            shard_filter = {"Type": _FILTERS[listing]}
+        if shard_filter is not None and instant_ms is not None:
+            shard_filter |= {"Timestamp": _instant(instant_ms)}
+        call = partial(list_shards, self._control, self._stream_arn, shard_filter)
+        return await self._pool.run(call)
+
+    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+        """
+        Get an iterator.
+
+        Raises:
+            ShardGone: no such shard.
+            PositionTrimmed: the service refuses the sequence number as out of range.
+            ConfigurationError: the service refuses the instant (it lies in the future).
+            Throttled: try again later.
+
+        """
+        return await self._pool.run(partial(self._shard_iterator, shard_id, start))
+
+    async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """
+        Read one page.
+
+        Raises:
+            IteratorExpired: older than 5 minutes, or refused.
+            Throttled: try again later.
+            ShardGone: no such shard.
+
+        """
+        call = partial(self._get_records, iterator, shard_id, limit)
+        return await self._pool.run(call)
+
+    def _incarnation(self) -> StreamIncarnation:
+        call = SdkCall(
+            f"DescribeStreamSummary of {self._stream_arn}",
+            codes={"ResourceNotFoundException": StreamGone},
+        )
+        answer = call.run(self._control.describe_stream_summary, StreamARN=self._stream_arn)
+        summary = answer["StreamDescriptionSummary"]
+        return StreamIncarnation(self._stream_arn, _ms(summary["StreamCreationTimestamp"]))
+
+    def _shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+        by_number = start.sequence_number is not None
+        call = self._call(
+            f"GetShardIterator {start.kind} {_stated(start)}",
+            shard_id,
+            PositionTrimmed if by_number else ConfigurationError,
+        )
+        arguments: dict[str, Any] = {"ShardIteratorType": start.kind.value}
+        if start.sequence_number is not None:
+            arguments["StartingSequenceNumber"] = start.sequence_number
+        if start.instant_ms is not None:
+            arguments["Timestamp"] = _instant(start.instant_ms)
+        answer = call.run(
+            self._records.get_shard_iterator,
+            StreamARN=self._stream_arn,
+            ShardId=shard_id,
+            **arguments,
+        )
+        return answer["ShardIterator"]
+
+    def _get_records(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
+        answer: Mapping[str, Any] = self._call("GetRecords", shard_id, IteratorExpired).run(
+            self._records.get_records,
+            StreamARN=self._stream_arn,
+            ShardIterator=iterator,
+            Limit=limit,
+        )
+        return RecordsPage(
+            records=[_record(found) for found in answer["Records"]],
+            next_iterator=answer.get("NextShardIterator"),
+            millis_behind_latest=answer.get("MillisBehindLatest"),
+            child_shards=[_child(found) for found in answer.get("ChildShards", ())],
+        )
+
+    def _call(self, operation: str, shard_id: str, invalid: ErrorFactory) -> SdkCall:
+        codes: dict[str, ErrorFactory] = {
+            "ResourceNotFoundException": ShardGone,
+            "ExpiredIteratorException": IteratorExpired,
+            "InvalidArgumentException": invalid,
+        }
+        return SdkCall(f"{operation} on {shard_id} of {self._stream_arn}", codes=codes)
+
+
+def _stated(start: IteratorStart) -> str:
+    if start.sequence_number is not None:
+        return start.sequence_number
+    return "" if start.instant_ms is None else _instant(start.instant_ms).isoformat()
+
+
+def _instant(instant_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=instant_ms)
+
+
+def _ms(instant: datetime) -> int:
+    """Return epoch milliseconds, rounded: the SDK's float arithmetic is off by microseconds."""
+    return round((instant - _EPOCH) / _MILLISECOND)
+
+
+def _record(answer: Mapping[str, Any]) -> StreamRecord:
+    return StreamRecord(
+        data=answer["Data"],
+        partition_key=answer["PartitionKey"],
+        sequence_number=answer["SequenceNumber"],
+        approximate_arrival_ms=_ms(answer["ApproximateArrivalTimestamp"]),
+        encryption_type=answer.get("EncryptionType"),
+    )
+
+
+def _child(answer: Mapping[str, Any]) -> ChildShard:
+    return ChildShard(
+        shard_id=answer["ShardId"],
+        parent_shard_ids=tuple(sorted(answer["ParentShards"])),
+        hash_key_range=hash_key_range(answer),
+    )

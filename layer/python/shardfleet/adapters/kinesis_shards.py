@@ -1,0 +1,69 @@
+"""
+What reader and writer share of Kinesis: listing shards, shapes and error codes.
+
+``StreamARN`` is part of every request, so that streams of other accounts work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from shardfleet.adapters.sdk_errors import SdkCall, pages
+from shardfleet.domain.leases import HashKeyRange
+from shardfleet.domain.shards import Shard
+from shardfleet.errors import StreamGone
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis.client import KinesisClient
+
+SHARDS_PER_PAGE = 10_000  # ListShards: MaxResults at most 10,000
+_PAGING = ("NextToken", "NextToken")
+
+
+def list_shards(
+    client: KinesisClient, stream_arn: str, shard_filter: Mapping[str, Any] | None = None
+) -> list[Shard]:
+    """
+    List all pages of a stream's shards, in the service's order.
+
+    Args:
+        client: may repeat.
+        stream_arn: the stream.
+        shard_filter: a ``ShardFilter``; goes with the first request only, the token carries it.
+
+    Raises:
+        StreamGone: there is no such stream.
+        Throttled: try again later, from the first page.
+
+    """
+    codes = {"ResourceNotFoundException": StreamGone}
+    call = SdkCall(f"ListShards of {stream_arn}", codes=codes)
+    fetch = partial(call.run, client.list_shards, StreamARN=stream_arn)
+    first: dict[str, Any] = {"MaxResults": SHARDS_PER_PAGE}
+    if shard_filter is not None:
+        first |= {"ShardFilter": shard_filter}
+
+    def page(**more: Any) -> Mapping[str, Any]:
+        return fetch(**(more or first))
+
+    return [_shard(shard) for answer in pages(page, _PAGING) for shard in answer["Shards"]]
+
+
+def hash_key_range(answer: Mapping[str, Any]) -> HashKeyRange:
+    """Read the ``HashKeyRange`` of a shard or child shard."""
+    found = answer["HashKeyRange"]
+    return HashKeyRange(int(found["StartingHashKey"]), int(found["EndingHashKey"]))
+
+
+def _shard(answer: Mapping[str, Any]) -> Shard:
+    numbers = answer["SequenceNumberRange"]
+    return Shard(
+        shard_id=answer["ShardId"],
+        hash_key_range=hash_key_range(answer),
+        starting_sequence_number=numbers["StartingSequenceNumber"],
+        ending_sequence_number=numbers.get("EndingSequenceNumber"),
+        parent_shard_id=answer.get("ParentShardId"),
+        adjacent_parent_shard_id=answer.get("AdjacentParentShardId"),
+    )

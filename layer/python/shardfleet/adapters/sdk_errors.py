@@ -1,0 +1,180 @@
+"""
+The one place where an error of the SDK becomes an error of shardfleet.
+
+Three questions decide: did the service refuse (not applied), did the request never leave (not
+applied), or is nobody able to say (a time-out or a broken connection after sending, or a 5xx on a
+write: DynamoDB's documentation leaves open whether it was applied)? Only the last is
+``OutcomeUnknown`` (hazard H1), and only for writes: a read is simply repeated later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,  # noqa: A004 - botocore's own, the parent of its network errors
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    ProxyConnectionError,
+    ResponseStreamingError,
+)
+from botocore.parsers import ResponseParserError
+
+from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+ErrorFactory = Callable[[str], ShardfleetError]
+
+# "Refused; ask again later" in the words of DynamoDB, Kinesis, Step Functions, SQS, S3 and KMS.
+THROTTLING_CODES = frozenset(
+    {
+        "ExecutionLimitExceeded",
+        "ExpiredNextTokenException",
+        "KMS.ThrottlingException",
+        "KMSThrottlingException",
+        "KmsThrottlingException",
+        "LimitExceededException",
+        "PriorRequestNotComplete",
+        "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "ResourceInUseException",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+# A person must act: no repeat helps.
+RIGHTS_CODES = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "ExpiredTokenException",
+        "InvalidSignatureException",
+        "KMSAccessDeniedException",
+        "KMSDisabledException",
+        "KMSInvalidStateException",
+        "KMSNotFoundException",
+        "KMSOptInRequired",
+        "MissingAuthenticationTokenException",
+        "UnrecognizedClientException",
+    }
+)
+TABLE_PAGING = ("LastEvaluatedKey", "ExclusiveStartKey")  # DynamoDB Scan and Query
+CONDITION_FAILED = "ConditionalCheckFailedException"
+_SERVER_FAULT = 500
+
+_NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
+_BROKEN_OFF = (ConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
+
+
+class ConditionFailed(Exception):
+    """
+    A conditional write found its condition false: an answer, never seen outside the adapters.
+
+    Attributes:
+        item: the stored item as the service returned it, None when there is none.
+
+    """
+
+    def __init__(self, item: Mapping[str, Any] | None) -> None:
+        """Keep the stored item."""
+        super().__init__("condition failed")
+        self.item = item
+
+
+@dataclass(frozen=True, slots=True)
+class SdkCall:
+    """
+    What a call is, for judging and naming its errors.
+
+    Attributes:
+        what: for a person, e.g. ``"UpdateItem of lease shardId-000000000001 in orders"``.
+        writes: whether an unanswered call may have changed something.
+        codes: error codes that mean something special here, and the error to raise.
+
+    """
+
+    what: str
+    writes: bool = False
+    codes: Mapping[str, ErrorFactory] = field(default_factory=dict)
+
+    def run(self, call: Callable[..., T], /, **arguments: Any) -> T:
+        """
+        Make the call and translate its errors.
+
+        Raises:
+            ConditionFailed: a conditional write found its condition false.
+            Throttled: refused or never sent; not applied.
+            OutcomeUnknown: a write that was sent and not answered.
+            ConfigurationError: a right or credential is missing.
+            ShardfleetError: anything else, or what ``codes`` says.
+
+        """
+        try:
+            return call(**arguments)
+        except ClientError as error:
+            raise self._refusal(error) from error
+        except _NEVER_SENT as error:
+            raise Throttled(f"{self.what}: could not connect: {error}") from error
+        except _BROKEN_OFF as error:
+            raise self._unanswered(str(error)) from error
+        except BotoCoreError as error:
+            raise ShardfleetError(f"{self.what}: {type(error).__name__}: {error}") from error
+
+    def _refusal(self, error: ClientError) -> Exception:
+        details = error.response.get("Error", {})
+        code = str(details.get("Code", ""))
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        text = f"{self.what}: {code}: {details.get('Message', '')}"
+        if code == CONDITION_FAILED:
+            answer: Mapping[str, Any] = error.response
+            return ConditionFailed(answer.get("Item"))
+        if code in self.codes:
+            return self.codes[code](text)
+        if code in THROTTLING_CODES:
+            return Throttled(text)
+        if code in RIGHTS_CODES:
+            return ConfigurationError(f"{text}; check the function's role and the key's policy")
+        if status >= _SERVER_FAULT:
+            return self._unanswered(f"{code}: {details.get('Message', '')}")
+        return ShardfleetError(text)
+
+    def _unanswered(self, text: str) -> ShardfleetError:
+        if self.writes:
+            return OutcomeUnknown(f"{self.what}: {text}")
+        return Throttled(f"{self.what}: {text}")
+
+
+def pages(
+    fetch: Callable[..., Mapping[str, Any]], paging: tuple[str, str]
+) -> Iterator[Mapping[str, Any]]:
+    """
+    Yield every page of a paged operation.
+
+    Args:
+        fetch: makes one request, with the argument that continues if there is one.
+        paging: the member of the answer that says "there is more", and the argument to put it
+            into, e.g. :data:`TABLE_PAGING`.
+
+    """
+    member, argument = paging
+    more: Mapping[str, Any] = {}
+    while True:
+        page = fetch(**more)
+        yield page
+        if not page.get(member):
+            return
+        more = {argument: page[member]}

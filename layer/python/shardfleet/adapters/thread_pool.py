@@ -1,0 +1,71 @@
+"""
+Blocking calls behind asynchronous ports: a bounded pool of threads that can be joined.
+
+A Python thread cannot be cancelled, so a cancelled call may still be running and its outcome is
+unknown until its thread is joined (hazard H10): :meth:`ThreadPool.close` waits for exactly that.
+Lease writes, table reads and stream reads have a pool each, so that hung reads never delay a
+renewal (hazard H17).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class ThreadPool:
+    """
+    At most ``threads`` blocking calls at once; further calls wait their turn.
+
+    Not reusable: a turn makes its pools and closes them.
+    """
+
+    def __init__(self, name: str, *, threads: int) -> None:
+        """Start no thread yet; ``name`` is what a stack dump shows."""
+        self.name = name
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"shardfleet-{name}")
+        self._running: set[Future[Any]] = set()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """
+        Run a call in a thread and return its result or raise its exception.
+
+        Cancelling the awaiting task does not stop a call that has begun.
+
+        Raises:
+            RuntimeError: the pool is closed.
+
+        """
+        future = self._executor.submit(call)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return await asyncio.wrap_future(future)
+
+    @property
+    def running(self) -> int:
+        """Return how many calls have not ended yet, cancelled ones included."""
+        return len(self._running)
+
+    async def close(self, *, within_ms: float) -> bool:
+        """
+        Take no further calls, drop those not begun, and wait for those that run.
+
+        Returns:
+            True when no thread of this pool is left; False when a call outlived ``within_ms``:
+            then the process must end (hazard H10).
+
+        """
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        pending = [asyncio.wrap_future(f) for f in tuple(self._running) if not f.cancelled()]
+        if pending:
+            _, late = await asyncio.wait(pending, timeout=within_ms / 1000)
+            if late:
+                return False
+            await asyncio.gather(*pending, return_exceptions=True)
+        wait(tuple(self._running))
+        self._executor.shutdown(wait=True)
+        return True
