@@ -117,7 +117,7 @@ def _condition(condition: Condition, use: Placeholders) -> str:
     match condition:
         case FieldEquals(name, value):
             written = attributes_of(name, value)
-            return " AND ".join(_equals(a, written[a.name], use) for a in ATTRIBUTES[name])
+            return " AND ".join(_equals(use, a, typed=written[a.name]) for a in ATTRIBUTES[name])
         case FieldAbsent(name):
             return f"attribute_not_exists({use.name(ATTRIBUTES[name][0].name)})"
         case FieldPresent(name):
@@ -126,7 +126,7 @@ def _condition(condition: Condition, use: Placeholders) -> str:
             return _not_past(checkpoint, use)
 
 
-def _equals(attribute: Attribute, typed: dict[str, Any], use: Placeholders) -> str:
+def _equals(use: Placeholders, attribute: Attribute, *, typed: dict[str, Any]) -> str:
     name = use.name(attribute.name)
     equal = f"{name} = {use.value(typed)}"
     if attribute.missing_is_zero and typed == {"N": "0"}:

@@ -129,7 +129,9 @@ def lease_from_item(item: Item) -> Lease:
     checkpoint = reading.sequence_number(LeaseField.CHECKPOINT)
     if counter is None or checkpoint is None:
         missing = LeaseField.LEASE_COUNTER if counter is None else LeaseField.CHECKPOINT
-        raise reading.malformed(ATTRIBUTES[missing][0].name, "missing", "it is in every lease")
+        raise reading.malformed(
+            ATTRIBUTES[missing][0].name, found="nothing", allowed="every lease has it"
+        )
     return Lease(
         lease_key=reading.key,
         checkpoint=checkpoint,
@@ -171,7 +173,7 @@ class _Reading:
         key = item.get(LEASE_KEY, {}).get("S")
         self.key = key if isinstance(key, str) else repr(item.get(LEASE_KEY))
 
-    def malformed(self, attribute: str, found: str, allowed: str) -> MalformedLease:
+    def malformed(self, attribute: str, *, found: str, allowed: str) -> MalformedLease:
         return MalformedLease(
             f"lease {self.key}: attribute {attribute}: {found[:120]} found, {allowed}; "
             "repair or delete the item"
@@ -182,8 +184,11 @@ class _Reading:
         if typed is None:
             return None
         if attribute.type not in typed:
-            allowed = f"type {attribute.type} expected"
-            raise self.malformed(attribute.name, f"type {', '.join(typed)}", allowed)
+            raise self.malformed(
+                attribute.name,
+                found=f"type {', '.join(typed)}",
+                allowed=f"type {attribute.type} expected",
+            )
         return typed[attribute.type]
 
     def raw(self, name: LeaseField) -> Any:
@@ -199,7 +204,7 @@ class _Reading:
         if value is None:
             return None
         if not _INTEGER.fullmatch(value):
-            raise self.malformed(attribute.name, value, "a whole number expected")
+            raise self.malformed(attribute.name, found=value, allowed="a whole number expected")
         return int(value)
 
     def decimal(self, name: LeaseField) -> float | None:
@@ -219,7 +224,9 @@ class _Reading:
         except ProtocolError as error:
             if isinstance(error, MalformedLease):
                 raise
-            raise self.malformed(ATTRIBUTES[name][0].name, repr(value), str(error)) from error
+            raise self.malformed(
+                ATTRIBUTES[name][0].name, found=repr(value), allowed=str(error)
+            ) from error
 
     def hash_key_range(self) -> HashKeyRange | None:
         values = [self._value(attribute) for attribute in ATTRIBUTES[LeaseField.HASH_KEY_RANGE]]
@@ -227,7 +234,9 @@ class _Reading:
             return None
         numbers = [int(v) for v in values if v is not None and _HASH_KEY.fullmatch(v)]
         if len(numbers) != len(values) or numbers[0] > numbers[1]:
-            found = f"{values[0]} to {values[1]}"
-            allowed = "two unsigned decimal numbers in order expected"
-            raise self.malformed("startingHashKey, endingHashKey", found, allowed)
+            raise self.malformed(
+                "startingHashKey, endingHashKey",
+                found=f"{values[0]} to {values[1]}",
+                allowed="two unsigned decimal numbers in order expected",
+            )
         return HashKeyRange(*numbers)

@@ -89,7 +89,7 @@ class TablePools:
 class DynamoDBLeaseStore:
     """The ``LeaseStore`` port over one lease table."""
 
-    def __init__(self, table: str, pools: TablePools, events: EventSink) -> None:
+    def __init__(self, table: str, pools: TablePools, *, events: EventSink) -> None:
         """Use an existing table; nothing is read yet."""
         self._table = table
         self._pools = pools

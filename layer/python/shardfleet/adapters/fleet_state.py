@@ -69,7 +69,7 @@ class DynamoDBStateStore:
 
         """
         typed = {"M": {k: _to_wire(v, f"{kind}/{id}.{k}") for k, v in body.items()}}
-        call = partial(self._write, _key(kind, id), typed, expected_version)
+        call = partial(self._write, _key(kind, id), typed, expected=expected_version)
         return await self._pools.writes.run(call)
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
@@ -118,17 +118,17 @@ class DynamoDBStateStore:
         return [_document(item) for item in found]
 
     def _write(
-        self, key: dict[str, Any], body: dict[str, Any], expected: int | None
+        self, key: dict[str, Any], body: dict[str, Any], *, expected: int | None
     ) -> Written | Conflict:
         use = Placeholders()
         version = {"N": str((expected or 0) + 1)}
         try:
             answer = self._update(
                 key,
-                f"SET {use.name('body')} = {use.value(body)},"
-                f" {use.name('version')} = {use.value(version)}",
-                _version_is(expected, use),
                 use,
+                update=f"SET {use.name('body')} = {use.value(body)},"
+                f" {use.name('version')} = {use.value(version)}",
+                condition=_version_is(expected, use),
             )
         except ConditionFailed as failed:
             return Conflict(_document(failed.item) if failed.item else None)
@@ -149,13 +149,14 @@ class DynamoDBStateStore:
         count = f"{use.name('body')}.{use.name(_COUNT)}"
         one = use.value({"N": "1"})
         update = f"SET {count} = {count} + {one} ADD {use.name('version')} {one}"
-        return self._update(key, update, f"attribute_exists({use.name('kind')})", use)
+        condition = f"attribute_exists({use.name('kind')})"
+        return self._update(key, use, update=update, condition=condition)
 
     def _begin_at_one(self, key: dict[str, Any]) -> Mapping[str, Any]:
         use = Placeholders()
         body = use.value({"M": {_COUNT: {"N": "1"}}})
         update = f"SET {use.name('body')} = {body}, {use.name('version')} = {use.value({'N': '1'})}"
-        return self._update(key, update, _version_is(None, use), use)
+        return self._update(key, use, update=update, condition=_version_is(None, use))
 
     def _delete(self, key: dict[str, Any], expected: int) -> bool:
         use = Placeholders()
@@ -172,7 +173,7 @@ class DynamoDBStateStore:
         return True
 
     def _update(
-        self, key: dict[str, Any], update: str, condition: str, use: Placeholders
+        self, key: dict[str, Any], use: Placeholders, *, update: str, condition: str
     ) -> Mapping[str, Any]:
         return self._call("UpdateItem", _name(key), writes=True).run(
             self._pools.write_client.update_item,

@@ -98,7 +98,7 @@ class KinesisPollingReader:
             shard_filter = {"Type": _FILTERS[listing]}
         if shard_filter is not None and instant_ms is not None:
             shard_filter |= {"Timestamp": _instant(instant_ms)}
-        call = partial(list_shards, self._control, self._stream_arn, shard_filter)
+        call = partial(list_shards, self._control, self._stream_arn, shard_filter=shard_filter)
         return await self._pool.run(call)
 
     async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
@@ -124,7 +124,7 @@ class KinesisPollingReader:
             ShardGone: no such shard.
 
         """
-        call = partial(self._get_records, iterator, shard_id, limit)
+        call = partial(self._get_records, iterator, shard_id=shard_id, limit=limit)
         return await self._pool.run(call)
 
     def _incarnation(self) -> StreamIncarnation:
@@ -141,7 +141,7 @@ class KinesisPollingReader:
         call = self._call(
             f"GetShardIterator {start.kind} {_stated(start)}",
             shard_id,
-            PositionTrimmed if by_number else ConfigurationError,
+            invalid=PositionTrimmed if by_number else ConfigurationError,
         )
         arguments: dict[str, Any] = {"ShardIteratorType": start.kind.value}
         if start.sequence_number is not None:
@@ -156,8 +156,8 @@ class KinesisPollingReader:
         )
         return answer["ShardIterator"]
 
-    def _get_records(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
-        answer: Mapping[str, Any] = self._call("GetRecords", shard_id, IteratorExpired).run(
+    def _get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        answer: Mapping[str, Any] = self._call("GetRecords", shard_id, invalid=IteratorExpired).run(
             self._records.get_records,
             StreamARN=self._stream_arn,
             ShardIterator=iterator,
@@ -170,7 +170,7 @@ class KinesisPollingReader:
             child_shards=[_child(found) for found in answer.get("ChildShards", ())],
         )
 
-    def _call(self, operation: str, shard_id: str, invalid: ErrorFactory) -> SdkCall:
+    def _call(self, operation: str, shard_id: str, *, invalid: ErrorFactory) -> SdkCall:
         codes: dict[str, ErrorFactory] = {
             "ResourceNotFoundException": ShardGone,
             "ExpiredIteratorException": IteratorExpired,

@@ -23,7 +23,7 @@ _PAGING = ("NextToken", "NextToken")
 
 
 def list_shards(
-    client: KinesisClient, stream_arn: str, shard_filter: Mapping[str, Any] | None = None
+    client: KinesisClient, stream_arn: str, *, shard_filter: Mapping[str, Any] | None = None
 ) -> list[Shard]:
     """
     List all pages of a stream's shards, in the service's order.
