@@ -95,12 +95,12 @@ def plan_balanced(
         reason = f"{table.state(lease)}; {chosen.worker_id} holds fewest ({load[chosen.worker_id]})"
         assignments.append(Assignment(lease, chosen.worker_id, table.kind(lease), reason))
         load[chosen.worker_id] += 1
-    stolen = _even_out(table, load, by_id)
+    stolen = _even_out(table, load, workers=by_id)
     return AssignmentPlan((*assignments, *stolen), tuple(sorted(left.items())))
 
 
 def _even_out(
-    table: _Table, load: Counter[str], workers: Sequence[WorkerView]
+    table: _Table, load: Counter[str], *, workers: Sequence[WorkerView]
 ) -> tuple[Assignment, ...]:
     """Plan one steal from the fullest to the emptiest worker, or none (A6)."""
     roomy = [w.worker_id for w in workers if load[w.worker_id] < w.leases_most]
@@ -156,14 +156,15 @@ def plan_greedy(
         obstacle = f"{worker.worker_id} acquires {leases_to_acquire} per turn"
     left = dict(table.waiting) | {lease.lease_key: obstacle for lease, _ in wanted[most:]}
     if not wanted and most > 0:
-        assignments += _steal_one(table, worker.worker_id, mine, order)
+        assignments += _steal_one(table, worker.worker_id, order=order)
     return AssignmentPlan(tuple(assignments), tuple(sorted(left.items())))
 
 
 def _steal_one(
-    table: _Table, thief: str, mine: int, order: Callable[[Sequence[Lease]], Sequence[Lease]]
+    table: _Table, thief: str, *, order: Callable[[Sequence[Lease]], Sequence[Lease]]
 ) -> list[Assignment]:
     """Plan one steal from the fullest worker that has something movable, or none (A9)."""
+    mine = table.load[thief]
     for donor in sorted(table.load, key=lambda w: (-table.load[w], w)):
         if table.load[donor] - mine < STEAL_DIFFERENCE:
             return []

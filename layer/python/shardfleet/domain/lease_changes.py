@@ -1,34 +1,31 @@
 """
-The operations on leases with their exact conditions (protocol.md §1.6), and their pure meaning.
+The operations on leases with their exact conditions, as data.
 
-:func:`apply_change` is the reference interpretation: the memory store is nothing else, and the
-DynamoDB adapter's compiled expressions are tested against it.
-Behaves like Java's ``DynamoDBLeaseSerializer`` and ``DynamoDBLeaseRefresher``.
+Rules: docs/protocol.md L1-L12 (protocol.md §1.6). Behaves like Java's ``DynamoDBLeaseSerializer``
+and ``DynamoDBLeaseRefresher``. What a change does to a lease says
+:mod:`shardfleet.domain.lease_semantics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
 
+from shardfleet.domain.lease_semantics import apply_change, failing, fields_of, holds
 from shardfleet.domain.leases import (
-    Applied,
     ChangeKind,
-    ChangeResult,
     CheckpointNotPast,
     Condition,
     FieldAbsent,
     FieldEquals,
     FieldPresent,
     FieldValue,
-    Gone,
     HashKeyRange,
     Lease,
     LeaseChange,
     LeaseField,
-    Lost,
 )
 from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.errors import ProtocolError
 
 _EXISTS = FieldPresent(LeaseField.LEASE_KEY)
 _PENDING = (LeaseField.PENDING_CHECKPOINT, LeaseField.PENDING_CHECKPOINT_STATE)
@@ -69,7 +66,7 @@ def renew(
     sets: dict[LeaseField, FieldValue] = {LeaseField.LEASE_COUNTER: lease.lease_counter + 1}
     if throughput_kbps is not None:
         sets[LeaseField.THROUGHPUT_KBPS] = throughput_kbps
-    return _update("renew", lease, conditions, sets=sets)
+    return _update("renew", lease, conditions=conditions, sets=sets)
 
 
 def take(lease: Lease, worker_id: str) -> LeaseChange:
@@ -77,7 +74,7 @@ def take(lease: Lease, worker_id: str) -> LeaseChange:
     return _update(
         "take",
         lease,
-        (FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),),
+        conditions=(FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),),
         sets={
             LeaseField.LEASE_COUNTER: lease.lease_counter + 1,
             LeaseField.LEASE_OWNER: worker_id,
@@ -108,7 +105,7 @@ def assign(lease: Lease, worker_id: str, *, expired: bool = False) -> LeaseChang
     return _update(
         "assign",
         lease,
-        conditions,
+        conditions=conditions,
         sets={LeaseField.LEASE_OWNER: worker_id},
         adds={LeaseField.LEASE_COUNTER: 1, **_switch(lease, worker_id)},
         removes=(LeaseField.CHECKPOINT_OWNER,),
@@ -116,20 +113,27 @@ def assign(lease: Lease, worker_id: str, *, expired: bool = False) -> LeaseChang
 
 
 def initiate_handover(lease: Lease, worker_id: str) -> LeaseChange:
-    """Begin a graceful handover to ``worker_id``: the only owner change without a counter move."""
+    """
+    Begin a graceful handover to ``worker_id``: the only owner change without a counter move.
+
+    Raises:
+        ProtocolError: nobody owns the lease, or ``worker_id`` does: there is nothing to hand
+            over, and a counter that stands still would hide a change of owner.
+
+    """
     owner = lease.lease_owner
+    if owner is None or owner == worker_id:
+        message = f"handover of {lease.lease_key} from {owner} to {worker_id}: needs two owners"
+        raise ProtocolError(message)
     return _update(
         "initiate_handover",
         lease,
-        (
+        conditions=(
             _EXISTS,
-            _as_seen(LeaseField.LEASE_OWNER, owner),
+            FieldEquals(LeaseField.LEASE_OWNER, owner),
             FieldAbsent(LeaseField.CHECKPOINT_OWNER),
         ),
-        sets={
-            LeaseField.LEASE_OWNER: worker_id,
-            **({} if owner is None else {LeaseField.CHECKPOINT_OWNER: owner}),
-        },
+        sets={LeaseField.LEASE_OWNER: worker_id, LeaseField.CHECKPOINT_OWNER: owner},
     )
 
 
@@ -141,7 +145,7 @@ def evict(lease: Lease) -> LeaseChange:
     return _update(
         "evict",
         lease,
-        (
+        conditions=(
             _EXISTS,
             _as_seen(LeaseField.LEASE_OWNER, lease.lease_owner),
             _as_seen(LeaseField.CHECKPOINT_OWNER, lease.checkpoint_owner),
@@ -169,22 +173,38 @@ def checkpoint(lease: Lease, to: ExtendedSequenceNumber) -> LeaseChange:
     return _update(
         "checkpoint",
         lease,
-        (FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter), CheckpointNotPast(to)),
+        conditions=(
+            FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),
+            CheckpointNotPast(to),
+        ),
         sets=sets,
         removes=_PENDING,
     )
 
 
 def set_children(lease: Lease, child_shard_ids: Iterable[str]) -> LeaseChange:
-    """Write the child ids (meta-info update): the counter stays."""
-    ids = tuple(sorted(child_shard_ids))
-    return _update("set_children", lease, (_EXISTS,), sets={LeaseField.CHILD_SHARD_IDS: ids})
+    """
+    Write the child ids (meta-info update): the counter stays.
+
+    Raises:
+        ProtocolError: no ids; an empty set cannot be stored, absence is the null.
+
+    """
+    ids = tuple(sorted(set(child_shard_ids)))
+    if not ids:
+        raise ProtocolError(f"children of {lease.lease_key}: none given, nothing to write")
+    return _update(
+        "set_children", lease, conditions=(_EXISTS,), sets={LeaseField.CHILD_SHARD_IDS: ids}
+    )
 
 
 def set_hash_range(lease: Lease, hash_key_range: HashKeyRange) -> LeaseChange:
     """Write the hash range that an old row lacks (meta-info update): the counter stays."""
     return _update(
-        "set_hash_range", lease, (_EXISTS,), sets={LeaseField.HASH_KEY_RANGE: hash_key_range}
+        "set_hash_range",
+        lease,
+        conditions=(_EXISTS,),
+        sets={LeaseField.HASH_KEY_RANGE: hash_key_range},
     )
 
 
@@ -208,7 +228,7 @@ def rewind(lease: Lease, to: ExtendedSequenceNumber) -> LeaseChange:
     return _update(
         "rewind",
         lease,
-        (
+        conditions=(
             FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),
             FieldAbsent(LeaseField.LEASE_OWNER),
             FieldAbsent(LeaseField.CHECKPOINT_OWNER),
@@ -222,60 +242,6 @@ def rewind(lease: Lease, to: ExtendedSequenceNumber) -> LeaseChange:
     )
 
 
-def fields_of(lease: Lease) -> dict[LeaseField, FieldValue]:
-    """Return the present fields of a lease: None and empty sets are absent."""
-    found = {LeaseField(f.name): getattr(lease, f.name) for f in fields(lease)}
-    return {name: value for name, value in found.items() if value is not None and value != ()}
-
-
-def holds(condition: Condition, lease: Lease | None) -> bool:
-    """Evaluate one condition against the stored lease (None: no item)."""
-    present = {} if lease is None else fields_of(lease)
-    match condition:
-        case FieldEquals(name, value):
-            return name in present and present[name] == value
-        case FieldAbsent(name):
-            return name not in present
-        case FieldPresent(name):
-            return name in present
-        case CheckpointNotPast(new):
-            return lease is not None and _not_past(lease.checkpoint, new)
-
-
-def _not_past(stored: ExtendedSequenceNumber, new: ExtendedSequenceNumber) -> bool:
-    if stored.is_shard_end:
-        return False
-    return stored.is_sentinel or stored <= new
-
-
-def failing(change: LeaseChange, current: Lease | None) -> tuple[Condition, ...]:
-    """Return the conditions of a change that do not hold on the stored lease."""
-    return tuple(c for c in change.conditions if not holds(c, current))
-
-
-def apply_change(change: LeaseChange, current: Lease | None) -> ChangeResult:
-    """Interpret a change against the stored lease: what DynamoDB would answer."""
-    failed = failing(change, current)
-    if failed:
-        return Gone() if current is None else Lost(current, failed)
-    if change.kind is ChangeKind.PUT:
-        return Applied(Lease(**{f.value: v for f, v in change.sets.items()}))  # type: ignore[arg-type]
-    if current is None:
-        return Gone()
-    if change.kind is ChangeKind.DELETE:
-        return Applied(current)
-    return Applied(_updated(change, current))
-
-
-def _updated(change: LeaseChange, current: Lease) -> Lease:
-    values: dict[str, object] = {f.value: v for f, v in change.sets.items()}
-    for name, amount in change.adds.items():
-        values[name.value] = getattr(current, name.value) + amount
-    for name in change.removes:
-        values[name.value] = None
-    return replace(current, **values)  # type: ignore[arg-type]
-
-
 def _switch(lease: Lease, worker_id: str) -> dict[LeaseField, int]:
     """Count a change of owner as Java does (protocol.md §1.2, ownerSwitchesSinceCheckpoint)."""
     changed = lease.lease_owner is not None and lease.lease_owner != worker_id
@@ -287,8 +253,8 @@ def _switch(lease: Lease, worker_id: str) -> dict[LeaseField, int]:
 def _update(
     operation: str,
     lease: Lease,
-    conditions: tuple[Condition, ...],
     *,
+    conditions: tuple[Condition, ...],
     sets: dict[LeaseField, FieldValue] | None = None,
     adds: dict[LeaseField, int] | None = None,
     removes: tuple[LeaseField, ...] = (),
@@ -302,3 +268,22 @@ def _update(
         adds=adds or {},
         removes=removes,
     )
+
+
+__all__ = [
+    "apply_change",
+    "assign",
+    "checkpoint",
+    "create",
+    "delete",
+    "evict",
+    "failing",
+    "fields_of",
+    "holds",
+    "initiate_handover",
+    "renew",
+    "rewind",
+    "set_children",
+    "set_hash_range",
+    "take",
+]

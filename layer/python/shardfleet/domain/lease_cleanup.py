@@ -8,10 +8,10 @@ sees the service's answer, may conclude that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.leases import HashKeyRange, Lease
+from shardfleet.domain.leases import Lease
 from shardfleet.domain.sequence import AT_TIMESTAMP, TRIM_HORIZON
 from shardfleet.domain.shards import Shard, ShardGraph, hash_range_holes
 
@@ -51,19 +51,18 @@ def plan_lease_cleanup(shards: Sequence[Shard], leases: Sequence[Lease]) -> Clea
         leases: all leases of the table.
 
     """
-    graph = ShardGraph(shards)
-    by_key = {lease.lease_key: lease for lease in sorted(leases, key=lambda le: le.lease_key)}
+    table = _Table(shards, leases)
     delete: list[LeaseToDelete] = []
     kept: list[tuple[str, str]] = []
     learn: list[tuple[Lease, tuple[str, ...]]] = []
-    for key, lease in by_key.items():
+    for key, lease in table.leases.items():
         if not lease.is_finished:
-            if graph.shards and key not in graph.shards:
+            if table.graph.shards and key not in table.graph.shards:
                 kept.append((key, "unfinished, though its shard is no longer listed"))
             continue
-        listed_children = _complete_children(graph, lease)
+        listed_children = table.complete_children(lease)
         children = lease.child_shard_ids or listed_children
-        obstacle = _obstacle(lease, children, by_key, graph)
+        obstacle = table.obstacle(lease, children)
         if obstacle is None:
             delete.append(LeaseToDelete(lease, _why(children)))
             continue
@@ -79,39 +78,47 @@ def _why(children: tuple[str, ...]) -> str:
     return "finished, its parents are gone and its shard has aged out of the stream"
 
 
-def _obstacle(
-    lease: Lease, children: tuple[str, ...], by_key: Mapping[str, Lease], graph: ShardGraph
-) -> str | None:
-    """Return why a finished lease must stay, None if it need not."""
-    for parent in lease.parent_shard_ids:
-        if parent in by_key:
-            return f"the lease of its parent {parent} is still there"
-    if not children and not _aged_out(lease, by_key.values(), graph):
-        return "its children are unknown"
-    for child in children:
-        if child not in by_key:
-            return f"its child {child} has no lease"
-        if by_key[child].checkpoint.sequence_number in (TRIM_HORIZON, AT_TIMESTAMP):
-            return f"its child {child} has not started"
-    return None
+class _Table:
+    """The leases by key, beside the listing."""
+
+    def __init__(self, shards: Sequence[Shard], leases: Sequence[Lease]) -> None:
+        self.graph = ShardGraph(shards)
+        self.leases = {lease.lease_key: lease for lease in sorted(leases, key=_lease_key)}
+
+    def obstacle(self, lease: Lease, children: tuple[str, ...]) -> str | None:
+        """Return why a finished lease must stay, None if it need not (C2, C4, C5)."""
+        for parent in lease.parent_shard_ids:
+            if parent in self.leases:
+                return f"the lease of its parent {parent} is still there"
+        if not children and not self._aged_out(lease):
+            return "its children are unknown"
+        for child in children:
+            if child not in self.leases:
+                return f"its child {child} has no lease"
+            if self.leases[child].checkpoint.sequence_number in (TRIM_HORIZON, AT_TIMESTAMP):
+                return f"its child {child} has not started"
+        return None
+
+    def complete_children(self, lease: Lease) -> tuple[str, ...]:
+        """Return the listed children if they cover the parent's hash range, else nothing (C3)."""
+        children = self.graph.children(lease.lease_key)
+        listed = self.graph.shards.get(lease.lease_key)
+        whole = lease.hash_key_range or (listed.hash_key_range if listed else None)
+        ranges = [self.graph.shards[child].hash_key_range for child in children]
+        if whole is not None and hash_range_holes(ranges, whole):
+            return ()
+        return children
+
+    def _aged_out(self, lease: Lease) -> bool:
+        """Tell whether a complete listing shows neither the shard nor a child of it (C5)."""
+        key = lease.lease_key
+        if key in self.graph.shards or self.graph.children(key):
+            return False
+        if any(key in other.parent_shard_ids for other in self.leases.values()):
+            return False
+        open_ranges = (s.hash_key_range for s in self.graph.shards.values() if s.is_open)
+        return not hash_range_holes(open_ranges)
 
 
-def _complete_children(graph: ShardGraph, lease: Lease) -> tuple[str, ...]:
-    """Return the listed children if they cover the parent's hash range, else nothing (C3)."""
-    children = graph.children(lease.lease_key)
-    listed = graph.shards.get(lease.lease_key)
-    whole = lease.hash_key_range or (listed.hash_key_range if listed else None)
-    ranges: list[HashKeyRange] = [graph.shards[child].hash_key_range for child in children]
-    if whole is not None and hash_range_holes(ranges, whole):
-        return ()
-    return children
-
-
-def _aged_out(lease: Lease, leases: Iterable[Lease], graph: ShardGraph) -> bool:
-    """Tell whether a listing that is complete shows neither the shard nor a child of it (C5)."""
-    if lease.lease_key in graph.shards or graph.children(lease.lease_key):
-        return False
-    if any(lease.lease_key in other.parent_shard_ids for other in leases):
-        return False
-    open_ranges = (s.hash_key_range for s in graph.shards.values() if s.is_open)
-    return not hash_range_holes(open_ranges)
+def _lease_key(lease: Lease) -> str:
+    return lease.lease_key

@@ -99,8 +99,8 @@ class LeaseSyncPlan:
 def plan_lease_sync(
     shards: Sequence[Shard],
     leases: Sequence[Lease],
-    initial: InitialPosition,
     *,
+    initial: InitialPosition,
     listed_at_initial: Sequence[Shard] | None,
 ) -> LeaseSyncPlan:
     """
@@ -127,7 +127,7 @@ def plan_lease_sync(
             "read in the middle of a reshard, nothing is changed"
         )
         return LeaseSyncPlan(problems=(problem,))
-    missing = _missing(graph, leases, initial) | _abandoned_children(graph, leases)
+    missing = _missing(graph, leases, initial=initial) | _abandoned_children(graph, leases)
     return LeaseSyncPlan(
         create=tuple(
             LeaseToCreate(_new_lease(shard, missing[shard.shard_id][0]), missing[shard.shard_id][1])
@@ -158,7 +158,7 @@ def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyn
     )
 
 
-def _missing(graph: ShardGraph, leases: Sequence[Lease], initial: InitialPosition) -> _Missing:
+def _missing(graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosition) -> _Missing:
     """S4-S7: what the lines of shards without a lease need, oldest first, one generation."""
     leased = {lease.lease_key for lease in leases}
     covered = set(leased)  # has a lease, or descends from a shard that has or gets one
@@ -171,7 +171,7 @@ def _missing(graph: ShardGraph, leases: Sequence[Lease], initial: InitialPositio
                 if other not in covered and other not in missing:
                     missing[other] = (initial.checkpoint, CreateReason.OTHER_PARENT)
         elif initial.reads_history or graph.shards[shard_id].is_open:
-            missing[shard_id] = _oldest(graph.shards[shard_id], leases, initial)
+            missing[shard_id] = _oldest(graph.shards[shard_id], leases, initial=initial)
     return missing
 
 
@@ -202,7 +202,7 @@ def _unleased_lines(graph: ShardGraph, leases: Sequence[Lease]) -> list[str]:
 
 
 def _oldest(
-    shard: Shard, leases: Sequence[Lease], initial: InitialPosition
+    shard: Shard, leases: Sequence[Lease], *, initial: InitialPosition
 ) -> tuple[ExtendedSequenceNumber, CreateReason]:
     """S4, S7: where the oldest shard of a line without leases begins."""
     if initial.reads_history:

@@ -54,18 +54,18 @@ def wait_ms(bucket: Bucket, rate: Rate, *, now_ms: int, needed: int = 0) -> int:
 
     More than the burst never is: then the wait is for the full burst.
     """
-    missing = min(needed, rate.burst) * _PARTS - _refilled(bucket, rate, now_ms).parts
+    missing = min(needed, rate.burst) * _PARTS - _refilled(bucket, rate, now_ms=now_ms).parts
     return max(0, -(-missing // rate.per_s))
 
 
-def spend(bucket: Bucket, rate: Rate, amount: int, *, now_ms: int) -> tuple[Bucket, int]:
+def spend(bucket: Bucket, rate: Rate, *, amount: int, now_ms: int) -> tuple[Bucket, int]:
     """Spend tokens, into debt if need be; return the new state and the wait until it is paid."""
-    refilled = _refilled(bucket, rate, now_ms)
+    refilled = _refilled(bucket, rate, now_ms=now_ms)
     spent = replace(refilled, parts=refilled.parts - amount * _PARTS)
     return spent, wait_ms(spent, rate, now_ms=now_ms)
 
 
-def _refilled(bucket: Bucket, rate: Rate, now_ms: int) -> Bucket:
+def _refilled(bucket: Bucket, rate: Rate, *, now_ms: int) -> Bucket:
     elapsed = max(0, now_ms - bucket.at_ms)
     parts = min(rate.burst * _PARTS, bucket.parts + elapsed * rate.per_s)
     return Bucket(parts, max(now_ms, bucket.at_ms))

@@ -72,9 +72,9 @@ class ExtendedSequenceNumber:
 
     @property
     def sort_key(self) -> tuple[int, int, int]:
-        """Return a key whose order is the protocol's order."""
+        """Return a key whose order is the protocol's order, and equal only for equal numbers."""
         if self.is_shard_end:
-            return (1, 0, 0)
+            return (1, 0, self.sub_sequence_number)
         value = _SENTINEL_VALUE.get(self.sequence_number)
         number = int(self.sequence_number) if value is None else value
         return (0, number, self.sub_sequence_number)
@@ -152,12 +152,23 @@ class Position:
 
     def __post_init__(self) -> None:
         """Refuse a position whose parts contradict each other."""
-        has_number = self.done is not None and not self.done.is_sentinel
-        if (self.kind is PointKind.SEQUENCE) != has_number:
+        is_sequence = self.kind is PointKind.SEQUENCE
+        if (self.done is not None) != is_sequence or (is_sequence and self._has_sentinel):
             message = (
-                f"position {self.kind} of {self.shard_id}: a sequence number belongs to SEQUENCE"
+                f"position {self.kind} of {self.shard_id}: {self.done} found; SEQUENCE has a "
+                "sequence number, nothing else has"
             )
             raise ProtocolError(message)
+        if self.instant_ms < 0 or (self.instant_ms and self.kind is not PointKind.INSTANT):
+            message = (
+                f"position {self.kind} of {self.shard_id}: instant {self.instant_ms} ms found; "
+                "INSTANT has one of 0 or more, nothing else has"
+            )
+            raise ProtocolError(message)
+
+    @property
+    def _has_sentinel(self) -> bool:
+        return self.done is not None and self.done.is_sentinel
 
     @property
     def sort_key(self) -> tuple[StreamIncarnation, str, int, int, tuple[int, int, int]]:

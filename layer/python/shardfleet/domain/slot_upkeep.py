@@ -86,10 +86,12 @@ def plan_slots(
     ordered = sorted(slots, key=lambda s: s.slot_id)
     alive = [s for s in ordered if s.state in (SlotState.STARTING, SlotState.RUNNING)]
     staying = [s for s in alive if not s.drain]
-    decisions = [_upkeep(s, limits, now_ms) for s in ordered if s.state is not SlotState.ENDED]
+    decisions = [
+        _upkeep(s, limits, now_ms=now_ms) for s in ordered if s.state is not SlotState.ENDED
+    ]
     missing = wanted - len(staying)
     if missing > 0:
-        decisions += _starts(ordered, missing, wanted)
+        decisions += _starts(ordered, missing, wanted=wanted)
     elif missing < 0 and wanted and surplus_turns >= DRAIN_AFTER_TURNS:
         running = [s for s in staying if s.state is SlotState.RUNNING]
         last = {s.slot_id for s in running[missing:]}
@@ -107,7 +109,7 @@ def plan_slots(
 DRAIN_AFTER_TURNS = 3
 
 
-def _upkeep(slot: Slot, limits: SlotLimits, now_ms: int) -> SlotDecision:
+def _upkeep(slot: Slot, limits: SlotLimits, *, now_ms: int) -> SlotDecision:
     if slot.state is SlotState.STARTING:
         return SlotDecision(slot.slot_id, SlotTask.REPEAT_START, "no heartbeat yet")
     silence_ms = now_ms - slot.heartbeat_ms
@@ -116,7 +118,7 @@ def _upkeep(slot: Slot, limits: SlotLimits, now_ms: int) -> SlotDecision:
     return SlotDecision(slot.slot_id, SlotTask.NOTHING, f"heartbeat {silence_ms} ms ago")
 
 
-def _starts(slots: Sequence[Slot], missing: int, wanted: int) -> list[SlotDecision]:
+def _starts(slots: Sequence[Slot], missing: int, *, wanted: int) -> list[SlotDecision]:
     """Re-use ended slots first, by id, then open new ones with the lowest free numbers."""
     ended = [s.slot_id for s in slots if s.state is SlotState.ENDED]
     taken = {s.slot_id for s in slots}

@@ -2,23 +2,22 @@
 A worker slot: a record with states, changed only by compare-and-set (hazards H1, H2, H3).
 
 A slot is one Step Functions execution with a stable worker id. Two numbers fence it:
-``start_epoch`` rises with each *execution* that a manager intends, ``epoch`` with each
-*invocation* of the worker Lambda. Every function here maps a slot to the slot that should be
+``start_epoch`` rises with each *execution* that a manager intends, ``epoch`` with that and with
+each *invocation* of the worker Lambda. Every function here maps a slot to the slot that should be
 written next, or to a refusal; writing is the engine's business.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from shardfleet.domain.slot_input import INPUT_VERSION, SlotInput
 from shardfleet.errors import ConfigurationError
 
 EXECUTION_NAME_LIMIT = 80  # Step Functions: execution names have at most 80 characters
-INPUT_VERSION = 1  # a worker accepts this and the previous version (hazard H19)
 
 
 class SlotState(StrEnum):
@@ -49,68 +48,6 @@ class LeaseOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotInput:
-    """
-    The input of a slot's execution and of its worker invocations.
-
-    Attributes:
-        slot_id: e.g. ``"s0003"``.
-        name: ``<fleet>-<slot>-<start epoch>``; an execution's name adds ``-<generation>``.
-        start_epoch: of the execution.
-        generation: how often the execution has continued as new.
-        crashes: consecutive crashes that the state machine has counted (not part of the
-            execution's own input).
-
-    """
-
-    slot_id: str
-    name: str
-    start_epoch: int
-    generation: int
-    crashes: int = 0
-
-    def execution_name(self) -> str:
-        """Return the execution's name: derived, so that a start happens once (H3)."""
-        return f"{self.name}-{self.generation}"
-
-    def execution_text(self) -> str:
-        """Return the exact bytes of the execution's input: same name, same input (H3)."""
-        body = {
-            "version": INPUT_VERSION,
-            "slot": self.slot_id,
-            "name": self.name,
-            "start_epoch": self.start_epoch,
-            "generation": self.generation,
-        }
-        return json.dumps(body, separators=(",", ":"))
-
-    @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> SlotInput:
-        """
-        Read an invocation's payload.
-
-        Raises:
-            ConfigurationError: the version is unknown or a field is missing.
-
-        """
-        version = payload.get("version")
-        if version not in (INPUT_VERSION, INPUT_VERSION - 1):
-            message = f"worker input: version {version!r} found, {INPUT_VERSION} expected"
-            raise ConfigurationError(message)
-        missing = {"slot", "name", "start_epoch", "generation"} - payload.keys()
-        if missing:
-            message = f"worker input: missing {', '.join(sorted(missing))}"
-            raise ConfigurationError(message)
-        return cls(
-            slot_id=str(payload["slot"]),
-            name=str(payload["name"]),
-            start_epoch=int(payload["start_epoch"]),
-            generation=int(payload["generation"]),
-            crashes=int(payload.get("crashes", 0)),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """
     One slot record of the fleet-state table.
@@ -122,7 +59,7 @@ class Slot:
         name: base of the execution names of the current start epoch.
         start_epoch: raised by the manager with each execution it intends (H3).
         generation: of the execution that last ran (continue as new).
-        epoch: raised by each invocation (H1).
+        epoch: raised by each invocation and by each intended start (H1).
         assign_seq: raised by the manager before it assigns leases (H2).
         served_seq: the ``assign_seq`` that the worker has last served.
         assigned: lease keys of the assignments not yet served.
@@ -172,8 +109,8 @@ def slot_body(slot: Slot) -> dict[str, Any]:
 
 
 def slot_from_body(body: Mapping[str, Any]) -> Slot:
-    """Read a slot back from its document body."""
-    values = dict(body)
+    """Read a slot back from its document body; fields of a later version are passed over (H19)."""
+    values = {f.name: body[f.name] for f in fields(Slot) if f.name in body}
     values["state"] = SlotState(values["state"])
     values["assigned"] = tuple(values.get("assigned", ()))
     values["lags_ms"] = dict(values.get("lags_ms", {}))
@@ -186,7 +123,8 @@ def intend_start(
     """
     Write down the intent to start an execution, before starting it (H3).
 
-    The start epoch rises, so the name is new and its input is fixed.
+    The start epoch rises, so the name is new and its input is fixed. The epoch rises with it, so
+    that an invocation of the closed execution that still runs somewhere finds itself outdated.
 
     Raises:
         ConfigurationError: the execution name would be too long.
@@ -213,6 +151,7 @@ def intend_start(
         name=name,
         start_epoch=start_epoch,
         generation=0,
+        epoch=before.epoch + 1,
         drain=False,
         started_ms=now_ms,
         heartbeat_ms=0,
@@ -254,13 +193,14 @@ def claim(slot: Slot | None, given: SlotInput, *, now_ms: int) -> Slot | ClaimRe
 
 def heartbeat(slot: Slot, *, now_ms: int, served_seq: int, lags_ms: Mapping[str, int]) -> Slot:
     """Record a sign of life, the assignments served, and the lag of each lease held."""
-    served = max(slot.served_seq, served_seq)
+    served = max(slot.served_seq, min(served_seq, slot.assign_seq))
+    ending = slot.drain and slot.state is SlotState.RUNNING
     return replace(
         slot,
         heartbeat_ms=now_ms,
         served_seq=served,
         assigned=() if served >= slot.assign_seq else slot.assigned,
-        state=SlotState.ENDING if slot.drain else slot.state,
+        state=SlotState.ENDING if ending else slot.state,
         lags_ms=dict(lags_ms),
     )
 
@@ -294,10 +234,31 @@ def end(slot: Slot, *, served_seq: int, now_ms: int) -> Slot | None:
     return replace(
         slot,
         state=SlotState.ENDED,
-        served_seq=served_seq,
+        served_seq=slot.assign_seq,
         assigned=(),
         heartbeat_ms=now_ms,
         turn_open=False,
         open_turns=0,
         lags_ms={},
     )
+
+
+__all__ = [
+    "EXECUTION_NAME_LIMIT",
+    "INPUT_VERSION",
+    "ClaimRefused",
+    "LeaseOutcome",
+    "Slot",
+    "SlotInput",
+    "SlotState",
+    "TurnOutcome",
+    "announce_assignment",
+    "ask_to_drain",
+    "claim",
+    "close_turn",
+    "end",
+    "heartbeat",
+    "intend_start",
+    "slot_body",
+    "slot_from_body",
+]

@@ -186,7 +186,7 @@ class LeaseManager:
                 _INITIAL_LISTING[initial.kind],
                 instant_ms=instant_ms if initial.kind == "AT_TIMESTAMP" else None,
             )
-        plan = plan_lease_sync(shards, leases, initial, listed_at_initial=at_initial)
+        plan = plan_lease_sync(shards, leases, initial=initial, listed_at_initial=at_initial)
         for problem in plan.problems:
             self._ports.events.emit(LeaseSyncProblem(problem=problem))
         for wanted in plan.create:
