@@ -69,6 +69,10 @@ class Assigner:
             for found in slots
             if _takes_leases(found.slot, now_ms=now_ms, silent_ms=2 * self._config.failover_ms)
         }
+        # Who let a lease expire is probably gone, whatever its last heartbeat says; it is given
+        # leases only when nobody else is left.
+        losers = {le.effective_owner for le in leases if le.lease_key in expired}
+        able = {w: slot for w, slot in able.items() if w not in losers} or able
         plan = self._plan(leases, able, expired)
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in plan.assignments:

@@ -1,6 +1,4 @@
-"""
-What a manager turn tells: metrics over all unfinished leases, and the plan with its reasons (H18).
-"""
+"""What a manager turn tells: metrics over all unfinished leases, and the plan with reasons (H18)."""
 
 from __future__ import annotations
 

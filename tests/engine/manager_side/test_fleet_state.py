@@ -1,0 +1,126 @@
+"""Typed documents of the fleet-state table over a store that loses replies."""
+
+import pytest
+
+from shardfleet.domain.expiry import Sighting
+from shardfleet.domain.sequence import StreamIncarnation
+from shardfleet.domain.slots import Slot, SlotState, ask_to_drain
+from shardfleet.engine.fleet_state import CrashNote, FleetState, StopNote
+from shardfleet.errors import OutcomeUnknown, StreamReplaced
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryStateStore
+
+
+class LostReplies(MemoryStateStore):
+    """Every write lands, every answer is lost."""
+
+    async def write(self, kind, id, body, *, expected_version):  # noqa: A002 - the port's name
+        await super().write(kind, id, body, expected_version=expected_version)
+        raise OutcomeUnknown
+
+
+def a_slot(**changes):
+    values = {"slot_id": "s1", "worker_id": "w", "state": SlotState.RUNNING, "name": "f-s1-1"}
+    return Slot(start_epoch=1, **{**values, **changes})
+
+
+def test_a_slot_write_whose_answer_was_lost_is_recognised_as_ours():
+    async def main():
+        state = FleetState(LostReplies(), VirtualClock())
+        written = await state.write_slot(a_slot(), None)
+        assert written is not None
+        assert (written.slot, written.version) == (a_slot(), 1)
+
+    run_virtual(main())
+
+
+def test_a_slot_write_that_lost_its_race_is_not_taken_for_ours():
+    async def main():
+        store = MemoryStateStore()
+        state = FleetState(store, VirtualClock())
+        await state.write_slot(a_slot(), None)
+        assert await state.write_slot(a_slot(assign_seq=4), None) is None
+
+    run_virtual(main())
+
+
+def test_an_update_is_made_again_on_what_somebody_else_wrote():
+    async def main():
+        store = MemoryStateStore()
+        state = FleetState(store, VirtualClock())
+        await state.write_slot(a_slot(), None)
+        meddled = []
+
+        def change(slot):
+            if not meddled:
+                meddled.append(True)
+                store._store("slot", "s1", {**store.documents["slot", "s1"].body, "epoch": 9}, 2)
+            return ask_to_drain(slot)
+
+        after = await state.update_slot("s1", change)
+        assert (after.slot.epoch, after.slot.drain) == (9, True)
+
+    run_virtual(main())
+
+
+def test_sightings_are_kept_in_chunks_that_fit_an_item():
+    async def main():
+        store = MemoryStateStore()
+        state = FleetState(store, VirtualClock())
+        many = {f"k{n:05d}": Sighting(n, "w", n) for n in range(1_201)}
+        await state.write_sightings(many)
+        assert len(await store.list("sightings")) == 3
+        assert await state.sightings() == many
+        await state.write_sightings({"k00000": Sighting(1, "w", 1)})
+        assert await state.sightings() == {"k00000": Sighting(1, "w", 1)}
+        assert len(await store.list("sightings")) == 1
+
+    run_virtual(main())
+
+
+def test_a_pin_of_an_earlier_incarnation_is_replaced():
+    async def main():
+        state = FleetState(MemoryStateStore(), VirtualClock())
+        assert await state.pin("k", instant_ms=5, created_ms=1) == 5
+        assert await state.pin("k", instant_ms=7, created_ms=1) == 5
+        assert await state.pin("k", instant_ms=9, created_ms=2) == 9
+
+    run_virtual(main())
+
+
+def test_a_pin_whose_answer_was_lost_holds():
+    async def main():
+        state = FleetState(LostReplies(), VirtualClock())
+        assert await state.pin("k", instant_ms=5, created_ms=1) == 5
+
+    run_virtual(main())
+
+
+def test_notes_and_stops_are_read_back_as_written():
+    async def main():
+        state = FleetState(MemoryStateStore(), VirtualClock())
+        note = CrashNote(lease_key="k", first="12:3", count=4, crashes=1, is_open=True)
+        stop = StopNote(
+            lease_key="k", position="12:3", error="ValueError", attempts=5, worker_id="w", at_ms=1
+        )
+        await state.write_note(note)
+        await state.write_note(note)
+        await state.write_stop(stop)
+        assert await state.note("k") == note
+        assert list(await state.stops()) == [stop]
+        assert await state.resume("k")
+        assert not await state.resume("k")
+        assert await state.stop("k") is None
+
+    run_virtual(main())
+
+
+def test_a_stream_of_the_same_name_but_another_birth_is_refused():
+    async def main():
+        state = FleetState(MemoryStateStore(), VirtualClock())
+        await state.check_incarnation(StreamIncarnation("arn", 1))
+        await state.check_incarnation(StreamIncarnation("arn", 1))
+        with pytest.raises(StreamReplaced):
+            await state.check_incarnation(StreamIncarnation("arn", 2))
+
+    run_virtual(main())
