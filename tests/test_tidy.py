@@ -52,7 +52,7 @@ READS_THE_CLOCK |= {("date", "today")}
 MODULE_LINES = {"domain": 300, "tests": 500, "functions": 40}
 MODULE_LINES_OTHERWISE = 400
 FUNCTION_LINES = 50
-PARAMETERS, POSITIONAL = 6, 2
+PARAMETERS, POSITIONAL = 6, 3
 # A magic method, or a callback marked `# Signature: ASGI` (or whose else) where it is defined.
 GIVEN = re.compile(r"def __(?!init__)|# Signature: \w+")
 NO_MODULE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "shared", "stuff"}

@@ -34,6 +34,7 @@ class Assigner:
     def __init__(
         self,
         config: FleetConfig,
+        *,
         leases: LeaseStore,
         state: FleetState,
         entropy: Entropy,

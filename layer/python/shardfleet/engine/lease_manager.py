@@ -65,27 +65,48 @@ class ManagerPorts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnReport:
     """
-    What one turn decided.
+    What one turn saw and decided.
 
     Attributes:
+        at_ms: when it ended, epoch milliseconds.
+        leases: all leases, those created in this turn included.
+        shards: as listed.
+        slots_seen: slot records as read.
+        expired: keys of leases whose owner is lost.
         sync: leases to create, and problems of the listing.
         cleanup: leases to delete.
         slots: decisions about slots.
         assignment: who gets which lease.
-        unfinished: leases not at SHARD_END.
 
     """
 
+    at_ms: int
+    leases: tuple[Lease, ...]
+    shards: tuple[Shard, ...]
+    slots_seen: tuple[VersionedSlot, ...]
+    expired: frozenset[str]
     sync: LeaseSyncPlan
     cleanup: CleanupPlan
     slots: SlotPlan
     assignment: AssignmentPlan
-    unfinished: int
+
+    @property
+    def unfinished(self) -> tuple[Lease, ...]:
+        """Return the leases that are not at SHARD_END."""
+        return tuple(lease for lease in self.leases if not lease.is_finished)
 
     @property
     def is_awake(self) -> bool:
         """Tell whether there is anything to do before the next scheduled invocation."""
-        return self.unfinished > 0
+        return bool(self.unfinished)
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    started_ms: int
+    finished_ms: int
+    leases: Sequence[Lease]
+    shards: Sequence[Shard]
 
 
 class LeaseManager:
@@ -103,7 +124,13 @@ class LeaseManager:
             clock=ports.clock,
             events=ports.events,
         )
-        self._assigner = Assigner(config, ports.leases, ports.state, ports.entropy, ports.events)
+        self._assigner = Assigner(
+            config,
+            leases=ports.leases,
+            state=ports.state,
+            entropy=ports.entropy,
+            events=ports.events,
+        )
 
     async def turn(self) -> TurnReport:
         """
@@ -115,55 +142,59 @@ class LeaseManager:
             Throttled, OutcomeUnknown: cut short; the next turn begins anew.
 
         """
-        ports = self._ports
-        incarnation = await ports.stream.incarnation()
+        incarnation = await self._ports.stream.incarnation()
         await self._check(incarnation)
-        read_started_ms = ports.clock.now_ms()
-        leases = await ports.leases.scan()
-        read_finished_ms = ports.clock.now_ms()
-        shards = await ports.stream.list_shards()
-        sync = await self._sync(shards, leases, created_ms=incarnation.created_ms)
-        cleanup = await self._clean_up(shards, leases)
-        sightings = update_sightings(
-            await ports.state.sightings(),
-            leases,
-            read_started_ms=read_started_ms,
-            read_finished_ms=read_finished_ms,
-            skew_ms=self._config.clock_skew_ms,
-        )
-        await ports.state.write_sightings(sightings)
-        slots = await ports.state.slots()
-        expired = expired_leases(
-            sightings,
-            leases,
-            read_started_ms=read_started_ms,
-            failover_ms=self._config.failover_ms,
-            skew_ms=self._config.clock_skew_ms,
-            fresh=self._graces(slots),
-        ) | _orphans(leases, slots)
-        current = _after(leases, sync)
+        seen = await self._observe()
+        sync = await self._sync(seen.shards, seen.leases, created_ms=incarnation.created_ms)
+        cleanup = await self._clean_up(seen.shards, seen.leases)
+        slots = await self._ports.state.slots()
+        expired = await self._expire(seen, slots)
+        current = _after(seen.leases, sync)
         slot_plan = await self._keep_slots(current, slots)
         assignment = await self._assigner.assign(
-            current, slots, expired=expired, now_ms=ports.clock.now_ms()
+            current, slots, expired=expired, now_ms=self._ports.clock.now_ms()
         )
         report = TurnReport(
+            at_ms=self._ports.clock.now_ms(),
+            leases=tuple(current),
+            shards=tuple(seen.shards),
+            slots_seen=tuple(slots),
+            expired=expired,
             sync=sync,
             cleanup=cleanup,
             slots=slot_plan,
             assignment=assignment,
-            unfinished=sum(not lease.is_finished for lease in current),
         )
-        await report_turn(
-            ports.state,
-            ports.events,
-            at_ms=ports.clock.now_ms(),
-            leases=current,
-            shards=shards,
-            slots=slots,
-            expired=expired,
-            report=report,
-        )
+        await report_turn(self._ports.state, self._ports.events, report)
         return report
+
+    async def _observe(self) -> _Snapshot:
+        """Read leases, then shards: a shard list is never older than the leases beside it."""
+        started_ms = self._ports.clock.now_ms()
+        leases = await self._ports.leases.scan()
+        finished_ms = self._ports.clock.now_ms()
+        return _Snapshot(started_ms, finished_ms, leases, await self._ports.stream.list_shards())
+
+    async def _expire(self, seen: _Snapshot, slots: Sequence[VersionedSlot]) -> frozenset[str]:
+        """Bring the sightings up to date, keep them, and tell which leases lost their owner."""
+        skew_ms = self._config.clock_skew_ms
+        sightings = update_sightings(
+            await self._ports.state.sightings(),
+            seen.leases,
+            read_started_ms=seen.started_ms,
+            read_finished_ms=seen.finished_ms,
+            skew_ms=skew_ms,
+        )
+        await self._ports.state.write_sightings(sightings)
+        expired = expired_leases(
+            sightings,
+            seen.leases,
+            read_started_ms=seen.started_ms,
+            failover_ms=self._config.failover_ms,
+            skew_ms=skew_ms,
+            fresh=self._graces(slots),
+        )
+        return expired | _orphans(seen.leases, slots)
 
     async def _check(self, incarnation: StreamIncarnation) -> None:
         """Refuse to go on with another incarnation of the stream; stop the workers too (H12)."""

@@ -1,12 +1,10 @@
-"""What a manager turn tells: metrics over all unfinished leases, and the plan with reasons (H18)."""
+"""What a manager turn tells: metrics over all unfinished leases, and reasons (hazard H18)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.shards import Shard
 from shardfleet.domain.slots import SlotState
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.ports import EventSink
@@ -19,30 +17,20 @@ if TYPE_CHECKING:
 REASONS_MOST = 1_000
 
 
-async def report_turn(  # noqa: PLR0913 - one snapshot, named parts
-    state: FleetState,
-    events: EventSink,
-    *,
-    at_ms: int,
-    leases: Sequence[Lease],
-    shards: Sequence[Shard],
-    slots: Sequence[VersionedSlot],
-    expired: frozenset[str],
-    report: TurnReport,
-) -> None:
+async def report_turn(state: FleetState, events: EventSink, report: TurnReport) -> None:
     """Emit the turn's event and keep its plan for ``explain``."""
-    unfinished = [lease for lease in leases if not lease.is_finished]
-    lags = _lags(slots)
+    unfinished = report.unfinished
+    lags = _lags(report.slots_seen)
     known = [lags[key] for lease in unfinished if (key := lease.lease_key) in lags]
-    running = sum(found.slot.state is SlotState.RUNNING for found in slots)
+    running = sum(found.slot.state is SlotState.RUNNING for found in report.slots_seen)
     stopped = {stop.lease_key for stop in await state.stops()}
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
     events.emit(
         ManagerTurnDone(
-            total_leases=len(leases),
-            total_shards=len(shards),
-            unclaimed_leases=len(unfinished) - len(owned - expired),
-            expired_leases=len(expired),
+            total_leases=len(report.leases),
+            total_shards=len(report.shards),
+            unclaimed_leases=len(unfinished) - len(owned - report.expired),
+            expired_leases=len(report.expired),
             stopped_shards=len(stopped & {lease.lease_key for lease in unfinished}),
             millis_behind_latest_max=max(known, default=0),
             leases_of_unknown_lag=len(unfinished) - len(known),
@@ -50,13 +38,13 @@ async def report_turn(  # noqa: PLR0913 - one snapshot, named parts
             slots_running=running,
         )
     )
-    await state.write_plan(plan_body(report, at_ms=at_ms))
+    await state.write_plan(plan_body(report))
 
 
-def plan_body(report: TurnReport, *, at_ms: int) -> Mapping[str, Any]:
+def plan_body(report: TurnReport) -> Mapping[str, Any]:
     """Return the plan as a document body: every decision with its reason, bounded in size."""
     return {
-        "at_ms": at_ms,
+        "at_ms": report.at_ms,
         "created": [[w.lease.lease_key, str(w.reason)] for w in report.sync.create][:REASONS_MOST],
         "problems": list(report.sync.problems)[:REASONS_MOST],
         "deleted": [[d.lease.lease_key, str(d.reason)] for d in report.cleanup.delete][
