@@ -11,7 +11,7 @@ from shardfleet.domain.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.domain.slots import SlotState, end
+from shardfleet.domain.slots import SlotState, ask_to_drain, end
 from shardfleet.engine.lease_manager import LeaseManager
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import OutcomeUnknown, StreamReplaced
@@ -95,18 +95,35 @@ def test_what_was_assigned_to_a_slot_that_ended_meanwhile_is_released_at_once():
 
 def test_leases_of_an_ended_slot_are_taken_without_waiting_for_the_failover_time():
     async def main():
-        fleet = Fleet(leases_per_worker=2, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
         await running_fleet(fleet)
+        assert sorted(fleet.owners().values()) == ["f-s0001"] * 2 + ["f-s0002"] * 2
         found = await fleet.state.slot("s0002")
         await fleet.state.write_slot(
             replace(found.slot, state=SlotState.ENDED, assigned=()), found.version
         )
         await fleet.manager.turn()
-        await fleet.beat("s0001", "s0002")
+        assert set(fleet.owners().values()) == {"f-s0001"}
+        assert fleet.clock.monotonic_ms() == 0
+
+    run_virtual(main())
+
+
+def test_a_slot_that_began_to_drain_after_it_was_read_gets_nothing():
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
         await fleet.manager.turn()
-        before = fleet.clock.monotonic_ms()
-        assert before < 1_000
-        assert sorted(fleet.owners().values()) == ["f-s0001"] * 2 + ["f-s0002"] * 2
+        await fleet.beat("s0001")
+        as_read = await fleet.state.slots()
+        await fleet.state.update_slot("s0001", ask_to_drain)
+
+        async def stale():
+            return as_read
+
+        fleet.state.slots = stale
+        await fleet.manager.turn()
+        assert set(fleet.owners().values()) == {None}
+        assert {e.reason for e in fleet.named("AssignmentLost")} == {"slot takes no leases"}
 
     run_virtual(main())
 
