@@ -27,7 +27,7 @@ from shardfleet.adapters.dynamodb_items import (
 )
 from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.domain.lease_changes import failing
+from shardfleet.domain.lease_semantics import failing
 from shardfleet.domain.leases import (
     Applied,
     ChangeKind,

@@ -1,0 +1,240 @@
+"""
+Records given up for good, kept in full in SQS or S3.
+
+The message is the event source mapping's invocation record (``requestContext``,
+``responseContext``, ``KinesisBatchInfo``), so that existing re-drive tools read it, plus the whole
+event as text in ``payload``, as Lambda writes it to S3. What is particular to shardfleet is in
+``shardfleet``. A key in S3 is derived from the position, so a repeated write replaces the same
+object.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from shardfleet.adapters.sdk_errors import SdkCall
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.engine.ports import FailedRecords
+from shardfleet.errors import ConfigurationError
+from shardfleet.records import Record
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_sqs.client import SQSClient
+
+# What every queue takes by default (SQS quota: 256 KiB unless the queue allows more).
+SQS_BYTES_MOST = 256 * 1024
+S3_PREFIX = "shardfleet/failed"
+_RECORD_VERSION = "1.0"  # of the invocation record, and of the Kinesis event's schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """
+    The worker's invocation, as the record names it.
+
+    Attributes:
+        function_arn: of the worker function.
+        request_id: of the invocation.
+
+    """
+
+    function_arn: str
+    request_id: str
+
+
+class S3DeadLetters:
+    """
+    The ``DeadLetters`` port over a bucket.
+
+    Args:
+        bucket: its name.
+        client: may repeat; a write replaces itself.
+        pool: threads of the calls.
+        invocation: named in each record.
+
+    """
+
+    def __init__(
+        self, bucket: str, *, client: S3Client, pool: ThreadPool, invocation: Invocation
+    ) -> None:
+        """Write nothing yet."""
+        self._bucket = bucket
+        self._client = client
+        self._pool = pool
+        self._invocation = invocation
+
+    async def record(self, failed: FailedRecords) -> str:
+        """
+        Store durably and return ``s3://bucket/key``.
+
+        Raises:
+            Throttled: refused or never sent.
+            OutcomeUnknown: sent, but no answer came; a repeat replaces the same object.
+            ConfigurationError: no such bucket, or no right to write to it.
+
+        """
+        return await self._pool.run(partial(self._record, failed))
+
+    def _record(self, failed: FailedRecords) -> str:
+        key = object_key(failed)
+        call = SdkCall(
+            f"PutObject of given-up records to {self._bucket}",
+            writes=True,
+            codes={"NoSuchBucket": ConfigurationError},
+        )
+        call.run(
+            self._client.put_object,
+            Bucket=self._bucket,
+            Key=key,
+            Body=json.dumps(invocation_record(failed, self._invocation)).encode(),
+            ContentType="application/json",
+        )
+        return f"s3://{self._bucket}/{key}"
+
+
+class SqsDeadLetters:
+    """
+    The ``DeadLetters`` port over a queue, with S3 for what a message cannot hold.
+
+    Args:
+        queue_url: the queue.
+        client: may repeat; a message may then be there twice.
+        pool: threads of the calls.
+        invocation: named in each record.
+        overflow: where records too large for a message go; the message then names the object.
+
+    """
+
+    def __init__(
+        self,
+        queue_url: str,
+        *,
+        client: SQSClient,
+        pool: ThreadPool,
+        invocation: Invocation,
+        overflow: S3DeadLetters | None = None,
+    ) -> None:
+        """Send nothing yet."""
+        self._queue_url = queue_url
+        self._client = client
+        self._pool = pool
+        self._invocation = invocation
+        self._overflow = overflow
+
+    async def record(self, failed: FailedRecords) -> str:
+        """
+        Store durably and return the queue's URL with the message id.
+
+        Raises:
+            Throttled: refused or never sent.
+            OutcomeUnknown: sent, but no answer came; a repeat may make a second message.
+            ConfigurationError: no such queue, no right to send, or the records are too large
+                for a message and no bucket is configured.
+
+        """
+        body = invocation_record(failed, self._invocation)
+        if len(json.dumps(body)) > SQS_BYTES_MOST:
+            if self._overflow is None:
+                raise ConfigurationError(
+                    f"{len(failed.records)} given-up record(s) of {_shard_id(failed)} pass the "
+                    f"{SQS_BYTES_MOST} bytes of an SQS message; set failed_bucket"
+                )
+            del body["payload"]
+            body["shardfleet"]["payloadLocation"] = await self._overflow.record(failed)
+        return await self._pool.run(partial(self._send, json.dumps(body)))
+
+    def _send(self, text: str) -> str:
+        missing = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
+        call = SdkCall(
+            f"SendMessage of given-up records to {self._queue_url}",
+            writes=True,
+            codes=dict.fromkeys(missing, ConfigurationError),
+        )
+        answer = call.run(self._client.send_message, QueueUrl=self._queue_url, MessageBody=text)
+        return f"{self._queue_url}#{answer['MessageId']}"
+
+
+def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str, Any]:
+    """Return the message: Lambda's invocation record, payload and all."""
+    first, last = failed.records[0], failed.records[-1]
+    return {
+        "requestContext": {
+            "requestId": invocation.request_id,
+            "functionArn": invocation.function_arn,
+            "condition": "RetryAttemptsExhausted",
+            "approximateInvokeCount": failed.attempts,
+        },
+        "responseContext": {
+            "statusCode": 200,
+            "executedVersion": "$LATEST",
+            "functionError": "Unhandled",
+        },
+        "version": _RECORD_VERSION,
+        "timestamp": _iso(failed.at_ms),
+        "KinesisBatchInfo": {
+            "shardId": first.shard_id,
+            "startSequenceNumber": first.sequence_number,
+            "endSequenceNumber": last.sequence_number,
+            "approximateArrivalOfFirstRecord": _iso(first.approximate_arrival_ms),
+            "approximateArrivalOfLastRecord": _iso(last.approximate_arrival_ms),
+            "batchSize": len(failed.records),
+            "streamArn": failed.stream_arn,
+        },
+        "payload": json.dumps(
+            {"Records": [_event_record(record, failed.stream_arn) for record in failed.records]}
+        ),
+        "shardfleet": {
+            "workerId": failed.worker_id,
+            "error": failed.error,
+            "startSubSequenceNumber": first.sub_sequence_number,
+            "endSubSequenceNumber": last.sub_sequence_number,
+        },
+    }
+
+
+def object_key(failed: FailedRecords) -> str:
+    """Return ``shardfleet/failed/<stream>/<shard>/YYYY/MM/DD/<sequence>-<sub>.json``."""
+    first = failed.records[0]
+    stream = failed.stream_arn.rpartition("/")[2]
+    day = datetime.fromtimestamp(first.approximate_arrival_ms / 1000, tz=UTC)
+    position = f"{first.sequence_number}-{first.sub_sequence_number}"
+    return f"{S3_PREFIX}/{stream}/{first.shard_id}/{day:%Y/%m/%d}/{position}.json"
+
+
+def _shard_id(failed: FailedRecords) -> str:
+    return failed.records[0].shard_id
+
+
+def _event_record(record: Record, stream_arn: str) -> dict[str, Any]:
+    """Return a record as the event source mapping delivers it, sub-sequence number added."""
+    kinesis: dict[str, Any] = {
+        "kinesisSchemaVersion": _RECORD_VERSION,
+        "partitionKey": record.partition_key,
+        "sequenceNumber": record.sequence_number,
+        "subSequenceNumber": record.sub_sequence_number,
+        "data": base64.b64encode(record.data).decode(),
+        "approximateArrivalTimestamp": record.approximate_arrival_ms / 1000,
+    }
+    if record.explicit_hash_key is not None:
+        kinesis["explicitHashKey"] = record.explicit_hash_key
+    return {
+        "kinesis": kinesis,
+        "eventSource": "aws:kinesis",
+        "eventVersion": _RECORD_VERSION,
+        "eventID": f"{record.shard_id}:{record.sequence_number}",
+        "eventName": "aws:kinesis:record",
+        "invokeIdentityArn": "",
+        "awsRegion": stream_arn.split(":")[3],
+        "eventSourceARN": stream_arn,
+    }
+
+
+def _iso(instant_ms: int) -> str:
+    instant = datetime.fromtimestamp(instant_ms / 1000, tz=UTC)
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")
