@@ -114,3 +114,12 @@ def pytest_runtest_makereport(item):
             ("seed", f"seed = {item.funcargs.get('seed')}; repeat with --seed={base}")
         )
     return report
+
+
+@pytest.fixture(scope="session")
+def embedded_aws():
+    """One embedded AWS for the whole run: use names of your own in it, or reset nothing."""
+    from shardfleet.local import EmbeddedAws  # noqa: PLC0415  # Slow to import; few tests need it.
+
+    with EmbeddedAws() as aws:
+        yield aws

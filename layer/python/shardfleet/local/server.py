@@ -33,9 +33,26 @@ logger = logging.getLogger("shardfleet.local")
 
 def patches() -> tuple[Patch, ...]:
     """List every patch, in the order in which they are applied (importing them needs ministack)."""
-    from shardfleet.local import lambda_service, schedules, state_machines  # noqa: PLC0415
+    from shardfleet.local import (  # noqa: PLC0415
+        alarms,
+        cloudformation,
+        cloudwatch,
+        kinesis_service,
+        lambda_service,
+        schedules,
+        state_machines,
+    )
 
-    return (*lambda_service.PATCHES, *state_machines.PATCHES, *schedules.PATCHES)
+    modules = (
+        lambda_service,
+        state_machines,
+        schedules,
+        kinesis_service,
+        cloudwatch,
+        alarms,
+        cloudformation,
+    )
+    return tuple(patch for module in modules for patch in module.PATCHES)
 
 
 def main(arguments: list[str]) -> None:

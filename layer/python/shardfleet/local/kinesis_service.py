@@ -1,0 +1,64 @@
+"""Our Kinesis engine as the embedded AWS's Kinesis service, instead of ministack's own."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ministack import app as ministack_app
+from ministack.core import responses
+
+from shardfleet.local import cloudwatch
+from shardfleet.local.kinesis import (
+    AccountSettings,
+    KinesisEngine,
+    KinesisService,
+    ministack_handler,
+)
+from shardfleet.local.kinesis.metrics import sample_description
+from shardfleet.local.patches import Patch
+from shardfleet.local.settings import ServerSettings
+
+METRICS_EVERY_S = 1.0
+"""How often the engine's metrics are copied into CloudWatch."""
+
+_services: list[KinesisService] = []
+
+
+def engine() -> KinesisEngine:
+    """Return the engine of the account and region of the request being served."""
+    return _services[-1].engine(responses.get_account_id(), responses.get_region())
+
+
+def _install(settings: ServerSettings) -> None:
+    def make(account_id: str, region: str) -> KinesisEngine:
+        own = AccountSettings(account_id=account_id, region=region, quotas=settings.kinesis_quotas)
+        return KinesisEngine(own, clock=time.time)
+
+    service = KinesisService(make)
+    _services.append(service)
+    ministack_app.SERVICE_HANDLERS["kinesis"] = ministack_handler(
+        service,
+        account=lambda: (responses.get_account_id(), responses.get_region()),
+        streaming=responses.StreamingResponse,
+    )
+
+    def drain() -> Iterator[tuple[str, str, Sequence[Mapping[str, Any]]]]:
+        for (account_id, region), each in list(service.engines.items()):
+            yield account_id, region, [sample_description(it) for it in each.drain_metrics()]
+
+    cloudwatch.publish_kinesis_metrics(drain, METRICS_EVERY_S)
+
+
+PATCHES = (
+    Patch(
+        gap="Resharding loses records, no shard limits, no metrics, wrong ShardFilter",
+        touches=(
+            "ministack.app:SERVICE_HANDLERS",
+            "ministack.core.responses:StreamingResponse",
+            "ministack.core.responses:get_account_id",
+            "ministack.core.responses:get_region",
+        ),
+        apply=_install,
+    ),
+)
+"""What this module corrects in ministack."""
