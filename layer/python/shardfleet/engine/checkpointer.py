@@ -1,0 +1,303 @@
+"""
+All leases a worker holds: adopted, renewed, checkpointed, released.
+
+Renewals run in a task of their own, whatever handlers and reads do (hazard H17); a checkpoint
+counts as a renewal (H14), and a renewal that finds unstored progress stores it at the same price.
+Java: ``DynamoDBLeaseRenewer`` and ``DynamoDBLeaseCoordinator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import partial
+
+from shardfleet.domain.lease_changes import (
+    assign,
+    checkpoint,
+    create,
+    evict,
+    renew,
+    set_children,
+    take,
+)
+from shardfleet.domain.leases import Applied, Gone, Lease, LeaseChange
+from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
+from shardfleet.domain.slots import LeaseOutcome
+from shardfleet.engine.held_lease import HeldLease, LeaseWriter
+from shardfleet.engine.patience import Halt, Patience, all_of
+from shardfleet.engine.ports import EventSink
+from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
+from shardfleet.events import LeaseAdopted, LeaseReleased, ShardEnded, WriteDelayed
+
+# A lease that names us and is adopted while an outdated invocation still renews it: that one
+# learns of its end within a tick, so a few rounds suffice.
+_ADOPTION_ROUNDS_MOST = 3
+
+
+class Adoption(StrEnum):
+    """What became of an attempt to adopt a lease."""
+
+    ADOPTED = "ADOPTED"
+    NOT_MINE = "NOT_MINE"  # of somebody else, of nobody, or still being handed over
+    FINISHED = "FINISHED"
+    ABSENT = "ABSENT"
+
+
+class Checkpointer:
+    """The leases of one worker turn."""
+
+    def __init__(
+        self,
+        writer: LeaseWriter,
+        *,
+        renew_ms: int,
+        patience: Patience,
+        events: EventSink,
+    ) -> None:
+        """
+        Begin with no leases.
+
+        Args:
+            writer: the one way to write to leases.
+            renew_ms: no lease is left unconfirmed for longer, while the table answers.
+            patience: back-off after a refused write.
+            events: where adoptions and releases are told.
+
+        """
+        self._writer = writer
+        self._renew_ms = renew_ms
+        self._patience = patience
+        self._events = events
+        self._known: dict[str, HeldLease] = {}
+
+    @property
+    def worker_id(self) -> str:
+        """Return the owner's name of everything held."""
+        return self._writer.worker_id
+
+    @property
+    def held(self) -> Sequence[HeldLease]:
+        """Return what is held, in the order of adoption."""
+        return [held for held in self._known.values() if held.is_held]
+
+    def holds(self, lease_key: str) -> bool:
+        """Tell whether a lease is held."""
+        return lease_key in self._known and self._known[lease_key].is_held
+
+    def fence(self) -> None:
+        """Refuse every further write: another invocation has taken over (hazard H1)."""
+        self._writer.fence()
+
+    async def read(self, lease_key: str) -> Lease | None:
+        """Read any lease, consistently."""
+        return await self._writer.store.get(lease_key)
+
+    # --- getting leases
+
+    async def adopt(self, lease_keys: Iterable[str]) -> dict[str, Adoption]:
+        """
+        Adopt leases whose row names this worker: read, renew, then look at the epoch once.
+
+        The age of the row does not matter: it names us, and our epoch is current (H1).
+
+        Raises:
+            StaleEpoch: another invocation of this slot has taken over; nothing is held.
+            Throttled, OutcomeUnknown: try again.
+
+        """
+        keys = [key for key in dict.fromkeys(lease_keys) if not self.holds(key)]
+        found = await all_of(*(self._adopt(key) for key in keys))
+        adopted = [held for held in found if isinstance(held, HeldLease)]
+        if adopted and not await self._writer.epoch_is_mine():
+            self.fence()
+            message = f"worker {self.worker_id}: another invocation has taken over"
+            raise StaleEpoch(message)
+        for held in adopted:
+            self._hold(held)
+        return {
+            key: Adoption.ADOPTED if isinstance(result, HeldLease) else result
+            for key, result in zip(keys, found, strict=True)
+        }
+
+    async def _adopt(self, lease_key: str) -> HeldLease | Adoption:
+        for _ in range(_ADOPTION_ROUNDS_MOST):
+            lease = await self.read(lease_key)
+            if lease is None:
+                return Adoption.ABSENT
+            if lease.is_finished:
+                return Adoption.FINISHED
+            if lease.checkpoint_owner == self.worker_id:
+                # The old owner restarted in the middle of a handover: nothing of it runs here any
+                # more, so the new owner may begin (protocol.md §3.5, #1729).
+                await self._writer.apply(assign(lease, lease.lease_owner or self.worker_id))
+                return Adoption.NOT_MINE
+            if lease.lease_owner != self.worker_id or lease.checkpoint_owner is not None:
+                return Adoption.NOT_MINE
+            held = HeldLease(lease, self._writer.instant())
+            sent = self._writer.instant()
+            try:
+                result = await self._writer.apply(_renewal(held))
+            except OutcomeUnknown:
+                continue
+            if isinstance(result, Applied):
+                held.lease, held.confirmed = result.lease, sent
+                return held
+        return Adoption.NOT_MINE
+
+    async def take(self, lease: Lease) -> HeldLease | None:
+        """
+        Take a lease that nobody owns; None when somebody was quicker.
+
+        Raises:
+            StaleEpoch: another invocation of this slot has taken over.
+            Throttled, OutcomeUnknown: try again with the lease read anew.
+
+        """
+        sent = self._writer.instant()
+        result = await self._writer.apply(take(lease, self.worker_id))
+        if not isinstance(result, Applied):
+            return None
+        return self._hold(HeldLease(result.lease, sent))
+
+    def _hold(self, held: HeldLease) -> HeldLease:
+        self._known[held.lease_key] = held
+        self._events.emit(
+            LeaseAdopted(
+                lease_key=held.lease_key,
+                worker_id=self.worker_id,
+                counter=held.lease.lease_counter,
+                checkpoint=str(held.lease.checkpoint),
+            )
+        )
+        return held
+
+    # --- keeping leases
+
+    async def renew(self, held: HeldLease) -> bool:
+        """Renew, or store progress at the same price; return whether the lease is still held."""
+        return await self._writer.write(held, _renewal)
+
+    async def confirm(self, held: HeldLease) -> bool:
+        """
+        Make sure that the lease was confirmed within the renewal time: before each delivery.
+
+        After a stall longer than that nothing is delivered until renewed (hazard H17).
+        """
+        if not self.is_fresh(held):
+            return await self.renew(held)
+        return held.is_held
+
+    def is_fresh(self, held: HeldLease) -> bool:
+        """Tell whether the lease was confirmed within the renewal time."""
+        return self._writer.age_ms(held) <= self._renew_ms
+
+    async def flush(self, held: HeldLease) -> bool:
+        """Store progress that the table does not have; return whether the lease is still held."""
+        return held.is_held if held.unstored is None else await self.renew(held)
+
+    async def keep_renewing(self, halt: Halt) -> None:
+        """
+        Renew everything held, in time, until halted.
+
+        Raises:
+            StaleEpoch: another invocation of this slot has taken over.
+
+        """
+        failures = 0
+        tick_ms = max(1, self._renew_ms // 2)
+        while not halt.is_set:
+            due = [h for h in self.held if self._writer.age_ms(h) + tick_ms > self._renew_ms]
+            answered = await all_of(*(self._renew_once(held) for held in due))
+            failures = 0 if all(answered) else failures + 1
+            back_off_ms = self._patience.back_off_ms(failures) if failures else tick_ms
+            await halt.wait(min(tick_ms, back_off_ms))
+
+    async def renew_before_leaving(self, since_monotonic_ms: int, halt: Halt) -> None:
+        """
+        Renew last (hazard H16): each lease not confirmed since, progress included.
+
+        Raises:
+            Halted: the table did not answer in time.
+
+        """
+        for held in self.held:
+            if held.unstored or held.confirmed.monotonic_ms < since_monotonic_ms:
+                await self._patience.persist(partial(self.renew, held), halt)
+
+    async def _renew_once(self, held: HeldLease) -> bool:
+        try:
+            await self.renew(held)
+        except (Throttled, OutcomeUnknown) as error:
+            self._events.emit(
+                WriteDelayed(
+                    lease_key=held.lease_key,
+                    worker_id=self.worker_id,
+                    error=type(error).__name__,
+                    age_ms=self._writer.age_ms(held),
+                )
+            )
+            return False
+        return True
+
+    # --- ending leases
+
+    async def create(self, lease: Lease) -> None:
+        """Create a lease that may exist already: that is fine (protocol.md §4.6)."""
+        await self._writer.apply(create(lease))
+
+    async def store_children(self, held: HeldLease, child_shard_ids: Sequence[str]) -> bool:
+        """Write the child ids on the parent, before SHARD_END (protocol.md §4.6 step 4)."""
+        async with held.lock:
+            result = await self._writer.apply(set_children(held.lease, child_shard_ids))
+            if isinstance(result, Gone):
+                held.let_go(LeaseOutcome.LEASE_LOST)
+        return held.is_held
+
+    async def finish(self, held: HeldLease) -> bool:
+        """Checkpoint SHARD_END and let go; False when the lease was lost before."""
+        if not await self._writer.write(held, lambda h: checkpoint(h.lease, AT_SHARD_END)):
+            return False
+        if held.in_handover:
+            # The next owner waits for a shard that is over: end the handover, too (§8 row 15).
+            await self._writer.write(held, _release)
+        held.let_go(LeaseOutcome.SHARD_END)
+        self._events.emit(
+            ShardEnded(
+                lease_key=held.lease_key,
+                worker_id=self.worker_id,
+                children=held.lease.child_shard_ids,
+            )
+        )
+        return True
+
+    async def release(self, held: HeldLease) -> None:
+        """
+        Give a lease back: complete its handover, or leave it without an owner (evict).
+
+        Progress must have been flushed. Java's workers let their leases expire instead
+        (protocol.md §1.6, notes); releasing is legal and quicker for the next owner.
+        """
+        still_held = await self._writer.write(held, _release)
+        if not still_held and held.outcome is LeaseOutcome.HANDED_OVER:
+            self._events.emit(
+                LeaseReleased(
+                    lease_key=held.lease_key,
+                    worker_id=self.worker_id,
+                    checkpoint=str(held.lease.checkpoint),
+                    next_owner=held.lease.lease_owner,
+                )
+            )
+
+
+def _renewal(held: HeldLease) -> LeaseChange:
+    progress: ExtendedSequenceNumber | None = held.unstored
+    if progress is not None:
+        return checkpoint(held.lease, progress)
+    return renew(held.lease, in_handover=held.in_handover)
+
+
+def _release(held: HeldLease) -> LeaseChange:
+    if held.in_handover and held.lease.lease_owner is not None:
+        return assign(held.lease, held.lease.lease_owner)
+    return evict(held.lease)

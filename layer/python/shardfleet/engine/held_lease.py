@@ -1,0 +1,338 @@
+"""
+One lease in a worker's hands, and the one way to write to it.
+
+A lock per lease serializes renewals and checkpoints, so that they never race for the counter
+(protocol.md §1.6, §8 row 12). Memory changes only with an answer of the table: it never says
+*checkpointed* when the table does not (§8 row 10). Losing is a result. An unknown outcome is
+settled by reading the lease, then the slot's epoch (hazard H1). Java: ``DynamoDBLeaseRenewer``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from shardfleet.domain.lease_semantics import failing
+from shardfleet.domain.leases import (
+    Applied,
+    ChangeResult,
+    CheckpointNotPast,
+    FieldEquals,
+    Gone,
+    Lease,
+    LeaseChange,
+    LeaseField,
+    Lost,
+)
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.slots import LeaseOutcome
+from shardfleet.engine.patience import Halt
+from shardfleet.engine.ports import Clock, EventSink, LeaseStore
+from shardfleet.errors import OutcomeUnknown, ProtocolError, StaleEpoch
+from shardfleet.events import BackwardCheckpoint, HandoverNoticed, LeaseLost, OwnWriteRecognised
+
+# Each round answers a change by somebody else; more of them within one write mean a bug.
+_ROUNDS_MOST = 8
+_RELEASES = ("evict", "assign")
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One moment on both clocks, milliseconds."""
+
+    monotonic_ms: int
+    wall_ms: int
+
+
+class HeldLease:
+    """
+    One lease in this worker's hands.
+
+    Attributes:
+        lease: as the table is known to be; changes only with the table's answers.
+        outcome: ``HELD`` until it is finished, handed over or lost.
+        halt: set when this worker must no longer work on the shard.
+        lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
+        confirmed: when the last write that the table accepted was sent.
+        unsure: checkpoints that writes without an answer would have left behind (hazard H1).
+        lock: serializes the writes.
+
+    """
+
+    __slots__ = (
+        "_safe",
+        "confirmed",
+        "halt",
+        "lag_ms",
+        "lease",
+        "lock",
+        "outcome",
+        "unsure",
+    )
+
+    def __init__(self, lease: Lease, confirmed: Instant) -> None:
+        """Hold a lease that was confirmed at that time."""
+        self.lease = lease
+        self.outcome = LeaseOutcome.HELD
+        self.halt = Halt()
+        self.lag_ms = -1
+        self.confirmed = confirmed
+        self.unsure: list[ExtendedSequenceNumber] = []
+        self.lock = asyncio.Lock()
+        self._safe: ExtendedSequenceNumber | None = None
+
+    @property
+    def lease_key(self) -> str:
+        """Return the lease's key."""
+        return self.lease.lease_key
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether this worker may still write."""
+        return self.outcome is LeaseOutcome.HELD
+
+    @property
+    def in_handover(self) -> bool:
+        """Tell whether another worker is to have it; this one may finish its batch (§3.5)."""
+        return self.lease.checkpoint_owner is not None
+
+    @property
+    def unstored(self) -> ExtendedSequenceNumber | None:
+        """Return the progress that the table does not have yet, None if it has all."""
+        safe = self._safe
+        return safe if safe is not None and safe > self.lease.checkpoint else None
+
+    def note_progress(self, safe: ExtendedSequenceNumber) -> None:
+        """Remember up to where everything is handled; it is stored by a later write."""
+        if self._safe is None or safe > self._safe:
+            self._safe = safe
+
+    def let_go(self, outcome: LeaseOutcome) -> None:
+        """Stop working on the shard."""
+        self.outcome = outcome
+        self.halt.set()
+
+
+class LeaseWriter:
+    """Conditional writes to held leases, with every answer understood."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        *,
+        failover_ms: int,
+        store: LeaseStore,
+        clock: Clock,
+        events: EventSink,
+        epoch_is_mine: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """
+        Keep the ports.
+
+        Args:
+            worker_id: the ``leaseOwner`` of everything held.
+            failover_ms: a lease not confirmed for so long has expired for its owner, too.
+            store: the lease table.
+            clock: for local expiry.
+            events: where losses and oddities are told.
+            epoch_is_mine: reads the slot consistently (hazard H1).
+
+        """
+        self.worker_id = worker_id
+        self.store = store
+        self.epoch_is_mine = epoch_is_mine
+        self._failover_ms = failover_ms
+        self._clock = clock
+        self._events = events
+        self._fenced = False
+
+    def fence(self) -> None:
+        """Refuse every further write: another invocation has taken over (hazard H1)."""
+        self._fenced = True
+
+    def instant(self) -> Instant:
+        """Return the present moment."""
+        return Instant(self._clock.monotonic_ms(), self._clock.now_ms())
+
+    def age_ms(self, held: HeldLease) -> int:
+        """
+        Return how long ago the table last confirmed the lease, counted from the sending.
+
+        The larger of two clocks' differences: one may stand still while a sandbox is frozen, the
+        other may be set back (hazard H15).
+        """
+        now = self.instant()
+        confirmed = held.confirmed
+        return max(now.monotonic_ms - confirmed.monotonic_ms, now.wall_ms - confirmed.wall_ms)
+
+    async def apply(self, change: LeaseChange) -> ChangeResult:
+        """
+        Send one change, unless fenced.
+
+        Raises:
+            StaleEpoch: another invocation has taken over.
+            OutcomeUnknown, Throttled: no answer.
+
+        """
+        if self._fenced:
+            message = f"{change.operation} of {change.lease_key}: another invocation has taken over"
+            raise StaleEpoch(message)
+        return await self.store.apply(change)
+
+    async def write(self, held: HeldLease, build: Callable[[HeldLease], LeaseChange]) -> bool:
+        """
+        Write to a held lease until the answer is clear.
+
+        Args:
+            held: the lease; let go of when it turns out to be lost.
+            build: makes the change from the lease as it is known then.
+
+        Returns:
+            Whether the lease is still held.
+
+        Raises:
+            Throttled: not written; try again.
+            OutcomeUnknown: not known to be written, and not seen in the table; try again.
+            StaleEpoch: another invocation of this slot has taken over.
+
+        """
+        async with held.lock:
+            if not held.is_held:
+                return False
+            if self.age_ms(held) >= self._failover_ms and not await self._is_still_mine(held):
+                return False
+            for _ in range(_ROUNDS_MOST):
+                change = build(held)
+                sent = self.instant()
+                try:
+                    result = await self.apply(change)
+                except OutcomeUnknown:
+                    wanted = change.sets.get(LeaseField.CHECKPOINT, held.lease.checkpoint)
+                    assert isinstance(wanted, ExtendedSequenceNumber)
+                    held.unsure.append(wanted)
+                    result = await self._look(held, change)
+                clear = await self._understand(held, change, result=result, sent=sent)
+                if clear is not None:
+                    return clear
+        message = f"lease {held.lease_key}: no clear answer in {_ROUNDS_MOST} rounds"
+        raise ProtocolError(message)
+
+    async def _is_still_mine(self, held: HeldLease) -> bool:
+        """Look after local expiry: nobody may have taken the lease, nor this slot."""
+        current = await self.store.get(held.lease_key)
+        counters = {held.lease.lease_counter, held.lease.lease_counter + bool(held.unsure)}
+        if (
+            current is None
+            or current.effective_owner != self.worker_id
+            or current.lease_counter not in counters
+        ):
+            self._lose(held, f"expired here after {self.age_ms(held)} ms, and taken meanwhile")
+            return False
+        await self._check_epoch()
+        return True
+
+    async def _look(self, held: HeldLease, change: LeaseChange) -> ChangeResult:
+        """Read what became of a write without an answer."""
+        current = await self.store.get(held.lease_key)
+        if current is None:
+            return Gone()
+        if current.lease_counter == held.lease.lease_counter:
+            message = (
+                f"{change.operation} of {held.lease_key}: no answer, and not seen in the table"
+            )
+            raise OutcomeUnknown(message)
+        return Lost(current, failing(change, current))
+
+    async def _understand(
+        self, held: HeldLease, change: LeaseChange, *, result: ChangeResult, sent: Instant
+    ) -> bool | None:
+        """Return whether the lease is still held, None to write once more."""
+        match result:
+            case Gone():
+                self._lose(held, "the lease was deleted")
+                return False
+            case Applied(lease):
+                held.unsure.clear()
+                held.confirmed = sent
+                self._accept(held, lease)
+                if lease.effective_owner == self.worker_id:
+                    return True
+                self._lose(held, f"now of {lease.effective_owner}", change)
+                return False
+            case Lost(current, failed):
+                if held.unsure and await self._was_mine(held, current):
+                    wanted = change.sets.get(LeaseField.CHECKPOINT)
+                    return True if wanted in (None, current.checkpoint) else None
+                return self._after_refusal(held, change, lost=Lost(current, failed))
+
+    def _after_refusal(self, held: HeldLease, change: LeaseChange, *, lost: Lost) -> bool | None:
+        current = lost.current
+        fields = [c.field for c in lost.failed if not isinstance(c, CheckpointNotPast)]
+        counter = FieldEquals(LeaseField.LEASE_COUNTER, held.lease.lease_counter)
+        if counter in lost.failed or current.effective_owner != self.worker_id:
+            self._lose(held, f"counter {current.lease_counter} of {current.lease_owner}", change)
+            return False
+        if fields and current.checkpoint_owner == current.lease_owner:
+            self._lose(held, "handover to its own owner: an illegal state (protocol.md §1.6)")
+            return False
+        if fields:
+            self._accept(held, current)
+            return None
+        wanted = change.sets.get(LeaseField.CHECKPOINT)
+        self._events.emit(
+            BackwardCheckpoint(
+                lease_key=held.lease_key,
+                worker_id=self.worker_id,
+                stored=str(current.checkpoint),
+                refused=str(wanted),
+            )
+        )
+        self._accept(held, current)
+        return True
+
+    async def _was_mine(self, held: HeldLease, current: Lease) -> bool:
+        """Recognise a write of ours whose answer never came; lease first, then epoch (H1)."""
+        if (
+            current.lease_counter != held.lease.lease_counter + 1
+            or current.effective_owner != self.worker_id
+            or current.checkpoint not in held.unsure
+        ):
+            return False
+        await self._check_epoch()
+        held.unsure.clear()
+        self._accept(held, current)
+        self._events.emit(
+            OwnWriteRecognised(
+                lease_key=held.lease_key, worker_id=self.worker_id, counter=current.lease_counter
+            )
+        )
+        return True
+
+    async def _check_epoch(self) -> None:
+        if not await self.epoch_is_mine():
+            self.fence()
+            message = f"worker {self.worker_id}: another invocation has taken over"
+            raise StaleEpoch(message)
+
+    def _accept(self, held: HeldLease, lease: Lease) -> None:
+        """Remember what the table says, and tell a handover that has begun."""
+        known = held.in_handover
+        held.lease = lease
+        if held.in_handover and not known and lease.effective_owner == self.worker_id:
+            self._events.emit(
+                HandoverNoticed(
+                    lease_key=held.lease_key,
+                    worker_id=self.worker_id,
+                    next_owner=lease.lease_owner or "",
+                )
+            )
+
+    def _lose(self, held: HeldLease, reason: str, change: LeaseChange | None = None) -> None:
+        if change is not None and change.operation in _RELEASES:
+            held.let_go(LeaseOutcome.HANDED_OVER)
+            return
+        held.let_go(LeaseOutcome.LEASE_LOST)
+        self._events.emit(
+            LeaseLost(lease_key=held.lease_key, worker_id=self.worker_id, reason=reason)
+        )

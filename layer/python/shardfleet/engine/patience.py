@@ -1,0 +1,140 @@
+"""
+Waiting that can be called off, and trying again what was refused.
+
+Nothing here cancels a task: a cancelled port call would have an unknown outcome (hazard H10).
+Whoever waits is woken by a :class:`Halt` and leaves through :class:`Halted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.failures import back_off_ms
+from shardfleet.engine.ports import Clock, Entropy
+from shardfleet.errors import OutcomeUnknown, Throttled
+
+T = TypeVar("T")
+
+
+async def all_of(*calls: Awaitable[T]) -> list[T]:
+    """
+    Await everything at once; unlike ``asyncio.gather``, nothing is left running by a failure.
+
+    Raises:
+        Exception: the first one, in the order of the arguments, after all have ended.
+
+    """
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+class Halted(Exception):
+    """Whoever waited was asked to stop; nothing is wrong."""
+
+
+class Halt:
+    """A request to stop, made once and never taken back."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        """Begin without a request."""
+        self._event = asyncio.Event()
+
+    @property
+    def is_set(self) -> bool:
+        """Tell whether the request was made."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Make the request."""
+        self._event.set()
+
+    def check(self) -> None:
+        """
+        Go on only if nobody asked to stop.
+
+        Raises:
+            Halted: somebody did.
+
+        """
+        if self._event.is_set():
+            raise Halted
+
+    async def wait(self, duration_ms: float) -> bool:
+        """Wait for the request, at most so long; return whether it was made."""
+        if not self._event.is_set():
+            try:
+                async with asyncio.timeout(max(0.0, duration_ms) / 1000):
+                    await self._event.wait()
+            except TimeoutError:
+                pass
+        return self._event.is_set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """
+    How long to wait before trying again: exponential with jitter, never past a halt.
+
+    Attributes:
+        clock: for the time spent.
+        entropy: for the jitter.
+        first_ms: back-off after the first failure.
+        most_ms: longest back-off.
+
+    """
+
+    clock: Clock
+    entropy: Entropy
+    first_ms: int
+    most_ms: int
+
+    @classmethod
+    def of(cls, config: FleetConfig, *, clock: Clock, entropy: Entropy) -> Patience:
+        """Take the back-offs from the configuration."""
+        return cls(
+            clock=clock,
+            entropy=entropy,
+            first_ms=config.retry_first_ms,
+            most_ms=config.retry_most_ms,
+        )
+
+    def back_off_ms(self, failures: int) -> int:
+        """Return how long to wait after that many failures in a row."""
+        jitter = self.entropy.uniform(0.0, 1.0)
+        return back_off_ms(failures, first_ms=self.first_ms, most_ms=self.most_ms, jitter=jitter)
+
+    async def pause(self, duration_ms: float, halt: Halt) -> None:
+        """
+        Sleep.
+
+        Raises:
+            Halted: asked to stop before or meanwhile.
+
+        """
+        if await halt.wait(duration_ms):
+            raise Halted
+
+    async def persist(self, call: Callable[[], Awaitable[T]], halt: Halt) -> T:
+        """
+        Call until there is an answer; the call must be safe to repeat.
+
+        Raises:
+            Halted: asked to stop while it was refused.
+
+        """
+        failures = 0
+        while True:
+            try:
+                return await call()
+            except (Throttled, OutcomeUnknown):
+                failures += 1
+            await self.pause(self.back_off_ms(failures), halt)
