@@ -1,0 +1,80 @@
+"""
+Where records go that are given up after `max_attempts`: a queue, a bucket, or neither.
+
+Both are encrypted, take TLS only, and keep what they get: these are the only copies once the
+stream's retention has passed.
+"""
+
+from __future__ import annotations
+
+from aws_cdk import Duration
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from shardfleet_cdk.acknowledgements import BUCKET, DEAD_LETTERS, acknowledge
+from shardfleet_cdk.options import FleetTables, Operations
+
+# Where the worker writes in the bucket; see shardfleet.adapters.dead_letters.
+KEY_PREFIX = "shardfleet/failed/"
+
+
+def dead_letter_queue(scope: Construct, construct_id: str, *, operations: Operations) -> sqs.Queue:
+    """Make an encrypted queue that takes TLS only and keeps messages for SQS's most, 14 days."""
+    key = operations.encryption_key
+    queue = sqs.Queue(
+        scope,
+        construct_id,
+        encryption=sqs.QueueEncryption.KMS if key else sqs.QueueEncryption.SQS_MANAGED,
+        encryption_master_key=key,
+        enforce_ssl=True,
+        retention_period=Duration.days(14),
+        removal_policy=operations.removal_policy,
+    )
+    acknowledge(queue, DEAD_LETTERS)
+    return queue
+
+
+class FailedRecords(Construct):
+    """
+    The destinations of given-up records.
+
+    Attributes:
+        queue: for ``on_exhausted`` ``sqs``, else None.
+        bucket: for ``s3``, and for ``sqs`` too: a record may be larger than a message.
+
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        on_exhausted: str,
+        given: FleetTables,
+        operations: Operations,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        self.queue: sqs.IQueue | None = None
+        self.bucket: s3.IBucket | None = None
+        if on_exhausted == "sqs":
+            self.queue = given.failed_queue or dead_letter_queue(
+                self, "Queue", operations=operations
+            )
+        if on_exhausted in ("sqs", "s3"):
+            self.bucket = given.failed_bucket or self._new_bucket(operations)
+
+    def _new_bucket(self, operations: Operations) -> s3.Bucket:
+        key = operations.encryption_key
+        bucket = s3.Bucket(
+            self,
+            "Bucket",
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=key,
+            bucket_key_enabled=True if key else None,
+            enforce_ssl=True,
+            removal_policy=operations.removal_policy,
+        )
+        acknowledge(bucket, BUCKET)
+        return bucket

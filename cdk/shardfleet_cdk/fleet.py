@@ -1,0 +1,194 @@
+"""
+`ShardFleet`: the construct that deploys a fleet; composes the parts and says what was made.
+
+Everything the engine can be told is a field of :class:`shardfleet.config.FleetConfig`; the
+construct checks it at synth and hands it to the functions as their environment, so that the two
+cannot disagree.
+"""
+
+from __future__ import annotations
+
+import jsii
+from aws_cdk import aws_dynamodb as ddb
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesis as kinesis
+from constructs import Construct
+
+from shardfleet.config import FleetConfig
+from shardfleet.errors import ConfigurationError
+from shardfleet_cdk import permissions
+from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
+from shardfleet_cdk.failed_records import FailedRecords
+from shardfleet_cdk.first_run import FirstRun
+from shardfleet_cdk.fleet_config import ConfigValues, check_names, check_times, manager_config
+from shardfleet_cdk.handler_code import HandlerCode
+from shardfleet_cdk.layers import FleetLayers
+from shardfleet_cdk.lease_manager import LeaseManager
+from shardfleet_cdk.lease_table import lease_table, state_table
+from shardfleet_cdk.naming import fleet_name
+from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
+from shardfleet_cdk.worker import Worker
+from shardfleet_cdk.worker_machine import WorkerMachine
+
+
+@jsii.implements(iam.IGrantable)
+class ShardFleet(Construct):
+    """
+    A fleet that consumes one stream with one handler.
+
+    Args:
+        scope: the parent construct.
+        construct_id: within it.
+        stream: the stream: made here, imported, encrypted, or another account's by ARN (that
+            account's resource policy must then admit this fleet's roles).
+        handler: the user's code.
+        config: fields of :class:`shardfleet.config.FleetConfig`, by name.
+        name: prefix of worker ids and execution names (default: from the construct's path).
+        worker: the worker function.
+        manager: the lease manager function.
+        tables: existing tables and destinations to use instead of new ones.
+        operations: removal, encryption, boundary, logs, tracing.
+
+    Attributes:
+        stream: as given.
+        config: what the worker is told, complete.
+        lease_table: KCL's lease table.
+        state_table: the fleet's own state.
+        failed_queue: given-up records, or None.
+        failed_bucket: given-up records, or None.
+        worker_function: runs the user's handler.
+        worker_alias: what executions invoke.
+        state_machine: one execution is one worker slot.
+        manager_function: assigns leases, starts slots.
+        schedule_dead_letters: manager invocations that could not be made.
+
+    Raises:
+        ConfigurationError: an option is unknown or out of range; the message begins with this
+            construct's path.
+
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        stream: kinesis.IStream,
+        handler: HandlerCode,
+        config: ConfigValues | None = None,
+        name: str | None = None,
+        worker: WorkerOptions | None = None,
+        manager: ManagerOptions | None = None,
+        tables: FleetTables | None = None,
+        operations: Operations | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        worker = worker or WorkerOptions()
+        operations = operations or Operations()
+        self.stream = stream
+        try:
+            check_names(config or {})
+            self._make_stores(config or {}, tables or FleetTables(), operations)
+            self.config = self._configure(config or {}, handler, fleet_name(self, name))
+            check_times(self.config, worker_timeout_s=worker.timeout_s)
+        except ConfigurationError as error:
+            message = f"{self.node.path}: {error}"
+            raise ConfigurationError(message) from error
+        self._make_functions(handler, worker, manager or ManagerOptions(), operations)
+        if not operations.tracing:
+            acknowledge(self, UNTRACED)
+        if operations.permissions_boundary:
+            iam.PermissionsBoundary.of(self).apply(operations.permissions_boundary)
+
+    @property
+    def grant_principal(self) -> iam.IPrincipal:
+        """Return who the user's handler runs as, so that ``bucket.grant_put(fleet)`` works."""
+        return self._worker.role
+
+    def _make_stores(
+        self, config: ConfigValues, tables: FleetTables, operations: Operations
+    ) -> None:
+        key = operations.encryption_key
+        if key:
+            permissions.let_logs_use(key)
+        self.lease_table: ddb.ITable = tables.lease_table or lease_table(
+            self, "Leases", operations=operations
+        )
+        self.state_table = state_table(self, "State", operations=operations)
+        failed = FailedRecords(
+            self,
+            "FailedRecords",
+            on_exhausted=str(config.get("on_exhausted", "stop")),
+            given=tables,
+            operations=operations,
+        )
+        self.failed_queue, self.failed_bucket = failed.queue, failed.bucket
+        self._resources = permissions.Resources(
+            stream=self.stream,
+            lease_table=self.lease_table,
+            state_table=self.state_table,
+            failed_queue=failed.queue,
+            failed_bucket=failed.bucket,
+            encryption_key=key,
+        )
+
+    def _configure(self, config: ConfigValues, handler: HandlerCode, name: str) -> FleetConfig:
+        return FleetConfig(
+            fleet=name,
+            stream_arn=self.stream.stream_arn,
+            lease_table=self.lease_table.table_name,
+            state_table=self.state_table.table_name,
+            handler=handler.function,
+            handler_contract=handler.contract,
+            failed_queue_url=self.failed_queue.queue_url if self.failed_queue else "",
+            failed_bucket=self.failed_bucket.bucket_name if self.failed_bucket else "",
+            **config,  # type: ignore[arg-type]  # FleetConfig itself refuses wrong values.
+        )
+
+    def _make_functions(
+        self,
+        handler: HandlerCode,
+        worker: WorkerOptions,
+        manager: ManagerOptions,
+        operations: Operations,
+    ) -> None:
+        layers = FleetLayers(self, "Layers")
+        self._worker = Worker(
+            self,
+            "Worker",
+            config=self.config,
+            handler=handler,
+            layers=layers,
+            options=worker,
+            operations=operations,
+            resources=self._resources,
+        )
+        machine = WorkerMachine(
+            self, "Slots", worker=self._worker, options=worker, operations=operations
+        )
+        told = manager_config(self.config, state_machine_arn=machine.machine.state_machine_arn)
+        self._manager = LeaseManager(
+            self,
+            "Manager",
+            config=told,
+            layers=layers,
+            options=manager,
+            operations=operations,
+            resources=self._resources,
+            machine=machine,
+        )
+        first_run = FirstRun(
+            self,
+            "FirstRun",
+            manager=self._manager,
+            config=told,
+            layers=layers,
+            operations=operations,
+        )
+        first_run.resource.node.add_dependency(self.lease_table, self.state_table)
+        first_run.resource.node.add_dependency(machine, self._manager)
+        self.worker_function = self._worker.function
+        self.worker_alias = self._worker.alias
+        self.state_machine = machine.machine
+        self.manager_function = self._manager.function
+        self.schedule_dead_letters = self._manager.dead_letters

@@ -1,0 +1,77 @@
+"""
+From the construct's options to the configurations of worker and manager, checked at synth.
+
+The very class that the functions read their environment with does the checking; what is deployed
+appears in it as tokens, which are text.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.errors import ConfigurationError
+
+ConfigValues = Mapping[str, int | str]
+
+# What the construct sets itself, and where the user says it instead.
+SET_BY_THE_CONSTRUCT = {
+    "fleet": "`name`",
+    "stream_arn": "`stream`",
+    "lease_table": "`tables`",
+    "state_table": "`tables`",
+    "state_machine_arn": "the construct",
+    "handler": "`handler`",
+    "handler_contract": "`handler`",
+    "failed_queue_url": "`tables`",
+    "failed_bucket": "`tables`",
+}
+
+
+def check_names(config: ConfigValues) -> None:
+    """
+    Refuse names that are no options, and options that the construct sets itself.
+
+    Raises:
+        ConfigurationError: lists every one of them.
+
+    """
+    known = {f.name for f in fields(FleetConfig)} - SET_BY_THE_CONSTRUCT.keys()
+    problems = []
+    for name in config:
+        if name in SET_BY_THE_CONSTRUCT:
+            problems.append(f"{name}: set by {SET_BY_THE_CONSTRUCT[name]}, not by `config`")
+        elif name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            problems.append(f"{name}: no such option{hint}")
+    if problems:
+        message = "configuration: " + "; ".join(problems)
+        raise ConfigurationError(message)
+
+
+def check_times(config: FleetConfig, *, worker_timeout_s: int) -> None:
+    """
+    Refuse a handler time-out that no turn has room for (hazard H10).
+
+    No handler call starts with less than its time-out left, so such a handler would never run.
+
+    Raises:
+        ConfigurationError: names the numbers.
+
+    """
+    box_ms = min(worker_timeout_s * 1000 - config.turn_margin_ms, config.turn_most_ms)
+    if config.handler_timeout_ms > box_ms:
+        message = (
+            f"handler_timeout_ms: {config.handler_timeout_ms} found, at most {box_ms} allowed: "
+            f"a turn lasts the worker's time-out ({worker_timeout_s} s) less turn_margin_ms "
+            f"({config.turn_margin_ms}), and at most turn_most_ms ({config.turn_most_ms})"
+        )
+        raise ConfigurationError(message)
+
+
+def manager_config(worker: FleetConfig, *, state_machine_arn: str) -> FleetConfig:
+    """Return what the manager is told: the worker's configuration and where to start slots."""
+    return replace(worker, handler="", handler_contract="auto", state_machine_arn=state_machine_arn)

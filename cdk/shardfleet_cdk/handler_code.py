@@ -1,0 +1,83 @@
+"""
+The user's handler: a folder that becomes the worker function's asset as it is.
+
+The worker's Lambda entry point lies in the library layer and imports the user's function by name
+(``SHARDFLEET_HANDLER``), so nothing is copied beside the user's code.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from aws_cdk import aws_lambda as lambda_
+
+from shardfleet.errors import ConfigurationError
+from shardfleet_cdk.assets import CACHES
+from shardfleet_cdk.bundling import bundled_code, requirement_lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerCode:
+    """
+    Where the user's function is and how it is called.
+
+    Attributes:
+        folder: the user's code; its `requirements.txt`, if any, is installed beside it at synth.
+        function: ``module:function`` inside the folder.
+        contract: ``native`` (``handle(batch)``), ``event`` (``handler(event, context)``, the
+            event source mapping's) or ``auto``: by the function's number of parameters.
+
+    Raises:
+        ConfigurationError: no such folder, module or function.
+
+    """
+
+    folder: str | Path
+    function: str = "handler:handle"
+    contract: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Look for the function without importing it: its packages may not be here."""
+        folder = Path(self.folder)
+        if not folder.is_dir():
+            message = f"handler folder {str(self.folder)!r}: no such folder (from {Path.cwd()})"
+            raise ConfigurationError(message)
+        module, colon, name = self.function.partition(":")
+        if not (colon and module and name):
+            message = f"handler function {self.function!r}: 'module:function' expected"
+            raise ConfigurationError(message)
+        path = folder / Path(*module.split("."))
+        candidates = (path.with_suffix(".py"), path / "__init__.py")
+        file = next((file for file in candidates if file.is_file()), None)
+        if file is None:
+            message = f"handler function {self.function!r}: no module {module} in {self.folder}"
+            raise ConfigurationError(message)
+        if name not in _top_level_names(file):
+            message = f"handler function {self.function!r}: {file} defines no {name}"
+            raise ConfigurationError(message)
+
+    def code(self) -> lambda_.Code:
+        """Return the worker function's asset: the folder, with its requirements if it has any."""
+        folder = Path(self.folder)
+        if requirement_lines(folder):
+            return bundled_code(folder, copy=True)
+        return lambda_.Code.from_asset(str(folder), exclude=list(CACHES))
+
+
+def _top_level_names(file: Path) -> set[str]:
+    try:
+        body = ast.parse(file.read_text("utf-8"), filename=str(file)).body
+    except SyntaxError as error:
+        message = f"handler {file}: line {error.lineno}: {error.msg}"
+        raise ConfigurationError(message) from error
+    names: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names

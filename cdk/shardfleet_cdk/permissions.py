@@ -1,0 +1,250 @@
+"""
+Who may do what: every role of the fleet and every right it has, written out (hazard H19).
+
+No `grant_*` of the CDK is used here: those give more than is called (for a stream also
+SubscribeToShard and ListStreams, for a table wildcards on its indexes). One function per role
+returns the role's inline policies by name. Where AWS allows no narrower resource, the reason
+stands beside the wildcard.
+
+The user's handler runs in the worker's process and has the worker's rights, plus what the user
+grants to the construct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aws_cdk import Aws, Stack
+from aws_cdk import aws_dynamodb as ddb
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from shardfleet_cdk.failed_records import KEY_PREFIX
+from shardfleet_cdk.lease_table import OWNER_INDEX
+
+Policies = dict[str, iam.PolicyDocument]
+
+STREAM_ACTIONS = ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
+# What a caller needs of the key behind a table, queue or bucket; the service uses it on the
+# caller's behalf, hence the condition on the service.
+DATA_KEY_ACTIONS = (
+    "Decrypt",
+    "DescribeKey",
+    "Encrypt",
+    "GenerateDataKey",
+    "GenerateDataKeyWithoutPlaintext",
+    "ReEncryptFrom",
+    "ReEncryptTo",
+)
+NETWORK_ACTIONS = (
+    "AssignPrivateIpAddresses",
+    "CreateNetworkInterface",
+    "DeleteNetworkInterface",
+    "DescribeNetworkInterfaces",
+    "DescribeSubnets",
+    "UnassignPrivateIpAddresses",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """
+    What the roles' rights are about.
+
+    Attributes:
+        stream: the stream, perhaps of another account.
+        lease_table: KCL's table.
+        state_table: the fleet's own.
+        failed_queue: for given-up records, if the fleet has one.
+        failed_bucket: likewise.
+        encryption_key: the customer key of all of these but the stream, if there is one.
+
+    """
+
+    stream: kinesis.IStream
+    lease_table: ddb.ITable
+    state_table: ddb.ITable
+    failed_queue: sqs.IQueue | None
+    failed_bucket: s3.IBucket | None
+    encryption_key: kms.IKey | None
+
+
+def executions_arn(state_machine_name: str) -> str:
+    """Name all executions of a machine: an execution's own name is known when it is started."""
+    states = f"arn:{Aws.PARTITION}:states:{Aws.REGION}:{Aws.ACCOUNT_ID}"
+    return f"{states}:execution:{state_machine_name}:*"
+
+
+def failed_objects_arn(bucket: s3.IBucket) -> str:
+    """Name the objects in which given-up records are kept."""
+    return bucket.arn_for_objects(f"{KEY_PREFIX}*")
+
+
+def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> Policies:
+    """Worker: no Delete and no Scan; in the fleet-state table single documents only."""
+    lease_table = resources.lease_table.table_arn
+    rights = {
+        "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
+        "Leases": [
+            _allow("dynamodb", ["Query"], [f"{lease_table}/index/{OWNER_INDEX}"]),
+            _allow("dynamodb", ["GetItem", "PutItem", "UpdateItem"], [lease_table]),
+        ],
+        "State": [_allow("dynamodb", ["GetItem", "UpdateItem"], [resources.state_table.table_arn])],
+        "Logs": [_logs(log_group_arn)],
+    }
+    if resources.failed_queue:
+        rights["FailedRecords"] = [
+            _allow("sqs", ["SendMessage"], [resources.failed_queue.queue_arn])
+        ]
+    if resources.failed_bucket:
+        objects = [failed_objects_arn(resources.failed_bucket)]
+        rights.setdefault("FailedRecords", []).append(_allow("s3", ["PutObject"], objects))
+    if in_vpc:
+        # Network interfaces have no ARN before they exist; Lambda asks for this.
+        rights["Network"] = [_allow("ec2", NETWORK_ACTIONS, ["*"])]
+    return _documents(
+        {**rights, "Keys": _keys(resources, services=("dynamodb", "sqs", "s3", "lambda"))}
+    )
+
+
+def manager_rights(
+    resources: Resources, *, log_group_arn: str, state_machine_arn: str, state_machine_name: str
+) -> Policies:
+    """Manager: the lease table whole; starts and describes executions of its own machine."""
+    return _documents(
+        {
+            "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
+            "Leases": [
+                _allow(
+                    "dynamodb",
+                    ["DeleteItem", "GetItem", "PutItem", "Scan", "UpdateItem"],
+                    [resources.lease_table.table_arn],
+                )
+            ],
+            "State": [
+                _allow(
+                    "dynamodb",
+                    ["DeleteItem", "GetItem", "Query", "UpdateItem"],
+                    [resources.state_table.table_arn],
+                )
+            ],
+            "Slots": [
+                _allow("states", ["StartExecution"], [state_machine_arn]),
+                _allow("states", ["DescribeExecution"], [executions_arn(state_machine_name)]),
+            ],
+            "Logs": [_logs(log_group_arn)],
+            "Keys": _keys(resources, services=("dynamodb", "states", "lambda")),
+        }
+    )
+
+
+def first_run_rights(*, log_group_arn: str, manager_arn: str) -> Policies:
+    """First run at deploy time: invokes the manager, nothing else."""
+    return _documents(
+        {
+            "Manager": [_allow("lambda", ["InvokeFunction"], [manager_arn])],
+            "Logs": [_logs(log_group_arn)],
+        }
+    )
+
+
+def schedule_rights(
+    *, manager_arn: str, dead_letters: sqs.IQueue, encryption_key: kms.IKey | None
+) -> Policies:
+    """Schedule: invokes the manager, and reports the invocations that could not be made."""
+    keys = [_use_key(encryption_key, ("sqs",))] if encryption_key else []
+    return _documents(
+        {
+            "Manager": [_allow("lambda", ["InvokeFunction"], [manager_arn])],
+            "DeadLetters": [_allow("sqs", ["SendMessage"], [dead_letters.queue_arn])],
+            "Keys": keys,
+        }
+    )
+
+
+def machine_rights(*, worker_alias_arn: str) -> Policies:
+    """State machine: invokes the worker's alias (log delivery and tracing are the CDK's part)."""
+    return _documents({"Worker": [_allow("lambda", ["InvokeFunction"], [worker_alias_arn])]})
+
+
+def successor_right(state_machine_arn: str) -> iam.PolicyStatement:
+    """State machine: starts itself (continue as new); apart, because it names the machine."""
+    return _allow("states", ["StartExecution"], [state_machine_arn])
+
+
+def lambda_role(scope: Construct, construct_id: str, policies: Policies) -> iam.Role:
+    """Make a role for a function."""
+    return iam.Role(
+        scope,
+        construct_id,
+        assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+        inline_policies=policies,
+    )
+
+
+def schedule_role(scope: Construct, construct_id: str, policies: Policies) -> iam.Role:
+    """Make the schedule's role; only schedules of this account's default group may assume it."""
+    group = Stack.of(scope).format_arn(
+        service="scheduler", resource="schedule-group", resource_name="default"
+    )
+    conditions = {
+        "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID, "aws:SourceArn": group},
+    }
+    return iam.Role(
+        scope,
+        construct_id,
+        assumed_by=iam.ServicePrincipal("scheduler.amazonaws.com", conditions=conditions),
+        inline_policies=policies,
+    )
+
+
+def let_logs_use(key: kms.IKey) -> None:
+    """Let CloudWatch Logs encrypt this account's log groups with the key (a no-op if imported)."""
+    group = f"arn:{Aws.PARTITION}:logs:{Aws.REGION}:{Aws.ACCOUNT_ID}:log-group:*"
+    key.add_to_resource_policy(
+        iam.PolicyStatement(
+            principals=[iam.ServicePrincipal(f"logs.{Aws.REGION}.amazonaws.com")],
+            actions=[f"kms:{action}" for action in DATA_KEY_ACTIONS],
+            resources=["*"],  # In a key policy, * is the key itself.
+            conditions={"ArnLike": {"kms:EncryptionContext:aws:logs:arn": group}},
+        )
+    )
+
+
+def _allow(service: str, actions: Iterable[str], resources: Iterable[str]) -> iam.PolicyStatement:
+    return iam.PolicyStatement(
+        actions=[f"{service}:{action}" for action in actions], resources=list(resources)
+    )
+
+
+def _logs(log_group_arn: str) -> iam.PolicyStatement:
+    return _allow("logs", ["CreateLogStream", "PutLogEvents"], [log_group_arn])
+
+
+def _keys(resources: Resources, *, services: tuple[str, ...]) -> list[iam.PolicyStatement]:
+    statements = []
+    if resources.stream.encryption_key:
+        statements.append(_allow("kms", ["Decrypt"], [resources.stream.encryption_key.key_arn]))
+    if resources.encryption_key:
+        statements.append(_use_key(resources.encryption_key, services))
+    return statements
+
+
+def _use_key(key: kms.IKey, services: tuple[str, ...]) -> iam.PolicyStatement:
+    statement = _allow("kms", DATA_KEY_ACTIONS, [key.key_arn])
+    through = [f"{service}.{Aws.REGION}.amazonaws.com" for service in services]
+    statement.add_condition("StringEquals", {"kms:ViaService": through})
+    return statement
+
+
+def _documents(rights: Mapping[str, list[iam.PolicyStatement]]) -> Policies:
+    return {
+        name: iam.PolicyDocument(statements=statements)
+        for name, statements in rights.items()
+        if statements
+    }

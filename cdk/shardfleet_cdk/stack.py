@@ -1,0 +1,99 @@
+"""The repository's own stack: one stream, one fleet, set up from the context in `cdk.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
+from aws_cdk import aws_dynamodb as ddb
+from aws_cdk import aws_kinesis as kinesis
+from constructs import Construct
+
+from shardfleet_cdk.fleet import ShardFleet
+from shardfleet_cdk.handler_code import HandlerCode
+from shardfleet_cdk.lease_table import OWNER_INDEX
+from shardfleet_cdk.options import FleetTables, Operations, WorkerOptions
+from shardfleet_cdk.stack_settings import StackSettings, read_settings
+
+RETENTION_HOURS = 24  # Kinesis: the least, and free.
+
+
+class ShardFleetStack(Stack):
+    """
+    One stream and one fleet.
+
+    Args:
+        scope: the app.
+        construct_id: the stack's name.
+        project: the folder that relative paths of the context start from.
+
+    Attributes:
+        stream: new, or imported by its ARN.
+        fleet: the fleet.
+
+    """
+
+    def __init__(self, scope: Construct, construct_id: str, *, project: Path) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            description="shardfleet: a fleet of Lambda functions that consumes a Kinesis stream",
+            analytics_reporting=False,
+        )
+        settings = read_settings(self.node.try_get_context)
+        operations = Operations(
+            removal_policy=RemovalPolicy.DESTROY
+            if settings.removal == "destroy"
+            else RemovalPolicy.RETAIN
+        )
+        self.stream = self._stream(settings, operations)
+        self.fleet = ShardFleet(
+            self,
+            "Fleet",
+            stream=self.stream,
+            handler=HandlerCode(folder=project / settings.handler, function=settings.function),
+            config=settings.config,
+            worker=WorkerOptions(**(settings.worker or {})),
+            tables=FleetTables(lease_table=self._existing_lease_table(settings)),
+            operations=operations,
+        )
+        self._outputs(
+            {
+                "StreamName": (self.stream.stream_name, "the stream"),
+                "StreamArn": (self.stream.stream_arn, "the stream"),
+                "LeaseTable": (self.fleet.lease_table.table_name, "KCL's lease table"),
+                "StateTable": (self.fleet.state_table.table_name, "the fleet's own state"),
+                "ManagerFunction": (self.fleet.manager_function.function_name, "assigns leases"),
+                "WorkerFunction": (self.fleet.worker_function.function_name, "runs the handler"),
+                "StateMachineArn": (
+                    self.fleet.state_machine.state_machine_arn,
+                    "one execution is one worker slot",
+                ),
+            }
+        )
+
+    def _stream(self, settings: StackSettings, operations: Operations) -> kinesis.IStream:
+        if isinstance(settings.stream, str):
+            return kinesis.Stream.from_stream_arn(self, "Stream", settings.stream)
+        return kinesis.Stream(
+            self,
+            "Stream",
+            shard_count=settings.stream["shards"],
+            retention_period=Duration.hours(RETENTION_HOURS),
+            encryption=kinesis.StreamEncryption.MANAGED,
+            removal_policy=operations.removal_policy,
+        )
+
+    def _existing_lease_table(self, settings: StackSettings) -> ddb.ITable | None:
+        if not settings.lease_table:
+            return None
+        return ddb.Table.from_table_attributes(
+            self, "LeaseTable", table_name=settings.lease_table, global_indexes=[OWNER_INDEX]
+        )
+
+    def _outputs(self, outputs: Mapping[str, tuple[str, str]]) -> None:
+        for name, (value, description) in outputs.items():
+            CfnOutput(
+                self, f"{name}Output", value=value, description=description
+            ).override_logical_id(name)

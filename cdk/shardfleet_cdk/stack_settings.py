@@ -1,0 +1,102 @@
+"""
+The context of the repository's own stack, read and checked.
+
+Keys begin with ``shardfleet:``. The CDK's command line overrides any of them, as text:
+``-c shardfleet:stream=arn:aws:kinesis:...``, or an object as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from shardfleet.errors import ConfigurationError
+
+PREFIX = "shardfleet:"
+WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "loops_most")
+
+
+def _setting(default: Any, kinds: tuple[type, ...], doc: str) -> Any:
+    return field(default=default, metadata={"kinds": kinds, "doc": doc})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSettings:
+    """
+    What `cdk.json` says about the stack; each key's meaning is its field's ``doc``.
+
+    Raises:
+        ConfigurationError: lists every key that is wrong.
+
+    """
+
+    stream: str | Mapping[str, Any] = _setting(
+        None, (str, dict), 'the stream: {"shards": 4} for a new one, or an existing one\'s ARN'
+    )
+    handler: str = _setting(
+        "functions/handler", (str,), "folder of the handler's code, relative to cdk.json"
+    )
+    function: str = _setting("handler:handle", (str,), "module:function in that folder")
+    config: Mapping[str, Any] = _setting(None, (dict, type(None)), "fields of FleetConfig")
+    worker: Mapping[str, Any] = _setting(
+        None, (dict, type(None)), f"of the worker function: {', '.join(WORKER_OPTIONS)}"
+    )
+    lease_table: str = _setting("", (str,), "name of an existing lease table; empty makes one")
+    removal: str = _setting(
+        "retain", (str,), "tables, stream and logs when the stack goes: retain or destroy"
+    )
+
+    def __post_init__(self) -> None:
+        """Report all problems at once."""
+        problems = [
+            f"{PREFIX}{f.name}: {getattr(self, f.name)!r} found, expected: {f.metadata['doc']}"
+            for f in fields(self)
+            if not isinstance(getattr(self, f.name), f.metadata["kinds"])
+        ]
+        if self.removal not in ("retain", "destroy"):
+            problems.append(f"{PREFIX}removal: {self.removal!r} found, retain or destroy allowed")
+        if isinstance(self.stream, str) and not self.stream.startswith("arn:"):
+            problems.append(f"{PREFIX}stream: {self.stream!r} found, an ARN expected")
+        if isinstance(self.stream, Mapping):
+            shards = self.stream.get("shards")
+            if self.stream.keys() != {"shards"} or not isinstance(shards, int) or shards < 1:
+                problems.append(
+                    f'{PREFIX}stream: {dict(self.stream)!r} found, {{"shards": n}} expected'
+                )
+        problems += [
+            f"{PREFIX}worker: {name!r} found, one of {', '.join(WORKER_OPTIONS)} allowed"
+            for name in self.worker or {}
+            if name not in WORKER_OPTIONS
+        ]
+        if problems:
+            message = "context: " + "; ".join(problems)
+            raise ConfigurationError(message)
+
+
+def read_settings(get: Callable[[str], Any]) -> StackSettings:
+    """
+    Read the settings from a context.
+
+    Args:
+        get: returns a context value by its full key, None when there is none.
+
+    Raises:
+        ConfigurationError: lists every key that is wrong.
+
+    """
+    found = {f.name: get(PREFIX + f.name) for f in fields(StackSettings)}
+    return StackSettings(
+        **{name: _parsed(name, value) for name, value in found.items() if value is not None}
+    )
+
+
+def _parsed(name: str, value: Any) -> Any:
+    if not (isinstance(value, str) and value.lstrip().startswith("{")):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        message = f"context: {PREFIX}{name}: no JSON: {error}"
+        raise ConfigurationError(message) from error
