@@ -64,6 +64,9 @@ NETWORK_ROLE = {
     "AwsSolutions-IAM5[Resource::*]": (
         "Lambda makes the network interfaces; they have no ARN before they exist."
     ),
+    "Serverless-LambdaStarPermissions": (
+        "Lambda makes the network interfaces; they have no ARN before they exist."
+    ),
 }
 ANY_EXECUTION = (
     "An execution's name is known only when it is started; the machine is the fleet's own."

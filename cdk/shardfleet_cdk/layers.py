@@ -43,5 +43,5 @@ class FleetLayers(Construct):
         )
 
     def all(self) -> list[lambda_.ILayerVersion]:
-        """Return the layers in the order in which Lambda merges them."""
-        return [self.packages, self.library]
+        """Return both; no file is in both, so their order says nothing (the CDK sorts them)."""
+        return [self.library, self.packages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from shardfleet.errors import ConfigurationError
 
 LAMBDA_SECONDS_MOST = 900  # Lambda's quota for a synchronous invocation.
 LAMBDA_MEMORY_MB = (128, 10_240)  # Lambda's quota.
+_VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]+")  # Lambda's rule for environment variables.
 # A standard execution ends at 25,000 history events. The dearest loop has 20 (see
 # worker_definition.py), so 1,200 loops always fit.
 LOOPS_MOST = 1_200
@@ -65,6 +67,12 @@ class WorkerOptions:
                 "set fleet options through `config`"
                 for name in self.environment
                 if name.startswith("SHARDFLEET_")
+            ),
+            *(
+                f"worker environment {name!r}: a letter, then letters, digits and underscores, "
+                "2 or more in all"
+                for name in self.environment
+                if not _VARIABLE.fullmatch(name)
             ),
         ]
         if self.vpc is None and (self.subnets is not None or self.security_groups):

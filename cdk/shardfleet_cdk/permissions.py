@@ -172,9 +172,24 @@ def machine_rights(*, worker_alias_arn: str) -> Policies:
     return _documents({"Worker": [_allow("lambda", ["InvokeFunction"], [worker_alias_arn])]})
 
 
-def successor_right(state_machine_arn: str) -> iam.PolicyStatement:
-    """State machine: starts itself (continue as new); apart, because it names the machine."""
-    return _allow("states", ["StartExecution"], [state_machine_arn])
+def successor_rights(
+    state_machine_arn: str, *, encryption_key: kms.IKey | None
+) -> list[iam.PolicyStatement]:
+    """
+    State machine: starts itself (continue as new), and reads and writes its own encrypted history.
+
+    Apart from the role, because both name the machine, which needs the role. The CDK's own right
+    to the key is of no use to a machine without a fixed name: it names a machine called "".
+    """
+    rights = [_allow("states", ["StartExecution"], [state_machine_arn])]
+    if encryption_key:
+        history = _allow("kms", ["Decrypt", "GenerateDataKey"], [encryption_key.key_arn])
+        history.add_condition(
+            "StringEquals",
+            {"kms:EncryptionContext:aws:states:stateMachineArn": state_machine_arn},
+        )
+        rights.append(history)
+    return rights
 
 
 def lambda_role(scope: Construct, construct_id: str, policies: Policies) -> iam.Role:

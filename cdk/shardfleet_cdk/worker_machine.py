@@ -50,7 +50,6 @@ class WorkerMachine(Construct):
             loops_most=options.loops_most,
             partition=Aws.PARTITION,
         )
-        key = operations.encryption_key
         self.log_group = log_group(
             self, "Logs", operations=operations, name=vended_log_group_name(self)
         )
@@ -66,19 +65,21 @@ class WorkerMachine(Construct):
                 destination=self.log_group, level=sfn.LogLevel.ERROR, include_execution_data=False
             ),
             tracing_enabled=operations.tracing,
-            encryption_configuration=sfn.CustomerManagedEncryptionConfiguration(
-                key, Duration.seconds(DATA_KEY_REUSE_SECONDS)
-            )
-            if key
-            else None,
+            encryption_configuration=_encryption(operations),
         )
-        # A policy of its own: in the role it would make a circle, because the machine needs the
-        # role and this right names the machine.
-        self.successor_policy = iam.Policy(
+        iam.Policy(
             self,
             "ContinueAsNew",
-            statements=[permissions.successor_right(self.machine.state_machine_arn)],
+            statements=permissions.successor_rights(
+                self.machine.state_machine_arn, encryption_key=operations.encryption_key
+            ),
             roles=[self.role],
         )
         acknowledge(self.machine, MACHINE)
         acknowledge(self.role, MACHINE_ROLE)
+
+
+def _encryption(operations: Operations) -> sfn.CustomerManagedEncryptionConfiguration | None:
+    key = operations.encryption_key
+    reuse = Duration.seconds(DATA_KEY_REUSE_SECONDS)
+    return sfn.CustomerManagedEncryptionConfiguration(key, reuse) if key else None
