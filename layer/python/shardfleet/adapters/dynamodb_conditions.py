@@ -14,7 +14,6 @@ from shardfleet.adapters.dynamodb_items import (
     ATTRIBUTES,
     CHECKPOINT,
     CHECKPOINT_SUB,
-    LEASE_KEY,
     Attribute,
     attributes_of,
     item_from_fields,
@@ -28,6 +27,7 @@ from shardfleet.domain.leases import (
     FieldEquals,
     FieldPresent,
     LeaseChange,
+    LeaseField,
 )
 from shardfleet.domain.sequence import (
     AT_TIMESTAMP,
@@ -37,6 +37,7 @@ from shardfleet.domain.sequence import (
     ExtendedSequenceNumber,
 )
 
+_EXISTS = FieldPresent(LeaseField.LEASE_KEY)
 _BEGINNINGS = (TRIM_HORIZON, LATEST, AT_TIMESTAMP)
 
 
@@ -106,10 +107,9 @@ def request_of(change: LeaseChange, table: str) -> dict[str, Any]:
 
 def _conditions(change: LeaseChange, use: Placeholders) -> list[str]:
     terms = [_condition(condition, use) for condition in change.conditions]
-    implies_existence = any(not isinstance(c, FieldAbsent) for c in change.conditions)
-    if change.kind is not ChangeKind.PUT and not implies_existence:
+    if change.kind is not ChangeKind.PUT and _EXISTS not in change.conditions:
         # protocol.md §0.2: an update must never bring a deleted lease back to half a life.
-        terms.append(f"attribute_exists({use.name(LEASE_KEY)})")
+        terms.append(_condition(_EXISTS, use))
     return terms
 
 

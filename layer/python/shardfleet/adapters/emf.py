@@ -84,7 +84,15 @@ class EmfEventSink:
         self._metrics = AmazonCloudWatchEMFProvider(namespace=NAMESPACE, service="")
         self._metrics.add_dimension("fleet", fleet)
         self._log = logging.Logger(NAMESPACE, level)  # noqa: LOG001 - shared with nobody
-        self._log.addHandler(_json_lines(self._stream, fleet))
+        self._formatter = LambdaPowertoolsFormatter(service=NAMESPACE, utc=True, location=None)
+        self._formatter.append_keys(fleet=fleet)
+        handler = logging.StreamHandler(self._stream)
+        handler.setFormatter(self._formatter)
+        self._log.addHandler(handler)
+
+    def about(self, **keys: str) -> None:
+        """Put these fields into every log line from now on, e.g. ``request_id``."""
+        self._formatter.append_keys(**keys)
 
     def emit(self, event: Event) -> None:
         """Take one event; never raises, never blocks for longer than a line takes."""
@@ -138,14 +146,6 @@ class EmfEventSink:
         self._metrics.metric_set.clear()
         self._metrics.metadata_set.clear()
         self._lags_ms.clear()
-
-
-def _json_lines(stream: IO[str], fleet: str) -> logging.Handler:
-    handler = logging.StreamHandler(stream)
-    formatter = LambdaPowertoolsFormatter(service=NAMESPACE, utc=True, location=None)
-    formatter.append_keys(fleet=fleet)
-    handler.setFormatter(formatter)
-    return handler
 
 
 def _unit(metric: str) -> MetricUnit:

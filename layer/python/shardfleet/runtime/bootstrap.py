@@ -1,0 +1,187 @@
+"""
+The composition root of the Lambda functions: environment, configuration, adapters, ports.
+
+What is dear to make (SDK clients) is kept for the life of a sandbox. What may leave something
+running (thread pools) is made for each invocation and closed at its end, because nothing may
+outlive its turn (hazard H10). No code of the user is imported here (hazard H16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits, region_of
+from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
+from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.emf import EmfEventSink
+from shardfleet.adapters.fleet_state import DynamoDBStateStore
+from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+from shardfleet.adapters.step_functions import StepFunctionsLauncher
+from shardfleet.adapters.system import SystemClock, SystemEntropy, SystemProcess
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.config import FleetConfig
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.ports import (
+    Clock,
+    DeadLetters,
+    Entropy,
+    LeaseStore,
+    Process,
+    StreamReader,
+)
+from shardfleet.errors import ConfigurationError
+from shardfleet.events import Level
+
+# A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
+WRITE_THREADS_MOST = 16
+# Slot, lease and document reads of one turn; a manager needs few at once.
+READ_THREADS = 8
+# Powertools' and Lambda's names of the log level.
+_LEVEL_VARIABLES = ("POWERTOOLS_LOG_LEVEL", "AWS_LAMBDA_LOG_LEVEL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """
+    What outlives an invocation.
+
+    Attributes:
+        config: of the fleet.
+        clients: of the SDK.
+        events: metrics and logs.
+        clock: the system's.
+        entropy: the system's.
+        process: this one.
+
+    """
+
+    config: FleetConfig
+    clients: AwsClients
+    events: EmfEventSink
+    clock: Clock = field(default_factory=SystemClock)
+    entropy: Entropy = field(default_factory=SystemEntropy)
+    process: Process = field(default_factory=SystemProcess)
+
+
+def open_sandbox(env: Mapping[str, str]) -> Sandbox:
+    """
+    Read the configuration and prepare what outlives an invocation; nothing is asked of AWS.
+
+    Raises:
+        ConfigurationError: lists every variable that is missing or wrong.
+
+    """
+    config = FleetConfig.from_env(env)
+    limits = ConnectionLimits(
+        writes=_write_threads(config), reads=READ_THREADS, streams=config.io_threads
+    )
+    clock = SystemClock()
+    return Sandbox(
+        config=config,
+        clients=AwsClients(limits, stream_region=region_of(config.stream_arn)),
+        events=EmfEventSink(config.fleet, clock=clock, level=_log_level(env)),
+        clock=clock,
+    )
+
+
+class TurnThreads:
+    """
+    The threads of one invocation: lease and state writes, table reads, and everything else.
+
+    Three pools, so that hung stream reads delay neither a renewal nor a look at the slot (H17).
+    """
+
+    def __init__(self, config: FleetConfig) -> None:
+        """Start no thread yet."""
+        self.writes = ThreadPool("writes", threads=_write_threads(config))
+        self.reads = ThreadPool("reads", threads=READ_THREADS)
+        self.streams = ThreadPool("streams", threads=config.io_threads)
+
+    async def close(self, *, within_ms: int) -> bool:
+        """
+        Join all threads; False when one outlived ``within_ms``.
+
+        Then the process must end (hazard H10).
+        """
+        pools = (self.streams, self.reads, self.writes)
+        return all([await pool.close(within_ms=within_ms) for pool in pools])
+
+
+def lease_store(sandbox: Sandbox, threads: TurnThreads) -> LeaseStore:
+    """Return the lease table."""
+    tables = _tables(sandbox, threads)
+    return DynamoDBLeaseStore(sandbox.config.lease_table, tables, events=sandbox.events)
+
+
+def fleet_state(sandbox: Sandbox, threads: TurnThreads) -> FleetState:
+    """Return the fleet-state table, typed."""
+    store = DynamoDBStateStore(sandbox.config.state_table, _tables(sandbox, threads))
+    return FleetState(store, sandbox.clock)
+
+
+def stream_reader(sandbox: Sandbox, threads: TurnThreads) -> StreamReader:
+    """Return the stream."""
+    return KinesisPollingReader(
+        sandbox.config.stream_arn,
+        records=sandbox.clients.stream_records,
+        control=sandbox.clients.stream_control,
+        pool=threads.streams,
+    )
+
+
+def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLauncher:
+    """
+    Return the state machine that runs workers.
+
+    Raises:
+        ConfigurationError: no state machine is configured.
+
+    """
+    if not sandbox.config.state_machine_arn:
+        raise ConfigurationError("SHARDFLEET_STATE_MACHINE_ARN: missing; the manager needs it")
+    return StepFunctionsLauncher(
+        sandbox.config.state_machine_arn,
+        client=sandbox.clients.step_functions,
+        pool=threads.streams,
+    )
+
+
+def dead_letters(
+    sandbox: Sandbox, threads: TurnThreads, *, invocation: Invocation
+) -> DeadLetters | None:
+    """Return where given-up records go; None when the policy is to stop."""
+    config, pool = sandbox.config, threads.streams
+    bucket = None
+    if config.failed_bucket:
+        bucket = S3DeadLetters(
+            config.failed_bucket, client=sandbox.clients.s3, pool=pool, invocation=invocation
+        )
+    if config.on_exhausted == "sqs":
+        return SqsDeadLetters(
+            config.failed_queue_url,
+            client=sandbox.clients.sqs,
+            pool=pool,
+            invocation=invocation,
+            overflow=bucket,
+        )
+    return bucket if config.on_exhausted == "s3" else None
+
+
+def _tables(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
+    return TablePools(
+        writes=threads.writes,
+        reads=threads.reads,
+        write_client=sandbox.clients.table_writes,
+        read_client=sandbox.clients.table_reads,
+    )
+
+
+def _write_threads(config: FleetConfig) -> int:
+    return min(config.leases_per_worker + 1, WRITE_THREADS_MOST)  # one more: the slot's heartbeat
+
+
+def _log_level(env: Mapping[str, str]) -> Level:
+    named = [env[name].upper() for name in _LEVEL_VARIABLES if name in env]
+    known = [Level[name] for name in named if name in Level.__members__]
+    return known[0] if known else Level.INFO
