@@ -7,8 +7,9 @@ throttled on its own.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import md5
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from shardfleet.local.kinesis.account import Account
 from shardfleet.local.kinesis.errors import (
@@ -30,13 +31,8 @@ LONGEST_KEY: Final = 256
 """Characters of a partition key (service model)."""
 
 
-class Entry(NamedTuple):
-    """A checked record: base64 data, partition key, its hash key, size in bytes (data and key)."""
-
-    data: str
-    partition_key: str
-    hash_key: int
-    size_bytes: int
+Entry = tuple[str, str, int, int]
+"""A checked record: base64 data, partition key, its hash key, size in bytes (data and key)."""
 
 
 def put_record(account: Account, request: Request) -> Response:
@@ -69,7 +65,7 @@ def put_records(account: Account, request: Request) -> Response:
         checked_entry(record, f"records.{index}.member.", most_bytes=most_bytes)
         for index, record in enumerate(records, 1)
     ]
-    total = sum(entry.size_bytes for entry in entries)
+    total = sum(entry[3] for entry in entries)
     if total > PUT_RECORDS_BYTES:
         raise invalid_argument(
             f"Records have {total} bytes with their partition keys; a request may have "
@@ -104,7 +100,7 @@ def checked_entry(record: Request, member: str, *, most_bytes: int) -> Entry:
     if len(data) % 4 or not data.isascii():
         raise KinesisError("SerializationException", f"{member}data is not base64.")
     key_bytes = key.encode()
-    size = len(data) // 4 * 3 - data.count("=", -2) + len(key_bytes)
+    size = len(data) // 4 * 3 - (data[-2:].count("=") if data[-1:] == "=" else 0) + len(key_bytes)
     if size > most_bytes:
         raise invalid_argument(
             f"{member or 'The record '}has {size} bytes with its partition key; this stream takes "
@@ -112,13 +108,13 @@ def checked_entry(record: Request, member: str, *, most_bytes: int) -> Entry:
         )
     if record.get("ExplicitHashKey") is None:
         digest = md5(key_bytes, usedforsecurity=False).digest()
-        return Entry(data, key, int.from_bytes(digest, "big"), size)
+        return data, key, int.from_bytes(digest, "big"), size
     explicit = hash_key(record, "ExplicitHashKey")
     if explicit is None or explicit >= HASH_KEYS:
         raise invalid_argument(
             f"Invalid ExplicitHashKey. It must be in the range: [0, 2^128-1]. It is {explicit}."
         )
-    return Entry(data, key, explicit, size)
+    return data, key, explicit, size
 
 
 def _check_ordering(stream: Stream, number: str) -> None:
@@ -126,6 +122,16 @@ def _check_ordering(stream: Stream, number: str) -> None:
         raise invalid_argument(
             f"SequenceNumberForOrdering {number} did not come from stream {stream.name}."
         )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one call did to one shard."""
+
+    shard: Shard
+    records: int = 0
+    size_bytes: int = 0
+    throttled: int = 0
 
 
 class Write:
@@ -139,51 +145,54 @@ class Write:
         self._account = account
         self._stream = stream
         self._now_ms = account.now_ms()
-        self._quotas = account.settings.quotas
-        self._tallies: dict[str, list[int]] = {}
-        self._shards: dict[str, Shard] = {}
+        self._arrival_s = self._now_ms / 1000
+        # Most calls meet neither quotas nor faults; they should not pay for them per record.
+        self._may_throttle = account.settings.quotas or account.faults.any
+        self._tallies: dict[Shard, Tally] = {}
         encrypted = stream.settings.key_id is not None
         self.encryption = {"EncryptionType": "KMS"} if encrypted else {}
 
     def store(self, entry: Entry) -> Response:
         """Store the record, or refuse it; return its entry of the PutRecords answer."""
-        shard = self._stream.route(entry.hash_key)
-        shard_id = shard.shard_id
-        tally = self._tallies.get(shard_id)
+        data, partition_key, key_hash, size_bytes = entry
+        shard = self._stream.route(key_hash)
+        tally = self._tallies.get(shard)
         if tally is None:
-            tally = self._tallies[shard_id] = [0, 0, 0]
-            self._shards[shard_id] = shard
+            tally = self._tallies[shard] = Tally(shard)
             shard.log.trim(self._stream.horizon_ms(self._now_ms))
-        if self._is_throttled(shard, entry.size_bytes):
-            tally[2] += 1
-            return self._refusal(shard_id)
+        if self._may_throttle and self._is_throttled(shard, size_bytes):
+            tally.throttled += 1
+            return self._refusal(shard.shard_id)
         number = self._stream.mint.mint(shard.number, self._now_ms)
         record = {
             "SequenceNumber": number,
-            "ApproximateArrivalTimestamp": self._now_ms / 1000,
-            "Data": entry.data,
-            "PartitionKey": entry.partition_key,
-            **self.encryption,
+            "ApproximateArrivalTimestamp": self._arrival_s,
+            "Data": data,
+            "PartitionKey": partition_key,
         }
-        shard.log.append(record, arrival_ms=self._now_ms, size_bytes=entry.size_bytes)
-        tally[0] += 1
-        tally[1] += entry.size_bytes
-        return {"SequenceNumber": number, "ShardId": shard_id}
+        if self.encryption:
+            record |= self.encryption
+        shard.log.append(record, arrival_ms=self._now_ms, size_bytes=size_bytes)
+        tally.records += 1
+        tally.size_bytes += size_bytes
+        return {"SequenceNumber": number, "ShardId": shard.shard_id}
 
     def finish(self) -> None:
         """Wake those who wait for the shards written to, and count what happened."""
-        for shard_id, (records, size, throttled) in self._tallies.items():
-            if records:
-                self._shards[shard_id].wake()
-                self._count("IncomingRecords", records, shard_id=shard_id)
-                self._count("IncomingBytes", size, shard_id=shard_id)
-            self._count("WriteProvisionedThroughputExceeded", throttled, shard_id=shard_id)
+        for tally in self._tallies.values():
+            shard_id = tally.shard.shard_id
+            if tally.records:
+                tally.shard.wake()
+                self._count("IncomingRecords", tally.records, shard_id=shard_id)
+                self._count("IncomingBytes", tally.size_bytes, shard_id=shard_id)
+            self._count("WriteProvisionedThroughputExceeded", tally.throttled, shard_id=shard_id)
 
     def _is_throttled(self, shard: Shard, size_bytes: int) -> bool:
         site = Site(self._stream.name, shard.shard_id)
         if self._account.faults.take(FaultKind.THROTTLE_WRITES, site) is not None:
             return True
-        return self._quotas and not shard.quota.take_write(size_bytes, self._now_ms)
+        quotas = self._account.settings.quotas
+        return quotas and not shard.quota.take_write(size_bytes, self._now_ms)
 
     def _refusal(self, shard_id: str) -> Response:
         return {
