@@ -151,7 +151,7 @@ def intend_start(
         name=name,
         start_epoch=start_epoch,
         generation=0,
-        epoch=before.epoch + 1,
+        epoch=slot.epoch + 1 if slot else 0,
         drain=False,
         started_ms=now_ms,
         heartbeat_ms=0,
