@@ -41,7 +41,10 @@ class Function:
         logs = self.aws.client("logs")
         group = f"/aws/lambda/{self.name}"
         pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group)
-        return [event["message"] for page in pages for event in page["events"]]
+        try:
+            return [event["message"] for page in pages for event in page["events"]]
+        except logs.exceptions.ResourceNotFoundException:
+            return []
 
 
 @pytest.fixture

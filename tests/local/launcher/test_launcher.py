@@ -1,10 +1,12 @@
 """Starting and stopping: what is there meanwhile, and that nothing is left afterwards."""
 
 import importlib.metadata
+import io
 import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -60,8 +62,7 @@ def test_a_server_that_cannot_start_shows_its_log(monkeypatch):
 
 def test_only_the_loopback_interface_is_listened_on(embedded_aws):
     inodes = {
-        os.readlink(f"/proc/{embedded_aws.pid}/fd/{name}")
-        for name in os.listdir(f"/proc/{embedded_aws.pid}/fd")
+        str(descriptor.readlink()) for descriptor in Path(f"/proc/{embedded_aws.pid}/fd").iterdir()
     }
     listening = []
     for table in ("tcp", "tcp6"):
@@ -143,9 +144,6 @@ def test_an_unknown_operation_of_ours_is_refused_with_the_known_ones(embedded_aw
 
 
 def _zip(text):
-    import io  # noqa: PLC0415
-    import zipfile  # noqa: PLC0415
-
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as members:
         members.writestr("index.py", text)

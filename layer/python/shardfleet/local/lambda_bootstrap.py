@@ -57,10 +57,10 @@ def main() -> None:
 
 def _die_with_the_server() -> None:
     """Ask the kernel to kill this process when the server dies, even while it is frozen."""
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ.get("_SHARDFLEET_SERVER_PID", os.getppid())):
+    server = int(os.environ.pop("_SHARDFLEET_SERVER_PID"))
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
         os._exit(1)  # The server died before the request to the kernel.
 
 

@@ -1,0 +1,132 @@
+"""Enforced IAM: a function may do what its role allows, and nothing else."""
+
+import json
+
+import pytest
+
+from shardfleet.local import EmbeddedAws
+
+pytestmark = pytest.mark.processes
+
+CODE = """
+import boto3
+
+def handler(event, context):
+    table = boto3.client("dynamodb")
+    key = {"leaseKey": {"S": "one"}}
+    if event == "delete":
+        return table.delete_item(TableName="leases", Key=key) and "deleted"
+    if event == "read":
+        kinesis = boto3.client("kinesis")
+        arn = kinesis.describe_stream_summary(StreamName="clicks")["StreamDescriptionSummary"]
+        arn = arn["StreamARN"]
+        shard = kinesis.list_shards(StreamARN=arn)["Shards"][0]["ShardId"]
+        iterator = kinesis.get_shard_iterator(
+            StreamARN=arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON")["ShardIterator"]
+        return len(kinesis.get_records(StreamARN=arn, ShardIterator=iterator)["Records"])
+    return table.put_item(TableName="leases", Item=key) and "put"
+"""
+
+
+def role(service, *statements):
+    return {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "AssumeRolePolicyDocument": {
+                "Version": "2012-10-17",
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Action": "sts:AssumeRole",
+                        "Principal": {"Service": service},
+                    }
+                ],
+            },
+            "Policies": [
+                {
+                    "PolicyName": "own",
+                    "PolicyDocument": {
+                        "Version": "2012-10-17",
+                        "Statement": [
+                            {"Effect": "Allow", "Action": actions, "Resource": resource}
+                            for actions, resource in statements
+                        ],
+                    },
+                }
+            ],
+        },
+    }
+
+
+READ = [
+    f"kinesis:{action}"
+    for action in ("DescribeStreamSummary", "ListShards", "GetShardIterator", "GetRecords")
+]
+TEMPLATE = {
+    "Resources": {
+        "Stream": {
+            "Type": "AWS::Kinesis::Stream",
+            "Properties": {"Name": "clicks", "ShardCount": 1},
+        },
+        "Table": {
+            "Type": "AWS::DynamoDB::Table",
+            "Properties": {
+                "TableName": "leases",
+                "BillingMode": "PAY_PER_REQUEST",
+                "AttributeDefinitions": [{"AttributeName": "leaseKey", "AttributeType": "S"}],
+                "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            },
+        },
+        "Role": role(
+            "lambda.amazonaws.com",
+            (["dynamodb:PutItem"], {"Fn::GetAtt": ["Table", "Arn"]}),
+            (READ, {"Fn::GetAtt": ["Stream", "Arn"]}),
+        ),
+        "Function": {
+            "Type": "AWS::Lambda::Function",
+            "Properties": {
+                "FunctionName": "worker",
+                "Code": {"ZipFile": CODE},
+                "Handler": "index.handler",
+                "Runtime": "python3.13",
+                "Timeout": 60,
+                "Role": {"Fn::GetAtt": ["Role", "Arn"]},
+            },
+        },
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def enforced():
+    with EmbeddedAws(enforce_iam=True) as aws:
+        cloudformation = aws.client("cloudformation")
+        cloudformation.create_stack(
+            StackName="Enforced",
+            TemplateBody=json.dumps(TEMPLATE),
+            Capabilities=["CAPABILITY_IAM"],
+        )
+        waiter = cloudformation.get_waiter("stack_create_complete")
+        waiter.wait(StackName="Enforced", WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+        yield aws
+
+
+def invoke(aws, event):
+    answer = aws.client("lambda").invoke(FunctionName="worker", Payload=json.dumps(event))
+    return json.loads(answer["Payload"].read())
+
+
+def test_what_the_role_allows_works(enforced):
+    assert invoke(enforced, "put") == "put"
+
+
+def test_reading_a_stream_by_its_arn_works(enforced):
+    enforced.client("kinesis").put_record(StreamName="clicks", PartitionKey="k", Data=b"1")
+    assert invoke(enforced, "read") == 1
+
+
+def test_what_the_role_lacks_is_refused_by_name(enforced):
+    refusal = invoke(enforced, "delete")
+    assert refusal["errorType"] == "ClientError"
+    assert "AccessDeniedException" in refusal["errorMessage"]
+    assert "dynamodb:DeleteItem" in refusal["errorMessage"]
