@@ -1,0 +1,108 @@
+"""A fleet with a handler of a test, deployed into an embedded AWS that enforces IAM."""
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardfleet.local import EmbeddedAws, deploy
+
+HANDLERS = Path(__file__).resolve().parent / "handlers"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The deployed stack and what a test asks of it; `folder` is the test's own."""
+
+    aws: EmbeddedAws
+    outputs: dict[str, str]
+    folder: Path
+
+    def client(self, service: str) -> Any:
+        return self.aws.client(service)
+
+    def leases(self):
+        """Return the lease table's items by key, attributes as plain values."""
+        pages = self.client("dynamodb").get_paginator("scan")
+        found = pages.paginate(TableName=self.outputs["LeaseTable"], ConsistentRead=True)
+        items = [plain(item) for page in found for item in page["Items"]]
+        return {item["leaseKey"]: item for item in items}
+
+    def documents(self, kind):
+        """Return the fleet-state documents of a kind by id."""
+        found = self.client("dynamodb").query(
+            TableName=self.outputs["StateTable"],
+            KeyConditionExpression="kind = :kind",
+            ExpressionAttributeValues={":kind": {"S": kind}},
+            ConsistentRead=True,
+        )
+        return {item["id"]["S"]: plain(item)["body"] for item in found["Items"]}
+
+    def executions(self):
+        """Return the worker slots' executions, newest first."""
+        pages = self.client("stepfunctions").get_paginator("list_executions")
+        found = pages.paginate(stateMachineArn=self.outputs["StateMachineArn"])
+        return [execution for page in found for execution in page["executions"]]
+
+    def logs(self):
+        """Return what the fleet's functions logged, one line per entry, oldest first."""
+        logs = self.client("logs")
+        groups = [each["logGroupName"] for each in logs.describe_log_groups()["logGroups"]]
+        pages = logs.get_paginator("filter_log_events")
+        entries = [
+            (entry["timestamp"], entry["message"].rstrip())
+            for group in groups
+            for page in pages.paginate(logGroupName=group)
+            for entry in page["events"]
+        ]
+        return [message for _, message in sorted(entries)]
+
+
+def plain(item):
+    """Return a DynamoDB item, or a value of one, as plain Python."""
+    from boto3.dynamodb.types import TypeDeserializer  # noqa: PLC0415 - only here.
+
+    return TypeDeserializer().deserialize({"M": item})
+
+
+@contextlib.contextmanager
+def deployed(folder, *, handler, function, environment, config=None, shards=1, worker=None):
+    """Synthesize the repository's stack with that handler, deploy it, take it down at the end."""
+    from shardfleet_cdk.synthesis import STACK_NAME, synthesize  # noqa: PLC0415 - starts Node.
+
+    context = {
+        "shardfleet:stream": {"shards": shards},
+        "shardfleet:handler": str(HANDLERS / handler),
+        "shardfleet:function": function,
+        "shardfleet:config": config or {},
+        "shardfleet:worker": worker or {},
+    }
+    synthesize(folder / "cdk.out", context=context)
+    with EmbeddedAws(enforce_iam=True, lambda_environment=environment) as aws:
+        stack = deploy(folder / "cdk.out", STACK_NAME, aws)
+        yield Fleet(aws, dict(stack.outputs), folder)
+
+
+def wait_until(condition, *, what, within_s, fleet=None):
+    """Look until a condition holds and return its value; fail with the fleet's last words."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            told = "\n".join(fleet.logs()[-60:]) if fleet else ""
+            message = f"not within {within_s} s: {what}\n{told}"
+            raise AssertionError(message)
+        time.sleep(0.1)
+    return value
+
+
+def json_lines(file):
+    """Read what a handler has written so far; a line that is being written is left out."""
+    if not file.exists():
+        return []
+    return [
+        json.loads(line)
+        for line in file.read_text("utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
