@@ -194,12 +194,15 @@ class Sandbox:
         return error
 
     def _spawn(self, reply_descriptor: int) -> Process:
+        own_path = self._launch.environment.get("PYTHONPATH")  # On AWS, too, it comes last.
         environment = {
             **self._launch.environment,
             "_HANDLER": self._launch.handler,
             "_SHARDFLEET_REPLY_FD": str(reply_descriptor),
             "_SHARDFLEET_SERVER_PID": str(os.getpid()),
-            "PYTHONPATH": os.pathsep.join(self._launch.search_path),
+            "PYTHONPATH": os.pathsep.join(
+                [*self._launch.search_path, *([own_path] if own_path else [])]
+            ),
         }
         return Process(
             [sys.executable, "-P", "-u", str(BOOTSTRAP)],

@@ -1,0 +1,34 @@
+"""
+The demo: a fleet on an embedded AWS, fed, disturbed on purpose, and judged.
+
+    source.py    the records: a file of the user's, or a generated click stream
+    fleet.py     `running_fleet`: synthesize, start, deploy
+    feed.py      a steady feed through the producer, and where each record went
+    ledger.py    what handlers finished, in order (probe/ is the witness in the worker processes)
+    verdict.py   what was sent against what was handled
+
+Tests use these too: feed a `running_fleet`, do something to it, and ask for the `verdict`.
+"""
+
+from shardfleet.local.demo.feed import FeedPace, InputRecord, SentRecord, feed, feed_stream
+from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
+from shardfleet.local.demo.ledger import Handled, Ledger, LedgerLine
+from shardfleet.local.demo.verdict import FirstDeliveries, Verdict, unsettled_leases, verdict
+
+__all__ = [
+    "FeedPace",
+    "FirstDeliveries",
+    "FleetPlan",
+    "Handled",
+    "InputRecord",
+    "Ledger",
+    "LedgerLine",
+    "RunningFleet",
+    "SentRecord",
+    "Verdict",
+    "feed",
+    "feed_stream",
+    "running_fleet",
+    "unsettled_leases",
+    "verdict",
+]

@@ -1,0 +1,160 @@
+"""A steady feed: records in, a third of them aggregated, and a note of where each one went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardfleet.adapters.aws_clients import client_config
+from shardfleet.adapters.kinesis_writer import KinesisWriter
+from shardfleet.adapters.system import SystemClock, SystemEntropy
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.engine.ports import Clock
+from shardfleet.engine.producer import Producer, ProducerCounts, Receipt
+from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.local.demo.probe.ledger_probe import digest
+from shardfleet.local.launcher import EmbeddedAws
+
+TICK_MS = 200
+"""How often the feed sends what has become due."""
+
+AGGREGATED_ONE_IN = 3
+"""Every so many-th tick is sent aggregated: a third of the records."""
+
+_SEND_TIMEOUT_S = 20.0
+
+
+class InputRecord(NamedTuple):
+    """
+    One record to feed.
+
+    Attributes:
+        number: its line in the input, from 1; its identity.
+        key: partition key.
+        data: payload.
+
+    """
+
+    number: int
+    key: str
+    data: bytes
+
+
+class SentRecord(NamedTuple):
+    """
+    One record that the stream has accepted.
+
+    Attributes:
+        number: its identity.
+        key: partition key.
+        digest: of key and payload, to compare with the ledger's.
+        receipt: where it went.
+        sent_ms: when it was accepted, epoch milliseconds.
+
+    """
+
+    number: int
+    key: str
+    digest: str
+    receipt: Receipt
+    sent_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPace:
+    """
+    How fast to feed.
+
+    Attributes:
+        duration_ms: all records are spread evenly over this time; 0 feeds without a pause.
+        tick_records: without a pause, so many records are sent at once.
+
+    """
+
+    duration_ms: int
+    tick_records: int = 1_000
+
+
+async def feed(
+    records: Sequence[InputRecord],
+    producer: Producer,
+    pace: FeedPace,
+    *,
+    clock: Clock,
+    on_sent: Callable[[Sequence[SentRecord]], None] = lambda _: None,
+) -> list[SentRecord]:
+    """
+    Feed records in their order at a steady pace.
+
+    Falls behind the pace while the stream refuses, and then catches up.
+
+    Args:
+        records: what to feed.
+        producer: the way into the stream.
+        pace: how fast.
+        clock: for the pace.
+        on_sent: called after each tick with what the stream has accepted in it.
+
+    Raises:
+        Throttled, StreamGone, InvalidRecord: as `Producer.send`.
+
+    """
+    began_ms = clock.monotonic_ms()
+    sent: list[SentRecord] = []
+    tick = 0
+    while len(sent) < len(records):
+        due = _due(len(records), clock.monotonic_ms() - began_ms, pace, sent=len(sent))
+        chunk = records[len(sent) : due]
+        if chunk:
+            outgoing = [OutgoingRecord(each.key, each.data) for each in chunk]
+            aggregate = tick % AGGREGATED_ONE_IN == AGGREGATED_ONE_IN - 1
+            receipts = await producer.send(outgoing, aggregate=aggregate)
+            now_ms = clock.now_ms()
+            accepted = [
+                SentRecord(each.number, each.key, digest(each.key, each.data), receipt, now_ms)
+                for each, receipt in zip(chunk, receipts, strict=True)
+            ]
+            sent += accepted
+            on_sent(accepted)
+        tick += 1
+        if pace.duration_ms:
+            await clock.sleep_ms(max(0, began_ms + tick * TICK_MS - clock.monotonic_ms()))
+    return sent
+
+
+def _due(total: int, elapsed_ms: int, pace: FeedPace, *, sent: int) -> int:
+    if not pace.duration_ms:
+        return min(total, sent + pace.tick_records)
+    return min(total, total * (elapsed_ms + TICK_MS) // pace.duration_ms)
+
+
+async def feed_stream(
+    records: Sequence[InputRecord],
+    aws: EmbeddedAws,
+    stream_arn: str,
+    *,
+    pace: FeedPace,
+    on_sent: Callable[[Sequence[SentRecord]], None] = lambda _: None,
+) -> tuple[list[SentRecord], ProducerCounts]:
+    """
+    Feed a stream of the embedded AWS; see `feed`.
+
+    Returns:
+        What was sent, and what the producer went through.
+
+    """
+    pool = ThreadPool("feed", threads=2)
+    once = client_config(2, attempts=1, read_timeout_s=_SEND_TIMEOUT_S)
+    writer = KinesisWriter(
+        stream_arn,
+        records=aws.client("kinesis", once),
+        control=aws.client("kinesis"),
+        pool=pool,
+    )
+    producer = Producer(writer, clock=SystemClock(), entropy=SystemEntropy())
+    try:
+        sent = await feed(records, producer, pace, clock=SystemClock(), on_sent=on_sent)
+    finally:
+        await pool.close(within_ms=1000 * _SEND_TIMEOUT_S)
+    return sent, producer.counts

@@ -1,0 +1,144 @@
+"""
+The witness inside the worker: it calls the stack's own handler and writes down what was handled.
+
+The embedded AWS names it as the handler (`SHARDFLEET_HANDLER=ledger_probe:handle`) by injected
+environment variables, so the deployed template and the user's code stay as they are.
+
+    SHARDFLEET_LEDGER_HANDLER  the handler to call, module:function
+    SHARDFLEET_LEDGER_FILE     the ledger, appended to
+
+Each call of the handler that handles anything adds one line, by a single write on a descriptor
+opened with O_APPEND: so lines of many processes never mix, and their order in the file is the
+order in which batches were finished. `ledger.py` reads it.
+"""
+
+import base64
+import functools
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+HANDLER_VARIABLE = "SHARDFLEET_LEDGER_HANDLER"
+FILE_VARIABLE = "SHARDFLEET_LEDGER_FILE"
+
+UNKNOWN_SUB = -1
+"""The event source mapping's event does not say which record of an aggregate a record was."""
+
+Row = tuple[str, int, str]
+"""Sequence number, sub-sequence number, digest: one handled record."""
+
+
+def digest(partition_key: str, data: bytes) -> str:
+    """Return 16 hexadecimal characters that stand for a record's key and payload."""
+    found = hashlib.blake2b(partition_key.encode(), digest_size=8)
+    found.update(b"\0")
+    found.update(data)
+    return found.hexdigest()
+
+
+def witnessed(handler: Callable[..., Any], note: Callable[[str, list[Row]], None]) -> Any:
+    """
+    Wrap a handler of either contract, synchronous or not.
+
+    Args:
+        handler: `handle(batch)` or `handler(event, context)`.
+        note: takes the shard id and what was handled, before the wrapper returns or raises.
+
+    """
+
+    def report(given: Any, reply: Any, *, failed: bool) -> None:
+        shard_id, rows = (
+            _rows_of_event(given, reply, failed=failed)
+            if isinstance(given, Mapping)
+            else _rows_of_batch(given, failed=failed)
+        )
+        if rows:
+            note(shard_id, rows)
+
+    if inspect.iscoroutinefunction(handler):
+
+        @functools.wraps(handler)
+        async def handle_async(given: Any, *more: Any) -> Any:
+            try:
+                reply = await handler(given, *more)
+            except Exception:
+                report(given, None, failed=True)
+                raise
+            report(given, reply, failed=False)
+            return reply
+
+        return handle_async
+
+    @functools.wraps(handler)
+    def handle_sync(given: Any, *more: Any) -> Any:
+        try:
+            reply = handler(given, *more)
+        except Exception:
+            report(given, None, failed=True)
+            raise
+        report(given, reply, failed=False)
+        return reply
+
+    return handle_sync
+
+
+def _rows_of_batch(batch: Any, *, failed: bool) -> tuple[str, list[Row]]:
+    """Read a native batch: all of it, or what the handler had declared done when it raised."""
+    done = batch.done_count if failed else len(batch)
+    rows = [
+        (
+            record.sequence_number,
+            record.sub_sequence_number,
+            digest(record.partition_key, record.data),
+        )
+        for record in batch[:done]
+    ]
+    return batch.shard_id, rows
+
+
+def _rows_of_event(event: Mapping[str, Any], reply: Any, *, failed: bool) -> tuple[str, list[Row]]:
+    """Read an event of the event source mapping, up to the first failed item of the reply."""
+    records: Sequence[Mapping[str, Any]] = [] if failed else event["Records"]
+    failures = reply.get("batchItemFailures") if isinstance(reply, Mapping) else None
+    refused = {str(each["itemIdentifier"]).partition(":")[0] for each in failures or ()}
+    rows: list[Row] = []
+    shard_id = ""
+    for record in records:
+        kinesis = record["kinesis"]
+        if kinesis["sequenceNumber"] in refused:
+            break
+        shard_id = record["eventID"].partition(":")[0]
+        data = base64.b64decode(kinesis["data"])
+        rows.append((kinesis["sequenceNumber"], UNKNOWN_SUB, digest(kinesis["partitionKey"], data)))
+    return shard_id, rows
+
+
+def append(path: str, shard_id: str, rows: list[Row]) -> None:
+    """Add one line to the ledger with one write."""
+    line = {"at_ms": time.time_ns() // 1_000_000, "pid": os.getpid(), "shard": shard_id}
+    text = json.dumps({**line, "rows": rows}, separators=(",", ":")) + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _load() -> Any:
+    module, _, name = os.environ[HANDLER_VARIABLE].partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return witnessed(found, functools.partial(append, os.environ[FILE_VARIABLE]))
+
+
+def __getattr__(name: str) -> Any:
+    """Load the handler when the fleet asks for it, so that tests may import this module."""
+    if name == "handle":
+        return _load()
+    raise AttributeError(name)
