@@ -84,17 +84,22 @@ class ShardFleet(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         worker = worker or WorkerOptions()
+        manager = manager or ManagerOptions()
         operations = operations or Operations()
         self.stream = stream
         try:
             check_names(config or {})
-            self._make_stores(config or {}, tables or FleetTables(), operations)
-            self.config = self._configure(config or {}, handler, fleet_name(self, name))
-            check_times(self.config, worker_timeout_s=worker.timeout_s)
+            self._make_stores(config or {}, tables or FleetTables(), operations=operations)
+            self.config = self._configure(config or {}, handler, name=fleet_name(self, name))
+            check_times(
+                self.config,
+                worker_timeout_s=worker.timeout_s,
+                manager_timeout_s=manager.timeout_s,
+            )
         except ConfigurationError as error:
             message = f"{self.node.path}: {error}"
             raise ConfigurationError(message) from error
-        self._make_functions(handler, worker, manager or ManagerOptions(), operations)
+        self._make_functions(handler, worker=worker, manager=manager, operations=operations)
         if not operations.tracing:
             acknowledge(self, UNTRACED)
         if operations.permissions_boundary:
@@ -106,7 +111,7 @@ class ShardFleet(Construct):
         return self._worker.role
 
     def _make_stores(
-        self, config: ConfigValues, tables: FleetTables, operations: Operations
+        self, config: ConfigValues, tables: FleetTables, *, operations: Operations
     ) -> None:
         key = operations.encryption_key
         if key:
@@ -132,7 +137,7 @@ class ShardFleet(Construct):
             encryption_key=key,
         )
 
-    def _configure(self, config: ConfigValues, handler: HandlerCode, name: str) -> FleetConfig:
+    def _configure(self, config: ConfigValues, handler: HandlerCode, *, name: str) -> FleetConfig:
         return FleetConfig(
             fleet=name,
             stream_arn=self.stream.stream_arn,
@@ -148,6 +153,7 @@ class ShardFleet(Construct):
     def _make_functions(
         self,
         handler: HandlerCode,
+        *,
         worker: WorkerOptions,
         manager: ManagerOptions,
         operations: Operations,

@@ -30,6 +30,10 @@ SET_BY_THE_CONSTRUCT = {
 }
 
 
+# "Run 50 s of the minute" (hazard H13): the last turn of a manager's run has this long to end.
+MANAGER_MARGIN_MS = 10_000
+
+
 def check_names(config: ConfigValues) -> None:
     """
     Refuse names that are no options, and options that the construct sets itself.
@@ -52,23 +56,33 @@ def check_names(config: ConfigValues) -> None:
         raise ConfigurationError(message)
 
 
-def check_times(config: FleetConfig, *, worker_timeout_s: int) -> None:
+def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s: int) -> None:
     """
-    Refuse a handler time-out that no turn has room for (hazard H10).
+    Refuse times that the functions' time-outs have no room for.
 
-    No handler call starts with less than its time-out left, so such a handler would never run.
+    No handler call starts with less than its time-out left (hazard H10), so a handler allowed
+    more than a turn would never run; and a manager cut off by Lambda keeps its turn lock.
 
     Raises:
         ConfigurationError: names the numbers.
 
     """
+    problems = []
     box_ms = min(worker_timeout_s * 1000 - config.turn_margin_ms, config.turn_most_ms)
     if config.handler_timeout_ms > box_ms:
-        message = (
+        problems.append(
             f"handler_timeout_ms: {config.handler_timeout_ms} found, at most {box_ms} allowed: "
             f"a turn lasts the worker's time-out ({worker_timeout_s} s) less turn_margin_ms "
             f"({config.turn_margin_ms}), and at most turn_most_ms ({config.turn_most_ms})"
         )
+    run_ms = manager_timeout_s * 1000 - MANAGER_MARGIN_MS
+    if config.manager_run_ms > run_ms:
+        problems.append(
+            f"manager_run_ms: {config.manager_run_ms} found, at most {run_ms} allowed: the "
+            f"manager's time-out ({manager_timeout_s} s) less {MANAGER_MARGIN_MS} for its last turn"
+        )
+    if problems:
+        message = "configuration: " + "; ".join(problems)
         raise ConfigurationError(message)
 
 

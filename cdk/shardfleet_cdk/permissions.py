@@ -62,7 +62,8 @@ class Resources:
         state_table: the fleet's own.
         failed_queue: for given-up records, if the fleet has one.
         failed_bucket: likewise.
-        encryption_key: the customer key of all of these but the stream, if there is one.
+        encryption_key: the customer key of the functions' environment and of the state machine;
+            the others know their own.
 
     """
 
@@ -107,15 +108,26 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
     if in_vpc:
         # Network interfaces have no ARN before they exist; Lambda asks for this.
         rights["Network"] = [_allow("ec2", NETWORK_ACTIONS, ["*"])]
-    return _documents(
-        {**rights, "Keys": _keys(resources, services=("dynamodb", "sqs", "s3", "lambda"))}
+    stores = (
+        resources.encryption_key,
+        resources.lease_table.encryption_key,
+        resources.state_table.encryption_key,
+        resources.failed_queue.encryption_master_key if resources.failed_queue else None,
+        resources.failed_bucket.encryption_key if resources.failed_bucket else None,
     )
+    services = ("dynamodb", "sqs", "s3", "lambda")
+    return _documents({**rights, "Keys": _keys(resources.stream, stores, services)})
 
 
 def manager_rights(
     resources: Resources, *, log_group_arn: str, state_machine_arn: str, state_machine_name: str
 ) -> Policies:
     """Manager: the lease table whole; starts and describes executions of its own machine."""
+    stores = (
+        resources.encryption_key,
+        resources.lease_table.encryption_key,
+        resources.state_table.encryption_key,
+    )
     return _documents(
         {
             "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
@@ -138,7 +150,7 @@ def manager_rights(
                 _allow("states", ["DescribeExecution"], [executions_arn(state_machine_name)]),
             ],
             "Logs": [_logs(log_group_arn)],
-            "Keys": _keys(resources, services=("dynamodb", "states", "lambda")),
+            "Keys": _keys(resources.stream, stores, ("dynamodb", "states", "lambda")),
         }
     )
 
@@ -241,12 +253,13 @@ def _logs(log_group_arn: str) -> iam.PolicyStatement:
     return _allow("logs", ["CreateLogStream", "PutLogEvents"], [log_group_arn])
 
 
-def _keys(resources: Resources, *, services: tuple[str, ...]) -> list[iam.PolicyStatement]:
-    statements = []
-    if resources.stream.encryption_key:
-        statements.append(_allow("kms", ["Decrypt"], [resources.stream.encryption_key.key_arn]))
-    if resources.encryption_key:
-        statements.append(_use_key(resources.encryption_key, services))
+def _keys(
+    stream: kinesis.IStream, stores: Iterable[kms.IKey | None], services: tuple[str, ...]
+) -> list[iam.PolicyStatement]:
+    keys = {key.node.path: key for key in stores if key}
+    statements = [_use_key(key, services) for key in keys.values()]
+    if stream.encryption_key:
+        statements.append(_allow("kms", ["Decrypt"], [stream.encryption_key.key_arn]))
     return statements
 
 

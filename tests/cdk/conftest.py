@@ -1,0 +1,69 @@
+"""Synthesized once per session, because every synth costs seconds: the variants of a fleet."""
+
+import json
+
+import pytest
+
+HANDLER = "def handle(batch):\n    pass\n"
+PACKED_HANDLER = "async def collect(batch):\n    pass\n"
+
+
+@pytest.fixture(scope="session")
+def handler_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("handler")
+    (folder / "handler.py").write_text(HANDLER, "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def packed_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packed")
+    (folder / "clicks.py").write_text(PACKED_HANDLER, "utf-8")
+    (folder / "requirements.txt").write_text("# one\norjson==3.13.0\n", "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def assembly(tmp_path_factory, handler_folder, packed_folder):
+    """The variants, each a stack of one app that cdk-nag judges: template and report by name."""
+    from aws_cdk import App
+
+    from shardfleet_cdk.synthesis import NO_BUNDLING, add_checks, project_context
+    from tests.cdk import variants
+
+    outdir = tmp_path_factory.mktemp("assembly")
+    app = App(outdir=str(outdir), context={**project_context(), **NO_BUNDLING})
+    variants.minimum(app, handler_folder)
+    variants.two_fleets(app, handler_folder)
+    variants.everything(app, packed_folder)
+    variants.existing_parts(app, handler_folder)
+    add_checks(app)
+    try:
+        app.synth()
+    except RuntimeError as error:
+        if "ValidationFailed" not in str(error):
+            raise
+    return outdir
+
+
+@pytest.fixture(scope="session")
+def template_of(assembly):
+    def read(stack):
+        return json.loads((assembly / f"{stack}.template.json").read_text("utf-8"))
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def minimum(template_of):
+    return template_of("Minimum")
+
+
+@pytest.fixture(scope="session")
+def everything(template_of):
+    return template_of("Everything")
+
+
+@pytest.fixture(scope="session")
+def existing_parts(template_of):
+    return template_of("ExistingParts")

@@ -1,0 +1,98 @@
+"""The variants of a fleet that the template tests look at; each makes one stack in an app."""
+
+from aws_cdk import Acknowledgment, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_dynamodb as ddb
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_kms as kms
+from aws_cdk import aws_logs as logs
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sqs as sqs
+
+from shardfleet_cdk import (
+    FleetTables,
+    HandlerCode,
+    ManagerOptions,
+    Operations,
+    ShardFleet,
+    WorkerOptions,
+)
+
+FOREIGN_STREAM = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
+
+
+def minimum(app, folder):
+    stack = Stack(app, "Minimum")
+    stream = kinesis.Stream(stack, "Clicks", encryption=kinesis.StreamEncryption.MANAGED)
+    ShardFleet(stack, "Fleet", stream=stream, handler=HandlerCode(folder=folder))
+
+
+def two_fleets(app, folder):
+    stack = Stack(app, "Two")
+    stream = kinesis.Stream(stack, "Clicks", encryption=kinesis.StreamEncryption.MANAGED)
+    for name in ("First", "Second"):
+        ShardFleet(stack, name, stream=stream, handler=HandlerCode(folder=folder))
+
+
+def everything(app, folder):
+    stack = Stack(app, "Everything")
+    key = kms.Key(stack, "Key", enable_key_rotation=True)
+    stream_key = kms.Key(stack, "StreamKey", enable_key_rotation=True)
+    stream = kinesis.Stream(
+        stack, "Clicks", encryption=kinesis.StreamEncryption.KMS, encryption_key=stream_key
+    )
+    costly = Acknowledgment(id="AwsSolutions-KDS3", reason="The test wants a customer key.")
+    Validations.of(stream).acknowledge(costly)
+    vpc = ec2.Vpc(stack, "Network", max_azs=2, nat_gateways=0)
+    vpc.add_flow_log("Flow")
+    fleet = ShardFleet(
+        stack,
+        "Fleet",
+        stream=stream,
+        handler=HandlerCode(folder=folder, function="clicks:collect", contract="native"),
+        config={"on_exhausted": "sqs", "max_attempts": 3, "leases_per_worker": 4},
+        name="clicks",
+        worker=WorkerOptions(
+            memory_mb=1024,
+            timeout_s=300,
+            environment={"TARGET": "here"},
+            vpc=vpc,
+            subnets=ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED),
+            reserved_concurrency=5,
+            loops_most=50,
+        ),
+        manager=ManagerOptions(memory_mb=512, timeout_s=90, reserved_concurrency=1),
+        operations=Operations(
+            removal_policy=RemovalPolicy.DESTROY,
+            encryption_key=key,
+            permissions_boundary=iam.ManagedPolicy.from_managed_policy_name(
+                stack, "Boundary", "boundary"
+            ),
+            log_retention=logs.RetentionDays.ONE_WEEK,
+            tracing=True,
+        ),
+    )
+    target = sqs.Queue(stack, "Target", enforce_ssl=True)
+    Validations.of(target).acknowledge(
+        Acknowledgment(id="AwsSolutions-SQS3", reason="The user's own."),
+        Acknowledgment(id="Serverless-SQSRedrivePolicy", reason="The user's own."),
+    )
+    fleet.grant_principal.add_to_principal_policy(
+        iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[target.queue_arn])
+    )
+
+
+def existing_parts(app, folder):
+    stack = Stack(app, "ExistingParts")
+    ShardFleet(
+        stack,
+        "Fleet",
+        stream=kinesis.Stream.from_stream_arn(stack, "Orders", FOREIGN_STREAM),
+        handler=HandlerCode(folder=folder),
+        config={"on_exhausted": "s3"},
+        tables=FleetTables(
+            lease_table=ddb.Table.from_table_name(stack, "Application", "kcl-application"),
+            failed_bucket=s3.Bucket.from_bucket_name(stack, "Failed", "given-up"),
+        ),
+    )
