@@ -25,7 +25,13 @@ from shardfleet.local.kinesis.service import KinesisService, Response
 
 _HEAD_BYTES: Final = 64 * 1024
 _BODY_BYTES: Final = 64 * 1024 * 1024
-_REASONS: Final = {200: "OK", 400: "Bad Request", 411: "Length Required", 500: "Internal Error"}
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    411: "Length Required",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+}
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
@@ -97,26 +103,30 @@ class Connection(asyncio.BufferedProtocol):
         end = self._head.find(_END_OF_HEAD, 0, self._received)
         if end < 0:
             if self._received >= _HEAD_BYTES:
-                self._refuse(f"The head of the request is longer than {_HEAD_BYTES} bytes.")
+                self._refuse(431, f"The head of a request may have {_HEAD_BYTES} bytes.")
             return False
         headers = _parsed(bytes(self._head[:end]))
         length = headers.get("content-length", "0" if "transfer-encoding" not in headers else "")
         if not length.isdigit() or int(length) > _BODY_BYTES:
-            self._refuse(f"Content-Length must be a number up to {_BODY_BYTES}; it is {length!r}.")
+            text = f"Content-Length must be a number up to {_BODY_BYTES}; it is {length!r}."
+            self._refuse(411, text)
             return False
         if headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         begun = end + len(_END_OF_HEAD)
+        if self._received - begun > int(length):
+            self._refuse(400, "One request at a time: the next may come after the answer.")
+            return False
         self._headers = headers
         self._body = bytearray(int(length))
-        extra = min(self._received - begun, len(self._body))
-        self._body[:extra] = self._head[begun : begun + extra]
+        extra = self._received - begun
+        self._body[:extra] = self._head[begun : self._received]
         self._received = extra
         return True
 
-    def _refuse(self, message: str) -> None:
+    def _refuse(self, status: int, message: str) -> None:
         if self._transport is not None:
-            self._transport.write(_head(411, {"Connection": "close"}, length=len(message)))
+            self._transport.write(_head(status, {"Connection": "close"}, length=len(message)))
             self._transport.write(message.encode())
             self._transport.close()
 
