@@ -164,10 +164,11 @@ def _missing(graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosi
     covered = set(leased)  # has a lease, or descends from a shard that has or gets one
     missing: _Missing = {}
     for shard_id in _unleased_lines(graph, leases):
-        parents = graph.parents(shard_id)
+        # A parent that has aged out of the listing still covers its children with its lease.
+        parents = graph.shards[shard_id].parent_shard_ids
         if any(p in covered or p in missing for p in parents):
             covered.add(shard_id)
-            for other in parents:
+            for other in graph.parents(shard_id):
                 if other not in covered and other not in missing:
                     missing[other] = (initial.checkpoint, CreateReason.OTHER_PARENT)
         elif initial.reads_history or graph.shards[shard_id].is_open:
