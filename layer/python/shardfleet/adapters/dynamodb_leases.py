@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from shardfleet.adapters.dynamodb_conditions import Placeholders, request_of
 from shardfleet.adapters.dynamodb_items import (
@@ -61,10 +61,7 @@ class ForeignItemsFound(Event):
     items: int
     entity_types: tuple[str, ...]
 
-    @property
-    def level(self) -> Level:
-        """Foreign items are legal (KCL 3.5 keeps its own there)."""
-        return Level.DEBUG
+    level: ClassVar[Level] = Level.DEBUG  # legal: KCL 3.5 keeps items of its own there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,12 @@ MEASURED: Mapping[str, Mapping[str, str]] = {
         "slots_wanted": "slots_wanted",
         "slots_running": "slots_running",
     },
+    "TurnEnded": {"held_leases": "worker_leases"},
+    "PageRead": {"size_bytes": "bytes", "millis_behind_latest": "millis_behind_latest"},
+    "BatchHandled": {"done": "records", "millis_behind_latest": "millis_behind_latest"},
 }
+# Counted below the level WARNING too: a read that was throttled, or found no answer.
+COUNTED = frozenset({"ReadDelayed"})
 
 
 class EmfEventSink:
@@ -118,7 +123,7 @@ class EmfEventSink:
                 self._metrics.add_metric(metric, _unit(metric), value)
                 if metric == "millis_behind_latest" and isinstance(event, LeaseEvent):
                     self._lags_ms[event.lease_key] = value
-        if event.level >= Level.WARNING:
+        if event.level >= Level.WARNING or name in COUNTED:
             self._metrics.add_metric(_BOUNDARY.sub("_", name).lower(), MetricUnit.Count, 1)
 
     def _is_due(self) -> bool:

@@ -1,0 +1,90 @@
+"""A service that misbehaves: it answers, refuses, hangs or hangs up as the test says."""
+
+import http.client
+import json
+import socketserver
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from urllib.parse import urlsplit
+
+HANG = "hang"  # take the request, never answer
+HANG_UP = "hang up"  # take the request, close the connection
+LOSE_REPLY = "lose the reply"  # carry the request out behind it, then close the connection
+
+
+def error(code, status=400, **members):
+    """Return an answer in the form of the JSON protocols of AWS."""
+    return status, {"__type": f"com.amazonaws.x#{code}", "message": f"{code} it is", **members}
+
+
+class Service:
+    """
+    What the next requests get.
+
+    `answers` are taken one by one, the last one again and again: `(status, body)`, or one of the
+    words above. `requests` are the operations seen.
+    """
+
+    def __init__(self, *answers, behind=None):
+        self.answers = list(answers)
+        self.behind = behind
+        self.requests = []
+        self.released = threading.Event()
+
+    def next_answer(self):
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def _handler(service):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            service.requests.append(self.headers["X-Amz-Target"].rpartition(".")[2])
+            answer = service.next_answer()
+            if answer == HANG:
+                service.released.wait()
+            if answer == LOSE_REPLY:
+                self._carry_out(body)
+            if isinstance(answer, str):
+                self.close_connection = True
+                return
+            status, members = answer
+            payload = json.dumps(members).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/x-amz-json-1.0")
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+
+        def _carry_out(self, body):
+            connection = http.client.HTTPConnection(urlsplit(service.behind).netloc)
+            connection.request("POST", "/", body, dict(self.headers))
+            assert connection.getresponse().status == http.HTTPStatus.OK
+            connection.close()
+
+        def log_message(self, *_):
+            pass
+
+    return Handler
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+@contextmanager
+def serving(service):
+    """Serve on a free port of the loopback interface; yields the endpoint."""
+    with _Server(("127.0.0.1", 0), _handler(service)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            service.released.set()
+            server.shutdown()
+            thread.join()

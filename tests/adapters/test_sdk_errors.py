@@ -1,0 +1,171 @@
+"""Refused, never sent, or nobody knows: what each failure of a request becomes (hazard H1)."""
+
+import asyncio
+import socket
+from contextlib import contextmanager
+
+import pytest
+
+from shardfleet.adapters.aws_clients import WRITE_TIMEOUT_S, AwsClients
+from shardfleet.adapters.sdk_errors import THROTTLING_CODES
+from shardfleet.domain import lease_changes
+from shardfleet.domain.leases import Applied, Lease
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.errors import (
+    ConfigurationError,
+    OutcomeUnknown,
+    ShardfleetError,
+    Throttled,
+)
+from tests.adapters.conftest import LIMITS, Tables
+from tests.adapters.loopback import HANG, HANG_UP, LOSE_REPLY, Service, error, serving
+
+run = asyncio.run
+LEASE = Lease(lease_key="shardId-000000000000", checkpoint=ExtendedSequenceNumber("100"))
+RENEWAL = lease_changes.renew(LEASE)
+
+
+@pytest.fixture
+def tables_at(monkeypatch):
+    """Both tables behind one misbehaving service."""
+
+    @contextmanager
+    def at(*answers):
+        service = Service(*answers)
+        with serving(service) as endpoint:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+            tables = Tables(AwsClients(LIMITS), lease_table="leases", state_table="state")
+            yield tables, service
+
+    return at
+
+
+# Every write there is, as (how it is called, the operation on the wire).
+WRITES = {
+    "a renewal": (lambda t: t.leases.apply(RENEWAL), "UpdateItem"),
+    "a creation": (lambda t: t.leases.apply(lease_changes.create(LEASE)), "PutItem"),
+    "a deletion": (lambda t: t.leases.apply(lease_changes.delete(LEASE)), "DeleteItem"),
+    "a document": (lambda t: t.state.write("slot", "s1", {}, expected_version=1), "UpdateItem"),
+    "an increment": (lambda t: t.state.increment("prompt", "manager"), "UpdateItem"),
+    "a document's deletion": (
+        lambda t: t.state.delete("slot", "s1", expected_version=1),
+        "DeleteItem",
+    ),
+}
+READS = {
+    "a lease": lambda t: t.leases.get("shardId-000000000000"),
+    "all leases": lambda t: t.leases.scan(),
+    "the index": lambda t: t.leases.keys_owned_by("me"),
+    "a document": lambda t: t.state.read("slot", "s1"),
+    "all documents": lambda t: t.state.list("slot"),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize(
+    "answer",
+    [HANG_UP, error("InternalServerError", 500), error("ServiceUnavailable", 503), (500, {})],
+    ids=["hang up", "500", "503", "500 without a code"],
+)
+def test_a_write_without_a_clear_answer_is_unknown_and_was_sent_once(tables_at, what, answer):
+    call, operation = WRITES[what]
+    with tables_at(answer) as (tables, service):
+        with pytest.raises(OutcomeUnknown):
+            run(call(tables))
+        assert service.requests == [operation]
+
+
+def test_a_write_that_is_never_answered_is_given_up_within_two_seconds_as_unknown(tables_at):
+    assert WRITE_TIMEOUT_S <= 2.0  # hazard H1
+    with tables_at(HANG) as (tables, service):
+        with pytest.raises(OutcomeUnknown, match="shardId-000000000000"):
+            run(tables.leases.apply(RENEWAL))
+        assert service.requests == ["UpdateItem"]
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_a_write_that_was_never_sent_is_not_applied(monkeypatch, what):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    tables = Tables(AwsClients(LIMITS), lease_table="leases", state_table="state")
+    with pytest.raises(Throttled, match="could not connect"):
+        run(WRITES[what][0](tables))
+
+
+@pytest.mark.parametrize("code", sorted(THROTTLING_CODES))
+def test_a_throttled_write_is_not_applied_and_was_sent_once(tables_at, code):
+    with tables_at(error(code)) as (tables, service):
+        with pytest.raises(Throttled, match=code):
+            run(tables.leases.apply(RENEWAL))
+        assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize("what", READS)
+@pytest.mark.parametrize(
+    "answer",
+    [HANG_UP, error("InternalServerError", 500), error("ThrottlingException")],
+    ids=["hang up", "500", "throttled"],
+)
+def test_a_read_without_an_answer_is_repeated_and_then_put_off(tables_at, what, answer):
+    with tables_at(answer) as (tables, service):
+        with pytest.raises(Throttled):
+            run(READS[what](tables))
+        assert len(service.requests) == 3
+
+
+def test_a_read_that_is_answered_at_the_second_attempt_is_answered(tables_at):
+    with tables_at(HANG_UP, (200, {})) as (tables, _):
+        assert run(tables.leases.get("shardId-000000000000")) is None
+
+
+@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize("code", ["AccessDeniedException", "KMSAccessDeniedException"])
+def test_a_missing_right_says_so(tables_at, what, code):
+    with tables_at(error(code)) as (tables, _), pytest.raises(ConfigurationError, match="role"):
+        run(WRITES[what][0](tables))
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_missing_table_is_named(tables_at, what):
+    answer = error("ResourceNotFoundException")
+    with tables_at(answer) as (tables, _), pytest.raises(ConfigurationError, match=r"leases|state"):
+        run(READS[what](tables))
+
+
+def test_an_error_that_nobody_foresaw_names_what_was_tried(tables_at):
+    words = r"renew.*shardId-0.*leases.*StrangeException"
+    answer = error("StrangeException")
+    with tables_at(answer) as (tables, _), pytest.raises(ShardfleetError, match=words):
+        run(tables.leases.apply(RENEWAL))
+
+
+def test_a_refusal_for_which_no_condition_is_false_is_an_error_and_no_lost_lease(tables_at):
+    """Two readings of one condition would drop leases: better to fail loudly."""
+    item = {
+        "leaseKey": {"S": LEASE.lease_key},
+        "leaseCounter": {"N": "0"},
+        "checkpoint": {"S": "100"},
+    }
+    refusal = error("ConditionalCheckFailedException", Item=item)
+    words = "every condition holds"
+    with tables_at(refusal) as (tables, _), pytest.raises(ShardfleetError, match=words):
+        run(tables.leases.apply(RENEWAL))
+
+
+@pytest.mark.processes
+def test_a_write_whose_reply_is_lost_is_unknown_and_is_in_the_table(embedded_tables, monkeypatch):
+    """protocol.md §8 rows 10 and 11: memory must not say what the table may not say."""
+    run(embedded_tables.leases.apply(lease_changes.create(LEASE)))
+    behind = embedded_tables.clients.table_writes.meta.endpoint_url
+    service = Service(LOSE_REPLY, behind=behind)
+    with serving(service) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        clients = AwsClients(LIMITS)
+        tables = Tables(clients, embedded_tables.lease_table, embedded_tables.state_table)
+        with pytest.raises(OutcomeUnknown):
+            run(tables.leases.apply(RENEWAL))
+        assert service.requests == ["UpdateItem"]
+    assert run(embedded_tables.leases.get(LEASE.lease_key)).lease_counter == 1
+    seen = run(embedded_tables.leases.get(LEASE.lease_key))
+    assert isinstance(run(embedded_tables.leases.apply(lease_changes.renew(seen))), Applied)

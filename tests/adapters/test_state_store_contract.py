@@ -1,0 +1,119 @@
+"""One contract for every state store: memory, DynamoDB on moto, DynamoDB on the embedded AWS."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardfleet.engine.ports import Conflict, Document, Written
+from shardfleet.errors import ProtocolError
+from shardfleet.testing.memory import MemoryStateStore
+
+run = asyncio.run
+MARKED = pytest.param("embedded", marks=pytest.mark.processes)
+
+
+@pytest.fixture(params=["memory", "moto", MARKED])
+def store(request):
+    if request.param == "memory":
+        return MemoryStateStore()
+    return request.getfixturevalue(f"{request.param}_tables").state
+
+
+def write(store, name, body, *, expected):
+    return run(store.write("slot", name, body, expected_version=expected))
+
+
+def test_a_document_is_written_once_when_it_must_not_exist(store):
+    first = Document("slot", "s1", 1, {"a": 1})
+    assert write(store, "s1", {"a": 1}, expected=None) == Written(first)
+    assert write(store, "s1", {"a": 2}, expected=None) == Conflict(first)
+    assert run(store.read("slot", "s1")) == first
+
+
+def test_a_write_replaces_the_body_and_raises_the_version_by_one(store):
+    write(store, "s1", {"a": 1, "gone": True}, expected=None)
+    assert write(store, "s1", {"b": 2}, expected=1) == Written(Document("slot", "s1", 2, {"b": 2}))
+
+
+@pytest.mark.parametrize("expected", [1, 3, 7])
+def test_a_write_from_any_other_version_is_a_conflict_that_shows_the_document(store, expected):
+    write(store, "s1", {"a": 1}, expected=None)
+    write(store, "s1", {"a": 2}, expected=1)
+    current = Document("slot", "s1", 2, {"a": 2})
+    assert write(store, "s1", {"a": 3}, expected=expected) == Conflict(current)
+    assert run(store.read("slot", "s1")) == current
+
+
+def test_a_write_to_a_document_that_is_gone_is_a_conflict_with_nothing(store):
+    assert write(store, "s1", {"a": 1}, expected=1) == Conflict(None)
+    assert run(store.read("slot", "s1")) is None
+
+
+def test_documents_of_a_kind_are_listed_in_order_of_their_ids_and_no_others(store):
+    for name in ("s0010", "s0002", "s0001"):
+        write(store, name, {"n": name}, expected=None)
+    run(store.write("pin", "s0000", {}, expected_version=None))
+    assert [d.id for d in run(store.list("slot"))] == ["s0001", "s0002", "s0010"]
+    assert list(run(store.list("nothing"))) == []
+
+
+def test_a_document_is_deleted_only_at_the_expected_version(store):
+    write(store, "s1", {}, expected=None)
+    write(store, "s1", {}, expected=1)
+    assert run(store.delete("slot", "s1", expected_version=1)) is False
+    assert run(store.delete("slot", "s1", expected_version=2)) is True
+    assert run(store.delete("slot", "s1", expected_version=2)) is False
+    assert run(store.read("slot", "s1")) is None
+
+
+def test_a_counter_begins_at_one_and_rises_by_one(store):
+    assert [run(store.increment("prompt", "manager")) for _ in range(3)] == [1, 2, 3]
+    assert run(store.read("prompt", "manager")) == Document("prompt", "manager", 3, {"count": 3})
+
+
+def test_increments_at_once_all_count_and_none_sees_the_number_of_another(store):
+    async def race():
+        return await asyncio.gather(*(store.increment("prompt", "manager") for _ in range(20)))
+
+    assert sorted(run(race())) == list(range(1, 21))
+
+
+def test_of_many_writers_at_once_exactly_one_wins(store):
+    async def race():
+        writes = [
+            store.write("lock", "manager", {"holder": n}, expected_version=None) for n in range(16)
+        ]
+        return await asyncio.gather(*writes)
+
+    answers = run(race())
+    (winner,) = [answer for answer in answers if isinstance(answer, Written)]
+    assert [a.current for a in answers if isinstance(a, Conflict)] == [winner.document] * 15
+
+
+scalars = st.none() | st.booleans() | st.integers(-(10**38) + 1, 10**38 - 1) | st.text()
+names = st.text(min_size=1)
+bodies = st.dictionaries(
+    names,
+    st.recursive(
+        scalars, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=8
+    ),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=bodies)
+def test_a_body_comes_back_as_it_was(store, body):
+    current = run(store.read("slot", "s1"))
+    version = current.version if current else None
+    written = write(store, "s1", body, expected=version)
+    assert written == Written(Document("slot", "s1", (version or 0) + 1, body))
+    assert run(store.read("slot", "s1")).body == body
+
+
+@pytest.mark.parametrize("value", [1.5, b"bytes", {1, 2}, 10**38])
+def test_what_no_document_can_hold_is_refused_by_its_path(tables, value):
+    with pytest.raises(ProtocolError, match=r"document slot/s1\.a\[0\]\.b: "):
+        write(tables.state, "s1", {"a": [{"b": value}]}, expected=None)
+    assert run(tables.state.read("slot", "s1")) is None

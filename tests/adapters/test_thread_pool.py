@@ -1,0 +1,120 @@
+"""Threads that can be joined: hazards H10 and H17."""
+
+import asyncio
+import threading
+
+import pytest
+
+from shardfleet.adapters.thread_pool import ThreadPool
+
+LONG_MS = 60_000  # generous: reached only when something is broken
+
+
+class Gate:
+    """A blocking call that a test holds up and lets go."""
+
+    def __init__(self):
+        self.begun = threading.Event()
+        self.open = threading.Event()
+        self.passed = threading.Event()
+
+    def pass_through(self):
+        self.begun.set()
+        assert self.open.wait(LONG_MS / 1000)
+        self.passed.set()
+        return "through"
+
+    async def has_begun(self):
+        assert await asyncio.to_thread(self.begun.wait, LONG_MS / 1000)
+
+
+def test_a_call_returns_its_result_and_raises_its_exception():
+    async def main():
+        pool = ThreadPool("x", threads=1)
+        assert await pool.run(lambda: 7) == 7
+        with pytest.raises(ZeroDivisionError):
+            await pool.run(lambda: 1 // 0)
+        assert await pool.close(within_ms=LONG_MS)
+
+    asyncio.run(main())
+
+
+def test_close_waits_for_a_call_whose_awaiting_task_was_cancelled():
+    async def main():
+        pool, gate = ThreadPool("x", threads=1), Gate()
+        task = asyncio.create_task(pool.run(gate.pass_through))
+        await gate.has_begun()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert pool.running == 1  # cancelled, and still running
+        closing = asyncio.create_task(pool.close(within_ms=LONG_MS))
+        await asyncio.sleep(0)
+        assert not closing.done()
+        gate.open.set()
+        assert await closing
+        assert gate.passed.is_set()
+        assert pool.running == 0
+
+    asyncio.run(main())
+
+
+def test_close_says_so_when_a_call_outlives_it():
+    async def main():
+        pool, gate = ThreadPool("x", threads=1), Gate()
+        task = asyncio.create_task(pool.run(gate.pass_through))
+        await gate.has_begun()
+        assert not await pool.close(within_ms=10)
+        gate.open.set()
+        assert await task == "through"
+
+    asyncio.run(main())
+
+
+def test_no_thread_is_left_after_close():
+    async def main():
+        pool = ThreadPool("left-over", threads=4)
+        await asyncio.gather(*(pool.run(lambda: None) for _ in range(20)))
+        assert await pool.close(within_ms=LONG_MS)
+
+    asyncio.run(main())
+    assert not [t for t in threading.enumerate() if "left-over" in t.name]
+
+
+def test_a_closed_pool_takes_no_call_and_drops_those_not_begun():
+    async def main():
+        pool, gate = ThreadPool("x", threads=1), Gate()
+        begun = asyncio.create_task(pool.run(gate.pass_through))
+        await gate.has_begun()
+        never = []
+        waiting = asyncio.create_task(pool.run(lambda: never.append(1)))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(pool.close(within_ms=LONG_MS))
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert await closing
+        assert await begun == "through"
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert never == []
+        with pytest.raises(RuntimeError):
+            await pool.run(lambda: None)
+
+    asyncio.run(main())
+
+
+def test_calls_that_hang_in_one_pool_do_not_delay_those_of_another():
+    """Hung GetRecords calls must not hold up a renewal (hazard H17)."""
+
+    async def main():
+        reads, writes = ThreadPool("reads", threads=2), ThreadPool("writes", threads=1)
+        gate = Gate()
+        hung = [asyncio.create_task(reads.run(gate.pass_through)) for _ in range(8)]
+        await gate.has_begun()
+        assert await asyncio.wait_for(writes.run(lambda: "renewed"), LONG_MS / 1000) == "renewed"
+        gate.open.set()
+        assert await asyncio.gather(*hung) == ["through"] * 8
+        assert await reads.close(within_ms=LONG_MS)
+        assert await writes.close(within_ms=LONG_MS)
+
+    asyncio.run(main())
