@@ -166,6 +166,12 @@ def test_a_module_that_cannot_be_imported_is_named(make_function):
     assert "no_such_module" in payload["errorMessage"]
 
 
+def test_a_handler_that_is_not_there_is_named(make_function):
+    payload, _ = make_function("def other(event, context): pass").invoke()
+    assert payload["errorType"] == "Runtime.HandlerNotFound"
+    assert payload["errorMessage"] == "Handler 'handler' missing on module 'index'"
+
+
 def test_turns_at_the_same_time_have_processes_of_their_own(make_function):
     function = make_function(SLOW)
     pids = []

@@ -28,6 +28,10 @@ PR_SET_PDEATHSIG = 1
 Handler = Callable[[Any, Any], Any]
 
 
+class HandlerNotFound(Exception):  # The name is Lambda's.
+    """The module was imported and has no function of the handler's name."""
+
+
 def main() -> None:
     """Load the handler, say so, then serve invocations until standard input ends."""
     _die_with_the_server()
@@ -97,10 +101,11 @@ def _log_like_lambda() -> list[str]:
 def _load_handler(name: str) -> Handler:
     """Import `package/module.function` (Lambda takes slashes or dots)."""
     module_name, _, function_name = name.replace("/", ".").rpartition(".")
-    handler = getattr(importlib.import_module(module_name), function_name)
-    if not callable(handler):
-        raise TypeError(f"Handler '{name}' is not callable")
-    return handler  # type: ignore[no-any-return]
+    module = importlib.import_module(module_name)
+    handler: Handler | None = getattr(module, function_name, None)
+    if handler is None:
+        raise HandlerNotFound(f"Handler '{function_name}' missing on module '{module_name}'")
+    return handler
 
 
 def _invoke(handler: Handler, invocation: dict[str, Any]) -> dict[str, Any]:
@@ -153,13 +158,12 @@ def _error_payload(error: BaseException, request_id: str = "") -> dict[str, Any]
 def _init_error_payload(error: BaseException) -> dict[str, Any]:
     """Describe what ended the import of the handler, with Lambda's two names for the usual ends."""
     payload = _error_payload(error)
-    module, _, function = os.environ["_HANDLER"].rpartition(".")
+    module = os.environ["_HANDLER"].rpartition(".")[0]
     if isinstance(error, ImportError):
         payload["errorType"] = "Runtime.ImportModuleError"
         payload["errorMessage"] = f"Unable to import module '{module}': {error}"
-    elif isinstance(error, AttributeError):
+    elif isinstance(error, HandlerNotFound):
         payload["errorType"] = "Runtime.HandlerNotFound"
-        payload["errorMessage"] = f"Handler '{function}' missing on module '{module}'"
     return payload
 
 
