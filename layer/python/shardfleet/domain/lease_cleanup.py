@@ -33,7 +33,8 @@ class CleanupPlan:
         delete: leases to delete.
         kept: lease key and reason, for every finished lease that stays and every unfinished one
             whose shard is no longer listed.
-        learn_children: kept leases that lack child ids, with the ids from the listing.
+        learn_children: kept leases that lack child ids, with the ids from the listing and from
+            leases that name it as their parent.
 
     """
 
@@ -60,15 +61,15 @@ def plan_lease_cleanup(shards: Sequence[Shard], leases: Sequence[Lease]) -> Clea
             if table.graph.shards and key not in table.graph.shards:
                 kept.append((key, "unfinished, though its shard is no longer listed"))
             continue
-        listed_children = table.complete_children(lease)
-        children = lease.child_shard_ids or listed_children
+        found = table.complete_children(lease)
+        children = lease.child_shard_ids or found
         obstacle = table.obstacle(lease, children)
         if obstacle is None:
             delete.append(LeaseToDelete(lease, _why(children)))
             continue
         kept.append((key, obstacle))
-        if listed_children and not lease.child_shard_ids:
-            learn.append((lease, listed_children))
+        if found and not lease.child_shard_ids:
+            learn.append((lease, found))
     return CleanupPlan(tuple(delete), tuple(kept), tuple(learn))
 
 
@@ -100,14 +101,24 @@ class _Table:
         return None
 
     def complete_children(self, lease: Lease) -> tuple[str, ...]:
-        """Return the listed children if they cover the parent's hash range, else nothing (C3)."""
-        children = self.graph.children(lease.lease_key)
+        """
+        Return the children by listing and leases, if they cover the parent's hash range (C3).
+
+        Nothing is returned when a range is unknown: a child that is not counted would be lost.
+        """
+        ranges = {
+            other.lease_key: other.hash_key_range
+            for other in self.leases.values()
+            if lease.lease_key in other.parent_shard_ids
+        }
+        for child in self.graph.children(lease.lease_key):
+            ranges[child] = self.graph.shards[child].hash_key_range
         listed = self.graph.shards.get(lease.lease_key)
         whole = lease.hash_key_range or (listed.hash_key_range if listed else None)
-        ranges = [self.graph.shards[child].hash_key_range for child in children]
-        if whole is not None and hash_range_holes(ranges, whole):
+        known = [covered for covered in ranges.values() if covered is not None]
+        if whole is None or hash_range_holes(known, whole):
             return ()
-        return children
+        return tuple(sorted(ranges))
 
     def _aged_out(self, lease: Lease) -> bool:
         """Tell whether a complete listing shows neither the shard nor a child of it (C5)."""
