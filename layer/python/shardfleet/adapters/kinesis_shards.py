@@ -40,10 +40,8 @@ def list_shards(
     """
     codes = {"ResourceNotFoundException": StreamGone}
     call = SdkCall(f"ListShards of {stream_arn}", codes=codes)
-    fetch = partial(call.run, client.list_shards, StreamARN=stream_arn)
-    first: dict[str, Any] = {"MaxResults": SHARDS_PER_PAGE}
-    if shard_filter is not None:
-        first |= {"ShardFilter": shard_filter}
+    fetch = partial(call.run, client.list_shards, StreamARN=stream_arn, MaxResults=SHARDS_PER_PAGE)
+    first = {} if shard_filter is None else {"ShardFilter": shard_filter}
 
     def page(**more: Any) -> Mapping[str, Any]:
         return fetch(**(more or first))

@@ -1,0 +1,103 @@
+"""The project's Kinesis engine as a server of its own, and one stream in it with its adapters."""
+
+import asyncio
+import http.client
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from shardfleet.adapters.aws_clients import AwsClients
+from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+from shardfleet.adapters.kinesis_writer import KinesisWriter
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.engine.ports import IteratorKind, IteratorStart
+from tests.adapters.conftest import LIMITS
+
+run = asyncio.run
+REGION = "us-east-1"
+HORIZON = IteratorStart(IteratorKind.TRIM_HORIZON)
+
+
+@contextmanager
+def kinesis_server():
+    """Start it without quotas (pacing is the engine's business); yields its endpoint."""
+    command = [sys.executable, "-m", "shardfleet.local.kinesis", "--no-quotas"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield json.loads(process.stdout.readline())["endpoint"]
+        finally:
+            process.terminate()
+
+
+class Stream:
+    """A stream, its reader and writer; `sent` are the requests: (operation, parameters)."""
+
+    def __init__(self, endpoint, name):
+        self.endpoint = endpoint
+        self.name = name
+        self.clients = AwsClients(LIMITS, stream_region=REGION)
+        self.sent = []
+        for client in (self.clients.stream_records, self.clients.stream_control):
+            client.meta.events.register("provide-client-params.kinesis.*", self._note)
+        self.admin = self.clients.stream_control
+        self.pool = ThreadPool("streams", threads=8)
+        self.at(f"arn:aws:kinesis:{REGION}:000000000000:stream/{name}")
+
+    def at(self, arn):
+        self.arn = arn
+        adapters = {
+            "records": self.clients.stream_records,
+            "control": self.clients.stream_control,
+            "pool": self.pool,
+        }
+        self.reader = KinesisPollingReader(arn, **adapters)
+        self.writer = KinesisWriter(arn, **adapters)
+        return self
+
+    def _note(self, params, model, **_):
+        self.sent.append((model.name, dict(params)))
+
+    def create(self, shards):
+        self.admin.create_stream(StreamName=self.name, ShardCount=shards)
+        self.sent.clear()
+        return self
+
+    def put(self, *entries):
+        return run(self.writer.put_records(entries))
+
+    def shards(self):
+        return run(self.reader.list_shards())
+
+    def iterator(self, shard_id, start=HORIZON):
+        return run(self.reader.shard_iterator(shard_id, start))
+
+    def page(self, iterator, shard_id, limit=100):
+        return run(self.reader.get_records(iterator, shard_id=shard_id, limit=limit))
+
+    def read(self, shard_id, start=HORIZON, limit=100):
+        """Return the pages up to the end of the shard, or to the first empty one."""
+        found, iterator = [], self.iterator(shard_id, start)
+        while iterator:
+            found.append(self.page(iterator, shard_id, limit))
+            iterator = found[-1].next_iterator if found[-1].records else None
+        return found
+
+    def inject(self, kind, **fault):
+        body = {"Kind": kind, "StreamName": self.name, **fault}
+        self._administer({"Action": "Inject", "Fault": body})
+
+    def trim(self, shard_id):
+        self._administer({"Action": "Trim", "StreamName": self.name, "ShardId": shard_id})
+
+    def _administer(self, body):
+        connection = http.client.HTTPConnection(urlsplit(self.endpoint).netloc)
+        target = {
+            "X-Amz-Target": "ShardfleetLocal.Faults",
+            "Content-Type": "application/x-amz-json-1.1",
+        }
+        connection.request("POST", "/", json.dumps(body), target)
+        response = connection.getresponse()
+        assert response.status == http.HTTPStatus.OK, response.read()
+        connection.close()

@@ -1,0 +1,294 @@
+"""Reader and writer of a stream, against the project's own Kinesis engine."""
+
+import time
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardfleet.adapters import kinesis_shards
+from shardfleet.adapters.aws_clients import AwsClients, region_of
+from shardfleet.adapters.kinesis_polling import _instant, _ms
+from shardfleet.domain.leases import HashKeyRange
+from shardfleet.engine.ports import IteratorKind, IteratorStart, ListingFilter, PutEntry
+from shardfleet.errors import (
+    ConfigurationError,
+    InvalidRecord,
+    IteratorExpired,
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardGone,
+    StreamGone,
+    Throttled,
+)
+from tests.adapters.conftest import LIMITS
+from tests.adapters.kinesis_server import REGION, Stream, kinesis_server, run
+from tests.adapters.loopback import HANG_UP, Service, error, serving
+
+pytestmark = pytest.mark.processes
+SHARD_0, SHARD_1, SHARD_2 = (f"shardId-{n:012d}" for n in range(3))
+HALF = 2**127
+LOW, HIGH = str(1), str(HALF + 1)  # hash keys of the lower and the upper half
+
+
+def entry(data, hash_key=LOW, key="key"):
+    return PutEntry(data=data, partition_key=key, explicit_hash_key=hash_key)
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with kinesis_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def stream(endpoint, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    return Stream(endpoint, f"orders-{uuid.uuid4().hex[:8]}").create(2)
+
+
+@pytest.fixture
+def absent(endpoint, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    return Stream(endpoint, "no-such-stream")
+
+
+def test_records_are_read_as_they_were_written_in_order(stream):
+    before_ms = time.time_ns() // 1_000_000
+    outcomes = stream.put(*(entry(b"\x00\xff%d" % n, key=f"k{n}") for n in range(5)))
+    after_ms = time.time_ns() // 1_000_000
+    records = [record for page in stream.read(SHARD_0, limit=2) for record in page.records]
+    assert [(r.data, r.partition_key) for r in records] == [
+        (b"\x00\xff%d" % n, f"k{n}") for n in range(5)
+    ]
+    assert [r.sequence_number for r in records] == [o.sequence_number for o in outcomes]
+    assert all(before_ms <= r.approximate_arrival_ms <= after_ms for r in records)
+
+
+def test_each_entry_of_a_put_has_its_outcome_in_order(stream):
+    outcomes = stream.put(entry(b"a", LOW), entry(b"b", HIGH), entry(b"c", LOW))
+    assert [o.shard_id for o in outcomes] == [SHARD_0, SHARD_1, SHARD_0]
+    assert all(o.error_code is None and o.sequence_number for o in outcomes)
+
+
+def test_a_throttled_entry_has_its_error_code_and_the_others_are_written(stream):
+    stream.inject("ThrottleWrites", ShardId=SHARD_0, DurationMs=600_000)
+    low, high = stream.put(entry(b"a", LOW), entry(b"b", HIGH))
+    assert (low.error_code, low.sequence_number) == ("ProvisionedThroughputExceededException", None)
+    assert high.shard_id == SHARD_1
+
+
+def test_reading_follows_the_limit_and_ends_with_the_lag_at_zero(stream):
+    stream.put(*(entry(b"%d" % n) for n in range(5)))
+    pages = stream.read(SHARD_0, limit=2)
+    assert [len(page.records) for page in pages] == [2, 2, 1, 0]
+    assert pages[-1].millis_behind_latest == 0
+    assert pages[-1].next_iterator
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (IteratorKind.AT_SEQUENCE_NUMBER, [b"1", b"2"]),
+        (IteratorKind.AFTER_SEQUENCE_NUMBER, [b"2"]),
+    ],
+)
+def test_an_iterator_begins_at_or_after_a_record(stream, kind, expected):
+    outcomes = stream.put(*(entry(b"%d" % n) for n in range(3)))
+    start = IteratorStart(kind, sequence_number=outcomes[1].sequence_number)
+    assert [r.data for page in stream.read(SHARD_0, start) for r in page.records] == expected
+
+
+def test_an_iterator_begins_at_an_instant_to_the_millisecond(stream):
+    stream.put(entry(b"early"))
+    time.sleep(0.005)  # Two arrival times are wanted; no matter how far apart.
+    stream.put(entry(b"late"))
+    (late,) = (r for page in stream.read(SHARD_0) for r in page.records if r.data == b"late")
+    start = IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=late.approximate_arrival_ms)
+    assert [r.data for page in stream.read(SHARD_0, start) for r in page.records] == [b"late"]
+
+
+def test_shards_are_listed_with_ranges_and_numbers(stream):
+    low, high = stream.shards()
+    assert (low.shard_id, high.shard_id) == (SHARD_0, SHARD_1)
+    assert low.hash_key_range == HashKeyRange(0, HALF - 1)
+    assert high.hash_key_range == HashKeyRange(HALF, 2**128 - 1)
+    assert low.is_open
+    assert low.starting_sequence_number.isdigit()
+    assert low.parent_shard_ids == ()
+
+
+def test_a_merge_is_listed_with_both_parents_and_ends_their_reading_with_the_child(stream):
+    stream.put(entry(b"last", LOW))
+    stream.admin.merge_shards(
+        StreamName=stream.name, ShardToMerge=SHARD_0, AdjacentShardToMerge=SHARD_1
+    )
+    child = next(s for s in stream.shards() if s.shard_id == SHARD_2)
+    assert child.parent_shard_ids == (SHARD_0, SHARD_1)
+    assert not stream.shards()[0].is_open
+    last = stream.read(SHARD_0)[-1]
+    assert last.next_iterator is None
+    (named,) = last.child_shards
+    assert named.shard_id == SHARD_2
+    assert named.parent_shard_ids == (SHARD_0, SHARD_1)
+    assert named.hash_key_range == HashKeyRange(0, 2**128 - 1)
+
+
+def test_listing_filters_are_those_of_the_service(stream):
+    stream.admin.merge_shards(
+        StreamName=stream.name, ShardToMerge=SHARD_0, AdjacentShardToMerge=SHARD_1
+    )
+    created_ms = run(stream.reader.incarnation()).created_ms
+    listed = {
+        listing: [s.shard_id for s in run(stream.reader.list_shards(listing, instant_ms=at))]
+        for listing, at in (
+            (ListingFilter.NONE, None),
+            (ListingFilter.AT_LATEST, None),
+            (ListingFilter.AT_TRIM_HORIZON, None),
+            (ListingFilter.AT_TIMESTAMP, created_ms),
+        )
+    }
+    assert listed == {
+        ListingFilter.NONE: [SHARD_0, SHARD_1, SHARD_2],
+        ListingFilter.AT_LATEST: [SHARD_2],
+        ListingFilter.AT_TRIM_HORIZON: [SHARD_0, SHARD_1],
+        ListingFilter.AT_TIMESTAMP: [SHARD_0, SHARD_1],
+    }
+
+
+@pytest.mark.parametrize("listing", [ListingFilter.NONE, ListingFilter.AT_LATEST])
+def test_a_listing_reads_all_pages(endpoint, monkeypatch, listing):
+    """protocol.md §8 row 8: leases were missing when only the first page was read."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setattr(kinesis_shards, "SHARDS_PER_PAGE", 2)
+    stream = Stream(endpoint, f"many-{uuid.uuid4().hex[:8]}").create(7)
+    shards = run(stream.reader.list_shards(listing))
+    assert [s.shard_id for s in shards] == [f"shardId-{n:012d}" for n in range(7)]
+    assert [name for name, _ in stream.sent] == ["ListShards"] * 4
+
+
+def test_every_request_names_the_stream_by_its_arn(stream):
+    """A stream of another account is reached by its ARN alone."""
+    stream.put(entry(b"a"))
+    stream.read(SHARD_0)
+    run(stream.reader.incarnation())
+    run(stream.reader.list_shards(ListingFilter.AT_LATEST))
+    run(stream.writer.list_shards())
+    assert {name for name, _ in stream.sent} == {
+        "PutRecords",
+        "GetShardIterator",
+        "GetRecords",
+        "DescribeStreamSummary",
+        "ListShards",
+    }
+    assert {parameters.get("StreamARN") for _, parameters in stream.sent} == {stream.arn}
+    assert not [name for name, parameters in stream.sent if "StreamName" in parameters]
+
+
+def test_the_incarnation_is_the_arn_and_the_time_of_creation(stream):
+    incarnation = run(stream.reader.incarnation())
+    assert incarnation.stream_arn == stream.arn
+    stream.admin.delete_stream(StreamName=stream.name)
+    time.sleep(0.005)  # Two creation times are wanted; no matter how far apart.
+    stream.create(1)
+    assert run(stream.reader.incarnation()).created_ms > incarnation.created_ms
+
+
+# --- what goes wrong
+
+
+def test_an_expired_iterator_says_so(stream):
+    stream.inject("ExpiredIterators", Count=1)
+    with pytest.raises(IteratorExpired, match=SHARD_0):
+        stream.read(SHARD_0)
+    assert stream.read(SHARD_0)
+
+
+def test_an_iterator_that_the_service_refuses_counts_as_expired(stream):
+    with pytest.raises(IteratorExpired):
+        stream.page("AAAA", SHARD_0)
+
+
+def test_a_throttled_read_is_not_repeated_by_the_sdk(stream):
+    """Each repeat would count against the shard's 5 calls/s (protocol.md §8 row 8a)."""
+    iterator = stream.iterator(SHARD_0)
+    stream.sent.clear()
+    stream.inject("ThrottleReads", DurationMs=600_000)
+    with pytest.raises(Throttled, match="ProvisionedThroughputExceededException"):
+        stream.page(iterator, SHARD_0)
+    assert [name for name, _ in stream.sent] == ["GetRecords"]
+
+
+def test_a_failing_service_is_asked_again_later(stream):
+    iterator = stream.iterator(SHARD_0)
+    stream.inject("Failure", Operation="GetRecords", Count=1)
+    with pytest.raises(Throttled):
+        stream.page(iterator, SHARD_0)
+    assert stream.page(iterator, SHARD_0).records == []
+
+
+def test_an_unknown_shard_is_gone_and_not_the_stream(stream):
+    with pytest.raises(ShardGone, match="shardId-000000000099"):
+        stream.iterator("shardId-000000000099")
+
+
+def test_an_unknown_stream_is_gone(absent):
+    with pytest.raises(StreamGone, match="no-such-stream"):
+        run(absent.reader.incarnation())
+    with pytest.raises(StreamGone):
+        run(absent.reader.list_shards())
+    with pytest.raises(StreamGone):
+        absent.put(entry(b"a"))
+
+
+def test_a_number_that_the_shard_never_had_is_out_of_range(stream):
+    start = IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number="1" + "0" * 60)
+    with pytest.raises(PositionTrimmed, match=SHARD_0):
+        stream.iterator(SHARD_0, start)
+
+
+def test_an_instant_in_the_future_is_a_matter_of_configuration(stream):
+    start = IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=4_000_000_000_000)
+    with pytest.raises(ConfigurationError, match="2096"):
+        stream.iterator(SHARD_0, start)
+
+
+def test_an_unanswered_put_is_unknown_because_a_repeat_would_write_twice(stream):
+    stream.inject("LostReply", Operation="PutRecords", Count=1)
+    with pytest.raises(OutcomeUnknown):
+        stream.put(entry(b"once"))
+    assert [r.data for page in stream.read(SHARD_0) for r in page.records] == [b"once"]
+
+
+def test_a_request_that_the_service_refuses_as_it_is_is_invalid(stream):
+    with pytest.raises(InvalidRecord):
+        stream.put(*(entry(b"x") for _ in range(501)))
+
+
+@pytest.mark.parametrize("answer", [HANG_UP, error("LimitExceededException")], ids=str)
+def test_a_listing_is_repeated_by_the_sdk_and_then_put_off(monkeypatch, answer):
+    service = Service(answer)
+    with serving(service) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        stream = Stream(endpoint, "orders")
+        with pytest.raises(Throttled, match="ListShards"):
+            stream.shards()
+    assert service.requests == ["ListShards"] * 3
+
+
+def test_the_stream_of_another_region_is_asked_there(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    region = region_of("arn:aws:kinesis:ap-south-1:111122223333:stream/orders")
+    clients = AwsClients(LIMITS, stream_region=region)
+    assert clients.stream_records.meta.region_name == "ap-south-1"
+    assert clients.stream_control.meta.region_name == "ap-south-1"
+    assert clients.table_writes.meta.region_name != "ap-south-1"
+    assert region != REGION
+
+
+@given(st.integers(0, 4_102_444_800_000))
+def test_an_instant_survives_the_way_through_a_datetime_and_the_sdks_float(instant_ms):
+    assert _ms(_instant(instant_ms)) == instant_ms
+    assert _ms(datetime.fromtimestamp(instant_ms / 1000, tz=UTC)) == instant_ms
