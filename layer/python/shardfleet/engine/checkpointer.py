@@ -225,6 +225,10 @@ class Checkpointer:
             if held.unstored or held.confirmed.monotonic_ms < since_monotonic_ms:
                 await self._patience.persist(partial(self.renew, held), halt)
 
+    async def flush_all(self) -> None:
+        """Store all progress in one attempt each: the turn ends, whatever happens."""
+        await all_of(*(self._renew_once(held) for held in self.held if held.unstored))
+
     async def _renew_once(self, held: HeldLease) -> bool:
         try:
             await self.renew(held)

@@ -78,6 +78,27 @@ class Halt:
                 pass
         return self._event.is_set()
 
+    async def unless(self, event: asyncio.Event) -> None:
+        """
+        Wait for another event, unless the request is made first.
+
+        Raises:
+            Halted: it was.
+
+        """
+        if not event.is_set() and not self._event.is_set():
+            waits = [
+                asyncio.create_task(event.wait(), name="wait for an event"),
+                asyncio.create_task(self._event.wait(), name="wait for a halt"),
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        if not event.is_set():
+            raise Halted
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:

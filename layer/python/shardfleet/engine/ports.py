@@ -310,14 +310,18 @@ class HandlerResult:
 class HandlerRunner(Protocol):
     """Runs the user's handler away from the engine's loop, pool and heartbeat (H17)."""
 
+    @property
+    def overlaps(self) -> bool:
+        """Tell, once loaded, whether calls of different shards may overlap (``async def``)."""
+
     async def load(self) -> None:
-        """Import the user's code (after adopting and renewing, H16)."""
+        """Import the user's code (H16); ConfigurationError if it cannot be imported."""
 
     async def run(self, batch: Batch) -> HandlerResult:
         """Run one batch to its end or to ``batch.deadline_ms``; never raises for user errors."""
 
     async def close(self) -> bool:
-        """Stop; return False if user code still runs (then the process must end, H10)."""
+        """Stop, until loaded again; False if user code still runs: the process must end (H10)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

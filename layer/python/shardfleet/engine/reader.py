@@ -1,0 +1,249 @@
+"""
+Reading one shard by polling: paced, patient, and never behind the last accepted record.
+
+Accepted is what a page brought into memory, whole stream records only. After an expired iterator
+reading goes on *after* the last accepted record; before the first one it begins again at the
+start position, which is never LATEST (hazards H4, H6, H7; protocol.md §5.1, §8 rows 2, 3, 8a).
+Java: ``KinesisDataFetcher`` and ``PrefetchRecordsPublisher``, without the prefetching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.pacing import Rate, full_bucket, spend
+from shardfleet.domain.sequence import ExtendedSequenceNumber, PointKind, Position
+from shardfleet.domain.shards import ChildShard
+from shardfleet.engine.deaggregation import Deaggregator
+from shardfleet.engine.patience import Halt, Patience
+from shardfleet.engine.ports import (
+    Clock,
+    EventSink,
+    IteratorKind,
+    IteratorStart,
+    RecordsPage,
+    StreamReader,
+)
+from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
+from shardfleet.events import FalseShardEnd, IteratorRenewed, PageRead, ReadDelayed
+from shardfleet.records import Record
+
+_PARENTS_OF_A_MERGE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """
+    What one read brought.
+
+    Attributes:
+        records: user records, in order.
+        end: position of the page's last user record, delivered or discarded; None if empty.
+        lag_ms: MillisBehindLatest, -1 when the service did not say.
+        children: None while the shard goes on, else its children: the shard ends behind this page.
+
+    """
+
+    records: Sequence[Record]
+    end: ExtendedSequenceNumber | None
+    lag_ms: int
+    children: Sequence[ChildShard] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPorts:
+    """What a shard reader asks of the world."""
+
+    stream: StreamReader
+    clock: Clock
+    events: EventSink
+    patience: Patience
+
+
+class ShardReader:
+    """One shard, read forward from a position."""
+
+    def __init__(
+        self, lease: Lease, start: Position, *, config: FleetConfig, ports: ReadPorts
+    ) -> None:
+        """
+        Stand at the start position; nothing is read yet.
+
+        Args:
+            lease: of the shard; its hash range decides what is misrouted.
+            start: where to begin; SEQUENCE means that this user record is done.
+            config: pace, limits and policies.
+            ports: the stream and the rest.
+
+        """
+        self._shard_id = lease.lease_key
+        self._start = start
+        self._config = config
+        self._ports = ports
+        self._deaggregator = Deaggregator(
+            self._shard_id, lease.hash_key_range, config=config, sink=ports.events
+        )
+        self._iterator: str | None = None
+        self._accepted: str | None = None
+        self._may_have_gap = start.kind is PointKind.SEQUENCE
+        self._failures = 0
+        self._bytes = Rate(per_s=config.read_bytes_per_s, burst=config.read_bytes_per_s)
+        self._bucket = full_bucket(self._bytes, now_ms=ports.clock.monotonic_ms())
+        self._next_call_ms = ports.clock.monotonic_ms()
+
+    @property
+    def start(self) -> Position:
+        """Return where reading began."""
+        return self._start
+
+    def accept_gap(self) -> None:
+        """Go on behind a position that the stream no longer has, from its oldest record."""
+        self._may_have_gap = False
+        if self._iterator is None:
+            self._start = Position(self._start.incarnation, self._shard_id, PointKind.TRIM_HORIZON)
+
+    async def next_page(self, halt: Halt) -> Page:
+        """
+        Read the next page, however long it takes; it may be empty.
+
+        Raises:
+            Halted: asked to stop; nothing was accepted.
+            ShardGone, StreamGone: the service knows it no longer.
+            PositionTrimmed: the record at the start position is no longer there, so what followed
+                it may be lost, too; :meth:`accept_gap` goes on nevertheless.
+
+        """
+        while True:
+            await self._ports.patience.pause(
+                self._next_call_ms - self._ports.clock.monotonic_ms(), halt
+            )
+            page = await self._try()
+            if page is not None:
+                self._failures = 0
+                return await self._accept(page)
+            self._failures += 1
+            self._wait_after(self._ports.patience.back_off_ms(self._failures))
+
+    async def _try(self) -> RecordsPage | None:
+        """Make one attempt; None when it has to be repeated."""
+        self._wait_after(self._config.busy_read_ms)
+        try:
+            if self._iterator is None:
+                self._iterator = await self._ports.stream.shard_iterator(
+                    self._shard_id, self._where()
+                )
+            page = await self._ports.stream.get_records(
+                self._iterator, shard_id=self._shard_id, limit=self._config.records_per_read
+            )
+        except (Throttled, OutcomeUnknown) as error:
+            self._ports.events.emit(
+                ReadDelayed(
+                    lease_key=self._shard_id,
+                    error=type(error).__name__,
+                    failures=self._failures + 1,
+                )
+            )
+            return None
+        except IteratorExpired:
+            self._iterator = None
+            self._ports.events.emit(
+                IteratorRenewed(lease_key=self._shard_id, accepted=self._accepted or "")
+            )
+            return None
+        contradiction = contradiction_of(page, self._shard_id)
+        if contradiction:
+            self._ports.events.emit(FalseShardEnd(lease_key=self._shard_id, reason=contradiction))
+            return None
+        self._check_gap(page)
+        return page
+
+    def _where(self) -> IteratorStart:
+        if self._accepted is not None:
+            return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, self._accepted)
+        match self._start.kind:
+            case PointKind.SEQUENCE if self._start.done is not None:
+                # AT, not AFTER: the record may be an aggregate that is done in part (H4), and
+                # that it is still there proves that nothing behind it was trimmed.
+                number = self._start.done.sequence_number
+                return IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, number)
+            case PointKind.INSTANT:
+                return IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=self._start.instant_ms)
+            case _:
+                return IteratorStart(IteratorKind.TRIM_HORIZON)
+
+    def _check_gap(self, page: RecordsPage) -> None:
+        """Compare the first answer with the start position: the service skips what is trimmed."""
+        done = self._start.done
+        if not self._may_have_gap or done is None:
+            return
+        if not page.records and page.next_iterator is not None and page.millis_behind_latest:
+            return  # An empty answer with lag says nothing yet (hazard H6).
+        if page.records and page.records[0].sequence_number == done.sequence_number:
+            self._may_have_gap = False
+            return
+        message = (
+            f"shard {self._shard_id}: record {done} is older than what the stream retains; "
+            "records behind it may be lost"
+        )
+        raise PositionTrimmed(message)
+
+    async def _accept(self, page: RecordsPage) -> Page:
+        size = sum(len(record.data) + len(record.partition_key) for record in page.records)
+        now_ms = self._ports.clock.monotonic_ms()
+        self._bucket, debt_ms = spend(self._bucket, self._bytes, amount=size, now_ms=now_ms)
+        if debt_ms:
+            self._next_call_ms = max(self._next_call_ms, now_ms + debt_ms)
+        done = self._start.done if self._accepted is None else None
+        found = await self._deaggregator.expand(page.records, done)
+        if page.records:
+            self._accepted = page.records[-1].sequence_number
+            self._ports.events.emit(
+                PageRead(
+                    lease_key=self._shard_id,
+                    stream_records=len(page.records),
+                    user_records=len(found.records),
+                    size_bytes=size,
+                    millis_behind_latest=_lag_ms(page),
+                )
+            )
+        elif not page.millis_behind_latest:
+            self._wait_after(self._config.idle_read_ms)
+        self._iterator = page.next_iterator
+        return Page(
+            records=found.records,
+            end=found.end,
+            lag_ms=_lag_ms(page),
+            children=None if page.next_iterator is not None else page.child_shards,
+        )
+
+    def _wait_after(self, duration_ms: int) -> None:
+        """Make the next call no sooner than that from now (row 8a: no storms of retries)."""
+        soonest = self._ports.clock.monotonic_ms() + duration_ms
+        self._next_call_ms = max(self._next_call_ms, soonest)
+
+
+def contradiction_of(page: RecordsPage, shard_id: str) -> str:
+    """
+    Return how an answer contradicts itself about the shard's end, "" if it does not.
+
+    Protocol.md §4.5: no next iterator means child shards and the other way round; every child
+    names this parent. One child alone is a merge, so it names two parents (§4.6).
+    """
+    ended, children = page.next_iterator is None, page.child_shards
+    if ended and not children:
+        return "no next iterator, but no child shards"
+    if children and not ended:
+        return "child shards, but a next iterator"
+    for child in children:
+        if shard_id not in child.parent_shard_ids:
+            return f"child {child.shard_id} does not name this shard as a parent"
+    if len(children) == 1 and len(children[0].parent_shard_ids) != _PARENTS_OF_A_MERGE:
+        return f"child {children[0].shard_id} alone is a merge, but does not name two parents"
+    return ""
+
+
+def _lag_ms(page: RecordsPage) -> int:
+    return -1 if page.millis_behind_latest is None else page.millis_behind_latest

@@ -1,0 +1,186 @@
+"""
+One shard of one worker: wait for the parents, read, hand over, checkpoint, end.
+
+The consumer is one task; it never runs longer than its lease is held, and leaves at its next step
+when asked to. Java: ``ShardConsumer`` and its states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.sequence import Position, StreamIncarnation
+from shardfleet.domain.shards import ChildShard
+from shardfleet.engine.crash_notes import CrashNotes
+from shardfleet.engine.delivery import DeliveryPorts, ShardDelivery, StoppedByPolicy
+from shardfleet.engine.held_lease import HeldLease
+from shardfleet.engine.patience import Halted
+from shardfleet.engine.reader import Page, ReadPorts, ShardReader
+from shardfleet.engine.shard_end import ShardEnding
+from shardfleet.engine.start_position import TipMarks, start_position
+from shardfleet.errors import OutcomeUnknown, PositionTrimmed, ShardGone, Throttled
+from shardfleet.events import ParentsAwaited, PositionLost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPorts:
+    """What every consumer of a turn works with."""
+
+    reading: ReadPorts
+    delivery: DeliveryPorts
+    ending: ShardEnding
+    notes: CrashNotes
+    tips: TipMarks
+
+
+class ShardConsumer:
+    """Works on one held lease until it is lost, finished, or the turn ends."""
+
+    def __init__(
+        self,
+        held: HeldLease,
+        *,
+        config: FleetConfig,
+        incarnation: StreamIncarnation,
+        ports: ConsumerPorts,
+    ) -> None:
+        """
+        Begin with nothing read.
+
+        Args:
+            held: the lease.
+            config: limits and policies.
+            incarnation: the stream's life.
+            ports: reading, delivering and ending.
+
+        """
+        self._held = held
+        self._config = config
+        self._incarnation = incarnation
+        self._ports = ports
+        self._patience = ports.reading.patience
+        self._delivery = ShardDelivery(
+            held, config=config, stream_arn=incarnation.stream_arn, ports=ports.delivery
+        )
+
+    async def run(self) -> Sequence[str]:
+        """
+        Work until there is nothing more to do here.
+
+        Returns:
+            The children, when the shard was read to its end in this run; else nothing.
+
+        Raises:
+            HandlerTimedOut: the process must end (hazard H10).
+            StreamGone, StreamReplaced: the stream is not the one the leases belong to (H12).
+            StaleEpoch: another invocation has taken over (hazard H1).
+
+        """
+        try:
+            await self._wait_for_parents()
+            while True:
+                await self._rest_while_stopped()
+                try:
+                    children = await self._consume()
+                    await self._ports.ending.end(self._held, children)
+                    return [child.shard_id for child in children]
+                except StoppedByPolicy:
+                    continue
+        except Halted:
+            return ()
+
+    async def _wait_for_parents(self) -> None:
+        """Parents before children: each parent's lease is absent or finished (§4.7)."""
+        told: tuple[str, ...] = ()
+        while True:
+            waiting = await self._patience.persist(self._unfinished_parents, self._held.halt)
+            if not waiting:
+                return
+            if waiting != told:
+                told = waiting
+                self._ports.reading.events.emit(
+                    ParentsAwaited(lease_key=self._held.lease_key, parents=waiting)
+                )
+            await self._patience.pause(self._config.parent_poll_ms, self._held.halt)
+
+    async def _unfinished_parents(self) -> tuple[str, ...]:
+        found = []
+        for parent in self._held.lease.parent_shard_ids:
+            lease = await self._ports.delivery.checkpointer.read(parent)
+            if lease is not None and not lease.is_finished:
+                found.append(parent)
+        return tuple(found)
+
+    async def _rest_while_stopped(self) -> None:
+        """Keep the lease, deliver nothing, until the stop is removed (``shardfleet resume``)."""
+        key, state = self._held.lease_key, self._ports.delivery.state
+        while await self._patience.persist(lambda: state.stop(key), self._held.halt) is not None:
+            await self._patience.pause(self._config.failover_ms, self._held.halt)
+
+    async def _consume(self) -> Sequence[ChildShard]:
+        """Read and deliver to the end of the shard; return its children."""
+        held = self._held
+        await self._patience.persist(lambda: self._ports.notes.charge(held.lease_key), held.halt)
+        reader = ShardReader(
+            held.lease,
+            await self._patience.persist(self._start, held.halt),
+            config=self._config,
+            ports=self._ports.reading,
+        )
+        while True:
+            try:
+                page = await self._next_page(reader)
+            except ShardGone:
+                children = await self._patience.persist(
+                    lambda: self._ports.ending.children_of_gone(held), held.halt
+                )
+                if children is not None:
+                    return children
+                await self._patience.pause(self._config.parent_poll_ms, held.halt)
+                continue
+            held.lag_ms = page.lag_ms
+            await self._delivery.deliver(page)
+            if page.children is not None:
+                return page.children
+            if page.lag_ms == 0:
+                await self._mark_tip()
+
+    async def _start(self) -> Position:
+        return await start_position(
+            self._held.lease,
+            self._held.unstored or self._held.lease.checkpoint,
+            incarnation=self._incarnation,
+            config=self._config,
+            state=self._ports.delivery.state,
+            clock=self._ports.reading.clock,
+        )
+
+    async def _next_page(self, reader: ShardReader) -> Page:
+        while True:
+            try:
+                return await reader.next_page(self._held.halt)
+            except PositionTrimmed as error:
+                await self._judge_gap(error)
+                reader.accept_gap()
+
+    async def _judge_gap(self, error: PositionTrimmed) -> None:
+        """Go on, go on and tell, or stop: by what is known and by policy."""
+        key, tips = self._held.lease_key, self._ports.tips
+        if await self._patience.persist(lambda: tips.proves_no_loss(key), self._held.halt):
+            return
+        done = str(self._held.unstored or self._held.lease.checkpoint)
+        self._ports.reading.events.emit(
+            PositionLost(lease_key=key, done=done, policy=self._config.on_trimmed)
+        )
+        # The loss up to now is told: after a resume, reading goes on from the oldest record.
+        await self._patience.persist(lambda: tips.mark(key, force=True), self._held.halt)
+        if self._config.on_trimmed == "stop":
+            await self._delivery.stop(done, error=str(error), attempts=1)
+
+    async def _mark_tip(self) -> None:
+        try:
+            await self._ports.tips.mark(self._held.lease_key)
+        except (Throttled, OutcomeUnknown):
+            return  # Only evidence for later, and the next empty page offers it again.

@@ -1,0 +1,152 @@
+"""
+The end of a shard: children first, then SHARD_END, each write safe to repeat.
+
+Order of protocol.md §4.6: create the child leases, write the child ids on the parent, checkpoint
+SHARD_END. Whoever is cut off in between leaves a lease that the next owner ends again; nobody can
+leave a finished parent without children (§8 row 5). Java: ``ShutdownTask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_TRIM_HORIZON, StreamIncarnation
+from shardfleet.domain.shards import ChildShard
+from shardfleet.engine.checkpointer import Checkpointer
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.held_lease import HeldLease
+from shardfleet.engine.patience import Halted, Patience
+from shardfleet.engine.ports import EventSink, StreamReader
+from shardfleet.errors import StreamReplaced
+from shardfleet.events import ShardExpired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndPorts:
+    """What ending a shard works with."""
+
+    checkpointer: Checkpointer
+    stream: StreamReader
+    state: FleetState
+    events: EventSink
+    patience: Patience
+
+
+class ShardEnding:
+    """Ends shards of one stream."""
+
+    def __init__(
+        self, ports: EndPorts, *, config: FleetConfig, incarnation: StreamIncarnation
+    ) -> None:
+        """Keep the ports; ``incarnation`` is the stream's life that the leases belong to."""
+        self._ports = ports
+        self._config = config
+        self._incarnation = incarnation
+
+    async def children_of_gone(self, held: HeldLease) -> Sequence[ChildShard] | None:
+        """
+        Look up what followed a shard that the service says it does not know (hazard H12).
+
+        Returns:
+            Its children as listed (none once they have expired, too); None when the shard is
+            listed after all: then it is not gone.
+
+        Raises:
+            StreamGone, StreamReplaced: not the shard is gone, but its stream.
+            Throttled, OutcomeUnknown: try again.
+
+        """
+        found = await self._ports.stream.incarnation()
+        if found != self._incarnation:
+            message = (
+                f"stream {found.stream_arn} was created again at {found.created_ms} ms "
+                f"(before: {self._incarnation.created_ms}): lease {held.lease_key} belongs to "
+                "the stream that was deleted"
+            )
+            raise StreamReplaced(message)
+        shards = await self._ports.stream.list_shards()
+        if any(shard.shard_id == held.lease_key for shard in shards):
+            return None
+        self._ports.events.emit(
+            ShardExpired(
+                lease_key=held.lease_key,
+                worker_id=self._ports.checkpointer.worker_id,
+                checkpoint=str(held.lease.checkpoint),
+            )
+        )
+        return [
+            ChildShard(
+                shard_id=shard.shard_id,
+                parent_shard_ids=shard.parent_shard_ids,
+                hash_key_range=shard.hash_key_range,
+            )
+            for shard in shards
+            if held.lease_key in shard.parent_shard_ids
+        ]
+
+    async def end(self, held: HeldLease, children: Sequence[ChildShard]) -> None:
+        """
+        End a shard whose records are all done.
+
+        Raises:
+            Halted: asked to stop, or the lease is lost; the next owner ends the shard.
+
+        """
+        checkpointer, patience = self._ports.checkpointer, self._ports.patience
+        await patience.persist(lambda: checkpointer.flush(held), held.halt)
+        for child in sorted(children, key=lambda child: child.shard_id):
+            await self._wait_for_other_parents(held, child)
+            lease = Lease(
+                lease_key=child.shard_id,
+                checkpoint=AT_TRIM_HORIZON,
+                parent_shard_ids=tuple(sorted(child.parent_shard_ids)),
+                hash_key_range=child.hash_key_range,
+            )
+            await self._confirm(held)
+            await patience.persist(partial(checkpointer.create, lease), held.halt)
+        ids = [child.shard_id for child in children]
+        if ids:
+            await self._confirm(held)
+            await patience.persist(lambda: checkpointer.store_children(held, ids), held.halt)
+        if not await patience.persist(lambda: checkpointer.finish(held), held.halt):
+            raise Halted
+
+    async def _confirm(self, held: HeldLease) -> None:
+        """
+        Write nothing for a lease that somebody else may have had meanwhile.
+
+        After a long stall its children may be finished and deleted already, and creating them
+        again would bring them back to life (§8 row 9).
+        """
+        if not await self._ports.patience.persist(
+            lambda: self._ports.checkpointer.confirm(held), held.halt
+        ):
+            raise Halted
+
+    async def _wait_for_other_parents(self, held: HeldLease, child: ChildShard) -> None:
+        """
+        Wait until the other parent of a merge has a lease, too (protocol.md §4.6 step 2).
+
+        Otherwise the child would not wait for it (a missing parent lease blocks nobody, §4.7).
+        It need not have one if the child's lease is there, or if it has left the stream.
+        """
+        ports = self._ports
+        for parent in child.parent_shard_ids:
+            while parent != held.lease_key and await ports.patience.persist(
+                partial(self._lacks_lease, parent, child), held.halt
+            ):
+                await ports.patience.persist(ports.state.prompt_manager, held.halt)
+                await ports.patience.pause(self._config.parent_poll_ms, held.halt)
+
+    async def _lacks_lease(self, parent: str, child: ChildShard) -> bool:
+        checkpointer = self._ports.checkpointer
+        if await checkpointer.read(parent) is not None:
+            return False
+        if await checkpointer.read(child.shard_id) is not None:
+            return False
+        shards = await self._ports.stream.list_shards()
+        return any(shard.shard_id == parent for shard in shards)

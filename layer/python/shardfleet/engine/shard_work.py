@@ -1,0 +1,209 @@
+"""
+The shards of one worker turn: one consumer per held lease, children taken over at once.
+
+A shard never has two consumers: a lease that was lost and adopted again waits until the consumer
+of before has left. Whoever ends a shard prompts the manager and starts on the children if there
+is room (hazard H13); what is missed here the manager heals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.sequence import StreamIncarnation
+from shardfleet.domain.slots import LeaseOutcome, Slot
+from shardfleet.engine.checkpointer import Checkpointer
+from shardfleet.engine.crash_notes import CrashNotes
+from shardfleet.engine.delivery import DeliveryPorts
+from shardfleet.engine.dispatch import Dispatcher, DispatchPorts
+from shardfleet.engine.held_lease import HeldLease, LeaseWriter
+from shardfleet.engine.patience import Halt, Halted, Patience
+from shardfleet.engine.reader import ReadPorts
+from shardfleet.engine.shard_consumer import ConsumerPorts, ShardConsumer
+from shardfleet.engine.shard_end import EndPorts, ShardEnding
+from shardfleet.engine.start_position import TipMarks
+from shardfleet.engine.turn_tasks import TurnTasks
+from shardfleet.engine.worker_ports import WorkerPorts
+from shardfleet.errors import OutcomeUnknown, Throttled
+
+
+class ShardWork:
+    """Consumers and their leases, for one turn."""
+
+    def __init__(
+        self,
+        slot: Slot,
+        *,
+        config: FleetConfig,
+        ports: WorkerPorts,
+        patience: Patience,
+        epoch_is_mine: Callable[[], Awaitable[bool]],
+        calls_end_ms: int,
+    ) -> None:
+        """
+        Begin with nothing held.
+
+        Args:
+            slot: as claimed.
+            config: the fleet's configuration.
+            ports: the world.
+            patience: back-offs.
+            epoch_is_mine: reads the slot consistently (hazard H1).
+            calls_end_ms: monotonic milliseconds by which handler calls must be over (H10).
+
+        """
+        self._config = config
+        self._ports = ports
+        self._patience = patience
+        self._calls_end_ms = calls_end_ms
+        self._consumed: dict[str, HeldLease] = {}
+        self._consumer_ports: ConsumerPorts | None = None
+        self._incarnation: StreamIncarnation | None = None
+        self._is_halted = False
+        self._notes = CrashNotes(
+            ports.fleet_state,
+            suspicious=slot.open_turns > 0,
+            config=config,
+            clock=ports.clock,
+            events=ports.events,
+        )
+        writer = LeaseWriter(
+            slot.worker_id,
+            failover_ms=config.failover_ms,
+            store=ports.leases,
+            clock=ports.clock,
+            events=ports.events,
+            epoch_is_mine=epoch_is_mine,
+        )
+        self.checkpointer = Checkpointer(
+            writer, renew_ms=config.renew_ms, patience=patience, events=ports.events
+        )
+
+    async def check_stream(self, halt: Halt) -> None:
+        """
+        Make sure that the stream is the one the leases belong to (hazard H12).
+
+        Raises:
+            StreamGone, StreamReplaced: it is not.
+            Halted: no answer before the turn was to stop.
+
+        """
+        found = await self._patience.persist(self._ports.stream.incarnation, halt)
+        await self._patience.persist(lambda: self._ports.fleet_state.check_incarnation(found), halt)
+        self._consumer_ports = self._wire(found)
+        self._incarnation = found
+
+    def _wire(self, incarnation: StreamIncarnation) -> ConsumerPorts:
+        ports, config, patience = self._ports, self._config, self._patience
+        dispatcher = Dispatcher(
+            DispatchPorts(
+                handler=ports.handler,
+                checkpointer=self.checkpointer,
+                notes=self._notes,
+                clock=ports.clock,
+                events=ports.events,
+                patience=patience,
+            ),
+            config=config,
+            stream_arn=incarnation.stream_arn,
+            calls_end_ms=self._calls_end_ms,
+        )
+        return ConsumerPorts(
+            reading=ReadPorts(
+                stream=ports.stream, clock=ports.clock, events=ports.events, patience=patience
+            ),
+            delivery=DeliveryPorts(
+                dispatcher=dispatcher,
+                checkpointer=self.checkpointer,
+                notes=self._notes,
+                state=ports.fleet_state,
+                dead_letters=ports.dead_letters,
+                clock=ports.clock,
+                events=ports.events,
+                patience=patience,
+            ),
+            ending=ShardEnding(
+                EndPorts(
+                    checkpointer=self.checkpointer,
+                    stream=ports.stream,
+                    state=ports.fleet_state,
+                    events=ports.events,
+                    patience=patience,
+                ),
+                config=config,
+                incarnation=incarnation,
+            ),
+            notes=self._notes,
+            tips=TipMarks(ports.state, ports.clock),
+        )
+
+    def halt(self) -> None:
+        """Ask every consumer to leave at its next step; start no more."""
+        self._is_halted = True
+        for held in self.checkpointer.held:
+            held.halt.set()
+
+    def consume_all(self, tasks: TurnTasks) -> None:
+        """Start a consumer for each held lease that has none."""
+        if self._consumer_ports is None or self._incarnation is None or self._is_halted:
+            return
+        for held in self.checkpointer.held:
+            if held.lease_key in self._consumed:
+                continue
+            self._consumed[held.lease_key] = held
+            consumer = ShardConsumer(
+                held,
+                config=self._config,
+                incarnation=self._incarnation,
+                ports=self._consumer_ports,
+            )
+            tasks.start(
+                self._consume(consumer, held, tasks),
+                name=f"shard {held.lease_key}",
+                ended=partial(self._consumer_left, held.lease_key, tasks),
+            )
+
+    def _consumer_left(self, lease_key: str, tasks: TurnTasks) -> None:
+        del self._consumed[lease_key]
+        self.consume_all(tasks)
+
+    async def _consume(self, consumer: ShardConsumer, held: HeldLease, tasks: TurnTasks) -> None:
+        children = await consumer.run()
+        if held.outcome is LeaseOutcome.SHARD_END:
+            with suppress(Throttled, OutcomeUnknown):
+                await self._ports.fleet_state.prompt_manager()
+            with suppress(Throttled, OutcomeUnknown):
+                await self._take(children)
+            self.consume_all(tasks)
+
+    async def _take(self, lease_keys: Sequence[str]) -> None:
+        """Take the children that nobody owns and whose parents are all done, if there is room."""
+        for key in sorted(lease_keys):
+            if self._is_halted or len(self.checkpointer.held) >= self._config.leases_per_worker:
+                return
+            lease = await self.checkpointer.read(key)
+            if lease is None or lease.is_finished or lease.effective_owner is not None:
+                continue
+            parents = [await self.checkpointer.read(p) for p in lease.parent_shard_ids]
+            if all(parent is None or parent.is_finished for parent in parents):
+                await self.checkpointer.take(lease)
+
+    async def adopt(self, lease_keys: Sequence[str]) -> None:
+        """Adopt leases only to release them: the turn is ending."""
+        await self.checkpointer.adopt(lease_keys)
+
+    async def release_all(self, hard: Halt) -> None:
+        """
+        Store all progress and give every lease back.
+
+        Raises:
+            Halted: not done in time.
+
+        """
+        for held in self.checkpointer.held:
+            with suppress(Halted):
+                await self._patience.persist(partial(self.checkpointer.flush, held), hard)
+            await self._patience.persist(partial(self.checkpointer.release, held), hard)

@@ -1,0 +1,191 @@
+"""
+What a worker learns from its slot record while it runs: assignments, drain, being overtaken.
+
+At each renewal tick the record is read consistently (hazard H16); the index of the lease table is
+only a safety net, and the base item always decides. An assignment that was announced but never
+written is looked for during one failover time, then it counts as served (H2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.engine.checkpointer import Adoption, Checkpointer
+from shardfleet.engine.patience import Halt
+from shardfleet.engine.ports import Clock, EventSink, LeaseStore
+from shardfleet.engine.slot_record import SlotRecord
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.events import SlotDelayed
+
+_INDEX_TICKS = 3  # the index is asked at each third tick
+
+
+class Notice(StrEnum):
+    """Why a turn should stop, as far as the slot record says."""
+
+    DRAIN = "DRAIN"
+    IDLE = "IDLE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPorts:
+    """What watching works with."""
+
+    record: SlotRecord
+    checkpointer: Checkpointer
+    leases: LeaseStore
+    clock: Clock
+    events: EventSink
+
+
+class SlotWatch:
+    """Looks at the slot record until the turn ends."""
+
+    def __init__(
+        self,
+        ports: WatchPorts,
+        *,
+        config: FleetConfig,
+        claimed: Slot,
+        adopted: Callable[[], None],
+        notify: Callable[[Notice], None],
+    ) -> None:
+        """
+        Begin with the record as claimed.
+
+        Args:
+            ports: the record, the leases and the rest.
+            config: for the intervals.
+            claimed: as claimed.
+            adopted: called after leases were adopted.
+            notify: called when the turn should stop.
+
+        """
+        self._ports = ports
+        self._config = config
+        self._adopted = adopted
+        self._notify = notify
+        self._slot = claimed
+        self._served_seq = claimed.served_seq
+        self._pending_seq = claimed.served_seq
+        self._pending_since_ms = ports.clock.monotonic_ms()
+        self._beat_ms = ports.clock.monotonic_ms()
+        self._told: frozenset[str] = frozenset()
+        self._idle_since_ms: int | None = None
+        self._finished: set[str] = set()
+
+    @property
+    def served_seq(self) -> int:
+        """Return the last assignment that needs no more looking for."""
+        return self._served_seq
+
+    async def adopt_all(self) -> None:
+        """
+        Adopt whatever names this worker: assigned, held at the last heartbeat, or in the index.
+
+        Raises:
+            StaleEpoch: another invocation has taken over.
+            Throttled, OutcomeUnknown: try again.
+
+        """
+        indexed = await self._indexed()
+        await self._adopt([*self._slot.assigned, *self._slot.lags_ms, *indexed])
+
+    async def run(self, halt: Halt) -> None:
+        """
+        Look at each tick until halted.
+
+        Raises:
+            StaleEpoch: another invocation has taken over.
+
+        """
+        tick = 0
+        while not halt.is_set:
+            try:
+                await self._look(with_index=tick % _INDEX_TICKS == _INDEX_TICKS - 1)
+            except (Throttled, OutcomeUnknown) as error:
+                self._ports.events.emit(
+                    SlotDelayed(
+                        slot_id=self._slot.slot_id,
+                        worker_id=self._slot.worker_id,
+                        error=type(error).__name__,
+                    )
+                )
+            tick += 1
+            await halt.wait(self._config.renew_ms)
+
+    async def _look(self, *, with_index: bool) -> None:
+        self._slot = await self._ports.record.look()
+        keys = list(self._unserved())
+        if with_index:
+            keys += await self._indexed()
+        await self._adopt(keys)
+        self._count_as_served()
+        await self._beat_if_due()
+        if self._slot.drain or self._slot.state is SlotState.ENDING:
+            self._notify(Notice.DRAIN)
+        elif await self._has_ended():
+            self._notify(Notice.IDLE)
+
+    def _unserved(self) -> tuple[str, ...]:
+        slot = self._slot
+        return slot.assigned if slot.assign_seq > self._served_seq else ()
+
+    async def _adopt(self, keys: list[str]) -> None:
+        checkpointer = self._ports.checkpointer
+        wanted = [key for key in keys if key not in self._finished]
+        found = await checkpointer.adopt(wanted)
+        self._finished |= {key for key, what in found.items() if what is Adoption.FINISHED}
+        if Adoption.ADOPTED in found.values():
+            self._adopted()
+
+    async def _indexed(self) -> list[str]:
+        """Ask the index; without an answer the next time will do."""
+        with suppress(Throttled, OutcomeUnknown):
+            return list(await self._ports.leases.keys_owned_by(self._slot.worker_id))
+        return []
+
+    def _count_as_served(self) -> None:
+        slot, now_ms = self._slot, self._ports.clock.monotonic_ms()
+        if slot.assign_seq <= self._served_seq:
+            return
+        if slot.assign_seq != self._pending_seq:
+            self._pending_seq, self._pending_since_ms = slot.assign_seq, now_ms
+        holds = self._ports.checkpointer.holds
+        if (
+            all(holds(key) or key in self._finished for key in slot.assigned)
+            or now_ms - self._pending_since_ms >= self._config.failover_ms
+        ):
+            self._served_seq = slot.assign_seq
+
+    async def _beat_if_due(self) -> None:
+        held = self._ports.checkpointer.held
+        keys = frozenset(h.lease_key for h in held)
+        now_ms = self._ports.clock.monotonic_ms()
+        has_changed = (
+            keys != self._told
+            or self._served_seq > self._slot.served_seq
+            or (self._slot.drain and self._slot.state is SlotState.RUNNING)
+        )
+        if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
+            return
+        lags_ms = {h.lease_key: h.lag_ms for h in held}
+        self._slot = await self._ports.record.beat(self._served_seq, lags_ms) or self._slot
+        self._told, self._beat_ms = keys, now_ms
+
+    async def _has_ended(self) -> bool:
+        """End a slot that has held nothing, with nothing to come, for long enough (H2)."""
+        now_ms = self._ports.clock.monotonic_ms()
+        if self._ports.checkpointer.held or self._unserved():
+            self._idle_since_ms = None
+            return False
+        if self._idle_since_ms is None:
+            self._idle_since_ms = now_ms
+        if now_ms - self._idle_since_ms < self._config.idle_end_ms:
+            return False
+        return await self._ports.record.end(self._served_seq)

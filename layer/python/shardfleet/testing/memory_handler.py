@@ -1,0 +1,134 @@
+"""
+A handler in memory: the ``HandlerRunner`` port in the engine's own loop, scripted by a test.
+
+What a call does is a coroutine function of the batch; what was handed over, when, and how far it
+got is kept for the test to look at. No thread, so virtual time works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from shardfleet.engine.ports import Clock, HandlerResult
+from shardfleet.errors import ConfigurationError
+from shardfleet.records import Batch, Record
+
+Script = Callable[[Batch], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class HandlerCall:
+    """
+    One call.
+
+    Attributes:
+        batch: what was handed over.
+        began_ms: monotonic milliseconds.
+        ended_ms: None while it runs.
+        result: None while it runs.
+
+    """
+
+    batch: Batch
+    began_ms: int
+    ended_ms: int | None = None
+    result: HandlerResult | None = None
+
+
+class MemoryHandler:
+    """
+    A scripted handler.
+
+    Attributes:
+        calls: every call, in the order of their beginnings.
+        loads: monotonic milliseconds at which each loading ended.
+        overlaps: whether calls of different shards may overlap.
+        running_most: the most calls that ever ran at once.
+
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        script: Script | None = None,
+        *,
+        overlaps: bool = False,
+        load_ms: int = 0,
+        load_error: str = "",
+    ) -> None:
+        """
+        Write the script.
+
+        Args:
+            clock: for the times and the time-out.
+            script: runs for each batch; an exception is a failed batch; None handles everything.
+            overlaps: behave like an ``async def`` handler.
+            load_ms: how long importing takes.
+            load_error: importing fails with this message.
+
+        """
+        self.calls: list[HandlerCall] = []
+        self.loads: list[int] = []
+        self.overlaps = overlaps
+        self.running_most = 0
+        self._clock = clock
+        self._script = script
+        self._load_ms = load_ms
+        self._load_error = load_error
+        self._running = 0
+        self._is_stuck = False
+
+    @property
+    def handled(self) -> list[Record]:
+        """Return the records that calls have finished with, in order, repetitions included."""
+        return [
+            record
+            for call in self.calls
+            if call.result is not None
+            for record in call.batch[: call.result.done_count]
+        ]
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Return the payloads of :attr:`handled`."""
+        return [record.data for record in self.handled]
+
+    async def load(self) -> None:
+        """Import: takes its time."""
+        await self._clock.sleep_ms(self._load_ms)
+        if self._load_error:
+            raise ConfigurationError(self._load_error)
+        self.loads.append(self._clock.monotonic_ms())
+
+    async def run(self, batch: Batch) -> HandlerResult:
+        """Run the script to its end or to the time-out."""
+        call = HandlerCall(batch, self._clock.monotonic_ms())
+        self.calls.append(call)
+        self._running += 1
+        self.running_most = max(self.running_most, self._running)
+        try:
+            call.result = await self._result(batch)
+        finally:
+            self._running -= 1
+            call.ended_ms = self._clock.monotonic_ms()
+        return call.result
+
+    async def close(self) -> bool:
+        """Stop; a call that outlived its time-out still runs."""
+        return not self._is_stuck
+
+    async def _result(self, batch: Batch) -> HandlerResult:
+        left_ms = batch.deadline_ms - self._clock.now_ms()
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                if self._script is not None:
+                    await self._script(batch)
+        except TimeoutError:
+            self._is_stuck = True
+            return HandlerResult(done_count=batch.done_count, error="timed out", timed_out=True)
+        except Exception as error:  # noqa: BLE001 - the script stands for a user's code
+            text = f"{type(error).__name__}: {error}"
+            return HandlerResult(done_count=batch.done_count, error=text)
+        return HandlerResult(done_count=len(batch))
