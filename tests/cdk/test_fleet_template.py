@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from shardfleet import FleetConfig
 from tests.cdk.templates import definition, of_type, only, spelled
 
 
@@ -107,8 +108,6 @@ def test_manager_and_worker_are_told_the_same_fleet(minimum):
 
 
 def test_the_library_reads_back_the_environment_that_the_construct_writes(everything):
-    from shardfleet import FleetConfig
-
     variables = {name: spelled(v) for name, v in environment(everything, WORKER).items()}
     config = FleetConfig.from_env(variables)
 

@@ -1,0 +1,92 @@
+"""
+A small interpreter of the states language, enough to run the worker slot's definition.
+
+Expressions are evaluated by a JSONata implementation; the tasks' answers are scripted, and waits
+take no time.
+"""
+
+import re
+
+import jsonata
+
+
+class TaskFailed(Exception):
+    """What a scripted task raises; `name` is the error's name."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.name = name
+
+
+class Machine:
+    """Runs a definition; `invoke` and `start` answer the two tasks, `waits` lists the delays."""
+
+    def __init__(self, definition, *, invoke, start):
+        self.definition = definition
+        self.tasks = {"lambda:invoke": invoke, "states:startExecution": start}
+        self.waits = []
+        self.visited = []
+
+    def run(self, given):
+        self.variables = {}
+        self.input = given
+        name = self.definition["StartAt"]
+        while name:
+            self.visited.append(name)
+            assert len(self.visited) < 10_000, "the machine does not end"
+            name = self._step(self.definition["States"][name])
+        return self
+
+    def _step(self, state):
+        match state["Type"]:
+            case "Task":
+                return self._task(state)
+            case "Choice":
+                for rule in state["Choices"]:
+                    if self._value(rule["Condition"]):
+                        self._assign(rule)
+                        return rule["Next"]
+                self._assign(state)
+                return state["Default"]
+            case "Wait":
+                self.waits.append(self._value(state["Seconds"]))
+        self._assign(state)
+        return state.get("Next")
+
+    def _task(self, state):
+        call = self.tasks[state["Resource"].rpartition(":::")[2]]
+        retried = {name: r["MaxAttempts"] for r in state["Retry"] for name in r["ErrorEquals"]}
+        attempts = 0
+        while True:
+            try:
+                result = call(self._value(state["Arguments"]))
+            except TaskFailed as error:
+                attempts += 1
+                if attempts <= retried.get(error.name, retried.get("States.ALL", 0)):
+                    continue
+                for rule in state["Catch"]:
+                    if {error.name, "States.ALL"} & set(rule["ErrorEquals"]):
+                        self._assign(rule)
+                        return rule["Next"]
+                raise
+            self._assign(state, result)
+            return state["Next"]
+
+    def _assign(self, state, result=None):
+        assigned = state.get("Assign", {})
+        self.variables |= {name: self._value(value, result) for name, value in assigned.items()}
+
+    def _value(self, value, result=None):
+        if isinstance(value, dict):
+            return {name: self._value(v, result) for name, v in value.items()}
+        if not isinstance(value, str) or not (text := re.fullmatch(r"{%(.*)%}", value)):
+            return value
+        expression = jsonata.Jsonata(text[1])
+        frame = expression.create_frame()
+        context = {"StateMachine": {"Id": "arn:machine"}}
+        frame.bind("states", {"input": self.input, "result": result, "context": context})
+        for name, bound in self.variables.items():
+            frame.bind(name, bound)
+        found = expression.evaluate(None, frame)
+        assert found is not None, f"{value} is undefined, which fails a state"
+        return found

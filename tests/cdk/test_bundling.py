@@ -1,0 +1,152 @@
+"""Third-party packages: installed by the real pip from a wheel made here; hashed by demand."""
+
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+WHEEL = "tinything-1.0-py3-none-any.whl"
+
+
+@pytest.fixture(scope="session")
+def bundling():
+    # Imported here, because it starts Node, which collecting the tests shall not.
+    from shardfleet_cdk import bundling  # noqa: PLC0415
+
+    return bundling
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """A folder with one wheel, and pip told to look nowhere else."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
+        wheel.writestr("tinything.py", "SIZE = 'tiny'\n")
+        about = "Metadata-Version: 2.1\nName: tinything\nVersion: 1.0\n"
+        wheel.writestr("tinything-1.0.dist-info/METADATA", about)
+        tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr("tinything-1.0.dist-info/WHEEL", tags)
+        wheel.writestr("tinything-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def user_folder(tmp_path):
+    folder = tmp_path / "user"
+    folder.mkdir()
+    (folder / "handler.py").write_text("def handle(batch): ...\n", "utf-8")
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__/handler.cpython-311.pyc").write_bytes(b"left over")
+    (folder / "requirements.txt").write_text("tinything==1.0  # small\n", "utf-8")
+    return folder
+
+
+def names(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_function_is_bundled_with_its_own_files_and_its_packages(
+    bundling, wheels, user_folder, tmp_path
+):
+    output = tmp_path / "asset"
+    output.mkdir()
+
+    assert bundling.PipBundling(user_folder, copy=True).try_bundle(str(output), None)
+
+    found = names(output)
+    assert {"handler.py", "requirements.txt", "tinything.py"} <= found
+    assert not any(name.endswith(".pyc") for name in found)
+
+
+def test_a_layer_is_bundled_with_packages_alone_in_its_python_folder(
+    bundling, wheels, user_folder, tmp_path
+):
+    output = tmp_path / "asset"
+    output.mkdir()
+
+    assert bundling.PipBundling(user_folder, inside="python").try_bundle(str(output), None)
+
+    assert "python/tinything.py" in names(output)
+    assert "handler.py" not in names(output)
+
+
+def test_what_pip_cannot_install_is_reported_with_pips_words(
+    bundling, wheels, user_folder, tmp_path
+):
+    requirements = user_folder / "requirements.txt"
+    requirements.write_text("hugething==2.0\n", "utf-8")
+
+    with pytest.raises(bundling.BundlingFailed) as refused:
+        bundling.PipBundling(user_folder).try_bundle(str(tmp_path / "asset"), None)
+
+    assert str(requirements) in str(refused.value)
+    assert "for Python 3.14 on aarch64 (wheels only)" in str(refused.value)
+    assert "hugething" in str(refused.value)
+
+
+def test_pip_is_asked_for_wheels_of_lambdas_platform(bundling):
+    command = bundling.pip_command(Path("requirements.txt"), Path("out"))
+
+    assert command[:4] == [sys.executable, "-m", "pip", "install"]
+    assert {"manylinux2014_aarch64", "manylinux_2_28_aarch64", "3.14"} <= set(command)
+    assert {"--only-binary=:all:", "--no-compile"} <= set(command)
+
+
+def test_comments_and_blank_lines_are_no_requirements(bundling, user_folder):
+    (user_folder / "requirements.txt").write_text("\n# nothing\n  # here\n", "utf-8")
+
+    assert bundling.requirement_lines(user_folder) == ()
+    assert bundling.requirement_lines(user_folder / "__pycache__") == ()
+
+
+@pytest.fixture
+def key_of(bundling, tmp_path):
+    """The asset's key, as the template has it, of a folder bundled as a function."""
+    from aws_cdk import App, Stack  # noqa: PLC0415
+    from aws_cdk import aws_lambda as lambda_  # noqa: PLC0415
+
+    from shardfleet_cdk.synthesis import NO_BUNDLING  # noqa: PLC0415
+
+    def synthesize(folder):
+        outdir = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+        app = App(outdir=str(outdir), context=NO_BUNDLING)
+        lambda_.LayerVersion(
+            Stack(app, "Stack"), "Layer", code=bundling.bundled_code(folder, copy=True)
+        )
+        app.synth()
+        (layer,) = (
+            resource
+            for resource in json.loads((outdir / "Stack.template.json").read_text())[
+                "Resources"
+            ].values()
+            if resource["Type"] == "AWS::Lambda::LayerVersion"
+        )
+        return layer["Properties"]["Content"]["S3Key"]
+
+    return synthesize
+
+
+def test_the_key_follows_code_requirements_and_python_version_and_nothing_else(
+    bundling, key_of, user_folder, monkeypatch
+):
+    first = key_of(user_folder)
+    (user_folder / "__pycache__/other.cpython-311.pyc").write_bytes(b"newer")
+    (user_folder / "requirements.txt").touch()
+    assert key_of(user_folder) == first
+
+    (user_folder / "handler.py").write_text("def handle(batch): return None\n", "utf-8")
+    second = key_of(user_folder)
+    (user_folder / "requirements.txt").write_text("tinything==1.1\n", "utf-8")
+    third = key_of(user_folder)
+    older = bundling.Platform(
+        bundling.PLATFORM.runtime, bundling.PLATFORM.architecture, "3.13", "aarch64"
+    )
+    monkeypatch.setattr(bundling, "PLATFORM", older)
+    fourth = key_of(user_folder)
+
+    assert len({first, second, third, fourth}) == 4

@@ -1,0 +1,169 @@
+"""Mistakes are refused at synth, by a message that names what, what was found and what to do."""
+
+import pytest
+
+from shardfleet.errors import ConfigurationError
+
+ARN = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
+
+
+@pytest.fixture(scope="session")
+def cdk():
+    # Imported here, because it starts Node, which collecting the tests shall not.
+    import shardfleet_cdk  # noqa: PLC0415
+
+    return shardfleet_cdk
+
+
+@pytest.fixture
+def a_fleet(cdk, handler_folder):
+    from aws_cdk import App, Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+
+    def make(**options):
+        stack = Stack(App(), "Stack")
+        stream = kinesis.Stream.from_stream_arn(stack, "Orders", ARN)
+        options.setdefault("handler", cdk.HandlerCode(folder=handler_folder))
+        return cdk.ShardFleet(stack, "Fleet", stream=stream, **options)
+
+    return make
+
+
+def refusal(make, /, **options):
+    with pytest.raises(ConfigurationError) as refused:
+        make(**options)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"batch_record_most": 5},
+            "batch_record_most: no such option; did you mean batch_records_",
+        ),
+        ({"colour": "red"}, "colour: no such option"),
+        ({"stream_arn": ARN}, "stream_arn: set by `stream`, not by `config`"),
+        ({"handler_contract": "event"}, "handler_contract: set by `handler`, not by `config`"),
+        ({"leases_per_worker": 0}, "leases_per_worker: 0 found, 1 to 1000 allowed"),
+        ({"misrouted": "drop"}, "misrouted: 'drop' found, one of deliver, kpl allowed"),
+        ({"on_exhausted": "sns"}, "on_exhausted: 'sns' found, one of stop, sqs, s3 allowed"),
+        ({"initial_position": "AT_TIMESTAMP"}, "initial_timestamp_ms: needed for"),
+    ],
+)
+def test_a_wrong_option_is_named_with_the_constructs_path(a_fleet, config, message):
+    found = refusal(a_fleet, config=config)
+
+    assert found.startswith("Stack/Fleet: configuration: ")
+    assert message in found
+
+
+def test_all_wrong_options_are_named_at_once(a_fleet):
+    found = refusal(a_fleet, config={"io_threads": 0, "failover_ms": 1})
+
+    assert "io_threads: 0 found" in found
+    assert "failover_ms: 1 found" in found
+
+
+def test_a_handler_that_may_run_longer_than_a_turn_is_refused(a_fleet):
+    found = refusal(a_fleet, config={"handler_timeout_ms": 840_001})
+
+    assert "handler_timeout_ms: 840001 found, at most 840000 allowed" in found
+
+
+def test_a_shorter_worker_time_out_leaves_less_for_the_handler(a_fleet, cdk):
+    worker = cdk.WorkerOptions(timeout_s=60)
+
+    found = refusal(a_fleet, worker=worker, config={"handler_timeout_ms": 45_001})
+    assert "at most 45000 allowed: a turn lasts the worker's time-out (60 s)" in found
+
+    fleet = a_fleet(worker=worker, config={"handler_timeout_ms": 45_000})
+    assert fleet.config.handler_timeout_ms == 45_000
+
+
+def test_a_manager_that_lambda_would_cut_off_is_refused(a_fleet, cdk):
+    found = refusal(a_fleet, manager=cdk.ManagerOptions(timeout_s=30))
+
+    assert "manager_run_ms: 50000 found, at most 20000 allowed" in found
+
+
+@pytest.mark.parametrize("name", ["", "clicks and orders", "x" * 41, "clicks/eu"])
+def test_a_name_that_execution_names_cannot_hold_is_refused(a_fleet, name):
+    found = refusal(a_fleet, name=name)
+
+    assert found.startswith(f"Stack/Fleet: fleet name {name!r}: 1 to 40 letters")
+
+
+def test_the_default_name_fits_execution_names(a_fleet):
+    assert len(a_fleet().config.fleet) <= 40
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory_mb": 64}, "worker memory_mb: 64 found, 128 to 10240 allowed"),
+        ({"timeout_s": 901}, "worker timeout_s: 901 found, 30 to 900 allowed"),
+        ({"loops_most": 1201}, "worker loops_most: 1201 found, 1 to 1200 allowed"),
+        ({"environment": {"SHARDFLEET_FLEET": "x"}}, "SHARDFLEET_FLEET: names beginning"),
+        ({"environment": {"A": "x"}}, "worker environment 'A': a letter, then letters"),
+        ({"security_groups": ["sg"]}, "only together with `vpc`"),
+    ],
+)
+def test_a_wrong_worker_option_is_named(cdk, options, message):
+    assert message in refusal(cdk.WorkerOptions, **options)
+
+
+def test_a_wrong_manager_option_is_named(cdk):
+    found = refusal(cdk.ManagerOptions, memory_mb=1, timeout_s=5)
+
+    assert "manager memory_mb: 1 found, 128 to 10240 allowed" in found
+    assert "manager timeout_s: 5 found, 10 to 900 allowed" in found
+
+
+def test_a_handler_folder_that_is_not_there_is_named(cdk, tmp_path):
+    assert "no such folder" in refusal(cdk.HandlerCode, folder=tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("handler", "'module:function' expected"),
+        (":handle", "'module:function' expected"),
+        ("clicks:handle", "no module clicks in"),
+        ("handler:collect", "handler.py defines no collect"),
+    ],
+)
+def test_a_handler_function_that_is_not_there_is_named(cdk, handler_folder, function, message):
+    found = refusal(cdk.HandlerCode, folder=handler_folder, function=function)
+
+    assert found.startswith(f"handler function {function!r}: ")
+    assert message in found
+
+
+def test_a_handler_that_does_not_parse_is_named_with_its_line(cdk, tmp_path):
+    (tmp_path / "handler.py").write_text("x = 1\ndef handle(batch:\n", "utf-8")
+
+    found = refusal(cdk.HandlerCode, folder=tmp_path)
+    assert "handler.py: line 2: " in found
+
+
+@pytest.mark.parametrize(
+    ("source", "function"),
+    [
+        ("from deep.inside import run as handle\n", "handler:handle"),
+        ("handle = lambda batch: None\n", "handler:handle"),
+        ("class handle:\n    pass\n", "handler:handle"),
+        ("async def handle(batch):\n    pass\n", "handler:handle"),
+    ],
+)
+def test_a_handler_may_be_any_name_of_the_module(cdk, tmp_path, source, function):
+    (tmp_path / "handler.py").write_text(source, "utf-8")
+
+    assert cdk.HandlerCode(folder=tmp_path, function=function).function == function
+
+
+def test_a_handler_may_live_in_a_package(cdk, tmp_path):
+    (tmp_path / "shop/orders").mkdir(parents=True)
+    (tmp_path / "shop/orders/__init__.py").write_text("def handle(batch): ...\n", "utf-8")
+
+    assert cdk.HandlerCode(folder=tmp_path, function="shop.orders:handle")

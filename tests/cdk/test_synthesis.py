@@ -1,0 +1,247 @@
+"""The template is the same whoever synthesizes it, wherever, and cdk-nag finds nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardfleet.errors import ConfigurationError
+from tests.cdk.templates import of_type, only, spelled
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPLATE = "ShardFleetStack.template.json"
+OUTPUTS = {
+    "StreamName": "<Stream",
+    "StreamArn": "<Stream",
+    "LeaseTable": "<FleetLeases",
+    "StateTable": "<FleetState",
+    "ManagerFunction": "<FleetManagerFunction",
+    "WorkerFunction": "<FleetWorkerFunction",
+    "StateMachineArn": "<FleetSlotsMachine",
+}
+# A stand-in for pip, which would need a package index: leaves one file in the target folder.
+INSTALLER = """
+import pathlib, sys
+target = pathlib.Path(sys.argv[1])
+target.mkdir(parents=True)
+(target / "installed.py").touch()
+"""
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory):
+    """A copy of what is deployed, as a fresh clone has it, plus what an interpreter leaves."""
+    root = tmp_path_factory.mktemp("clone")
+    for folder in ("cdk", "functions", "layer"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+        shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
+    shutil.copy(ROOT / "cdk.json", root)
+    for folder in ("functions/handler", "layer/python/shardfleet/domain"):
+        (root / folder / "__pycache__").mkdir()
+        (root / folder / "__pycache__/left.cpython-311.pyc").write_bytes(b"left over")
+    return root
+
+
+@pytest.fixture(scope="session")
+def synthesized_by_program(project):
+    """`python cdk/app.py` in the copy: cdk-nag judges, bundling is left out."""
+    environment = {
+        **os.environ,
+        "CDK_OUTDIR": "cdk.out",
+        "CDK_CONTEXT_JSON": '{"aws:cdk:bundling-stacks": []}',
+        "PYTHONPATH": os.pathsep.join([str(project / "layer/python"), str(project / "cdk")]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    run = subprocess.run(
+        [sys.executable, "cdk/app.py"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return project / "cdk.out"
+
+
+@pytest.fixture(scope="session")
+def bundled(project, tmp_path_factory):
+    """The copy's template again, from this process, other folder, with bundling."""
+    # Imported here, because it starts Node, which collecting the tests shall not.
+    from shardfleet_cdk import bundling, synthesis  # noqa: PLC0415
+
+    outdir = tmp_path_factory.mktemp("bundled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            bundling,
+            "pip_command",
+            lambda _, target: [sys.executable, "-c", INSTALLER, str(target)],
+        )
+        patch.setattr("shardfleet_cdk.assets._REPOSITORY", project)
+        synthesis.synthesize(outdir, project=project, bundle=True)
+    return outdir
+
+
+@pytest.fixture(scope="session")
+def template(synthesized_by_program):
+    return json.loads((synthesized_by_program / TEMPLATE).read_text("utf-8"))
+
+
+def test_the_template_is_the_same_from_another_place_with_and_without_bundling(
+    synthesized_by_program, bundled
+):
+    first = (synthesized_by_program / TEMPLATE).read_bytes()
+    second = (bundled / TEMPLATE).read_bytes()
+
+    assert first == second
+
+
+def test_bundling_installs_into_the_layer_and_nowhere_else(bundled):
+    (installed,) = bundled.rglob("installed.py")
+
+    assert installed.parent.name == "python"
+
+
+def test_the_template_names_no_place_of_this_machine(synthesized_by_program, project):
+    text = (synthesized_by_program / TEMPLATE).read_text("utf-8")
+
+    assert str(ROOT) not in text
+    assert str(project) not in text
+
+
+def test_the_library_layer_holds_what_runs_in_lambda_and_nothing_else(
+    synthesized_by_program, project
+):
+    (library,) = synthesized_by_program.glob("asset.*/python/shardfleet")
+    whole = project / "layer/python/shardfleet"
+    expected = {str(path.relative_to(whole)) for path in whole.rglob("*.py")}
+    outside = ("cli/", "local/", "testing/")
+
+    staged = {str(path.relative_to(library)) for path in library.rglob("*") if path.is_file()}
+    assert staged == {n for n in expected if not n.startswith(outside)} | {"py.typed"}
+    assert [path.name for path in library.parent.parent.iterdir()] == ["python"]
+
+
+def test_the_handlers_folder_is_the_workers_asset(synthesized_by_program):
+    staged = {
+        tuple(sorted(path.name for path in asset.iterdir()))
+        for asset in synthesized_by_program.glob("asset.*")
+    }
+
+    assert ("handler.py", "requirements.txt") in staged
+
+
+def test_cdk_nag_finds_nothing_in_the_repositorys_stack(synthesized_by_program):
+    report = synthesized_by_program / "validation-report.json"
+
+    assert violations(report) == []
+
+
+def test_cdk_nag_finds_nothing_in_any_variant(assembly):
+    assert violations(assembly / "validation-report.json") == []
+
+
+def test_cdk_nag_is_listening(tmp_path):
+    from aws_cdk import App, Stack  # noqa: PLC0415
+    from aws_cdk import aws_sqs as sqs  # noqa: PLC0415
+
+    from shardfleet_cdk.synthesis import add_checks  # noqa: PLC0415
+
+    app = App(outdir=str(tmp_path))
+    sqs.Queue(Stack(app, "Careless"), "Open")
+    add_checks(app)
+
+    with pytest.raises(RuntimeError, match="ValidationFailed"):
+        app.synth()
+    assert "AwsSolutions-SQS4" in violations(tmp_path / "validation-report.json")
+
+
+def violations(report):
+    plugins = json.loads(report.read_text("utf-8"))["pluginReports"]
+    return [violation["ruleName"] for plugin in plugins for violation in plugin["violations"]]
+
+
+def test_the_outputs_say_what_was_made(template):
+    for name, prefix in OUTPUTS.items():
+        assert spelled(template["Outputs"][name]["Value"]).startswith(prefix), name
+
+
+def test_the_repositorys_stack_is_what_cdk_json_says(template):
+    context = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]
+    stream = only(template, "AWS::Kinesis::Stream")
+    functions = of_type(template, "AWS::Lambda::Function").values()
+    worker = next(f for f in functions if f["Handler"].endswith("worker_handler"))
+
+    assert stream["ShardCount"] == context["shardfleet:stream"]["shards"]
+    assert worker["MemorySize"] == context["shardfleet:worker"]["memory_mb"]
+    for name, value in context["shardfleet:config"].items():
+        assert worker["Environment"]["Variables"][f"SHARDFLEET_{name.upper()}"] == str(value)
+
+
+def test_every_feature_flag_of_the_libraries_version_is_set():
+    context = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]
+    important = (
+        "@aws-cdk/aws-iam:minimizePolicies",
+        "@aws-cdk/aws-lambda:recognizeLayerVersion",
+        "@aws-cdk/aws-lambda:useCdkManagedLogGroup",
+        "@aws-cdk/core:annotationsInValidationReport",
+        "@aws-cdk/core:validateAgainstDefaultRules",
+    )
+
+    assert all(context[flag] is True for flag in important)
+
+
+@pytest.fixture
+def stack_with():
+    from aws_cdk import App  # noqa: PLC0415
+
+    from shardfleet_cdk.stack import ShardFleetStack  # noqa: PLC0415
+
+    def make(**settings):
+        app = App(context={f"shardfleet:{name}": value for name, value in settings.items()})
+        return ShardFleetStack(app, "Stack", project=ROOT)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stream": "clicks"}, "shardfleet:stream: 'clicks' found, an ARN expected"),
+        ({"stream": {"shards": 0}}, "shardfleet:stream: {'shards': 0} found, {\"shards\": n}"),
+        ({"stream": {"shard": 2}}, "shardfleet:stream: {'shard': 2} found, {\"shards\": n}"),
+        ({}, "shardfleet:stream: None found, expected: the stream"),
+        ({"config": 3}, "shardfleet:config: 3 found, expected: fields of FleetConfig"),
+        ({"config": "{shards"}, "shardfleet:config: no JSON"),
+        ({"removal": "keep"}, "shardfleet:removal: 'keep' found, retain or destroy allowed"),
+        ({"worker": {"memory": 1}}, "shardfleet:worker: 'memory' found, one of memory_mb"),
+        ({"handler": "functions/none"}, "functions/none': no such folder"),
+        ({"function": "handler:collect"}, "handler.py defines no collect"),
+    ],
+)
+def test_a_wrong_setting_is_named(stack_with, settings, message):
+    given = settings if "stream" in settings or not settings else {**settings, "stream": ARN}
+
+    with pytest.raises(ConfigurationError) as refused:
+        stack_with(**given)
+    assert message in str(refused.value)
+
+
+ARN = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
+
+
+def test_the_command_line_gives_objects_as_text(stack_with):
+    stack = stack_with(stream='{"shards": 2}', config='{"leases_per_worker": 5}')
+
+    assert stack.fleet.config.leases_per_worker == 5
+
+
+def test_an_existing_stream_and_lease_table_are_named_in_the_context(stack_with):
+    stack = stack_with(stream=ARN, lease_table="kcl-application")
+
+    assert stack.fleet.config.stream_arn == ARN
+    assert stack.fleet.config.lease_table == "kcl-application"

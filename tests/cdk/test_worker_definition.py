@@ -1,0 +1,227 @@
+"""The worker slot's state machine, executed with scripted replies."""
+
+import json
+
+import pytest
+
+from shardfleet.domain.slots import SlotInput, TurnOutcome
+from shardfleet_cdk.options import LOOPS_MOST
+from shardfleet_cdk.worker_definition import (
+    ALREADY_EXISTS,
+    BACK_OFF_SECONDS,
+    RETRIED_ERRORS,
+    RETRIES,
+    worker_definition,
+)
+from tests.cdk.machine import Machine, TaskFailed
+
+SLOT = SlotInput(slot_id="s0003", name="clicks-s0003-7", start_epoch=7, generation=2)
+CRASH = TaskFailed("Runtime.ExitError")
+THROTTLE = TaskFailed("Lambda.TooManyRequestsException")
+HISTORY_EVENTS_MOST = 25_000
+
+
+def a_definition(*, loops_most=1000):
+    return worker_definition(
+        function_arn="arn:alias", function_timeout_s=900, loops_most=loops_most, partition="aws"
+    )
+
+
+class Script:
+    """Answers the worker's invocations in turn: an outcome, a whole reply, or an error."""
+
+    def __init__(self, *answers, started=None):
+        self.answers = list(answers)
+        self.started = list(started or [])
+        self.payloads = []
+        self.starts = []
+
+    def invoke(self, arguments):
+        assert arguments["FunctionName"] == "arn:alias"
+        self.payloads.append(arguments["Payload"])
+        answer = self.answers.pop(0)
+        if isinstance(answer, TaskFailed):
+            raise answer
+        return {"Payload": answer if isinstance(answer, dict) else reply(answer)}
+
+    def start(self, arguments):
+        self.starts.append(arguments)
+        answer = self.started.pop(0) if self.started else None
+        if answer:
+            raise answer
+        return {"ExecutionArn": "arn:execution"}
+
+    def run(self, **options):
+        machine = Machine(a_definition(**options), invoke=self.invoke, start=self.start)
+        machine.run(json.loads(SLOT.execution_text()))
+        assert not self.answers, f"never asked for: {self.answers}"
+        return machine
+
+
+def reply(outcome):
+    return {"version": 1, "outcome": outcome}
+
+
+def test_a_slot_goes_on_as_long_as_the_worker_says_continue():
+    script = Script("CONTINUE", "CONTINUE", "CONTINUE", "IDLE")
+
+    machine = script.run()
+
+    assert len(script.payloads) == 4
+    assert (machine.waits, machine.visited[-1]) == ([], "Done")
+
+
+@pytest.mark.parametrize("outcome", [TurnOutcome.IDLE, TurnOutcome.DRAINED])
+def test_a_slot_ends_when_the_worker_is_idle_or_drained(outcome):
+    script = Script(outcome.value)
+
+    assert script.run().visited == ["Begin", "RunWorker", "Outcome", "Done"]
+    assert script.starts == []
+
+
+def test_the_worker_is_given_the_executions_own_input_and_the_crashes():
+    script = Script(CRASH, "CONTINUE", "IDLE")
+
+    script.run()
+
+    read = [SlotInput.from_payload(payload) for payload in script.payloads]
+    assert [r.crashes for r in read] == [0, 1, 0]
+    assert {(r.slot_id, r.name, r.start_epoch, r.generation) for r in read} == {
+        ("s0003", "clicks-s0003-7", 7, 2)
+    }
+
+
+def test_after_a_first_crash_the_worker_is_invoked_again_at_once():
+    assert Script(CRASH, "IDLE").run().waits == []
+
+
+def test_after_further_crashes_the_delay_grows_to_five_minutes():
+    crashes = len(BACK_OFF_SECONDS) + 4
+
+    machine = Script(*[CRASH] * crashes, "IDLE").run()
+
+    assert machine.waits == [*BACK_OFF_SECONDS, 300, 300, 300]
+    assert all(isinstance(seconds, int) for seconds in machine.waits)
+
+
+def test_a_reply_of_failed_counts_as_a_crash():
+    script = Script("FAILED", "FAILED", "FAILED", "IDLE")
+
+    assert script.run().waits == [1, 2]
+    assert [payload["crashes"] for payload in script.payloads] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("answer", [{}, {"version": 1}, {"version": 1, "outcome": "SHARD_END"}])
+def test_a_reply_that_says_nothing_known_counts_as_a_crash(answer):
+    script = Script(answer, "IDLE")
+
+    script.run()
+
+    assert script.payloads[1]["crashes"] == 1
+
+
+def test_a_turn_in_good_order_forgets_the_crashes():
+    script = Script(CRASH, CRASH, "CONTINUE", CRASH, "IDLE")
+
+    assert script.run().waits == [1]
+    assert [payload["crashes"] for payload in script.payloads] == [0, 1, 2, 0, 1]
+
+
+def test_a_throttled_invocation_is_retried_and_does_not_count_as_a_crash():
+    script = Script(*[THROTTLE] * RETRIES, "IDLE")
+
+    assert script.run().waits == []
+    assert {payload["crashes"] for payload in script.payloads} == {0}
+    assert "Lambda.TooManyRequestsException" in RETRIED_ERRORS
+
+
+def test_a_lasting_throttle_counts_as_a_crash():
+    script = Script(*[THROTTLE] * (RETRIES + 1), "IDLE")
+
+    script.run()
+
+    assert script.payloads[-1]["crashes"] == 1
+
+
+def test_a_time_out_of_the_task_is_a_crash():
+    script = Script(TaskFailed("States.Timeout"), "IDLE")
+
+    script.run()
+
+    assert script.payloads[-1]["crashes"] == 1
+
+
+def test_the_execution_continues_as_new_after_its_loops():
+    script = Script("CONTINUE", "CONTINUE", "CONTINUE")
+
+    machine = script.run(loops_most=3)
+
+    assert machine.visited[-2:] == ["ContinueAsNew", "Done"]
+    assert len(script.starts) == 1
+
+
+def test_the_successor_has_the_name_and_input_that_the_manager_expects():
+    script = Script("CONTINUE")
+
+    script.run(loops_most=1)
+
+    successor = SlotInput(slot_id="s0003", name="clicks-s0003-7", start_epoch=7, generation=3)
+    start = script.starts[0]
+    assert start["StateMachineArn"] == "arn:machine"
+    assert start["Name"] == successor.execution_name()
+    assert json.dumps(start["Input"], separators=(",", ":")) == successor.execution_text()
+
+
+def test_crashes_count_as_loops():
+    script = Script(CRASH, "FAILED", CRASH)
+
+    script.run(loops_most=3)
+
+    assert len(script.starts) == 1
+
+
+def test_a_successor_that_somebody_else_started_is_as_good():
+    script = Script("CONTINUE", started=[TaskFailed(ALREADY_EXISTS)])
+
+    machine = script.run(loops_most=1)
+
+    assert (len(script.starts), machine.visited[-1]) == (1, "Done")
+
+
+def test_starting_the_successor_is_retried():
+    throttled = TaskFailed("StepFunctions.ThrottlingException")
+    script = Script("CONTINUE", started=[throttled, throttled])
+
+    script.run(loops_most=1)
+
+    assert len(script.starts) == 3
+
+
+def test_ending_in_good_order_starts_no_successor():
+    script = Script("CONTINUE", "IDLE")
+
+    script.run(loops_most=2)
+
+    assert script.starts == []
+
+
+def test_the_task_has_half_a_minute_more_than_the_function():
+    assert a_definition()["States"]["RunWorker"]["TimeoutSeconds"] == 930
+
+
+def test_the_dearest_loops_that_are_allowed_fit_the_history():
+    """Task 5 events, a retry 3 more, choice 2, wait 2 (serverless.md 3.2, counted)."""
+    dearest = (5 + 3 * RETRIES) + 2 + 2
+    begin_and_end = 20 + 3 * 8
+
+    assert dearest * LOOPS_MOST + begin_and_end <= HISTORY_EVENTS_MOST
+
+
+def test_every_state_is_reached_and_leads_somewhere():
+    states = a_definition()["States"]
+    named = {"Begin"}
+    for state in states.values():
+        rules = [state, *state.get("Choices", []), *state.get("Catch", [])]
+        named |= {rule[key] for rule in rules for key in ("Next", "Default") if key in rule}
+
+    assert named == set(states)
