@@ -1,0 +1,271 @@
+"""Events as metrics and log lines."""
+
+import io
+import json
+import threading
+from dataclasses import dataclass, fields
+
+import pytest
+
+from shardfleet import events
+from shardfleet.adapters.emf import FLUSH_MS, MEASURED, EmfEventSink
+from shardfleet.events import (
+    BatchHandled,
+    Event,
+    LeaseEvent,
+    Level,
+    ManagerTurnDone,
+    ManagerTurnFailed,
+    TurnEnded,
+)
+
+TURN = ManagerTurnDone(
+    total_leases=4,
+    total_shards=5,
+    unclaimed_leases=1,
+    expired_leases=0,
+    stopped_shards=2,
+    millis_behind_latest_max=7_000,
+    leases_of_unknown_lag=1,
+    slots_wanted=3,
+    slots_running=2,
+)
+
+
+class StoppedClock:
+    def __init__(self):
+        self.ms = 1_000
+
+    def monotonic_ms(self):
+        return self.ms
+
+
+@pytest.fixture
+def clock():
+    return StoppedClock()
+
+
+@pytest.fixture
+def out():
+    return io.StringIO()
+
+
+@pytest.fixture
+def sink(clock, out):
+    return EmfEventSink("orders", clock=clock, stream=out)
+
+
+def lines(out):
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def logs(out):
+    return [line for line in lines(out) if "_aws" not in line]
+
+
+def metrics(out):
+    return [line for line in lines(out) if "_aws" in line]
+
+
+def handled(shard_id, *, done=3, lag_ms=50):
+    return BatchHandled(
+        lease_key=shard_id,
+        worker_id="orders-s0001",
+        records=5,
+        done=done,
+        attempt=1,
+        duration_ms=12,
+        millis_behind_latest=lag_ms,
+    )
+
+
+def test_a_manager_turn_is_these_metrics_of_the_fleet_and_no_others(sink, out):
+    sink.emit(TURN)
+    sink.flush()
+    (line,) = metrics(out)
+    (directive,) = line.pop("_aws")["CloudWatchMetrics"]
+    assert directive == {
+        "Namespace": "shardfleet",
+        "Dimensions": [["fleet"]],
+        "Metrics": [
+            {"Name": "total_leases", "Unit": "Count"},
+            {"Name": "total_shards", "Unit": "Count"},
+            {"Name": "unclaimed_leases", "Unit": "Count"},
+            {"Name": "expired_leases", "Unit": "Count"},
+            {"Name": "stopped_shards", "Unit": "Count"},
+            {"Name": "millis_behind_latest", "Unit": "Milliseconds"},
+            {"Name": "leases_of_unknown_lag", "Unit": "Count"},
+            {"Name": "slots_wanted", "Unit": "Count"},
+            {"Name": "slots_running", "Unit": "Count"},
+        ],
+    }
+    assert line == {
+        "fleet": "orders",
+        "total_leases": [4],
+        "total_shards": [5],
+        "unclaimed_leases": [1],
+        "expired_leases": [0],
+        "stopped_shards": [2],
+        "millis_behind_latest": [7_000],
+        "leases_of_unknown_lag": [1],
+        "slots_wanted": [3],
+        "slots_running": [2],
+    }
+
+
+def test_shard_ids_are_metadata_of_the_lag_and_no_dimension(sink, out):
+    sink.emit(handled("shardId-000000000000", lag_ms=50))
+    sink.emit(handled("shardId-000000000001", done=4, lag_ms=60))
+    sink.flush()
+    (line,) = metrics(out)
+    assert line["records"] == [3, 4]
+    assert line["millis_behind_latest"] == [50, 60]
+    assert line["millis_behind_latest_by_shard"] == {
+        "shardId-000000000000": 50,
+        "shardId-000000000001": 60,
+    }
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["fleet"]]
+
+
+def test_worker_leases_are_told_at_the_end_of_a_turn(sink, out):
+    sink.emit(
+        TurnEnded(
+            slot_id="s0001",
+            worker_id="orders-s0001",
+            outcome="CONTINUE",
+            reason="time is over",
+            held_leases=6,
+            duration_ms=1,
+        )
+    )
+    sink.flush()
+    assert metrics(out)[0]["worker_leases"] == [6]
+
+
+def test_every_warning_and_error_is_a_metric_named_after_its_event(sink, out):
+    sink.emit(ManagerTurnFailed(error="no"))
+    sink.emit(ManagerTurnFailed(error="no"))
+    sink.flush()
+    assert metrics(out)[0]["manager_turn_failed"] == [1, 1]
+
+
+def test_metrics_are_written_each_minute_without_being_asked(sink, clock, out):
+    sink.emit(TURN)
+    assert metrics(out) == []
+    clock.ms += FLUSH_MS
+    sink.emit(TURN)
+    assert [line["total_leases"] for line in metrics(out)] == [[4, 4]]
+    sink.emit(TURN)
+    assert len(metrics(out)) == 1
+
+
+def test_a_line_never_passes_the_limits_of_the_format(sink, out):
+    """EMF: 100 metrics of 100 values per line; nothing is lost by the splitting."""
+    for n in range(250):
+        sink.emit(handled(f"shardId-{n:012d}"))
+    sink.flush()
+    assert all(len(line["records"]) <= 100 for line in metrics(out))
+    assert sum(len(line["records"]) for line in metrics(out)) == 250
+
+
+def test_nothing_is_written_when_there_is_nothing_to_tell(sink, out):
+    sink.flush()
+    assert out.getvalue() == ""
+
+
+def test_an_event_is_one_line_of_json_with_its_name_level_and_fields(sink, out):
+    sink.about(request_id="request-1")
+    sink.emit(ManagerTurnFailed(error="no"))
+    (line,) = logs(out)
+    assert line.pop("timestamp")
+    assert line == {
+        "level": "ERROR",
+        "message": "ManagerTurnFailed",
+        "service": "shardfleet",
+        "fleet": "orders",
+        "request_id": "request-1",
+        "error": "no",
+    }
+
+
+def test_events_below_the_level_are_measured_and_not_logged(clock, out):
+    sink = EmfEventSink("orders", clock=clock, stream=out, level=Level.ERROR)
+    sink.emit(TURN)
+    sink.flush()
+    assert logs(out) == []
+    assert metrics(out)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awkward(LeaseEvent):
+    """Has fields that the standard library's log records have, too."""
+
+    name: str
+    message: str
+    args: tuple
+
+
+def test_a_field_named_like_one_of_a_log_record_is_told_all_the_same(sink, out):
+    sink.emit(Awkward(lease_key="a", name="n", message="m", args=("x",)))
+    (line,) = logs(out)
+    assert (line["name_"], line["message_"], line["args_"]) == ("n", "m", ["x"])
+    assert line["message"] == "Awkward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerTurnDoneInWords(Event):
+    total_leases: object = "four"
+
+
+def test_an_event_that_cannot_be_told_stops_nothing(sink, out, capsys, monkeypatch):
+    monkeypatch.setitem(MEASURED, "ManagerTurnDoneInWords", {"total_leases": "total_leases"})
+    sink.emit(ManagerTurnDoneInWords())
+    assert "ManagerTurnDoneInWords lost" in capsys.readouterr().err
+    sink.emit(ManagerTurnFailed(error="no"))
+    assert logs(out)
+
+
+def test_the_users_powertools_settings_and_metrics_do_not_mix_with_ours(
+    clock, out, capsys, monkeypatch
+):
+    """The handler shares the process: neither its namespace nor its dimensions are ours."""
+    from aws_lambda_powertools import Metrics  # noqa: PLC0415 - has state of the whole process
+
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "theirs")
+    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "theirs")
+    sink = EmfEventSink("orders", clock=clock, stream=out)
+    theirs = Metrics()
+    theirs.add_metric(name="their_metric", unit="Count", value=1)
+    sink.emit(TURN)
+    sink.flush()
+    theirs.flush_metrics()
+    assert "their_metric" not in out.getvalue()
+    (line,) = metrics(out)
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["fleet"]]
+    assert line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "shardfleet"
+    assert "total_leases" not in capsys.readouterr().out
+
+
+def test_events_from_many_threads_make_whole_lines_and_all_count(clock, out):
+    sink = EmfEventSink("orders", clock=clock, stream=out, level=Level.DEBUG)
+
+    def emit():
+        for _ in range(50):
+            sink.emit(handled("shardId-000000000000"))
+
+    threads = [threading.Thread(target=emit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.flush()
+    assert len(logs(out)) == 400
+    assert sum(len(line["records"]) for line in metrics(out)) == 400
+
+
+def test_every_measured_field_is_one_of_its_event():
+    """A renamed field would silence a metric (hazard H18)."""
+    allowed_later = {"sleeping_leases"}
+    for name, measured in MEASURED.items():
+        known = {field.name for field in fields(getattr(events, name))}
+        assert set(measured) - known <= allowed_later
