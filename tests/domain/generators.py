@@ -42,36 +42,40 @@ def any_ranges():
 
 
 SHARD_IDS = ("0", "1", "2", "3", "4", "5")
+_IDS = st.sampled_from(SHARD_IDS)
+_MAYBE_ID = st.sampled_from((None, *SHARD_IDS))
+_RELATIVES = st.frozensets(_IDS, max_size=2).map(lambda ids: tuple(sorted(ids)))
+_EDGES = (0, HASH_KEY_MAX // 2, HASH_KEY_MAX // 2 + 1, HASH_KEY_MAX)
+_RANGES = st.sampled_from([HashKeyRange(a, b) for a in _EDGES for b in _EDGES])
+_CHECKPOINTS = [ExtendedSequenceNumber(text) for text in (*SENTINELS, "SHARD_END", "5", "15")]
 
 
-@st.composite
-def any_shards(draw):
+def any_shards():
     """Draw one shard of a listing that need not make sense at all."""
-    parents = draw(st.lists(st.sampled_from((*SHARD_IDS, None)), min_size=2, max_size=2))
-    return Shard(
-        shard_id=draw(st.sampled_from(SHARD_IDS)),
-        hash_key_range=draw(any_ranges()),
-        starting_sequence_number=draw(st.sampled_from(["0", "9", "10", "", "x", "²"])),
-        ending_sequence_number=draw(st.sampled_from([None, "99"])),
-        parent_shard_id=parents[0],
-        adjacent_parent_shard_id=parents[1],
+    return st.builds(
+        Shard,
+        shard_id=_IDS,
+        hash_key_range=_RANGES,
+        starting_sequence_number=st.sampled_from(["0", "9", "10", "", "x", "\u00b2"]),
+        ending_sequence_number=st.sampled_from([None, "99"]),
+        parent_shard_id=_MAYBE_ID,
+        adjacent_parent_shard_id=_MAYBE_ID,
     )
 
 
-@st.composite
-def any_leases(draw):
+def any_leases():
     """Draw one lease that need not make sense at all."""
-    relatives = st.lists(st.sampled_from(SHARD_IDS), max_size=2, unique=True)
-    return Lease(
-        lease_key=draw(st.sampled_from(SHARD_IDS)),
-        checkpoint=draw(any_numbers()),
-        lease_owner=draw(st.sampled_from((None, *WORKERS))),
-        lease_counter=draw(st.integers(min_value=0, max_value=3)),
-        owner_switches_since_checkpoint=draw(st.integers(min_value=0, max_value=3)),
-        checkpoint_owner=draw(st.sampled_from((None, None, *WORKERS))),
-        parent_shard_ids=tuple(sorted(draw(relatives))),
-        child_shard_ids=tuple(sorted(draw(relatives))),
-        hash_key_range=draw(st.one_of(st.none(), any_ranges())),
+    return st.builds(
+        Lease,
+        lease_key=_IDS,
+        checkpoint=st.sampled_from(_CHECKPOINTS),
+        lease_owner=st.sampled_from((None, *WORKERS)),
+        lease_counter=st.integers(min_value=0, max_value=3),
+        owner_switches_since_checkpoint=st.integers(min_value=0, max_value=3),
+        checkpoint_owner=st.sampled_from((None, None, *WORKERS)),
+        parent_shard_ids=_RELATIVES,
+        child_shard_ids=_RELATIVES,
+        hash_key_range=st.sampled_from([None, *(HashKeyRange(0, edge) for edge in _EDGES)]),
     )
 
 

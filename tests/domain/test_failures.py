@@ -1,0 +1,162 @@
+"""What a handler's reply and its failures mean."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardfleet.domain.failures import (
+    FailureAction,
+    back_off_ms,
+    decide_failure,
+    lowest_failed,
+)
+from tests.domain.builders import number
+
+BATCH = [number(text) for text in ("9", "10:0", "10:1", "10:2", "100")]
+
+
+def failed(*identifiers):
+    return {"batchItemFailures": [{"itemIdentifier": name} for name in identifiers]}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        None,
+        {},
+        {"batchItemFailures": None},
+        {"batchItemFailures": []},
+        {"statusCode": 200},
+        "done",
+        [],
+        0,
+        True,
+    ],
+)
+def test_a_reply_without_failures_means_that_all_is_done(reply):
+    assert lowest_failed(reply, BATCH) == 5
+
+
+@pytest.mark.parametrize(
+    ("reply", "done"),
+    [
+        (failed("9"), 0),
+        (failed("10"), 1),
+        (failed("100"), 4),
+        (failed("100", "10"), 1),
+        (failed("100", "9"), 0),
+        (failed("10:0"), 1),
+        (failed("10:2"), 3),
+        (failed("100", "10:1"), 2),
+    ],
+)
+def test_everything_before_the_lowest_failed_record_is_done(reply, done):
+    assert lowest_failed(reply, BATCH) == done
+
+
+def test_the_lowest_is_found_by_number_and_not_by_text():
+    assert lowest_failed(failed("9", "100"), [number("9"), number("100")]) == 0
+    assert lowest_failed(failed("100"), [number("9"), number("100")]) == 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"itemIdentifier": ""},
+        {"itemIdentifier": None},
+        {"itemIdentifier": 100},
+        {"itemIdentifier": "101"},
+        {"itemIdentifier": "10:7"},
+        {"itemIdentifier": "10:"},
+        {"itemIdentifier": "-10"},
+        {"itemIdentifier": "\u0661\u0660"},
+        {"itemIdentifier": "9" * 5000},
+        {"itemIdentifier": "SHARD_END"},
+        {"itemIdentifier": "shardId-000000000000:10"},
+        {"ItemIdentifier": "100"},
+        {},
+        None,
+        "100",
+    ],
+)
+def test_a_failure_that_names_no_record_of_the_batch_fails_the_whole_batch(item):
+    assert lowest_failed({"batchItemFailures": [{"itemIdentifier": "100"}, item]}, BATCH) == 0
+
+
+@pytest.mark.parametrize("failures", [{"itemIdentifier": "100"}, "100", b"100", 7, True])
+def test_failures_that_are_no_list_fail_the_whole_batch(failures):
+    assert lowest_failed({"batchItemFailures": failures}, BATCH) == 0
+
+
+def test_any_sequence_of_failures_is_a_list():
+    assert lowest_failed({"batchItemFailures": ({"itemIdentifier": "100"},)}, BATCH) == 4
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.sampled_from(["9", "10:1"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["batchItemFailures", "itemIdentifier", "x"]), inner, max_size=2
+        )
+    ),
+)
+
+
+@given(JSON, st.integers(0, 5))
+def test_any_reply_has_an_answer_inside_the_batch(reply, size):
+    assert 0 <= lowest_failed(reply, BATCH[:size]) <= size
+
+
+# --- what happens next ---
+
+
+@pytest.mark.parametrize(
+    ("attempt", "most", "policy", "action", "wait"),
+    [
+        (1, 5, "stop", FailureAction.RETRY, 700),
+        (4, 5, "sqs", FailureAction.RETRY, 700),
+        (5, 5, "stop", FailureAction.STOP, 0),
+        (6, 5, "stop", FailureAction.STOP, 0),
+        (5, 5, "sqs", FailureAction.RECORD_AND_SKIP, 0),
+        (5, 5, "s3", FailureAction.RECORD_AND_SKIP, 0),
+        (1, 1, "stop", FailureAction.STOP, 0),
+        (10_000, 0, "stop", FailureAction.RETRY, 700),
+    ],
+)
+def test_attempts_are_counted_and_then_the_policy_decides(attempt, most, policy, action, wait):
+    decision = decide_failure(attempt, most, on_exhausted=policy, back_off=700)
+
+    assert (decision.action, decision.back_off_ms) == (action, wait)
+    assert str(attempt) in decision.reason
+
+
+def test_the_reason_says_where_a_skipped_record_is():
+    assert "kept in sqs" in decide_failure(5, 5, on_exhausted="sqs", back_off=0).reason
+
+
+@pytest.mark.parametrize(
+    ("attempt", "jitter", "expected"),
+    [
+        (1, 0, 100),
+        (1, 1, 200),
+        (2, 1, 400),
+        (3, 0.5, 600),
+        (5, 1, 3200),
+        (6, 1, 5000),
+        (6, 0, 2500),
+    ],
+)
+def test_the_wait_doubles_up_to_its_limit(attempt, jitter, expected):
+    assert back_off_ms(attempt, first_ms=200, most_ms=5000, jitter=jitter) == expected
+
+
+@given(st.integers(-5, 10**9), st.integers(1, 10**6), st.integers(1, 10**6), st.floats(0, 1))
+def test_the_wait_never_passes_its_limit_and_is_never_less_than_half(attempt, first, most, jitter):
+    wait = back_off_ms(attempt, first_ms=first, most_ms=most, jitter=jitter)
+
+    assert min(first, most) // 2 <= wait <= most

@@ -1,0 +1,85 @@
+"""Token buckets: never more than the quota over any span, and no wait that is not needed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardfleet.domain.pacing import Rate, full_bucket, spend, wait_ms
+
+CALLS = Rate(per_s=5, burst=1)  # GetRecords per shard
+BYTES = Rate(per_s=2 * 1024 * 1024, burst=2 * 1024 * 1024)  # read volume per shard
+
+
+def test_five_calls_a_second_are_200_ms_apart():
+    bucket, now, times = full_bucket(CALLS, now_ms=0), 0, []
+    for _ in range(4):
+        now += wait_ms(bucket, CALLS, now_ms=now, needed=1)
+        times.append(now)
+        bucket, _ = spend(bucket, CALLS, amount=1, now_ms=now)
+
+    assert times == [0, 200, 400, 600]
+
+
+def test_a_burst_is_spent_at_once_and_not_twice():
+    rate = Rate(per_s=5, burst=5)
+    bucket, waits = full_bucket(rate, now_ms=0), []
+    for _ in range(7):
+        bucket, wait = spend(bucket, rate, amount=1, now_ms=0)
+        waits.append(wait)
+
+    assert waits == [0, 0, 0, 0, 0, 200, 400]
+
+
+def test_an_answer_of_ten_mebibytes_is_waited_for_before_the_next_call():
+    bucket, wait = spend(full_bucket(BYTES, now_ms=0), BYTES, amount=10 * 1024**2, now_ms=0)
+
+    assert wait == 4_000
+    assert wait_ms(bucket, BYTES, now_ms=1_500) == 2_500
+    assert wait_ms(bucket, BYTES, now_ms=4_000) == 0
+
+
+def test_idleness_saves_up_one_burst_and_no_more():
+    bucket, _ = spend(full_bucket(CALLS, now_ms=0), CALLS, amount=1, now_ms=0)
+    bucket, wait = spend(bucket, CALLS, amount=1, now_ms=3_600_000)
+
+    assert wait == 0
+    assert wait_ms(bucket, CALLS, now_ms=3_600_000, needed=1) == 200
+
+
+def test_more_than_the_burst_is_never_there_so_the_wait_is_for_the_burst():
+    bucket, _ = spend(full_bucket(CALLS, now_ms=0), CALLS, amount=1, now_ms=0)
+
+    assert wait_ms(bucket, CALLS, now_ms=0, needed=50) == 200
+
+
+def test_a_clock_that_goes_back_refills_nothing_and_loses_nothing():
+    bucket, _ = spend(full_bucket(CALLS, now_ms=1_000), CALLS, amount=1, now_ms=1_000)
+    back, _ = spend(bucket, CALLS, amount=0, now_ms=0)
+
+    assert back == bucket
+
+
+@pytest.mark.parametrize("per_s", [1, 3, 7, 999, 1001])
+def test_a_wait_is_exactly_long_enough(per_s):
+    rate = Rate(per_s=per_s, burst=1)
+    bucket, wait = spend(full_bucket(rate, now_ms=0), rate, amount=2, now_ms=0)
+
+    assert wait_ms(bucket, rate, now_ms=wait) == 0
+    assert wait_ms(bucket, rate, now_ms=wait - 1) == 1
+
+
+@given(
+    st.integers(1, 50),
+    st.integers(1, 20),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2_000)), max_size=20),
+)
+def test_who_waits_as_told_stays_inside_the_quota(per_s, burst, spendings):
+    """The debt is waited off first, so all but the last spending fits into rate and burst."""
+    rate = Rate(per_s=per_s, burst=burst)
+    bucket, now, spent = full_bucket(rate, now_ms=0), 0, 0
+    for amount, idle in spendings:
+        now += idle
+        now += wait_ms(bucket, rate, now_ms=now)
+        assert spent <= burst + now * per_s / 1000
+        bucket, _ = spend(bucket, rate, amount=amount, now_ms=now)
+        spent += amount
