@@ -1,0 +1,233 @@
+"""
+The user's handler in a thread of its own, away from the engine's loop (hazard H17).
+
+A synchronous handler runs in that thread with no loop running around it, so that it may use
+``asyncio.run`` as it would in Lambda, and its calls never overlap. Coroutine functions run on a
+loop of that thread; calls of different shards overlap. A call that outlives its deadline is
+cancelled if it is a coroutine; what does not end then, the process must end (hazard H10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from shardfleet.engine.ports import Clock, HandlerResult
+from shardfleet.records import Batch
+from shardfleet.runtime.event_contract import EventSource, kinesis_event, result_of_reply
+from shardfleet.runtime.handler_loading import HandlerContract, LoadedHandler, load_handler
+from shardfleet.runtime.lambda_context import BatchContext, LambdaContext
+
+# How long a cancelled coroutine, and a thread that was asked to stop, may take to comply.
+GRACE_MS = 1_000
+_ERROR_CHARACTERS_MOST = 1_000
+_log = logging.getLogger("shardfleet.handler")
+
+
+class _HandlerThread:
+    """A thread that runs jobs one after another, or a loop."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = concurrent.futures.Future[None]()
+        self._thread = threading.Thread(target=self._main, name="shardfleet-handler", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+        """Run a function after those before it."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def job() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+                future.set_exception(error)
+
+        self._jobs.put(job)
+        return future
+
+    def run_loop(self) -> asyncio.AbstractEventLoop:
+        """Give the thread to a loop until it is stopped; return the loop."""
+        if self._loop is None:
+            loop = self._loop = asyncio.new_event_loop()
+            self._jobs.put(lambda: _run_loop(loop))
+        return self._loop
+
+    async def stop(self) -> bool:
+        """Ask the thread to end; return whether it did."""
+        self._jobs.put(None)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=GRACE_MS / 1000)
+        if self._ended.done():
+            self._thread.join(GRACE_MS / 1000)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        # Not running: a synchronous handler may run it, or use asyncio.run.
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            while (job := self._jobs.get()) is not None:
+                job()
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+            self._ended.set_result(None)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        # What user code left behind must not outlive the turn.
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+class ThreadHandlerRunner:
+    """The ``HandlerRunner`` port."""
+
+    def __init__(
+        self, name: str, *, contract: str, context: LambdaContext, stream_arn: str, clock: Clock
+    ) -> None:
+        """
+        Prepare; nothing of the user is imported yet (hazard H16).
+
+        Args:
+            name: ``package.module:function``.
+            contract: ``native``, ``event`` or ``auto``.
+            context: of the worker's invocation.
+            stream_arn: for the event contract.
+            clock: for deadlines.
+
+        """
+        self._name = name
+        self._contract = contract
+        self._context = context
+        self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
+        self._clock = clock
+        self._handler: LoadedHandler | None = None
+        self._thread: _HandlerThread | None = None
+
+    @property
+    def overlaps(self) -> bool:
+        """Tell, once loaded, whether calls of different shards may overlap."""
+        return self._handler is not None and self._handler.is_async
+
+    async def load(self) -> None:
+        """
+        Import the user's code in the handler's thread.
+
+        Raises:
+            ConfigurationError: there is no such code, or it cannot be imported.
+
+        """
+        thread = self._thread = self._thread or _HandlerThread()
+        load = thread.submit(lambda: load_handler(self._name, contract=self._contract))
+        handler: LoadedHandler = await asyncio.wrap_future(load)
+        self._handler = handler
+        if handler.is_async:
+            thread.run_loop()
+
+    async def run(self, batch: Batch) -> HandlerResult:
+        """Run one batch to its end or to its deadline."""
+        if self._thread is None or self._handler is None:
+            message = "run before load"
+            raise RuntimeError(message)
+        if self._handler.is_async:
+            loop = self._thread.run_loop()
+            call: concurrent.futures.Future[HandlerResult] = concurrent.futures.Future()
+            task: list[asyncio.Task[None]] = []
+
+            def begin() -> None:
+                task.append(loop.create_task(self._call_into(call, batch), name="handler"))
+
+            loop.call_soon_threadsafe(begin)
+            if await self._is_done(call, batch.deadline_ms - self._clock.now_ms()):
+                return call.result()
+            loop.call_soon_threadsafe(lambda: [t.cancel() for t in task])
+            if await self._is_done(call, GRACE_MS):
+                return call.result()
+        else:
+            call = self._thread.submit(lambda: self._call(batch))
+            if await self._is_done(call, batch.deadline_ms - self._clock.now_ms()):
+                return call.result()
+        return HandlerResult(
+            done_count=batch.done_count, error="the call outlived its time-out", timed_out=True
+        )
+
+    async def close(self) -> bool:
+        """Stop the thread; False if user code still runs in it."""
+        thread, self._thread = self._thread, None
+        return thread is None or await thread.stop()
+
+    @staticmethod
+    async def _is_done(call: concurrent.futures.Future[HandlerResult], within_ms: int) -> bool:
+        waiter = asyncio.wrap_future(call)
+        await asyncio.wait([waiter], timeout=max(0, within_ms) / 1000)
+        return call.done()
+
+    # --- in the handler's thread
+
+    def _call(self, batch: Batch) -> HandlerResult:
+        try:
+            reply = self._invoke(batch)
+            if inspect.isawaitable(reply):
+                # A decorator hid the coroutine function behind an ordinary one.
+                reply = asyncio.get_event_loop().run_until_complete(_value_of(reply))
+            return self._understand(reply, batch)
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
+            return _failure(batch, error)
+
+    async def _call_into(
+        self, call: concurrent.futures.Future[HandlerResult], batch: Batch
+    ) -> None:
+        try:
+            result = self._understand(await self._invoke(batch), batch)
+        except asyncio.CancelledError:
+            result = HandlerResult(
+                done_count=batch.done_count, error="cancelled: the call outlived its time-out"
+            )
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
+            result = _failure(batch, error)
+        call.set_result(result)
+
+    def _invoke(self, batch: Batch) -> Any:
+        assert self._handler is not None
+        if self._handler.contract is HandlerContract.NATIVE:
+            return self._handler.function(batch)
+        context = BatchContext(
+            self._context, deadline_ms=batch.deadline_ms, now_ms=self._clock.now_ms
+        )
+        return self._handler.function(kinesis_event(batch, self._source), context)
+
+    def _understand(self, reply: object, batch: Batch) -> HandlerResult:
+        assert self._handler is not None
+        if self._handler.contract is HandlerContract.NATIVE:
+            return HandlerResult(done_count=len(batch))
+        return result_of_reply(reply, batch)
+
+
+async def _value_of(reply: Any) -> Any:
+    return await reply
+
+
+def _failure(batch: Batch, error: BaseException) -> HandlerResult:
+    _log.error("the handler failed on a batch of %s", batch.shard_id, exc_info=error)
+    text = f"{type(error).__name__}: {error}"
+    return HandlerResult(done_count=batch.done_count, error=text[:_ERROR_CHARACTERS_MOST])
