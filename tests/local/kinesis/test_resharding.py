@@ -101,9 +101,9 @@ def test_the_ending_number_is_greater_than_every_record_and_less_than_the_childr
 def test_a_closed_shard_can_be_neither_split_nor_merged(kinesis, refused):
     kinesis.create(2)
     kinesis.split(0)
-    with refused("InvalidArgumentException"):
+    with refused("ResourceInUseException"):
         kinesis.split(0)
-    with refused("InvalidArgumentException"):
+    with refused("ResourceInUseException"):
         kinesis.merge(0, 1)
 
 

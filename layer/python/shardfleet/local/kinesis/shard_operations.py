@@ -180,7 +180,7 @@ def _reshardable(account: Account, request: Request) -> Stream:
 def _open_shard(account: Account, stream: Stream, *, shard_id: str) -> Shard:
     shard = account.shard(stream, shard_id)
     if not shard.is_open:
-        raise invalid_argument(
+        raise in_use(
             f"Shard {shard_id} in stream {stream.name} under account "
             f"{account.settings.account_id} is closed; only open shards can be split or merged."
         )
