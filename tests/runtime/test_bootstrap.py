@@ -1,0 +1,128 @@
+"""From the environment to the ports."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
+from shardfleet.config import FleetConfig
+from shardfleet.errors import ConfigurationError
+from shardfleet.events import Level
+from shardfleet.runtime import bootstrap
+from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
+
+CONFIG = FleetConfig(
+    fleet="orders",
+    stream_arn="arn:aws:kinesis:ap-south-1:111122223333:stream/orders",
+    lease_table="orders",
+    state_table="orders-state",
+    state_machine_arn="arn:aws:states:eu-central-1:111122223333:stateMachine:orders",
+)
+INVOCATION = Invocation(function_arn="arn", request_id="id")
+
+
+def sandbox_of(**more):
+    values = {name: getattr(CONFIG, name) for name in CONFIG.__dataclass_fields__}
+    return open_sandbox(FleetConfig(**{**values, **more}).to_env())
+
+
+def test_every_missing_variable_is_named_at_once():
+    with pytest.raises(ConfigurationError) as raised:
+        open_sandbox({"SHARDFLEET_FLEET": "orders"})
+    for name in ("SHARDFLEET_STREAM_ARN", "SHARDFLEET_LEASE_TABLE", "SHARDFLEET_STATE_TABLE"):
+        assert name in str(raised.value)
+
+
+def test_a_sandbox_makes_each_client_once_and_none_before_it_is_needed():
+    sandbox = sandbox_of()
+    assert "table_writes" not in vars(sandbox.clients)
+    assert sandbox.clients.table_writes is sandbox.clients.table_writes
+
+
+def test_writes_are_sent_once_and_reads_may_be_repeated():
+    """Hazard H1: a silent second attempt would hide that an outcome was ever unknown."""
+    clients = sandbox_of().clients
+    attempts = {
+        name: getattr(clients, name).meta.config.retries["total_max_attempts"]
+        for name in ("table_writes", "table_reads", "stream_records", "stream_control")
+    }
+    assert attempts == {
+        "table_writes": 1,
+        "table_reads": 3,
+        "stream_records": 1,
+        "stream_control": 3,
+    }
+    assert clients.table_writes.meta.config.read_timeout <= 2
+    assert clients.table_writes.meta.config.connect_timeout <= 2
+
+
+def test_the_stream_is_asked_in_its_own_region(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    assert sandbox_of().clients.stream_records.meta.region_name == "ap-south-1"
+
+
+def test_lease_writes_table_reads_and_stream_reads_have_threads_of_their_own():
+    """Hung stream reads must not hold up a renewal or a look at the slot (hazard H17)."""
+    sandbox = sandbox_of(leases_per_worker=4, io_threads=9)
+    threads = TurnThreads(sandbox.config)
+    store = bootstrap.lease_store(sandbox, threads)
+    reader = bootstrap.stream_reader(sandbox, threads)
+    assert store._pools.writes is threads.writes
+    assert store._pools.reads is threads.reads
+    assert reader._pool is threads.streams
+    assert len({id(threads.writes), id(threads.reads), id(threads.streams)}) == 3
+    assert threads.writes._executor._max_workers == 5  # its leases at once, and the slot
+    assert threads.streams._executor._max_workers == 9
+    assert asyncio.run(threads.close(within_ms=60_000))
+
+
+def test_each_pool_has_as_many_connections_as_threads():
+    clients = sandbox_of(leases_per_worker=4, io_threads=9).clients
+    assert clients.table_writes.meta.config.max_pool_connections == 5
+    assert clients.stream_records.meta.config.max_pool_connections == 9
+
+
+def test_the_manager_cannot_do_without_a_state_machine():
+    sandbox = sandbox_of(state_machine_arn="")
+    with pytest.raises(ConfigurationError, match="SHARDFLEET_STATE_MACHINE_ARN"):
+        bootstrap.worker_launcher(sandbox, TurnThreads(sandbox.config))
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({}, type(None)),
+        ({"failed_bucket": "failed"}, type(None)),
+        ({"on_exhausted": "s3", "failed_bucket": "failed"}, S3DeadLetters),
+        ({"on_exhausted": "sqs", "failed_queue_url": "http://127.0.0.1/q"}, SqsDeadLetters),
+    ],
+)
+def test_given_up_records_go_where_the_policy_says(settings, kind):
+    sandbox = sandbox_of(**settings)
+    threads = TurnThreads(sandbox.config)
+    found = bootstrap.dead_letters(sandbox, threads, invocation=INVOCATION)
+    assert type(found) is kind
+
+
+def test_a_queue_overflows_into_the_bucket_if_there_is_one():
+    for bucket, has_overflow in (("failed", True), ("", False)):
+        sandbox = sandbox_of(
+            on_exhausted="sqs", failed_queue_url="http://127.0.0.1/q", failed_bucket=bucket
+        )
+        threads = TurnThreads(sandbox.config)
+        queue = bootstrap.dead_letters(sandbox, threads, invocation=INVOCATION)
+        assert (queue._overflow is not None) is has_overflow
+
+
+@pytest.mark.parametrize(
+    ("env", "level"),
+    [
+        ({}, Level.INFO),
+        ({"POWERTOOLS_LOG_LEVEL": "debug"}, Level.DEBUG),
+        ({"AWS_LAMBDA_LOG_LEVEL": "ERROR"}, Level.ERROR),
+        ({"POWERTOOLS_LOG_LEVEL": "WARNING", "AWS_LAMBDA_LOG_LEVEL": "DEBUG"}, Level.WARNING),
+        ({"POWERTOOLS_LOG_LEVEL": "LOUD"}, Level.INFO),
+    ],
+)
+def test_the_log_level_is_the_one_that_the_environment_names(env, level):
+    assert open_sandbox({**CONFIG.to_env(), **env}).events._log.level == level
