@@ -18,11 +18,17 @@ from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import FailedRecords
 from shardfleet.errors import ConfigurationError
 from shardfleet.records import Record
+from shardfleet.runtime.event_contract import EventSource, kinesis_event
 
 run = asyncio.run
 STREAM = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"
 FUNCTION = "arn:aws:lambda:eu-central-1:111122223333:function:worker:live"
-INVOCATION = Invocation(function_arn=FUNCTION, request_id="request-1")
+SOURCE = EventSource.of(STREAM, function_arn=FUNCTION)
+INVOCATION = Invocation(
+    function_arn=FUNCTION,
+    request_id="request-1",
+    as_event=lambda records: kinesis_event(records, SOURCE),
+)
 
 
 def failed(*payloads):
@@ -34,6 +40,7 @@ def failed(*payloads):
                 partition_key="käfer",
                 sequence_number=str(100 + n),
                 sub_sequence_number=7,
+                aggregated=True,
                 shard_id="shardId-000000000001",
                 approximate_arrival_ms=1_700_000_000_123 + n,
                 explicit_hash_key="5",

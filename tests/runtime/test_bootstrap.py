@@ -1,10 +1,11 @@
 """From the environment to the ports."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
+from shardfleet.adapters.dead_letters import S3DeadLetters, SqsDeadLetters
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
@@ -18,7 +19,7 @@ CONFIG = FleetConfig(
     state_table="orders-state",
     state_machine_arn="arn:aws:states:eu-central-1:111122223333:stateMachine:orders",
 )
-INVOCATION = Invocation(function_arn="arn", request_id="id")
+CONTEXT = SimpleNamespace(invoked_function_arn="arn", aws_request_id="id")
 
 
 def sandbox_of(**more):
@@ -88,6 +89,11 @@ def test_the_manager_cannot_do_without_a_state_machine():
         bootstrap.worker_launcher(sandbox, TurnThreads(sandbox.config))
 
 
+def test_a_worker_cannot_do_without_a_handler():
+    with pytest.raises(ConfigurationError, match="SHARDFLEET_HANDLER"):
+        bootstrap.handler_runner(sandbox_of(), CONTEXT)
+
+
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
@@ -100,7 +106,7 @@ def test_the_manager_cannot_do_without_a_state_machine():
 def test_given_up_records_go_where_the_policy_says(settings, kind):
     sandbox = sandbox_of(**settings)
     threads = TurnThreads(sandbox.config)
-    found = bootstrap.dead_letters(sandbox, threads, invocation=INVOCATION)
+    found = bootstrap.dead_letters(sandbox, threads, context=CONTEXT)
     assert type(found) is kind
 
 
@@ -110,7 +116,7 @@ def test_a_queue_overflows_into_the_bucket_if_there_is_one():
             on_exhausted="sqs", failed_queue_url="http://127.0.0.1/q", failed_bucket=bucket
         )
         threads = TurnThreads(sandbox.config)
-        queue = bootstrap.dead_letters(sandbox, threads, invocation=INVOCATION)
+        queue = bootstrap.dead_letters(sandbox, threads, context=CONTEXT)
         assert (queue._overflow is not None) is has_overflow
 
 

@@ -10,8 +10,8 @@ object.
 
 from __future__ import annotations
 
-import base64
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What every queue takes by default (SQS quota: 256 KiB unless the queue allows more).
 SQS_BYTES_MOST = 256 * 1024
 S3_PREFIX = "shardfleet/failed"
-_RECORD_VERSION = "1.0"  # of the invocation record, and of the Kinesis event's schema
+_RECORD_VERSION = "1.0"  # of Lambda's invocation record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,13 @@ class Invocation:
     Attributes:
         function_arn: of the worker function.
         request_id: of the invocation.
+        as_event: turns records into the event that a Lambda handler would have received.
 
     """
 
     function_arn: str
     request_id: str
+    as_event: Callable[[Sequence[Record]], Mapping[str, Any]]
 
 
 class S3DeadLetters:
@@ -186,9 +188,7 @@ def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str
             "batchSize": len(failed.records),
             "streamArn": failed.stream_arn,
         },
-        "payload": json.dumps(
-            {"Records": [_event_record(record, failed.stream_arn) for record in failed.records]}
-        ),
+        "payload": json.dumps(invocation.as_event(failed.records)),
         "shardfleet": {
             "workerId": failed.worker_id,
             "error": failed.error,
@@ -209,30 +209,6 @@ def object_key(failed: FailedRecords) -> str:
 
 def _shard_id(failed: FailedRecords) -> str:
     return failed.records[0].shard_id
-
-
-def _event_record(record: Record, stream_arn: str) -> dict[str, Any]:
-    """Return a record as the event source mapping delivers it, sub-sequence number added."""
-    kinesis: dict[str, Any] = {
-        "kinesisSchemaVersion": _RECORD_VERSION,
-        "partitionKey": record.partition_key,
-        "sequenceNumber": record.sequence_number,
-        "subSequenceNumber": record.sub_sequence_number,
-        "data": base64.b64encode(record.data).decode(),
-        "approximateArrivalTimestamp": record.approximate_arrival_ms / 1000,
-    }
-    if record.explicit_hash_key is not None:
-        kinesis["explicitHashKey"] = record.explicit_hash_key
-    return {
-        "kinesis": kinesis,
-        "eventSource": "aws:kinesis",
-        "eventVersion": _RECORD_VERSION,
-        "eventID": f"{record.shard_id}:{record.sequence_number}",
-        "eventName": "aws:kinesis:record",
-        "invokeIdentityArn": "",
-        "awsRegion": stream_arn.split(":")[3],
-        "eventSourceARN": stream_arn,
-    }
 
 
 def _iso(instant_ms: int) -> str:

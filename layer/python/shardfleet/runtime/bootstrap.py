@@ -4,6 +4,19 @@ The composition root of the Lambda functions: environment, configuration, adapte
 What is dear to make (SDK clients) is kept for the life of a sandbox. What may leave something
 running (thread pools) is made for each invocation and closed at its end, because nothing may
 outlive its turn (hazard H10). No code of the user is imported here (hazard H16).
+
+AWS actions (hazard H19; `cdk/shardfleet_cdk/permissions.py` grants exactly these):
+
+worker
+    kinesis: DescribeStreamSummary, ListShards, GetShardIterator, GetRecords;
+    dynamodb, lease table: GetItem, PutItem (of child shards), UpdateItem; Query on the index;
+    dynamodb, fleet-state table: GetItem, UpdateItem;
+    sqs: SendMessage and s3: PutObject where given-up records go there.
+manager
+    kinesis: as the worker;
+    dynamodb, lease table: GetItem, PutItem, UpdateItem, DeleteItem, Scan;
+    dynamodb, fleet-state table: GetItem, UpdateItem, DeleteItem, Query;
+    states: StartExecution, DescribeExecution.
 """
 
 from __future__ import annotations
@@ -21,17 +34,21 @@ from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.adapters.system import SystemClock, SystemEntropy, SystemProcess
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
-from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.ports import (
     Clock,
     DeadLetters,
     Entropy,
+    HandlerRunner,
     LeaseStore,
     Process,
+    StateStore,
     StreamReader,
 )
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
+from shardfleet.runtime.event_contract import EventSource, kinesis_event
+from shardfleet.runtime.handler_runner import ThreadHandlerRunner
+from shardfleet.runtime.lambda_context import LambdaContext
 
 # A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
 WRITE_THREADS_MOST = 16
@@ -114,10 +131,9 @@ def lease_store(sandbox: Sandbox, threads: TurnThreads) -> LeaseStore:
     return DynamoDBLeaseStore(sandbox.config.lease_table, tables, events=sandbox.events)
 
 
-def fleet_state(sandbox: Sandbox, threads: TurnThreads) -> FleetState:
-    """Return the fleet-state table, typed."""
-    store = DynamoDBStateStore(sandbox.config.state_table, _tables(sandbox, threads))
-    return FleetState(store, sandbox.clock)
+def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:
+    """Return the fleet-state table."""
+    return DynamoDBStateStore(sandbox.config.state_table, _tables(sandbox, threads))
 
 
 def stream_reader(sandbox: Sandbox, threads: TurnThreads) -> StreamReader:
@@ -147,11 +163,39 @@ def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLaun
     )
 
 
+def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
+    """
+    Return what will import and call the user's code.
+
+    Raises:
+        ConfigurationError: no handler is configured.
+
+    """
+    config = sandbox.config
+    if not config.handler:
+        raise ConfigurationError(
+            "SHARDFLEET_HANDLER: missing; package.module:function expected, in the worker's asset"
+        )
+    return ThreadHandlerRunner(
+        config.handler,
+        contract=config.handler_contract,
+        context=context,
+        stream_arn=config.stream_arn,
+        clock=sandbox.clock,
+    )
+
+
 def dead_letters(
-    sandbox: Sandbox, threads: TurnThreads, *, invocation: Invocation
+    sandbox: Sandbox, threads: TurnThreads, *, context: LambdaContext
 ) -> DeadLetters | None:
     """Return where given-up records go; None when the policy is to stop."""
     config, pool = sandbox.config, threads.streams
+    source = EventSource.of(config.stream_arn, function_arn=context.invoked_function_arn)
+    invocation = Invocation(
+        function_arn=context.invoked_function_arn,
+        request_id=context.aws_request_id,
+        as_event=lambda records: kinesis_event(records, source),
+    )
     bucket = None
     if config.failed_bucket:
         bucket = S3DeadLetters(

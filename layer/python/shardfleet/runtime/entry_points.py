@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from shardfleet.runtime.bootstrap import (
-    Sandbox,
-    TurnThreads,
-    fleet_state,
-    lease_store,
-    open_sandbox,
-    stream_reader,
-    worker_launcher,
-)
+from shardfleet.domain.slots import SlotInput, TurnOutcome
+from shardfleet.runtime import bootstrap
+from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
 
 if TYPE_CHECKING:
     from shardfleet.runtime.lambda_context import LambdaContext
@@ -51,24 +46,74 @@ def manager_handler(event: object, context: LambdaContext) -> dict[str, Any]:
     return {"version": REPLY_VERSION, "turns": turns}
 
 
+def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """
+    Run one turn of a worker slot.
+
+    Args:
+        event: the state machine's, see :class:`shardfleet.domain.slot_input.SlotInput`.
+        context: Lambda's.
+
+    Returns:
+        ``{"version": 1, "outcome": "CONTINUE" | "IDLE" | "DRAINED" | "FAILED"}``.
+
+    Raises:
+        ConfigurationError: the input or the environment cannot be read.
+
+    """
+    sandbox = _sandbox()
+    deadline_ms = sandbox.clock.monotonic_ms() + context.get_remaining_time_in_millis()
+    given = SlotInput.from_payload(event)
+    sandbox.events.about(request_id=context.aws_request_id, slot_id=given.slot_id)
+    outcome = asyncio.run(_work(given, sandbox, context=context, deadline_ms=deadline_ms))
+    return {"version": REPLY_VERSION, "outcome": outcome.value}
+
+
 async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
-    from shardfleet.engine.lease_manager import ManagerPorts  # noqa: PLC0415 - its side only
-    from shardfleet.engine.manager_loop import run_manager  # noqa: PLC0415 - its side only
+    # Each function loads its own side of the engine only.
+    from shardfleet.engine.fleet_state import FleetState  # noqa: PLC0415
+    from shardfleet.engine.lease_manager import ManagerPorts  # noqa: PLC0415
+    from shardfleet.engine.manager_loop import run_manager  # noqa: PLC0415
 
     threads = TurnThreads(sandbox.config)
     left_ms = context.get_remaining_time_in_millis() - MANAGER_MARGIN_MS
     try:
         ports = ManagerPorts(
-            leases=lease_store(sandbox, threads),
-            state=fleet_state(sandbox, threads),
-            stream=stream_reader(sandbox, threads),
-            launcher=worker_launcher(sandbox, threads),
+            leases=bootstrap.lease_store(sandbox, threads),
+            state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
+            stream=bootstrap.stream_reader(sandbox, threads),
+            launcher=bootstrap.worker_launcher(sandbox, threads),
             clock=sandbox.clock,
             entropy=sandbox.entropy,
             events=sandbox.events,
         )
         run_ms = min(sandbox.config.manager_run_ms, left_ms)
         return await run_manager(sandbox.config, ports, run_ms=run_ms)
+    finally:
+        await _leave(sandbox, threads, context=context)
+
+
+async def _work(
+    given: SlotInput, sandbox: Sandbox, *, context: LambdaContext, deadline_ms: int
+) -> TurnOutcome:
+    # Each function loads its own side of the engine only.
+    from shardfleet.engine.worker import worker_turn  # noqa: PLC0415
+    from shardfleet.engine.worker_ports import WorkerPorts  # noqa: PLC0415
+
+    threads = TurnThreads(sandbox.config)
+    try:
+        ports = WorkerPorts(
+            clock=sandbox.clock,
+            entropy=sandbox.entropy,
+            leases=bootstrap.lease_store(sandbox, threads),
+            state=bootstrap.state_store(sandbox, threads),
+            stream=bootstrap.stream_reader(sandbox, threads),
+            handler=bootstrap.handler_runner(sandbox, context),
+            dead_letters=bootstrap.dead_letters(sandbox, threads, context=context),
+            events=sandbox.events,
+            process=sandbox.process,
+        )
+        return await worker_turn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
     finally:
         await _leave(sandbox, threads, context=context)
 

@@ -9,6 +9,7 @@ say something: ``subSequenceNumber`` on records out of a KPL aggregate, and ``ex
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -45,9 +46,9 @@ class EventSource:
         return cls(stream_arn=stream_arn, region=region, invoke_identity_arn=function_arn)
 
 
-def kinesis_event(batch: Batch, source: EventSource) -> dict[str, Any]:
-    """Return the event for one batch: one shard, in order, data in base64."""
-    return {"Records": [_event_record(record, source) for record in batch]}
+def kinesis_event(records: Iterable[Record], source: EventSource) -> dict[str, Any]:
+    """Return the event for a batch's records: one shard, in order, data in base64."""
+    return {"Records": [_event_record(record, source) for record in records]}
 
 
 def _event_record(record: Record, source: EventSource) -> dict[str, Any]:
