@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardfleet.local import EmbeddedAws, deploy
+from shardfleet.local import EmbeddedAws
+from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 
 HANDLERS = Path(__file__).resolve().parent / "handlers"
 
@@ -69,9 +70,7 @@ def plain(item):
 
 @contextlib.contextmanager
 def deployed(folder, *, handler, function, environment, config=None, shards=1, worker=None):
-    """Synthesize the repository's stack with that handler, deploy it, take it down at the end."""
-    from shardfleet_cdk.synthesis import STACK_NAME, synthesize  # noqa: PLC0415 - starts Node.
-
+    """Run the repository's stack with a handler of `handlers/` and IAM enforced."""
     context = {
         "shardfleet:stream": {"shards": shards},
         "shardfleet:handler": str(HANDLERS / handler),
@@ -79,10 +78,9 @@ def deployed(folder, *, handler, function, environment, config=None, shards=1, w
         "shardfleet:config": config or {},
         "shardfleet:worker": worker or {},
     }
-    synthesize(folder / "cdk.out", context=context)
-    with EmbeddedAws(enforce_iam=True, lambda_environment=environment) as aws:
-        stack = deploy(folder / "cdk.out", STACK_NAME, aws)
-        yield Fleet(aws, dict(stack.outputs), folder)
+    plan = FleetPlan(context=context, enforce_iam=True, environment=environment)
+    with running_fleet(folder / "finished.jsonl", plan) as running:
+        yield Fleet(running.aws, dict(running.stack.outputs), folder)
 
 
 def wait_until(condition, *, what, within_s, fleet=None):

@@ -19,10 +19,10 @@ class Feed(threading.Thread):
     order.
     """
 
-    def __init__(self, fleet, *, keys=20, pause_s=0.1):
+    def __init__(self, fleet, *, name="key", keys=20, pause_s=0.1):
         super().__init__(daemon=True)
         self._fleet = fleet
-        self._keys = [f"key-{number}" for number in range(keys)]
+        self._keys = [f"{name}-{number}" for number in range(keys)]
         self._pause_s = pause_s
         self._stop = threading.Event()
         self.rounds = 0

@@ -5,7 +5,7 @@ import asyncio
 from shardfleet.engine.manager_loop import run_manager
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
-from tests.engine.manager_side.fleet_kit import Fleet
+from tests.engine.manager_side.fleet_kit import Fleet, four_shards
 
 
 def test_an_invocation_runs_a_turn_each_cycle_until_its_time_is_over():
@@ -23,6 +23,15 @@ def test_with_nothing_awake_an_invocation_does_one_turn_and_returns():
         fleet = Fleet(shards=[])
         assert await run_manager(fleet.config, fleet.ports(), run_ms=50_000) == 1
         assert fleet.clock.monotonic_ms() == 0
+
+    run_virtual(main())
+
+
+def test_a_listing_that_makes_no_sense_is_looked_at_again_in_the_same_invocation():
+    async def main():
+        fleet = Fleet(shards=four_shards()[:3])
+        assert await run_manager(fleet.config, fleet.ports(), run_ms=50_000) > 1
+        assert await fleet.leases.scan() == []
 
     run_virtual(main())
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from shardfleet.local.kinesis.account import Phases
+
 HOUR = 3600
 
 
@@ -34,6 +36,16 @@ def test_at_latest_lists_the_open_shards(history):
 
 def test_at_trim_horizon_lists_what_was_open_when_the_stream_began(history):
     assert history.shards(ShardFilter={"Type": "AT_TRIM_HORIZON"}) == [0, 1]
+
+
+def test_at_trim_horizon_lists_the_first_shards_of_a_stream_that_took_time_to_create(
+    kinesis_with, clock
+):
+    kinesis = kinesis_with(phases=Phases(creating_ms=500)).create(2)
+    clock.advance(1)
+
+    assert kinesis.shards(ShardFilter={"Type": "AT_TRIM_HORIZON"}) == [0, 1]
+    assert kinesis.shards(ShardFilter={"Type": "AT_TIMESTAMP", "Timestamp": at(clock, 1)}) == [0, 1]
 
 
 def test_at_trim_horizon_moves_on_with_retention(history, clock):

@@ -97,8 +97,13 @@ class TurnReport:
 
     @property
     def is_awake(self) -> bool:
-        """Tell whether there is anything to do before the next scheduled invocation."""
-        return bool(self.unfinished)
+        """
+        Tell whether there is anything to do before the next scheduled invocation.
+
+        That includes shards without leases because the listing made no sense: it is looked at
+        again soon.
+        """
+        return bool(self.unfinished or (self.shards and self.sync.problems))
 
 
 @dataclass(frozen=True, slots=True)

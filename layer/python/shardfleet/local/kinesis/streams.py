@@ -76,6 +76,7 @@ class Stream:
         self.consumers: dict[str, Consumer] = {}
         self.tags: dict[str, str] = {}
         self.mint = SequenceMint(created_ms)
+        self._shards_since_ms = created_ms
         self._shards_ever = 0
         self._open: list[Shard] = []
         self._first_hashes: list[int] = []
@@ -95,6 +96,7 @@ class Stream:
 
     def open_evenly(self, count: int, now_ms: int) -> None:
         """Open that many shards with ranges of equal size, as CreateStream does."""
+        self._shards_since_ms = now_ms
         for first, last in even_ranges(count):
             self._open_shard((first, last), (), now_ms=now_ms)
 
@@ -198,7 +200,7 @@ class Stream:
         API reference, ShardFilter. A timestamp before the trim horizon counts as the trim horizon.
         """
         self.expire(now_ms)
-        trim_ms = max(self.created_ms, self.horizon_ms(now_ms))
+        trim_ms = max(self._shards_since_ms, self.horizon_ms(now_ms))
         instant_ms = trim_ms if at_ms is None else max(at_ms, trim_ms)
         shards = self.shards.values()
         match kind:
