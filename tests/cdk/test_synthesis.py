@@ -39,7 +39,8 @@ def project(tmp_path_factory):
     for folder in ("cdk", "functions", "layer"):
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
-    shutil.copy(ROOT / "cdk.json", root)
+    for file in ("cdk.json", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, root)
     for folder in ("functions/handler", "layer/python/shardfleet/domain"):
         (root / folder / "__pycache__").mkdir()
         (root / folder / "__pycache__/left.cpython-311.pyc").write_bytes(b"left over")
@@ -98,6 +99,33 @@ def test_the_template_is_the_same_from_another_place_with_and_without_bundling(
     second = (bundled / TEMPLATE).read_bytes()
 
     assert first == second
+
+
+def test_an_installed_wheel_synthesizes_the_same_template(
+    synthesized_by_program, project, tmp_path
+):
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=project, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    installed = tmp_path / "installed"
+    shutil.unpack_archive(wheel, installed, "zip")
+    program = (
+        "import pathlib, shardfleet_cdk.synthesis as synthesis;"
+        f"assert synthesis.__file__.startswith({str(installed)!r});"
+        "synthesis.synthesize(pathlib.Path('out'))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stderr
+    first = (synthesized_by_program / TEMPLATE).read_bytes()
+    assert (tmp_path / "out" / TEMPLATE).read_bytes() == first
 
 
 def test_bundling_installs_into_the_layer_and_nowhere_else(bundled):
