@@ -1,0 +1,557 @@
+"""One lease in a worker's hands: every answer of the table, and every answer that never comes."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
+from shardfleet.domain.slots import LeaseOutcome
+from shardfleet.engine.checkpointer import Adoption
+from shardfleet.engine.patience import Halt
+from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
+from shardfleet.events import (
+    BackwardCheckpoint,
+    HandoverNoticed,
+    LeaseLost,
+    OwnWriteRecognised,
+    WriteDelayed,
+)
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.worker_kit import (
+    ME,
+    OTHER,
+    Bench,
+    a_lease,
+    at,
+    key,
+    lose_answers,
+    refuse,
+)
+
+
+def bench_test(scenario, *leases):
+    """Run a scenario on a bench in virtual time."""
+
+    async def main():
+        return await scenario(Bench(*leases))
+
+    return run_virtual(main())
+
+
+# --- adoption
+
+
+def test_a_lease_that_names_this_worker_is_adopted_by_renewing_it():
+    async def scenario(bench):
+        found = await bench.checkpointer.adopt([key(0)])
+
+        assert found == {key(0): Adoption.ADOPTED}
+        assert bench.lease().lease_counter == 8
+        assert bench.checkpointer.held[0].lease == bench.lease()
+        assert bench.epoch_reads == 1
+
+    bench_test(scenario)
+
+
+@pytest.mark.parametrize(
+    ("lease", "expected"),
+    [
+        (a_lease(lease_owner=OTHER), Adoption.NOT_MINE),
+        (a_lease(lease_owner=None), Adoption.NOT_MINE),
+        (a_lease(checkpoint=AT_SHARD_END), Adoption.FINISHED),
+        (a_lease(checkpoint_owner=OTHER), Adoption.NOT_MINE),
+        (a_lease(9), Adoption.ABSENT),
+    ],
+    ids=["of another", "of nobody", "finished", "still being handed over", "absent"],
+)
+def test_nothing_is_written_to_a_lease_that_is_not_ours_to_adopt(lease, expected):
+    async def scenario(bench):
+        before = dict(bench.store.leases)
+
+        assert await bench.checkpointer.adopt([key(0)]) == {key(0): expected}
+        assert bench.store.leases == before
+        assert bench.checkpointer.held == []
+
+    bench_test(scenario, lease)
+
+
+def test_an_old_owner_that_restarted_completes_the_handover_it_was_in():
+    async def scenario(bench):
+        assert await bench.checkpointer.adopt([key(0)]) == {key(0): Adoption.NOT_MINE}
+        assert bench.lease().lease_owner == OTHER
+        assert bench.lease().checkpoint_owner is None
+        assert bench.lease().lease_counter == 8
+
+    bench_test(scenario, a_lease(lease_owner=OTHER, checkpoint_owner=ME))
+
+
+def test_an_invocation_that_was_overtaken_while_adopting_holds_nothing():
+    async def scenario(bench):
+        bench.epoch_is_current = False
+
+        with pytest.raises(StaleEpoch):
+            await bench.checkpointer.adopt([key(0)])
+        assert bench.checkpointer.held == []
+        with pytest.raises(StaleEpoch):
+            await bench.checkpointer.create(a_lease(5))
+        assert key(5) not in bench.store.leases
+
+    bench_test(scenario)
+
+
+def test_a_deleted_lease_is_not_resurrected_by_any_write_of_its_old_owner():
+    """§8 row 9: deleting meets a renewal, a checkpoint, an evict, child ids, SHARD_END."""
+
+    async def scenario(bench):
+        writes = [
+            bench.checkpointer.renew,
+            bench.checkpointer.flush,
+            bench.checkpointer.release,
+            lambda held: bench.checkpointer.store_children(held, [key(1), key(2)]),
+            bench.checkpointer.finish,
+        ]
+        for write in writes:
+            bench.store.leases[key(0)] = a_lease()
+            held = await bench.hold()
+            held.note_progress(at(5))
+            del bench.store.leases[key(0)]
+
+            await write(held)
+
+            assert key(0) not in bench.store.leases
+            assert held.outcome is not LeaseOutcome.HELD
+            assert held.halt.is_set
+
+    bench_test(scenario)
+
+
+# --- losing
+
+
+def test_a_lost_condition_with_no_unknown_outcome_before_it_is_a_lost_lease():
+    """H1: counter one higher and our own name is somebody else's write, unless one was unsure."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.leases[key(0)] = replace(bench.lease(), lease_counter=9)
+
+        assert not await bench.checkpointer.renew(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+        assert bench.lease().lease_counter == 9
+        assert bench.told(LeaseLost)
+        assert not bench.told(OwnWriteRecognised)
+
+    bench_test(scenario)
+
+
+@pytest.mark.parametrize("progress", [None, 5], ids=["renewal", "checkpoint"])
+def test_an_own_write_whose_answer_was_lost_is_recognised(progress):
+    """§8 row 11 and H1: counter + 1, our name, the checkpoint we sent, and our epoch."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        if progress:
+            held.note_progress(at(progress))
+        bench.store.after = lose_answers(1)
+        reads = bench.epoch_reads
+
+        assert await bench.checkpointer.renew(held)
+        assert held.is_held
+        assert held.lease == bench.lease()
+        assert bench.lease().lease_counter == 9
+        assert bench.epoch_reads == reads + 1
+        assert len(bench.told(OwnWriteRecognised)) == 1
+        assert await bench.checkpointer.renew(held)
+
+    bench_test(scenario)
+
+
+def test_an_own_write_is_not_ours_under_an_outdated_epoch():
+    """H1: the other invocation's renewal looks just like ours; only the epoch tells."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.epoch_is_current = False
+        bench.store.after = lose_answers(1)
+
+        with pytest.raises(StaleEpoch):
+            await bench.checkpointer.renew(held)
+        changes = len(bench.store.changes)
+        with pytest.raises(StaleEpoch):
+            await bench.checkpointer.renew(held)
+        assert len(bench.store.changes) == changes
+
+    bench_test(scenario)
+
+
+def test_a_foreign_write_after_a_lost_request_is_a_lost_lease():
+    async def scenario(bench):
+        held = await bench.hold()
+        held.note_progress(at(5))
+
+        def before(change):
+            bench.store.leases[key(0)] = replace(bench.lease(), lease_counter=9)
+            raise OutcomeUnknown("request lost")
+
+        bench.store.before = before
+        assert not await bench.checkpointer.flush(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+
+    bench_test(scenario)
+
+
+def test_a_write_that_is_seen_late_is_recognised_and_the_newer_progress_follows():
+    """The answer is lost, the table still shows the old counter, then the write lands."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        held.note_progress(at(5))
+        late = []
+
+        def before(change):
+            late.append(change)
+            bench.store.before = lambda change: None
+            raise OutcomeUnknown("still on its way")
+
+        bench.store.before = before
+        with pytest.raises(OutcomeUnknown):
+            await bench.checkpointer.flush(held)
+        assert held.lease.checkpoint == AT_TRIM_HORIZON
+        await bench.store.apply(late[0])
+        held.note_progress(at(8))
+
+        assert await bench.checkpointer.flush(held)
+        assert bench.lease().checkpoint == at(8)
+        assert held.lease == bench.lease()
+
+    bench_test(scenario)
+
+
+# --- checkpoints
+
+
+def _every_second(bench, progress):
+    """Let the n-th write go wrong in one of three ways, then right, and so on."""
+    ways = [
+        (refuse(1), None),
+        (refuse(1, OutcomeUnknown), None),
+        (None, lose_answers(1)),
+    ]
+    before, after = ways[progress % 3]
+    bench.store.before = before or (lambda change: None)
+    bench.store.after = after or (lambda change, result: None)
+
+
+def test_memory_never_says_checkpointed_when_the_table_does_not():
+    """§8 row 10: throttled, lost requests and lost answers on every write, then read back."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        for progress in range(1, 40):
+            held.note_progress(at(progress))
+            _every_second(bench, progress)
+            for _ in range(3):
+                try:
+                    await bench.checkpointer.flush(held)
+                except (Throttled, OutcomeUnknown):
+                    assert held.unstored == at(progress)
+                assert held.lease.checkpoint <= bench.lease().checkpoint
+            assert held.lease == bench.lease()
+            assert bench.lease().checkpoint == at(progress)
+            assert held.unstored is None
+            await bench.clock.sleep_ms(500)
+
+    bench_test(scenario)
+
+
+def test_concurrent_renewals_and_checkpoints_never_lose_the_lease():
+    """§8 row 12: they race for one counter, many times, with answers lost in between."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+
+        async def renewing():
+            for _ in range(200):
+                await bench.checkpointer.renew(held)
+                await asyncio.sleep(0)
+
+        async def checkpointing():
+            for progress in range(1, 201):
+                held.note_progress(at(progress))
+                await bench.checkpointer.flush(held)
+                await asyncio.sleep(0)
+
+        lost = [0]
+
+        def after(change, result):
+            lost[0] += 1
+            if lost[0] % 7 == 0:
+                raise OutcomeUnknown("answer lost")
+
+        bench.store.after = after
+        await asyncio.gather(renewing(), checkpointing())
+
+        assert held.is_held
+        assert bench.lease().checkpoint == at(200)
+        assert not bench.told(LeaseLost)
+        counters = [r.lease.lease_counter for c, r in bench.store.changes if hasattr(r, "lease")]
+        assert counters == list(range(8, 8 + len(counters)))
+
+    bench_test(scenario)
+
+
+@pytest.mark.parametrize(
+    ("stored", "refused"), [(at(100), at(99)), (at(7, 3), at(7, 2)), (AT_SHARD_END, at(5))]
+)
+def test_a_backward_checkpoint_is_refused_told_and_the_lease_is_kept(stored, refused):
+    """H8: a guard failure is a bug of ours, not a lost lease."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        held.note_progress(refused)
+        bench.store.leases[key(0)] = replace(bench.lease(), checkpoint=stored)
+
+        assert await bench.checkpointer.flush(held)
+        assert held.is_held
+        assert bench.lease().checkpoint == stored
+        (event,) = bench.told(BackwardCheckpoint)
+        assert (event.stored, event.refused) == (str(stored), str(refused))
+        assert event.level.name == "ERROR"
+        assert held.unstored is None
+        if stored != AT_SHARD_END:
+            assert await bench.checkpointer.renew(held)
+
+    bench_test(scenario)
+
+
+def test_progress_is_compared_as_numbers_and_never_goes_back_in_memory():
+    """§8 row 22: 100 is more than 99, whatever their texts say."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        held.note_progress(at(99))
+        await bench.checkpointer.flush(held)
+        held.note_progress(at(100))
+        await bench.checkpointer.flush(held)
+        held.note_progress(at(99))
+
+        assert held.unstored is None
+        assert bench.lease().checkpoint == at(100)
+        assert not bench.told(BackwardCheckpoint)
+
+    bench_test(scenario)
+
+
+def test_a_renewal_carries_unstored_progress_at_the_same_price():
+    async def scenario(bench):
+        held = await bench.hold()
+        held.note_progress(at(3))
+        await bench.checkpointer.renew(held)
+
+        assert bench.lease().checkpoint == at(3)
+        assert bench.store.operations() == ["renew", "checkpoint"]
+
+    bench_test(scenario)
+
+
+# --- time
+
+
+def test_everything_held_is_renewed_before_a_third_of_the_failover_time():
+    async def scenario(bench):
+        halt = Halt()
+        await bench.checkpointer.adopt([key(0), key(1)])
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        for _ in range(600):
+            await bench.clock.sleep_ms(100)
+            for held in bench.checkpointer.held:
+                assert bench.checkpointer.is_fresh(held)
+        halt.set()
+        await task
+        # 60 s at one renewal each 1.7 s to 3.3 s.
+        assert 18 <= bench.store.operations(key(0)).count("renew") - 1 <= 36
+
+    bench_test(scenario, a_lease(0), a_lease(1))
+
+
+def test_a_checkpoint_counts_as_a_renewal():
+    """H14: a lease that is checkpointed each second is not renewed besides."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        halt = Halt()
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        for progress in range(1, 30):
+            held.note_progress(at(progress))
+            await bench.checkpointer.flush(held)
+            await bench.clock.sleep_ms(1_000)
+        halt.set()
+        await task
+
+        assert bench.store.operations().count("renew") == 1
+
+    bench_test(scenario)
+
+
+def test_a_refused_renewal_is_tried_again_soon_and_told():
+    async def scenario(bench):
+        held = await bench.hold()
+        halt = Halt()
+        bench.store.before = refuse(3)
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        await bench.clock.sleep_ms(9_000)
+        halt.set()
+        await task
+
+        assert held.is_held
+        assert len(bench.told(WriteDelayed)) == 3
+        assert bench.checkpointer.is_fresh(held)
+
+    bench_test(scenario)
+
+
+def test_a_lease_that_expired_here_is_dropped_without_a_write_when_it_was_taken():
+    """Protocol.md §1.6: a renewer does not renew what has locally expired."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.clock.sleep_ms(10_000)
+        await bench.store.apply(lease_changes.take(bench.lease(), OTHER))
+        changes = len(bench.store.changes)
+
+        assert not await bench.checkpointer.renew(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+        assert len(bench.store.changes) == changes
+        assert bench.lease().lease_owner == OTHER
+
+    bench_test(scenario)
+
+
+def test_a_lease_that_expired_here_but_nobody_took_is_adopted_anew():
+    async def scenario(bench):
+        held = await bench.hold()
+        reads = bench.epoch_reads
+        await bench.clock.sleep_ms(60_000)
+
+        assert await bench.checkpointer.renew(held)
+        assert bench.checkpointer.is_fresh(held)
+        assert bench.epoch_reads == reads + 1
+
+    bench_test(scenario)
+
+
+def test_expiry_uses_the_larger_difference_of_two_clocks():
+    """H15: the monotonic clock may stand still in a frozen sandbox."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        wall_ms = bench.clock.now_ms
+        bench.clock.now_ms = lambda: wall_ms() + 4_000
+        assert not bench.checkpointer.is_fresh(held)
+        bench.clock.now_ms = lambda: wall_ms() - 4_000_000
+        assert bench.checkpointer.is_fresh(held)
+
+    bench_test(scenario)
+
+
+# --- handover (protocol.md §1.6 renewal failure (a), §3.5)
+
+
+def test_a_handover_is_noticed_by_the_renewal_and_the_lease_is_kept_meanwhile():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+
+        assert await bench.checkpointer.renew(held)
+        assert held.in_handover
+        assert bench.lease().lease_counter == 9
+        assert [e.next_owner for e in bench.told(HandoverNoticed)] == [OTHER]
+
+        held.note_progress(at(4))
+        assert await bench.checkpointer.flush(held)
+        await bench.checkpointer.release(held)
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+        assert bench.lease().lease_owner == OTHER
+        assert bench.lease().checkpoint_owner is None
+        assert bench.lease().checkpoint == at(4)
+
+    bench_test(scenario)
+
+
+def test_a_handover_is_noticed_by_a_checkpoint_too():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+        held.note_progress(at(4))
+
+        assert await bench.checkpointer.flush(held)
+        assert held.in_handover
+        assert len(bench.told(HandoverNoticed)) == 1
+
+    bench_test(scenario)
+
+
+def test_a_handover_to_its_own_owner_is_an_illegal_state_and_a_lost_lease():
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.leases[key(0)] = replace(bench.lease(), checkpoint_owner=ME)
+
+        assert not await bench.checkpointer.renew(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+
+    bench_test(scenario)
+
+
+def test_a_shard_that_ends_during_its_handover_ends_the_handover_too():
+    """§8 row 15: SHARD_END meanwhile."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+
+        assert await bench.checkpointer.finish(held)
+        assert held.outcome is LeaseOutcome.SHARD_END
+        assert bench.lease().is_finished
+        assert bench.lease().checkpoint_owner is None
+
+    bench_test(scenario)
+
+
+def test_an_evicted_lease_has_no_owner_and_a_moved_counter():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.checkpointer.release(held)
+
+        assert bench.lease().lease_owner is None
+        assert bench.lease().lease_counter == 9
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+
+    bench_test(scenario)
+
+
+def test_an_evict_whose_answer_was_lost_is_done_once():
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.after = lose_answers(1)
+        await bench.checkpointer.release(held)
+
+        assert bench.lease().lease_owner is None
+        assert bench.lease().lease_counter == 9
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+
+    bench_test(scenario)
+
+
+def test_an_evict_that_meets_a_new_handover_completes_it():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+        await bench.checkpointer.release(held)
+
+        assert bench.lease().lease_owner == OTHER
+        assert bench.lease().checkpoint_owner is None
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+
+    bench_test(scenario)
