@@ -1,0 +1,118 @@
+"""`shardfleet demo`: the whole fleet on an embedded AWS, disturbed on purpose, and judged."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from shardfleet.local.demo.outcome import Outcome
+
+RECORDS = 24_000
+
+
+def demo(
+    *,
+    input_file: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="Your own records, JSON lines or CSV (- for standard input). "
+            "Default: a generated click stream.",
+        ),
+    ] = "",
+    key: Annotated[
+        str, typer.Option(metavar="FIELD", help="The field that is the partition key.")
+    ] = "",
+    rejects: Annotated[
+        bool, typer.Option("--rejects", help="Leave bad lines out and count them.")
+    ] = False,
+    enforce_iam: Annotated[
+        bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
+    output: Annotated[Path, typer.Option(help="Folder for result.json and report.html.")] = Path(
+        "build/demo"
+    ),
+) -> None:
+    """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
+    from shardfleet.errors import ConfigurationError
+    from shardfleet.local.demo.fleet import FleetPlan
+    from shardfleet.local.demo.live import Display
+    from shardfleet.local.demo.outcome import write_result
+    from shardfleet.local.demo.report import write_report
+    from shardfleet.local.demo.run import DemoOptions, run_demo
+    from shardfleet.local.demo.source import click_stream, read_source
+
+    if input_file and not key:
+        raise ConfigurationError(
+            f"--input {input_file} needs --key FIELD, the field that is the partition key: order "
+            "is kept per key (with make: KEY=field)"
+        )
+    if key and not input_file:
+        raise ConfigurationError(f"--key {key} needs --input FILE (with make: INPUT=file)")
+    source = (
+        read_source(input_file, key, rejects=rejects)
+        if input_file
+        else click_stream(RECORDS, seed=seed)
+    )
+    console = Console()
+    options = DemoOptions(
+        source=source, folder=output, seed=seed, plan=FleetPlan(enforce_iam=enforce_iam)
+    )
+    outcome = run_demo(options, Display(console))
+    write_result(outcome, output / "result.json")
+    write_report(outcome, output / "report.html")
+    _print_verdict(console, outcome)
+    console.print(f"\n{output / 'result.json'}\n{output / 'report.html'}", highlight=False)
+    if not outcome.passed:
+        raise typer.Exit(1)
+
+
+def _print_verdict(console: Console, outcome: "Outcome") -> None:
+    from shardfleet.local.demo.outcome import RECOVERY_WANTED_S
+
+    verdict = outcome.verdict
+    recovered = [took for took in outcome.crash_recovery_s if took is not None]
+    rows = [
+        ("records in", f"{verdict.records_in:,}"),
+        ("handled", f"{verdict.records_handled_distinct:,}"),
+        ("handled more than once", f"{verdict.duplicates:,}"),
+        ("lost", f"{len(verdict.lost):,}"),
+        ("out of order within their key", f"{len(verdict.out_of_order):,}"),
+        ("parents before children", "yes" if verdict.parents_before_children else "NO"),
+        ("in aggregates", f"{outcome.aggregated:,}"),
+        ("resharded", f"{outcome.log.reshards} times"),
+        (
+            "killed",
+            f"{len(outcome.log.kills)} workers, {outcome.log.manager_kills} managers",
+        ),
+        (
+            "slowest recovery of a shard",
+            f"{max(recovered):.1f} s" if recovered else "none was needed",
+        ),
+    ]
+    rows += [
+        (f"rejected lines: {why}", f"{count:,}") for why, count in outcome.source.rejects.items()
+    ]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print()
+    if outcome.passed:
+        console.print("[bold green]Nothing was lost, and every key kept its order.[/]")
+    else:
+        console.print("[bold red]A promise was broken:[/]")
+        for problem in outcome.problems():
+            console.print(f"  {problem}", style="red", highlight=False)
+    console.print(table)
+    if outcome.slow_recoveries:
+        console.print(
+            f"{outcome.slow_recoveries} of {len(outcome.crash_recovery_s)} recoveries took "
+            f"{RECOVERY_WANTED_S:.0f} s or longer: this machine is busy, or a worker was not "
+            "started again at once",
+            style="yellow",
+        )

@@ -1,0 +1,272 @@
+"""Charts as SVG text: throughput of all shards, and the lag of each; one time axis for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from shardfleet.local.demo.incidents import short
+from shardfleet.local.demo.timeline import Happening, ShardSeries
+
+COLOURS = (
+    *("#3b6fd4", "#e0803a", "#2d9d78", "#c2509a", "#8a6cd1", "#c9a227", "#3aa6c4", "#b5524b"),
+    *("#6f8f3a", "#7a6a5a"),
+)
+"""One per shard, told apart also when printed in grey next to each other."""
+
+WIDTH = 1080
+LEFT = 112
+RIGHT = 20
+BADGES = 26
+
+THROUGHPUT_HEIGHT = 220
+LAG_ROW = 58
+LAG_GAP = 10
+AXIS = 26
+
+# After a throttled minute a shard catches up at many times the pace of the feed. The axis ends at
+# so many times that pace; what is beyond is written as a number.
+_CATCHING_UP_SHOWN = 2.5
+
+_LAG_UNIT_MS = 200
+_LAG_TICKS_MS = (1_000, 10_000, 60_000)
+_KINDS = {"kill": "kill", "split": "reshard", "merge": "reshard", "throttle": "throttle"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeAxis:
+    """
+    The horizontal axis that all charts share.
+
+    Attributes:
+        began_ms: its left end, epoch milliseconds.
+        ended_ms: its right end.
+        step_ms: length of a step of the series.
+
+    """
+
+    began_ms: int
+    ended_ms: int
+    step_ms: int
+
+    def x(self, at_ms: float) -> float:
+        """Return where a moment is."""
+        part = (at_ms - self.began_ms) / max(1, self.ended_ms - self.began_ms)
+        return LEFT + min(1.0, max(0.0, part)) * (WIDTH - LEFT - RIGHT)
+
+    def step_of(self, at_ms: float) -> int:
+        """Return in which step a moment is, the last one at most."""
+        last = -(-(self.ended_ms - self.began_ms) // self.step_ms) - 1
+        return min(last, max(0, int(at_ms - self.began_ms) // self.step_ms))
+
+    def x_of_step(self, step: int) -> float:
+        """Return where the middle of a step is."""
+        return self.x(self.began_ms + (step + 0.5) * self.step_ms)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return places and labels, at most a dozen of them."""
+        length_s = (self.ended_ms - self.began_ms) / 1000
+        every_s = next((s for s in (5, 10, 15, 30, 60, 120, 300) if length_s / s <= 12), 600)  # noqa: PLR2004 - a dozen
+        return [
+            (self.x(self.began_ms + s * 1000), f"{s // 60}:{s % 60:02d}")
+            for s in range(0, math.floor(length_s) + 1, every_s)
+        ]
+
+
+def colour_of(position: int) -> str:
+    """Return the colour of the shard at a position of the list of all."""
+    return COLOURS[position % len(COLOURS)]
+
+
+def throughput_chart(
+    series: Sequence[ShardSeries],
+    sent_per_step: Sequence[int],
+    axis: TimeAxis,
+    happenings: Sequence[Happening],
+) -> str:
+    """
+    Return the stacked throughput of all shards, with what was sent as a line above.
+
+    Args:
+        series: the shards.
+        sent_per_step: records sent in each step, all shards.
+        axis: time.
+        happenings: marked, and numbered as the report's list numbers them.
+
+    """
+    top, bottom = BADGES + 8, BADGES + 8 + THROUGHPUT_HEIGHT
+    per_second = 1000 / axis.step_ms
+    steps = len(sent_per_step)
+    stacked = [0.0] * steps
+    layers: list[tuple[list[float], list[float]]] = []
+    for each in series:
+        above = [low + count * per_second for low, count in zip(stacked, each.handled, strict=True)]
+        layers.append((stacked, above))
+        stacked = above
+    sent_most = max([count * per_second for count in sent_per_step], default=1)
+    most = nice_ceiling(max(1, sent_most, min(max(stacked), _CATCHING_UP_SHOWN * sent_most)))
+
+    def y(value: float) -> float:
+        return bottom - min(1, value / most) * (bottom - top)
+
+    parts = [_grid(axis, top, bottom), *_value_axis(most, y)]
+    for position, (each, (low, high)) in enumerate(zip(series, layers, strict=True)):
+        outline = [(axis.x_of_step(i), y(v)) for i, v in enumerate(high)]
+        outline += [(axis.x_of_step(i), y(low[i])) for i in reversed(range(steps))]
+        parts.append(
+            f'<path d="{_path(outline)}Z" fill="{colour_of(position)}" class="area">'
+            f"<title>{escape(short(each.shard_id))}: {sum(each.handled):,} records</title></path>"
+        )
+    parts += [
+        f'<text x="{axis.x_of_step(i) + 6:.1f}" y="{top + 12}" class="beyond">↑ {value:,.0f}</text>'
+        for i, value in enumerate(stacked)
+        if value > most and value == max(stacked[max(0, i - 3) : i + 4])
+    ]
+    line = [(axis.x_of_step(i), y(count * per_second)) for i, count in enumerate(sent_per_step)]
+    parts.append(f'<path d="{_path(line)}" class="sent"/>')
+    parts.append(_markers(axis, happenings, top=top, bottom=bottom, badges=True))
+    parts.append(_time_labels(axis, bottom))
+    return _svg(bottom + AXIS, parts, "Throughput of each shard over time")
+
+
+def lag_chart(
+    series: Sequence[ShardSeries],
+    axis: TimeAxis,
+    happenings: Sequence[Happening],
+    *,
+    throttled: Callable[[str], Iterable[tuple[int, int]]],
+) -> str:
+    """
+    Return the lag of each shard, one row per shard, on a scale that shows 0.2 s and 60 s.
+
+    Args:
+        series: the shards.
+        axis: time.
+        happenings: marked by lines through all rows.
+        throttled: per shard id the times, epoch milliseconds, at which reads were refused.
+
+    """
+    bottom = BADGES / 2 + len(series) * (LAG_ROW + LAG_GAP)
+    parts = [_grid(axis, 0, bottom)]
+    most = max(_scaled(60_000), *(_scaled(max(each.lag_ms)) for each in series)) * 1.04
+    for position, each in enumerate(series):
+        floor = BADGES / 2 + (position + 1) * (LAG_ROW + LAG_GAP) - LAG_GAP
+        bands = list(throttled(each.shard_id))
+        parts += _lag_row(
+            each, axis, floor=floor, most=most, colour=colour_of(position), bands=bands
+        )
+    parts.append(_markers(axis, happenings, top=0, bottom=bottom, badges=False))
+    parts.append(_time_labels(axis, bottom))
+    return _svg(bottom + AXIS, parts, "Lag of each shard over time")
+
+
+def _lag_row(
+    each: ShardSeries,
+    axis: TimeAxis,
+    *,
+    floor: float,
+    most: float,
+    colour: str,
+    bands: Sequence[tuple[int, int]],
+) -> list[str]:
+    def y(lag_ms: float) -> float:
+        return floor - _scaled(lag_ms) / most * LAG_ROW
+
+    begin, end = axis.x(each.first_ms), axis.x(each.last_ms)
+    parts = [
+        (
+            f'<rect x="{begin:.1f}" y="{floor - LAG_ROW:.1f}" width="{max(1.0, end - begin):.1f}" '
+            f'height="{LAG_ROW}" class="life"/>'
+        )
+    ]
+    for from_ms, until_ms in bands:
+        left, right = axis.x(from_ms), axis.x(until_ms)
+        parts.append(
+            f'<rect x="{left:.1f}" y="{floor - LAG_ROW:.1f}" width="{right - left:.1f}" '
+            f'height="{LAG_ROW}" class="band"/><text x="{left + 5:.1f}" '
+            f'y="{floor - LAG_ROW + 13:.1f}" class="bandname">reads refused</text>'
+        )
+    parts += [
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" '
+        f'class="minor"/><text x="{LEFT - 6}" y="{y(tick) + 3:.1f}" class="tick">'
+        f"{tick // 1000} s</text>"
+        for tick in _LAG_TICKS_MS
+    ]
+    first, last = axis.step_of(each.first_ms), axis.step_of(each.last_ms)
+    points = [(axis.x_of_step(i), y(each.lag_ms[i])) for i in range(first, last + 1)]
+    shape = [(points[0][0], floor), *points, (points[-1][0], floor)]
+    worst = max(each.lag_ms) / 1000
+    parts.append(
+        f'<path d="{_path(shape)}Z" fill="{colour}" class="lagfill"/>'
+        f'<path d="{_path(points)}" stroke="{colour}" class="lagline">'
+        f"<title>{escape(short(each.shard_id))}: at most {worst:.1f} s behind</title></path>"
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}" class="floor"/>'
+        f'<text x="2" y="{floor - LAG_ROW / 2 + 4:.1f}" class="rowname" fill="{colour}">'
+        f"{escape(short(each.shard_id))}</text>"
+    )
+    return parts
+
+
+def _scaled(lag_ms: float) -> float:
+    """Return the height of a lag: linear near zero, logarithmic above."""
+    return math.log1p(lag_ms / _LAG_UNIT_MS)
+
+
+def nice_ceiling(value: float) -> float:
+    """Return the least end of an axis, not below the value, whose quarters are round numbers."""
+    power = 10.0 ** math.floor(math.log10(value / 4))
+    return next(4 * step * power for step in (1, 2, 2.5, 5, 10) if 4 * step * power >= value)
+
+
+def _value_axis(most: float, y: Callable[[float], float]) -> list[str]:
+    values = [most * quarter / 4 for quarter in range(5)]
+    return [
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="minor"/>'
+        f'<text x="{LEFT - 8}" y="{y(v) + 4:.1f}" class="tick">{v:,.0f}</text>'
+        for v in values
+    ]
+
+
+def _grid(axis: TimeAxis, top: float, bottom: float) -> str:
+    return "".join(
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" class="minor"/>'
+        for x, _ in axis.ticks()
+    )
+
+
+def _time_labels(axis: TimeAxis, bottom: float) -> str:
+    return "".join(
+        f'<text x="{x:.1f}" y="{bottom + 18}" class="time">{label}</text>'
+        for x, label in axis.ticks()
+    )
+
+
+def _markers(
+    axis: TimeAxis, happenings: Sequence[Happening], *, top: float, bottom: float, badges: bool
+) -> str:
+    parts = []
+    for number, each in enumerate(happenings, start=1):
+        x, kind = axis.x(each.at_ms), _KINDS.get(each.kind, "other")
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" class="mark {kind}"/>'
+        )
+        if badges:
+            parts.append(
+                f'<g class="badge {kind}"><title>{escape(each.text)}</title>'
+                f'<circle cx="{x:.1f}" cy="{top - 14}" r="10"/>'
+                f'<text x="{x:.1f}" y="{top - 10}">{number}</text></g>'
+            )
+    return "".join(parts)
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _svg(height: float, parts: Iterable[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}" '
+        f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+    )
