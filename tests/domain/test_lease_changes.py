@@ -1,5 +1,7 @@
 """Every operation on a lease: its exact conditions, its exact updates, and who loses when."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -196,6 +198,19 @@ def test_only_create_makes_a_lease_and_nothing_brings_a_deleted_one_back(operati
     result = change.apply_change(made, None)
 
     assert isinstance(result, Applied if operation == "create" else Gone)
+
+
+def test_even_an_update_without_conditions_brings_nothing_back():
+    unconditional = replace(change.renew(HELD), conditions=())
+
+    assert change.apply_change(unconditional, None) == Gone()
+
+
+def test_a_lease_that_did_not_change_is_deleted_and_one_that_did_is_not():
+    renewed = change.apply_change(change.renew(HELD), HELD).lease
+
+    assert change.apply_change(change.delete(HELD), HELD) == Applied(HELD)
+    assert change.apply_change(change.delete(HELD), renewed) == Lost(renewed, (COUNTER_7,))
 
 
 def test_a_created_lease_is_what_was_asked_for():

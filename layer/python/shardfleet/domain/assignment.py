@@ -110,7 +110,7 @@ def _even_out(
     donors = sorted((w.worker_id for w in workers), key=lambda w: (-load[w], w))
     for donor in donors:
         if load[donor] - load[emptiest] < STEAL_DIFFERENCE:
-            return ()
+            break
         movable = table.movable(donor)
         if movable:
             lease = min(movable, key=lambda le: (le.owner_switches_since_checkpoint, le.lease_key))
@@ -167,7 +167,7 @@ def _steal_one(
     mine = table.load[thief]
     for donor in sorted(table.load, key=lambda w: (-table.load[w], w)):
         if table.load[donor] - mine < STEAL_DIFFERENCE:
-            return []
+            break
         movable = table.movable(donor)
         if movable:
             reason = f"{donor} holds {table.load[donor]}, {thief} {mine}"
