@@ -21,6 +21,7 @@ manager
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -122,7 +123,7 @@ class TurnThreads:
         Then the process must end (hazard H10).
         """
         pools = (self.streams, self.reads, self.writes)
-        return all([await pool.close(within_ms=within_ms) for pool in pools])
+        return all(await asyncio.gather(*(pool.close(within_ms=within_ms) for pool in pools)))
 
 
 def lease_store(sandbox: Sandbox, threads: TurnThreads) -> LeaseStore:

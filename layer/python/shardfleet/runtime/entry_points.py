@@ -1,8 +1,8 @@
 """
 The two Lambda functions: lease manager and worker.
 
-Everything is imported when the first invocation needs it, so that a cold start loads no more than
-its own side; the user's code comes last of all (hazard H16).
+All of the engine is imported in Lambda's initialisation, before an invocation's time runs; the
+user's code is imported by the turn, after its leases are adopted and renewed (hazard H16).
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from shardfleet.domain.slots import SlotInput, TurnOutcome
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.lease_manager import ManagerPorts
+from shardfleet.engine.manager_loop import run_manager
+from shardfleet.engine.worker import worker_turn
+from shardfleet.engine.worker_ports import WorkerPorts
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
 
@@ -70,11 +75,6 @@ def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str
 
 
 async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
-    # Each function loads its own side of the engine only.
-    from shardfleet.engine.fleet_state import FleetState  # noqa: PLC0415
-    from shardfleet.engine.lease_manager import ManagerPorts  # noqa: PLC0415
-    from shardfleet.engine.manager_loop import run_manager  # noqa: PLC0415
-
     threads = TurnThreads(sandbox.config)
     left_ms = context.get_remaining_time_in_millis() - MANAGER_MARGIN_MS
     try:
@@ -96,10 +96,6 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
 async def _work(
     given: SlotInput, sandbox: Sandbox, *, context: LambdaContext, deadline_ms: int
 ) -> TurnOutcome:
-    # Each function loads its own side of the engine only.
-    from shardfleet.engine.worker import worker_turn  # noqa: PLC0415
-    from shardfleet.engine.worker_ports import WorkerPorts  # noqa: PLC0415
-
     threads = TurnThreads(sandbox.config)
     try:
         ports = WorkerPorts(

@@ -1,0 +1,291 @@
+"""The two Lambda functions with everything real behind them: the embedded AWS, and our engine."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from shardfleet.adapters.step_functions import execution_arn
+from shardfleet.config import FleetConfig
+from shardfleet.errors import ConfigurationError
+from shardfleet.runtime import entry_points
+from shardfleet.runtime.bootstrap import open_sandbox
+from shardfleet.runtime.entry_points import manager_handler, worker_handler
+from shardfleet.testing.memory import MemoryProcess, ProcessEndedError
+from tests.adapters.conftest import create_lease_table, create_state_table
+
+# A worker here is this test's thread, so the state machine itself only waits.
+WAITING = {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 600, "End": True}}}
+HANDLER = """
+import json
+import pathlib
+
+def handle(batch):
+    with pathlib.Path({out!r}).open("a") as out:
+        for record in batch:
+            out.write(record.data.decode() + "\\n")
+"""
+DEADLINE_S = 120  # generous: reached only when something is broken
+
+
+class Context:
+    """Lambda's context object of one invocation."""
+
+    aws_request_id = "request-1"
+    invoked_function_arn = "arn:aws:lambda:us-east-1:111122223333:function:worker:live"
+
+    def __init__(self, seconds):
+        self._end = time.monotonic() + seconds
+
+    def get_remaining_time_in_millis(self):
+        return max(0, int((self._end - time.monotonic()) * 1000))
+
+
+class Fleet:
+    """A stream, both tables and a state machine; the functions' environment."""
+
+    def __init__(self, aws, folder):
+        self.aws = aws
+        name = f"orders-{uuid.uuid4().hex[:8]}"
+        self.kinesis, self.tables = aws.client("kinesis"), aws.client("dynamodb")
+        self.states = aws.client("stepfunctions")
+        self.kinesis.create_stream(StreamName=name, ShardCount=2)
+        self.kinesis.get_waiter("stream_exists").wait(StreamName=name)
+        create_lease_table(self.tables, name)
+        create_state_table(self.tables, f"{name}-state")
+        machine = self.states.create_state_machine(
+            name=name,
+            definition=json.dumps(WAITING),
+            roleArn="arn:aws:iam::111122223333:role/any",
+        )
+        stream = self.kinesis.describe_stream_summary(StreamName=name)
+        self.out = folder / "handled"
+        module = f"handler_{uuid.uuid4().hex[:8]}"
+        (folder / f"{module}.py").write_text(HANDLER.format(out=str(self.out)))
+        self.name = name
+        self.config = FleetConfig(
+            fleet="orders",
+            stream_arn=stream["StreamDescriptionSummary"]["StreamARN"],
+            lease_table=name,
+            state_table=f"{name}-state",
+            state_machine_arn=machine["stateMachineArn"],
+            handler=f"{module}:handle",
+            cycle_ms=300,
+            manager_run_ms=60_000,
+            turn_margin_ms=1_000,
+            turn_most_ms=DEADLINE_S * 1_000,
+            handler_timeout_ms=1_000,
+            idle_end_ms=500,
+            leases_per_worker=2,
+        )
+
+    def close(self):
+        for execution in self.executions():
+            self.states.stop_execution(executionArn=execution["executionArn"])
+
+    def put(self, count):
+        records = [{"PartitionKey": f"k{n}", "Data": b"%d" % n} for n in range(count)]
+        self.kinesis.put_records(StreamName=self.name, Records=records)
+
+    def executions(self):
+        machine = self.config.state_machine_arn
+        answer = self.states.list_executions(stateMachineArn=machine, statusFilter="RUNNING")
+        return answer["executions"]
+
+    def payload(self):
+        """Return what the state machine would hand to the worker's first invocation."""
+        (execution,) = self.executions()
+        arn = execution_arn(self.config.state_machine_arn, execution["name"])
+        return json.loads(self.states.describe_execution(executionArn=arn)["input"])
+
+    def leases(self):
+        items = self.tables.scan(TableName=self.name, ConsistentRead=True)["Items"]
+        return {item["leaseKey"]["S"]: item for item in items}
+
+    def slot(self):
+        answer = self.tables.get_item(
+            TableName=f"{self.name}-state",
+            Key={"kind": {"S": "slot"}, "id": {"S": self.payload()["slot"]}},
+            ConsistentRead=True,
+        )
+        return answer["Item"]["body"]["M"]
+
+    def handled(self):
+        return self.out.read_text().split() if self.out.exists() else []
+
+
+@pytest.fixture
+def fleet(embedded_aws, tmp_path, monkeypatch):
+    made = Fleet(embedded_aws, tmp_path)
+    for name, value in {**embedded_aws.environment(), **made.config.to_env()}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.syspath_prepend(tmp_path)
+    use(made.config, monkeypatch)
+    yield made
+    made.close()
+
+
+def use(config, monkeypatch, **parts):
+    """Give the entry points a sandbox of this configuration."""
+    sandbox = replace(open_sandbox(config.to_env()), **parts)
+    monkeypatch.setattr(entry_points, "_sandbox", lambda: sandbox)
+    return sandbox
+
+
+def eventually(question):
+    deadline = time.monotonic() + DEADLINE_S
+    while not question():
+        assert time.monotonic() < deadline, "not within two minutes"
+        time.sleep(0.05)  # Polling for an outcome, bounded above.
+
+
+class Invocation(threading.Thread):
+    """An invocation of the worker beside the test."""
+
+    def __init__(self, payload, seconds):
+        super().__init__()
+        self._arguments = payload, Context(seconds)
+        self.reply = None
+
+    def run(self):
+        self.reply = worker_handler(*self._arguments)
+
+
+@pytest.mark.processes
+def test_manager_and_worker_bring_every_record_to_the_handler_and_checkpoint_it(fleet, monkeypatch):
+    fleet.put(50)
+    assert manager_handler({"trigger": "schedule"}, Context(12))["turns"] >= 1
+    assert sorted(fleet.leases()) == ["shardId-000000000000", "shardId-000000000001"]
+    worker = Invocation({**fleet.payload(), "crashes": 0}, seconds=DEADLINE_S)
+    worker.start()
+    manager_handler({"trigger": "schedule"}, Context(16))
+    eventually(lambda: len(set(fleet.handled())) == 50)
+    eventually(lambda: all(item["checkpoint"]["S"].isdigit() for item in fleet.leases().values()))
+    assert {item["leaseOwner"]["S"] for item in fleet.leases().values()} == {"orders-s0001"}
+    drain(fleet)
+    worker.join(DEADLINE_S)
+    assert worker.reply == {"version": 1, "outcome": "DRAINED"}
+    assert sorted(map(int, fleet.handled())) == list(range(50))
+    assert not any("leaseOwner" in item for item in fleet.leases().values())
+    left = [t.name for t in threading.enumerate() if t.name.startswith("shardfleet")]
+    assert left == []  # hazard H10
+
+
+def drain(fleet):
+    fleet.tables.update_item(
+        TableName=f"{fleet.name}-state",
+        Key={"kind": {"S": "slot"}, "id": {"S": "s0001"}},
+        UpdateExpression="SET body.drain = :yes ADD version :one",
+        ExpressionAttributeValues={":yes": {"BOOL": True}, ":one": {"N": "1"}},
+    )
+
+
+@pytest.mark.processes
+def test_a_worker_of_a_start_that_is_over_is_drained_and_touches_nothing(fleet):
+    manager_handler({}, Context(6))
+    before = fleet.slot()
+    given = {**fleet.payload(), "start_epoch": 99}
+    assert worker_handler(given, Context(60)) == {"version": 1, "outcome": "DRAINED"}
+    assert fleet.slot() == before
+
+
+@pytest.mark.processes
+def test_a_worker_claims_its_slot_and_goes_on_when_its_time_is_over(fleet, monkeypatch):
+    manager_handler({}, Context(6))
+    use(replace(fleet.config, turn_most_ms=1_500, idle_end_ms=60_000), monkeypatch)
+    assert worker_handler(fleet.payload(), Context(60)) == {"version": 1, "outcome": "CONTINUE"}
+    slot = fleet.slot()
+    assert (slot["epoch"], slot["state"], slot["turn_open"]) == (
+        {"N": "1"},
+        {"S": "RUNNING"},
+        {"BOOL": False},
+    )
+
+
+@pytest.mark.processes
+def test_a_worker_without_work_is_idle(fleet):
+    manager_handler({}, Context(6))
+    assert worker_handler(fleet.payload(), Context(60)) == {"version": 1, "outcome": "IDLE"}
+
+
+@pytest.mark.processes
+def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch):
+    """Hazard H10: what cannot be joined must not meet the next invocation."""
+    sandbox = use(fleet.config, monkeypatch, process=MemoryProcess())
+    hung, release = [], threading.Event()
+
+    class Hanging(entry_points.TurnThreads):
+        async def close(self, *, within_ms):
+            hung.append(self.streams._executor.submit(release.wait, DEADLINE_S))
+            self.streams._running.update(hung)
+            return await super().close(within_ms=min(within_ms, 100))
+
+    monkeypatch.setattr(entry_points, "TurnThreads", Hanging)
+    with pytest.raises(ProcessEndedError, match="outlived its turn"):
+        manager_handler({}, Context(6))
+    release.set()
+    assert sandbox.process is not None
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({}, "version None"),
+        ({"version": 99}, "version 99"),
+        ({"version": 1, "slot": "s0001"}, "missing generation, name, start_epoch"),
+    ],
+)
+def test_a_payload_that_cannot_be_read_says_what_is_wrong(monkeypatch, event, words):
+    config = FleetConfig(
+        fleet="orders",
+        stream_arn="arn:aws:kinesis:us-east-1:111122223333:stream/orders",
+        lease_table="orders",
+        state_table="state",
+    )
+    use(config, monkeypatch)
+    with pytest.raises(ConfigurationError, match=words):
+        worker_handler(event, Context(60))
+
+
+def imported_by(code):
+    listing = f"{code}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True, timeout=120
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_a_cold_start_loads_no_protobuf_no_type_stubs_and_nothing_for_development():
+    loaded = {
+        name.partition(".")[0]
+        for name in imported_by("import shardfleet.runtime.entry_points")
+        if not name.startswith("google._")
+    }
+    unwanted = {"google", "hypothesis", "moto", "mypy_boto3_dynamodb", "ministack", "aws_cdk"}
+    assert loaded & unwanted == set()
+    parts = imported_by("import shardfleet.runtime.entry_points")
+    assert not [
+        name for name in parts if name.startswith(("shardfleet.testing", "shardfleet.local"))
+    ]
+
+
+def test_the_managers_file_hands_on_the_librarys_entry_point():
+    code = "import sys; sys.path.insert(0, 'functions/lease_manager'); import handler"
+    assert "shardfleet.runtime.entry_points" in imported_by(code)
+
+
+def test_the_sandbox_is_opened_once_per_process(monkeypatch):
+    opened = []
+    monkeypatch.setattr(
+        entry_points, "open_sandbox", lambda env: opened.append(env) or SimpleNamespace()
+    )
+    entry_points._sandbox.cache_clear()
+    assert entry_points._sandbox() is entry_points._sandbox()
+    assert len(opened) == 1
+    entry_points._sandbox.cache_clear()
