@@ -130,4 +130,12 @@ class SlotUpkeep:
 
 
 def _ended(slot: Slot) -> Slot:
-    return replace(slot, state=SlotState.ENDED, assigned=(), lags_ms={}, turn_open=False)
+    """End a slot on its behalf; an invocation that still runs somewhere finds itself outdated."""
+    return replace(
+        slot,
+        state=SlotState.ENDED,
+        epoch=slot.epoch + 1,
+        assigned=(),
+        lags_ms={},
+        turn_open=False,
+    )
