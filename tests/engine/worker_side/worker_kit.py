@@ -44,7 +44,7 @@ def a_lease(number=0, **fields):
 
 def a_config(**fields):
     given = {"fleet": "fleet", "stream_arn": MEMORY_STREAM_ARN, "lease_table": "leases"}
-    return FleetConfig(**{**given, "state_table": "state", **fields})
+    return FleetConfig(**{**given, "state_table": "state", "idle_end_ms": 5_000, **fields})
 
 
 class Crash(BaseException):

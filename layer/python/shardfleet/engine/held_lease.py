@@ -52,7 +52,7 @@ class HeldLease:
     Attributes:
         lease: as the table is known to be; changes only with the table's answers.
         outcome: ``HELD`` until it is finished, handed over or lost.
-        halt: set when this worker must no longer work on the shard.
+        halt: set when this worker must begin no more work on the shard.
         lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
         confirmed: when the last write that the table accepted was sent.
         unsure: checkpoints that writes without an answer would have left behind (hazard H1).
@@ -316,10 +316,11 @@ class LeaseWriter:
             raise StaleEpoch(message)
 
     def _accept(self, held: HeldLease, lease: Lease) -> None:
-        """Remember what the table says, and tell a handover that has begun."""
+        """Remember what the table says; a handover that has begun ends the work (§3.5)."""
         known = held.in_handover
         held.lease = lease
         if held.in_handover and not known and lease.effective_owner == self.worker_id:
+            held.halt.set()
             self._events.emit(
                 HandoverNoticed(
                     lease_key=held.lease_key,

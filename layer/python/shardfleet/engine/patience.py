@@ -96,6 +96,7 @@ class Halt:
             finally:
                 for wait in waits:
                     wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
         if not event.is_set():
             raise Halted
 

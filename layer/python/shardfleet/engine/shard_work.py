@@ -146,8 +146,8 @@ class ShardWork:
         for held in self.checkpointer.held:
             held.halt.set()
 
-    def consume_all(self, tasks: TurnTasks) -> None:
-        """Start a consumer for each held lease that has none."""
+    def consume_all(self, tasks: TurnTasks, hard: Halt) -> None:
+        """Start a consumer for each held lease that has none; ``hard`` is the last moment."""
         if self._consumer_ports is None or self._incarnation is None or self._is_halted:
             return
         for held in self.checkpointer.held:
@@ -161,23 +161,26 @@ class ShardWork:
                 ports=self._consumer_ports,
             )
             tasks.start(
-                self._consume(consumer, held, tasks),
+                self._consume(consumer, held, hard),
                 name=f"shard {held.lease_key}",
-                ended=partial(self._consumer_left, held.lease_key, tasks),
+                ended=partial(self._consumer_left, held.lease_key, tasks=tasks, hard=hard),
             )
 
-    def _consumer_left(self, lease_key: str, tasks: TurnTasks) -> None:
+    def _consumer_left(self, lease_key: str, *, tasks: TurnTasks, hard: Halt) -> None:
         del self._consumed[lease_key]
-        self.consume_all(tasks)
+        self.consume_all(tasks, hard)
 
-    async def _consume(self, consumer: ShardConsumer, held: HeldLease, tasks: TurnTasks) -> None:
+    async def _consume(self, consumer: ShardConsumer, held: HeldLease, hard: Halt) -> None:
         children = await consumer.run()
+        if held.is_held and held.in_handover:
+            # Also when nothing of the shard ran yet: its parents, a stop (protocol.md §3.5, #1729).
+            with suppress(Halted):
+                await self._give_back(held, hard)
         if held.outcome is LeaseOutcome.SHARD_END:
             with suppress(Throttled, OutcomeUnknown):
                 await self._ports.fleet_state.prompt_manager()
             with suppress(Throttled, OutcomeUnknown):
                 await self._take(children)
-            self.consume_all(tasks)
 
     async def _take(self, lease_keys: Sequence[str]) -> None:
         """Take the children that nobody owns and whose parents are all done, if there is room."""
@@ -204,6 +207,8 @@ class ShardWork:
 
         """
         for held in self.checkpointer.held:
-            with suppress(Halted):
-                await self._patience.persist(partial(self.checkpointer.flush, held), hard)
-            await self._patience.persist(partial(self.checkpointer.release, held), hard)
+            await self._give_back(held, hard)
+
+    async def _give_back(self, held: HeldLease, hard: Halt) -> None:
+        await self._patience.persist(partial(self.checkpointer.flush, held), hard)
+        await self._patience.persist(partial(self.checkpointer.release, held), hard)

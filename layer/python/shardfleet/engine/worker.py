@@ -155,15 +155,22 @@ class WorkerTurn:
         with suppress(Halted):
             await self._patience.persist(self._watch.adopt_all, self._stopping)
             self._watch_tasks.start(self._watch.run(self._watching), name="watch")
+            if not self._work.checkpointer.held:
+                await self._ask_for_leases()
             if slot.drain or slot.state is SlotState.ENDING:
                 self._stop(_Why.DRAIN)
                 return
             await all_of(self._ports.handler.load(), self._work.check_stream(self._stopping))
             self._consume_all()
 
+    async def _ask_for_leases(self) -> None:
+        """Prompt the manager: a new slot would else wait for its next turn, and end first (H13)."""
+        with suppress(Throttled, OutcomeUnknown):
+            await self._ports.fleet_state.prompt_manager()
+
     def _consume_all(self) -> None:
         if not self._stopping.is_set:
-            self._work.consume_all(self._work_tasks)
+            self._work.consume_all(self._work_tasks, self._hard)
 
     # --- stopping
 

@@ -1,0 +1,233 @@
+"""Renewals in time, local expiry, handovers and releases (protocol.md §1.6, §3.5; H14-H17)."""
+
+import asyncio
+from dataclasses import replace
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.slots import LeaseOutcome
+from shardfleet.engine.patience import Halt
+from shardfleet.events import (
+    HandoverNoticed,
+    WriteDelayed,
+)
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.worker_kit import (
+    ME,
+    OTHER,
+    Bench,
+    a_lease,
+    at,
+    key,
+    lose_answers,
+    refuse,
+)
+
+
+def bench_test(scenario, *leases):
+    """Run a scenario on a bench in virtual time."""
+
+    async def main():
+        return await scenario(Bench(*leases))
+
+    return run_virtual(main())
+
+
+# --- time
+
+
+def test_everything_held_is_renewed_before_a_third_of_the_failover_time():
+    async def scenario(bench):
+        halt = Halt()
+        await bench.checkpointer.adopt([key(0), key(1)])
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        for _ in range(600):
+            await bench.clock.sleep_ms(100)
+            for held in bench.checkpointer.held:
+                assert bench.checkpointer.is_fresh(held)
+        halt.set()
+        await task
+        # 60 s at one renewal each 1.7 s to 3.3 s.
+        assert 18 <= bench.store.operations(key(0)).count("renew") - 1 <= 36
+
+    bench_test(scenario, a_lease(0), a_lease(1))
+
+
+def test_a_checkpoint_counts_as_a_renewal():
+    """H14: a lease that is checkpointed each second is not renewed besides."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        halt = Halt()
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        for progress in range(1, 30):
+            held.note_progress(at(progress))
+            await bench.checkpointer.flush(held)
+            await bench.clock.sleep_ms(1_000)
+        halt.set()
+        await task
+
+        assert bench.store.operations().count("renew") == 1
+
+    bench_test(scenario)
+
+
+def test_a_refused_renewal_is_tried_again_soon_and_told():
+    async def scenario(bench):
+        held = await bench.hold()
+        halt = Halt()
+        bench.store.before = refuse(3)
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        await bench.clock.sleep_ms(9_000)
+        halt.set()
+        await task
+
+        assert held.is_held
+        assert len(bench.told(WriteDelayed)) == 3
+        assert bench.checkpointer.is_fresh(held)
+
+    bench_test(scenario)
+
+
+def test_a_lease_that_expired_here_is_dropped_without_a_write_when_it_was_taken():
+    """Protocol.md §1.6: a renewer does not renew what has locally expired."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.clock.sleep_ms(10_000)
+        await bench.store.apply(lease_changes.take(bench.lease(), OTHER))
+        changes = len(bench.store.changes)
+
+        assert not await bench.checkpointer.renew(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+        assert len(bench.store.changes) == changes
+        assert bench.lease().lease_owner == OTHER
+
+    bench_test(scenario)
+
+
+def test_a_lease_that_expired_here_but_nobody_took_is_adopted_anew():
+    async def scenario(bench):
+        held = await bench.hold()
+        reads = bench.epoch_reads
+        await bench.clock.sleep_ms(60_000)
+
+        assert await bench.checkpointer.renew(held)
+        assert bench.checkpointer.is_fresh(held)
+        assert bench.epoch_reads == reads + 1
+
+    bench_test(scenario)
+
+
+def test_expiry_uses_the_larger_difference_of_two_clocks():
+    """H15: the monotonic clock may stand still in a frozen sandbox."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        wall_ms = bench.clock.now_ms
+        bench.clock.now_ms = lambda: wall_ms() + 4_000
+        assert not bench.checkpointer.is_fresh(held)
+        bench.clock.now_ms = lambda: wall_ms() - 4_000_000
+        assert bench.checkpointer.is_fresh(held)
+
+    bench_test(scenario)
+
+
+# --- handover: protocol.md §1.6 renewal failure (a), and §3.5
+
+
+def test_a_handover_is_noticed_by_the_renewal_and_the_lease_is_kept_meanwhile():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+
+        assert await bench.checkpointer.renew(held)
+        assert held.in_handover
+        assert bench.lease().lease_counter == 9
+        assert [e.next_owner for e in bench.told(HandoverNoticed)] == [OTHER]
+
+        held.note_progress(at(4))
+        assert await bench.checkpointer.flush(held)
+        await bench.checkpointer.release(held)
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+        assert bench.lease().lease_owner == OTHER
+        assert bench.lease().checkpoint_owner is None
+        assert bench.lease().checkpoint == at(4)
+
+    bench_test(scenario)
+
+
+def test_a_handover_is_noticed_by_a_checkpoint_too():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+        held.note_progress(at(4))
+
+        assert await bench.checkpointer.flush(held)
+        assert held.in_handover
+        assert len(bench.told(HandoverNoticed)) == 1
+
+    bench_test(scenario)
+
+
+def test_a_handover_to_its_own_owner_is_an_illegal_state_and_a_lost_lease():
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.leases[key(0)] = replace(bench.lease(), checkpoint_owner=ME)
+
+        assert not await bench.checkpointer.renew(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+
+    bench_test(scenario)
+
+
+def test_a_shard_that_ends_during_its_handover_ends_the_handover_too():
+    """§8 row 15: SHARD_END meanwhile."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+
+        assert await bench.checkpointer.finish(held)
+        assert held.outcome is LeaseOutcome.SHARD_END
+        assert bench.lease().is_finished
+        assert bench.lease().checkpoint_owner is None
+
+    bench_test(scenario)
+
+
+def test_an_evicted_lease_has_no_owner_and_a_moved_counter():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.checkpointer.release(held)
+
+        assert bench.lease().lease_owner is None
+        assert bench.lease().lease_counter == 9
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+
+    bench_test(scenario)
+
+
+def test_an_evict_whose_answer_was_lost_is_done_once():
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.after = lose_answers(1)
+        await bench.checkpointer.release(held)
+
+        assert bench.lease().lease_owner is None
+        assert bench.lease().lease_counter == 9
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+
+    bench_test(scenario)
+
+
+def test_an_evict_that_meets_a_new_handover_completes_it():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.store.apply(lease_changes.initiate_handover(bench.lease(), OTHER))
+        await bench.checkpointer.release(held)
+
+        assert bench.lease().lease_owner == OTHER
+        assert bench.lease().checkpoint_owner is None
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+
+    bench_test(scenario)

@@ -1,0 +1,517 @@
+"""A whole turn: the order of things, and each way in which it ends."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.sequence import AT_SHARD_END
+from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
+from shardfleet.errors import Throttled
+from shardfleet.events import TurnBegun, TurnEnded, TurnFailed, TurnRefused
+from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import ProcessEndedError
+from shardfleet.testing.memory_handler import MemoryHandler
+from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, at, key
+
+
+def in_world(scenario, **world):
+    """Run a scenario in a fresh world in virtual time."""
+
+    async def main():
+        return await scenario(World(**world))
+
+    return run_virtual(main())
+
+
+# --- a good turn
+
+
+def test_a_turn_handles_every_record_once_and_in_order_and_asks_to_go_on():
+    async def scenario(world):
+        world.put(1, 50)
+
+        assert await world.turn() is TurnOutcome.CONTINUE
+        assert world.numbers == list(range(1, 51))
+        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+        assert world.lease().lease_owner == ME
+        slot = world.slot()
+        assert (slot.state, slot.turn_open, slot.open_turns) == (SlotState.RUNNING, False, 0)
+        assert slot.epoch == world.told(TurnBegun)[0].epoch
+        assert world.told(TurnEnded)[0].held_leases == 1
+
+    in_world(scenario)
+
+
+def test_the_next_turn_goes_on_behind_the_last_record():
+    async def scenario(world):
+        world.put(1, 10)
+        await world.turn()
+        world.put(11, 20)
+        await world.turn()
+
+        assert world.numbers == list(range(1, 21))
+
+    in_world(scenario)
+
+
+def test_leases_are_adopted_and_renewed_before_user_code_is_imported():
+    """H16: an import of 25 s would otherwise cost every lease."""
+
+    async def scenario(world):
+        world.handler = MemoryHandler(world.clock, load_ms=25_000)
+        counters = []
+
+        async def watching():
+            for _ in range(240):
+                await world.clock.sleep_ms(100)
+                counters.append(world.lease().lease_counter)
+
+        watch = asyncio.create_task(watching())
+        world.put(1)
+        await world.turn()
+        await watch
+
+        assert world.handler.loads == [25_000]
+        assert counters[0] == 8
+        stands_still_ms = max(counters.count(c) for c in set(counters)) * 100
+        assert stands_still_ms <= world.config.renew_ms + 100
+        assert world.numbers == [1]
+
+    in_world(scenario)
+
+
+def test_every_lease_is_renewed_or_checkpointed_after_the_last_call_and_before_leaving():
+    """H16: renew last."""
+
+    async def scenario(world):
+        await world.turn()
+        stopped_ms = 200_000 - world.config.turn_margin_ms - world.config.handler_timeout_ms
+
+        assert world.clock.monotonic_ms() == stopped_ms
+        last = [change for change, _ in world.leases.changes][-2:]
+        assert sorted(change.lease_key for change in last) == [key(0), key(1)]
+
+    in_world(scenario, shards=2)
+
+
+def test_nothing_of_a_turn_runs_when_it_has_returned():
+    """H10 and §8 row 25."""
+
+    async def scenario(world):
+        world.put(1, 20)
+        before = asyncio.all_tasks()
+        await world.turn()
+
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+        changes, calls = len(world.leases.changes), len(world.stream.calls)
+        await world.clock.sleep_ms(60_000)
+        assert (len(world.leases.changes), len(world.stream.calls)) == (changes, calls)
+
+    in_world(scenario, shards=3)
+
+
+def test_no_handler_call_begins_with_less_than_its_time_out_left():
+    """H10: the call could not be stopped when the invocation is cut off."""
+
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(7_000)
+
+        world.handler = MemoryHandler(world.clock, slow)
+        world.put(1, 400)
+        await world.turn()
+
+        calls_end_ms = 200_000 - world.config.turn_margin_ms
+        began = [call.began_ms for call in world.handler.calls]
+        assert len(began) > 10
+        assert max(began) + world.config.handler_timeout_ms <= calls_end_ms
+        # The last call was finished and counted, though the turn was to stop meanwhile.
+        assert world.numbers == list(range(1, len(world.numbers) + 1))
+        done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
+        assert str(world.lease().checkpoint) == done
+
+    in_world(scenario, batch_records_most=10)
+
+
+def test_a_turn_that_leaves_no_time_for_a_call_says_so_and_claims_nothing():
+    async def scenario(world):
+        await world.open_slot()
+        before = dict(world.state.documents)
+
+        assert await world.turn(turn_ms=70_000) is TurnOutcome.FAILED
+        assert "handler_timeout_ms: 60000 found" in world.told(TurnFailed)[0].error
+        assert world.state.documents == before
+
+    in_world(scenario)
+
+
+# --- claiming: hazards H1 and H3
+
+
+@pytest.mark.parametrize(
+    "change", [{"start_epoch": 4}, {"generation": 3}], ids=["start epoch", "generation"]
+)
+def test_an_outdated_invocation_touches_nothing_and_drains_its_execution(change):
+    async def scenario(world):
+        await world.open_slot()
+        outdated = replace(world.given, **change)
+        before = dict(world.state.documents)
+
+        assert await world.turn(outdated) is TurnOutcome.DRAINED
+        assert world.state.documents == before
+        assert world.leases.changes == []
+        assert world.stream.calls == []
+        assert len(world.told(TurnRefused)) == 1
+
+    in_world(scenario)
+
+
+def test_a_claim_is_repeated_while_the_table_refuses():
+    async def scenario(world):
+        await world.open_slot()
+        left = [4]
+
+        def before(call, kind, name):
+            if left[0]:
+                left[0] -= 1
+                raise Throttled(call)
+
+        world.state.before = before
+        world.put(1)
+        await world.turn()
+        assert world.numbers == [1]
+
+    in_world(scenario)
+
+
+# --- assignments and the end of a slot: hazard H2
+
+
+def test_an_assignment_announced_while_running_is_adopted_at_the_next_tick_and_served():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(20_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, [key(1)]))
+            assigned = lease_changes.assign(world.lease(1), ME)
+            await world.leases.apply(assigned)
+
+        task = asyncio.create_task(manager())
+        world.put(1, number=1)
+        await world.turn()
+        await task
+
+        begun_ms = world.handler.calls[0].began_ms
+        assert 20_000 <= begun_ms <= 20_000 + world.config.renew_ms + 100
+        assert world.slot().served_seq == world.slot().assign_seq == 1
+        assert world.slot().assigned == ()
+
+    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def test_an_announced_assignment_that_is_written_late_is_still_found():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+            await world.clock.sleep_ms(8_000)
+            await world.leases.apply(lease_changes.assign(world.lease(), ME))
+
+        task = asyncio.create_task(manager())
+        world.put(1)
+        assert await world.turn() is TurnOutcome.CONTINUE
+        await task
+        assert world.numbers == [1]
+
+    in_world(scenario, leases=[a_lease(lease_owner=None)], idle_end_ms=60_000)
+
+
+def test_an_announced_assignment_that_is_never_written_counts_as_served_after_a_failover_time():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(1_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.IDLE
+        await task
+        assert world.slot().state is SlotState.ENDED
+        assert world.clock.monotonic_ms() >= 10_000 + world.config.idle_end_ms
+
+    in_world(scenario, leases=[a_lease(lease_owner=OTHER)])
+
+
+def test_a_slot_with_nothing_held_and_nothing_to_come_ends():
+    async def scenario(world):
+        assert await world.turn() is TurnOutcome.IDLE
+        assert world.slot().state is SlotState.ENDED
+        assert not world.slot().turn_open
+
+    in_world(scenario, leases=[])
+
+
+def test_a_slot_does_not_end_on_an_assignment_announced_at_the_last_moment():
+    """H2: the manager bumps assign_seq between the look and the end; the end is refused."""
+
+    async def scenario(world):
+        await world.open_slot()
+        announced = []
+
+        def before(call, kind, name):
+            is_end = call == "write" and kind == "slot" and world.clock.monotonic_ms() > 6_000
+            if is_end and not announced:
+                announced.append(world.clock.monotonic_ms())
+                slot = announce_assignment(world.slot(), [key(0)])
+                document = world.state.documents["slot", "s0001"]
+                world.state.documents["slot", "s0001"] = replace(
+                    document,
+                    version=document.version + 1,
+                    body={**document.body, "assign_seq": slot.assign_seq, "assigned": [key(0)]},
+                )
+                world.leases.leases[key(0)] = a_lease()
+
+        world.state.before = before
+        world.put(1)
+        assert await world.turn() is TurnOutcome.CONTINUE
+        assert announced
+        assert world.numbers == [1]
+
+    in_world(scenario, leases=[])
+
+
+def test_a_lease_found_only_in_the_index_is_adopted():
+    async def scenario(world):
+        async def taker():
+            await world.clock.sleep_ms(5_000)
+            await world.leases.apply(lease_changes.take(world.lease(1), ME))
+
+        task = asyncio.create_task(taker())
+        world.put(1, number=1)
+        await world.turn()
+        await task
+        assert world.numbers == [1]
+        assert world.handler.calls[0].began_ms <= 5_000 + 3 * world.config.renew_ms + 100
+
+    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def test_the_heartbeat_tells_the_lag_of_each_lease():
+    async def scenario(world):
+        world.put(1, 30)
+        await world.turn()
+        assert world.slot().lags_ms == {key(0): 0, key(1): 0}
+
+    in_world(scenario, shards=2)
+
+
+# --- drain
+
+
+def test_a_drained_slot_finishes_its_batch_checkpoints_evicts_and_ends():
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(3_000)
+
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.change_slot(ask_to_drain)
+
+        world.handler = MemoryHandler(world.clock, slow)
+        world.put(1, 100)
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.DRAINED
+        await task
+
+        assert world.clock.monotonic_ms() < 15_000
+        assert world.lease().lease_owner is None
+        done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
+        assert str(world.lease().checkpoint) == done
+        assert world.slot().state is SlotState.ENDED
+
+    in_world(scenario, batch_records_most=10)
+
+
+def test_a_drained_slot_completes_a_pending_handover_instead_of_evicting():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
+            await world.change_slot(ask_to_drain)
+
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.DRAINED
+        await task
+        assert world.lease().lease_owner == OTHER
+        assert world.lease().checkpoint_owner is None
+
+    in_world(scenario)
+
+
+def test_what_was_assigned_just_before_the_drain_is_given_back_too():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.change_slot(lambda slot: ask_to_drain(announce_assignment(slot, [key(1)])))
+            await world.clock.sleep_ms(4_000)
+            await world.leases.apply(lease_changes.assign(world.lease(1), ME))
+
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.DRAINED
+        await task
+        assert [world.lease(n).lease_owner for n in (0, 1)] == [None, None]
+        assert world.slot().state is SlotState.ENDED
+
+    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def test_a_slot_found_draining_hands_over_without_reading_or_importing():
+    async def scenario(world):
+        await world.open_slot()
+        await world.change_slot(lambda slot: replace(slot, drain=True, state=SlotState.ENDING))
+        world.put(1)
+
+        assert await world.turn() is TurnOutcome.DRAINED
+        assert world.lease().lease_owner is None
+        assert world.handler.loads == []
+        assert world.stream.calls == []
+
+    in_world(scenario)
+
+
+# --- handover
+
+
+def test_a_handed_over_shard_is_finished_to_its_batch_and_given_to_the_next_owner():
+    """Protocol.md §3.5: the running batch ends, then checkpoint, then assign; we drop it."""
+
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(2_000)
+
+        async def leader():
+            await world.clock.sleep_ms(5_000)
+            await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
+
+        world.handler = MemoryHandler(world.clock, slow)
+        world.put(1, 200)
+        task = asyncio.create_task(leader())
+        await world.turn()
+        await task
+
+        assert world.lease().lease_owner == OTHER
+        assert world.lease().checkpoint_owner is None
+        assert len(world.numbers) < 200
+        done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
+        assert str(world.lease().checkpoint) == done
+        assert max(call.began_ms for call in world.handler.calls) < 5_000 + 4_000
+
+    in_world(scenario, batch_records_most=10, idle_end_ms=60_000)
+
+
+# --- failure and end of the process
+
+
+def test_a_handler_that_does_not_import_fails_the_turn_and_keeps_the_leases():
+    async def scenario(world):
+        world.handler = MemoryHandler(world.clock, load_error="handler x:y: no such module")
+
+        assert await world.turn() is TurnOutcome.FAILED
+        assert "no such module" in world.told(TurnFailed)[0].error
+        assert world.lease().lease_owner == ME
+        assert world.slot().turn_open
+
+    in_world(scenario)
+
+
+def test_a_handler_that_outlives_its_time_out_ends_the_process_with_its_range_noted():
+    """H10 and H9: progress of the others is stored; the next turn knows whom to charge."""
+
+    async def scenario(world):
+        async def hangs(batch):
+            if batch.shard_id == key(1):
+                await world.clock.sleep_ms(10_000_000)
+
+        world.handler = MemoryHandler(world.clock, hangs)
+        world.put(1, 5)
+        await world.clock.sleep_ms(1_000)
+        world.put(6, 9, number=1)
+        with pytest.raises(ProcessEndedError, match="handler_timeout_ms"):
+            await world.turn()
+
+        assert world.numbers == [1, 2, 3, 4, 5]
+        assert str(world.lease(0).checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+        assert world.lease(1).checkpoint.is_sentinel
+        note = world.state.documents["note", key(1)].body
+        assert (note["is_open"], note["count"]) == (True, 4)
+        assert ("note", key(0)) not in world.state.documents
+        assert world.slot().turn_open
+
+    in_world(scenario, shards=2)
+
+
+def test_an_unexpected_error_of_one_shard_fails_the_turn_in_good_order():
+    async def scenario(world):
+        def fault(call):
+            if call.operation == "get_records" and call.at_ms > 10_000:
+                raise RuntimeError("a bug")
+
+        world.put(1, 5)
+        world.stream.fault = fault
+        before = asyncio.all_tasks()
+        assert await world.turn() is TurnOutcome.FAILED
+        assert asyncio.all_tasks() == before
+        assert "RuntimeError: a bug" in world.told(TurnFailed)[0].error
+        assert world.slot().turn_open
+        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+
+    in_world(scenario)
+
+
+def test_a_read_that_never_returns_ends_the_process_and_not_the_renewals():
+    """H10 and H17: a hung GetRecords holds nobody else, and nothing outlives the turn."""
+
+    async def scenario(world):
+        real = world.stream.get_records
+
+        async def hangs(iterator, *, shard_id, limit):
+            if shard_id == key(0):
+                await world.clock.sleep_ms(10_000_000)
+            return await real(iterator, shard_id=shard_id, limit=limit)
+
+        world.stream.get_records = hangs
+        world.put(1, 5, number=1)
+        with pytest.raises(ProcessEndedError, match=f"still running: shard {key(0)}"):
+            await world.turn()
+        assert world.numbers == [1, 2, 3, 4, 5]
+        counts = [world.leases.operations(key(n)).count("renew") for n in (0, 1)]
+        assert min(counts) > 40
+
+    in_world(scenario, shards=2)
+
+
+def test_finished_leases_are_neither_renewed_nor_read():
+    async def scenario(world):
+        await world.turn()
+        assert world.leases.operations(key(0)) == []
+        assert all(call.shard_id != key(0) for call in world.stream.calls)
+
+    in_world(scenario, shards=2, leases=[a_lease(0, checkpoint=AT_SHARD_END), a_lease(1)])
+
+
+def test_a_checkpoint_is_stored_at_most_once_a_second_and_at_the_end():
+    async def scenario(world):
+        async def producing():
+            for n in range(1, 101):
+                world.put(n)
+                await world.clock.sleep_ms(300)
+
+        task = asyncio.create_task(producing())
+        await world.turn()
+        await task
+        assert world.numbers == list(range(1, 101))
+        assert world.leases.operations().count("checkpoint") <= 32
+        assert world.lease().checkpoint == at(world.stream.sequence_numbers(key(0))[-1])
+
+    in_world(scenario)
