@@ -167,7 +167,11 @@ class FleetConfig:
     turn_most_ms: int = _number(
         14 * 60_000, "longest worker turn, even if the invocation could go on", low=1_000
     )
-    idle_end_ms: int = _number(5_000, "a slot with nothing held or assigned ends after this long")
+    idle_end_ms: int = _number(
+        30_000,
+        "a slot with nothing held or assigned ends after this long; longer than the time between "
+        "two manager turns, or a new slot would end before it is given anything",
+    )
     io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
 
     def __post_init__(self) -> None:
