@@ -284,6 +284,8 @@ class PageRead(LeaseEvent):
     size_bytes: int
     millis_behind_latest: int
 
+    level: ClassVar[Level] = Level.DEBUG  # one per call
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadDelayed(LeaseEvent):
@@ -339,6 +341,8 @@ class BatchHandled(LeaseEvent):
     attempt: int
     duration_ms: int
     millis_behind_latest: int
+
+    level: ClassVar[Level] = Level.DEBUG  # one per call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
