@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from shardfleet.domain.slots import SlotInput, TurnOutcome
+from shardfleet.domain.slot_input import SlotInput
+from shardfleet.domain.slots import TurnOutcome
 from shardfleet_cdk.options import LOOPS_MOST
 from shardfleet_cdk.worker_definition import (
     ALREADY_EXISTS,
