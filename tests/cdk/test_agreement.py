@@ -21,7 +21,7 @@ def test_the_lease_tables_names_are_the_adapters():
 def test_given_up_records_are_written_where_the_worker_may_write():
     from shardfleet_cdk import failed_records  # noqa: PLC0415
 
-    assert failed_records.KEY_PREFIX == f"{dead_letters.S3_PREFIX}/"
+    assert f"{dead_letters.S3_PREFIX}/" == failed_records.KEY_PREFIX
 
 
 def test_the_functions_entry_points_exist(minimum):
