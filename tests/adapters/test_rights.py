@@ -1,4 +1,4 @@
-"""Which AWS actions the ports of each function come down to (hazard H19)."""
+"""Which requests the ports come down to: rights (hazard H19) and consistency (hazard H1)."""
 
 import asyncio
 
@@ -69,3 +69,52 @@ def test_only_the_manager_scans_lists_and_deletes(moto_tables, sent):
         ("state", None, "Query"),
         ("state", None, "DeleteItem"),
     }
+
+
+def test_leases_and_documents_are_read_consistently_and_only_scan_and_index_are_not(moto_tables):
+    """A decision about ownership must not rest on an old copy (hazards H1, H16)."""
+    read = {}
+
+    def note(params, model, **_):
+        key = params["TableName"].partition("-")[0], model.name
+        read[key] = params.get("ConsistentRead", False)
+
+    events = moto_tables.clients.table_reads.meta.events
+    events.register("provide-client-params.dynamodb.*", note)
+
+    async def main():
+        await moto_tables.leases.get(LEASE.lease_key)
+        await moto_tables.leases.scan()
+        await moto_tables.leases.keys_owned_by("orders-s0001")
+        await moto_tables.state.read("slot", "s0001")
+        await moto_tables.state.list("slot")
+
+    asyncio.run(main())
+    assert read == {
+        ("leases", "GetItem"): True,
+        ("leases", "Scan"): False,  # as Java; the conditions of the writes make up for it
+        ("leases", "Query"): False,  # an index cannot be read consistently
+        ("state", "GetItem"): True,
+        ("state", "Query"): True,
+    }
+
+
+def test_every_lease_write_is_conditional_and_brings_the_stored_item_back(moto_tables):
+    sent = []
+
+    def note(params, model, **_):
+        sent.append((model.name, params))
+
+    events = moto_tables.clients.table_writes.meta.events
+    events.register("provide-client-params.dynamodb.*", note)
+
+    async def main():
+        await moto_tables.leases.apply(lease_changes.create(LEASE))
+        await moto_tables.leases.apply(lease_changes.renew(LEASE))
+        await moto_tables.leases.apply(lease_changes.delete(LEASE))
+
+    asyncio.run(main())
+    assert [name for name, _ in sent] == ["PutItem", "UpdateItem", "DeleteItem"]
+    for _, params in sent:
+        assert params["ConditionExpression"]
+        assert params["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
