@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from shardfleet.cli import demo, resume
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 EXIT_FAILED = 1
@@ -49,6 +50,10 @@ def root(
     ] = False,
 ) -> None:
     """A fleet of Lambda functions that consumes Kinesis the way the KCL does."""
+
+
+app.command("demo")(demo.demo)
+app.command("resume")(resume.resume)
 
 
 def run(arguments: list[str] | None = None) -> int:
