@@ -184,3 +184,24 @@ def test_turns_at_the_same_time_have_processes_of_their_own(make_function):
     for caller in callers:
         caller.join(timeout=60)
     assert len(set(pids)) == 3
+
+
+def test_the_asynchronous_settings_of_an_alias_hold(make_function, embedded_aws, eventually):
+    function = make_function("def handler(event, context):\n    raise ValueError(event)\n")
+    client, sqs = embedded_aws.client("lambda"), embedded_aws.client("sqs")
+    queue = sqs.create_queue(QueueName=f"failed-{function.name}")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]
+    version = client.publish_version(FunctionName=function.name)["Version"]
+    client.create_alias(FunctionName=function.name, Name="live", FunctionVersion=version)
+    client.put_function_event_invoke_config(
+        FunctionName=function.name,
+        Qualifier="live",
+        MaximumRetryAttempts=0,
+        DestinationConfig={"OnFailure": {"Destination": arn["QueueArn"]}},
+    )
+    client.invoke(
+        FunctionName=f"{function.name}:live", InvocationType="Event", Payload='"no retry"'
+    )
+    (message,) = eventually(lambda: sqs.receive_message(QueueUrl=queue).get("Messages"))
+    assert "no retry" in message["Body"]
+    assert len([line for line in function.log_lines() if line.startswith("START")]) == 1

@@ -82,7 +82,8 @@ def evaluate(alarm: dict[str, Any], now: float) -> None:
     state = decide(breaching, alarm, alarm["StateValue"])
     if state != alarm["StateValue"]:
         shown = [value for value in values if value is not None][-looked_at + EXTRA_PERIODS :]
-        _change(alarm, state, f"Data points {shown}, threshold {threshold}", now)
+        reason = f"Data points {shown}, threshold {threshold}"
+        _change(alarm, state, reason=reason, now=now)
 
 
 def _single_query(alarm: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -105,14 +106,14 @@ def _single_query(alarm: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _change(alarm: dict[str, Any], state: str, reason: str, now: float) -> None:
+def _change(alarm: dict[str, Any], state: str, *, reason: str, now: float) -> None:
     before = alarm["StateValue"]
     alarm["StateValue"] = state
     alarm["StateReason"] = reason
     alarm["StateUpdatedTimestamp"] = int(now)
-    cloudwatch._record_history(alarm["AlarmName"], before, state, reason)  # noqa: SLF001
-    cloudwatch._dispatch_alarm_actions(alarm, before, state, reason)  # noqa: SLF001
-    cloudwatch._evaluate_parent_alarms(alarm)  # noqa: SLF001
+    cloudwatch._record_history(alarm["AlarmName"], before, state, reason)
+    cloudwatch._dispatch_alarm_actions(alarm, before, state, reason)
+    cloudwatch._evaluate_parent_alarms(alarm)
 
 
 def _evaluate_periodically(settings: ServerSettings) -> None:
@@ -125,30 +126,30 @@ def _evaluate_periodically(settings: ServerSettings) -> None:
     def look() -> None:
         while True:
             time.sleep(settings.alarm_tick_s)
-            for (account_id, region, _), alarm in list(cloudwatch._alarms._data.items()):  # noqa: SLF001
+            for (account_id, region, _), alarm in list(cloudwatch._alarms._data.items()):
                 try:
                     with request_scope(account_id, region):
                         evaluate_now(alarm)
                 except Exception:
                     logger.exception("Alarm %s could not be evaluated", alarm.get("AlarmName"))
 
-    cloudwatch._evaluate_alarm = evaluate_now  # noqa: SLF001
-    cloudwatch._evaluate_all_alarms = lambda: None  # noqa: SLF001  # The thread below does it.
+    cloudwatch._evaluate_alarm = evaluate_now
+    cloudwatch._evaluate_all_alarms = lambda: None  # The thread below does it.
     threading.Thread(target=look, name="alarms", daemon=True).start()
 
 
 def _keep_metric_math(_: ServerSettings) -> None:
     """Store the Metrics of a PutMetricAlarm call."""
-    stock = cloudwatch._put_metric_alarm  # noqa: SLF001
+    stock = cloudwatch._put_metric_alarm
 
-    def put(params: Any, data: Mapping[str, Any], is_cbor: Any, is_json: Any = False) -> Any:  # noqa: FBT002
-        answer = stock(params, data, is_cbor, is_json)
-        alarm = cloudwatch._alarms.get(data.get("AlarmName"))  # noqa: SLF001
+    def put(params: Any, data: Mapping[str, Any], *protocol: Any) -> Any:
+        answer = stock(params, data, *protocol)
+        alarm = cloudwatch._alarms.get(data.get("AlarmName"))
         if alarm and data.get("Metrics"):
             as_metric_math(alarm, data["Metrics"])
         return answer
 
-    cloudwatch._put_metric_alarm = put  # noqa: SLF001
+    cloudwatch._put_metric_alarm = put
 
 
 def as_metric_math(alarm: dict[str, Any], metrics: Sequence[Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ gives) and the attributes (what GetAtt gives); `update` and `delete` take the ph
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from ministack.services import cloudwatch
@@ -26,7 +27,7 @@ ON_DEMAND = "ON_DEMAND"
 
 def create_stream(logical_id: str, properties: Properties, stack_name: str) -> Created:
     """Create an AWS::Kinesis::Stream."""
-    name = properties.get("Name") or provisioners._physical_name(  # noqa: SLF001
+    name = properties.get("Name") or provisioners._physical_name(
         stack_name, logical_id, max_len=128
     )
     request: dict[str, Any] = {"StreamName": name}
@@ -42,7 +43,7 @@ def create_stream(logical_id: str, properties: Properties, stack_name: str) -> C
 
 
 def update_stream(
-    physical_id: str, old: Properties, new: Properties, stack_name: str, logical_id: str
+    physical_id: str, old: Properties, new: Properties, *, stack_name: str, logical_id: str
 ) -> Created:
     """Update an AWS::Kinesis::Stream in place; another Name makes another stream."""
     if new.get("Name", physical_id) != physical_id:
@@ -74,7 +75,7 @@ def delete_stream(physical_id: str, _: Properties) -> None:
 
 def create_consumer(logical_id: str, properties: Properties, stack_name: str) -> Created:
     """Create an AWS::Kinesis::StreamConsumer."""
-    name = properties.get("ConsumerName") or provisioners._physical_name(  # noqa: SLF001
+    name = properties.get("ConsumerName") or provisioners._physical_name(
         stack_name, logical_id, max_len=128
     )
     request = {"StreamARN": properties["StreamARN"], "ConsumerName": name}
@@ -83,7 +84,7 @@ def create_consumer(logical_id: str, properties: Properties, stack_name: str) ->
 
 
 def update_consumer(
-    _: str, __: Properties, new: Properties, stack_name: str, logical_id: str
+    _: str, __: Properties, new: Properties, *, stack_name: str, logical_id: str
 ) -> Created:
     """Register the consumer under its new name or stream: every property needs replacement."""
     return create_consumer(logical_id, new, stack_name)
@@ -96,7 +97,7 @@ def delete_consumer(physical_id: str, _: Properties) -> None:
 
 def create_composite_alarm(logical_id: str, properties: Properties, stack_name: str) -> Created:
     """Create an AWS::CloudWatch::CompositeAlarm."""
-    name = properties.get("AlarmName") or provisioners._physical_name(  # noqa: SLF001
+    name = properties.get("AlarmName") or provisioners._physical_name(
         stack_name, logical_id, max_len=255
     )
     request = {
@@ -105,14 +106,14 @@ def create_composite_alarm(logical_id: str, properties: Properties, stack_name: 
         "ActionsEnabled": str(properties.get("ActionsEnabled", True)).lower() == "true",
     }
     is_cbor, is_json = False, True
-    status, _, body = cloudwatch._put_composite_alarm({}, request, is_cbor, is_json)  # noqa: SLF001
-    if status != 200:  # noqa: PLR2004  # HTTP: OK.
+    status, _, body = cloudwatch._put_composite_alarm({}, request, is_cbor, is_json)
+    if status != HTTPStatus.OK:
         raise ValueError(json.loads(body).get("message", "PutCompositeAlarm failed"))
-    return name, {"Arn": cloudwatch._composite_alarms[name]["AlarmArn"]}  # noqa: SLF001
+    return name, {"Arn": cloudwatch._composite_alarms[name]["AlarmArn"]}
 
 
 def update_composite_alarm(
-    physical_id: str, _: Properties, new: Properties, stack_name: str, logical_id: str
+    physical_id: str, _: Properties, new: Properties, *, stack_name: str, logical_id: str
 ) -> Created:
     """Update an AWS::CloudWatch::CompositeAlarm; it keeps its state."""
     named = {"AlarmName": physical_id, **new}
@@ -121,7 +122,7 @@ def update_composite_alarm(
 
 def delete_composite_alarm(physical_id: str, _: Properties) -> None:
     """Delete an AWS::CloudWatch::CompositeAlarm."""
-    cloudwatch._composite_alarms.pop(physical_id, None)  # noqa: SLF001
+    cloudwatch._composite_alarms.pop(physical_id, None)
 
 
 def _call(operation: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -185,11 +186,18 @@ def _tags(tags: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
 def _provisioner(
     create: Callable[..., Created], update: Callable[..., Created], delete: Callable[..., None]
 ) -> dict[str, Any]:
-    return {"create": create, "update": update, "update_with_logical_id": True, "delete": delete}
+    return {
+        "create": create,
+        "update": lambda physical_id, old, new, stack_name, logical_id: update(
+            physical_id, old, new, stack_name=stack_name, logical_id=logical_id
+        ),
+        "update_with_logical_id": True,
+        "delete": delete,
+    }
 
 
 def _register_types(_: ServerSettings) -> None:
-    provisioners._RESOURCE_HANDLERS.update(  # noqa: SLF001
+    provisioners._RESOURCE_HANDLERS.update(
         {
             "AWS::Kinesis::Stream": _provisioner(create_stream, update_stream, delete_stream),
             "AWS::Kinesis::StreamConsumer": _provisioner(
@@ -203,7 +211,7 @@ def _register_types(_: ServerSettings) -> None:
 
 
 def _take_metric_math_alarms(_: ServerSettings) -> None:
-    stock = provisioners._cw_metric_alarm_record  # noqa: SLF001
+    stock = provisioners._cw_metric_alarm_record
 
     def record(name: str, properties: Properties) -> dict[str, Any]:
         metrics = properties.get("Metrics")
@@ -215,7 +223,7 @@ def _take_metric_math_alarms(_: ServerSettings) -> None:
         as_metric_math(alarm, [_typed(metric) for metric in metrics])
         return alarm
 
-    provisioners._cw_metric_alarm_record = record  # noqa: SLF001
+    provisioners._cw_metric_alarm_record = record
 
 
 def _typed(metric: Mapping[str, Any]) -> dict[str, Any]:

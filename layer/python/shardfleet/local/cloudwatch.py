@@ -29,20 +29,24 @@ Answer = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 def get_metric_statistics(request: Mapping[str, Any]) -> dict[str, Any]:
     """Answer GetMetricStatistics for exactly the metric that is named."""
-    start, end = _span(request)
     wanted = request.get("Statistics") or []
     extended = request.get("ExtendedStatistics") or []
     if not wanted and not extended:
         wanted = PLAIN_STATISTICS
-    groups = metric_queries.points_by_period(request, start, end, int(request.get("Period", 60)))
+    groups = metric_queries.points_by_period(
+        request, _span(request), int(request.get("Period", 60))
+    )
     return {
         "Label": request.get("MetricName"),
-        "Datapoints": [_datapoint(at, points, wanted, extended) for at, points in groups.items()],
+        "Datapoints": [
+            _datapoint(at, points, wanted=wanted, extended=extended)
+            for at, points in groups.items()
+        ],
     }
 
 
 def _datapoint(
-    at: int, points: list[dict[str, Any]], wanted: Iterable[str], extended: Iterable[str]
+    at: int, points: list[dict[str, Any]], *, wanted: Iterable[str], extended: Iterable[str]
 ) -> dict[str, Any]:
     found = metric_queries.statistics(points)
     percentiles = {name: metric_queries.statistic(points, name) for name in extended}
@@ -85,28 +89,29 @@ def _label(query: Mapping[str, Any]) -> str:
 
 
 def _span(request: Mapping[str, Any]) -> tuple[float, float]:
-    start = cloudwatch._parse_ts(request.get("StartTime"))  # noqa: SLF001
-    end = cloudwatch._parse_ts(request.get("EndTime"))  # noqa: SLF001
+    start = cloudwatch._parse_ts(request.get("StartTime"))
+    end = cloudwatch._parse_ts(request.get("EndTime"))
     return float(start or 0.0), float(time.time() if end is None else end)
 
 
 def _operation(name: str, answer: Answer) -> Callable[..., Any]:
     """Wrap an operation for ministack's three protocols: CBOR, JSON and query."""
 
-    def run(params: Any, data: Mapping[str, Any], is_cbor: Any, is_json: Any = False) -> Any:  # noqa: FBT002
+    def run(params: Any, data: Mapping[str, Any], *protocol: Any) -> Any:
+        is_cbor, is_json = (*map(bool, protocol), False)[:2]
         request = data if is_cbor or is_json else from_query(params)
         try:
             found = answer(request)
         except MetricMathError as error:
-            return cloudwatch._error(  # noqa: SLF001
-                "ValidationError", str(error), 400, use_json=bool(is_json), use_cbor=bool(is_cbor)
+            return cloudwatch._error(
+                "ValidationError", str(error), 400, use_json=is_json, use_cbor=is_cbor
             )
         if is_cbor:
-            return cloudwatch._cbor_ok(_with_moments(found, cloudwatch._cbor_timestamp))  # noqa: SLF001
+            return cloudwatch._cbor_ok(_with_moments(found, cloudwatch._cbor_timestamp))
         if is_json:
-            return cloudwatch._json_ok(found)  # noqa: SLF001
-        text = to_xml(_with_moments(found, cloudwatch._ts_iso))  # noqa: SLF001
-        return cloudwatch._xml(200, f"{name}Response", f"<{name}Result>{text}</{name}Result>")  # noqa: SLF001
+            return cloudwatch._json_ok(found)
+        text = to_xml(_with_moments(found, cloudwatch._ts_iso))
+        return cloudwatch._xml(200, f"{name}Response", f"<{name}Result>{text}</{name}Result>")
 
     return run
 
@@ -193,20 +198,18 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _read_like_cloudwatch(_: ServerSettings) -> None:
-    cloudwatch._get_metric_statistics = _operation(  # noqa: SLF001
-        "GetMetricStatistics", get_metric_statistics
-    )
-    cloudwatch._get_metric_data = _operation("GetMetricData", get_metric_data)  # noqa: SLF001
+    cloudwatch._get_metric_statistics = _operation("GetMetricStatistics", get_metric_statistics)
+    cloudwatch._get_metric_data = _operation("GetMetricData", get_metric_data)
 
 
 def _take_metrics_from_logs(_: ServerSettings) -> None:
-    stock = cloudwatch_logs._append_log_events  # noqa: SLF001
+    stock = cloudwatch_logs._append_log_events
 
     def append(stream: Any, events: Sequence[Mapping[str, Any]]) -> None:
         stock(stream, events)
         for event in events:
             for metric in embedded_metrics(str(event.get("message", "")), time.time()):
-                cloudwatch._store_datum(  # noqa: SLF001
+                cloudwatch._store_datum(
                     metric["namespace"],
                     metric["name"],
                     metric["dimensions"],
@@ -218,7 +221,7 @@ def _take_metrics_from_logs(_: ServerSettings) -> None:
                     None,
                 )
 
-    cloudwatch_logs._append_log_events = append  # noqa: SLF001
+    cloudwatch_logs._append_log_events = append
 
 
 def publish_kinesis_metrics(
@@ -244,7 +247,7 @@ def publish_kinesis_metrics(
 
 def _store_statistics(namespace: str, entry: Mapping[str, Any]) -> None:
     dimensions = {each["Name"]: each["Value"] for each in entry["Dimensions"]}
-    cloudwatch._store_datum(  # noqa: SLF001
+    cloudwatch._store_datum(
         namespace,
         entry["MetricName"],
         dimensions,

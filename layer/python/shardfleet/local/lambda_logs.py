@@ -76,16 +76,14 @@ class SandboxLog:
         now = int(time.time() * 1000)
         events = [{"timestamp": now, "message": line, "ingestionTime": now} for line in lines]
         with request_scope(*self._scope):
-            cloudwatch_logs._append_log_events(self._open(now), events)  # noqa: SLF001
-            cloudwatch_logs._fanout_to_subscription_filters(  # noqa: SLF001
-                self.group, self.stream, events
-            )
+            cloudwatch_logs._append_log_events(self._open(now), events)
+            cloudwatch_logs._fanout_to_subscription_filters(self.group, self.stream, events)
 
     def _open(self, now: int) -> dict[str, Any]:
-        groups = cloudwatch_logs._log_groups  # noqa: SLF001
+        groups = cloudwatch_logs._log_groups
         if self.group not in groups:
             groups[self.group] = {
-                "arn": cloudwatch_logs._make_group_arn(self.group),  # noqa: SLF001
+                "arn": cloudwatch_logs._make_group_arn(self.group),
                 "creationTime": now,
                 "retentionInDays": None,
                 "tags": {},

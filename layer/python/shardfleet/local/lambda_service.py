@@ -86,16 +86,13 @@ class PooledSandbox:
     def _prepare(self) -> tuple[Sandbox, SandboxLog]:
         """Unpack what the function consists of and compose its process's environment."""
         self._discard_tmpdir()
-        account_id, region = lambda_runtime._account_region_from_function_config(  # noqa: SLF001
-            self.config
-        )
+        account_id, region = lambda_runtime._account_region_from_function_config(self.config)
         log = SandboxLog(self.config, account_id=account_id, region=region)
         store = self.settings.folder / "assets"
         code = lambda_environment.unpack_code(self._code, store)
         with request_scope(account_id, region):
             archives = [
-                lambda_svc._resolve_layer_zip(layer)  # noqa: SLF001
-                for layer in self.config.get("Layers") or []
+                lambda_svc._resolve_layer_zip(layer) for layer in self.config.get("Layers") or []
             ]
             credentials = lambda_runtime.execution_credentials(self.config)
         layers = [lambda_environment.unpack_layer(each, store) for each in archives if each]
@@ -137,7 +134,7 @@ def execute(func: Mapping[str, Any], event: Any, request_id: str) -> dict[str, A
     """Invoke a Python function in a sandbox of the pool; the result is in ministack's shape."""
     config = func.get("config") or func
     name = str(config.get("FunctionName", "unknown"))
-    lambda_svc._ensure_reaper_thread()  # noqa: SLF001
+    lambda_svc._ensure_reaper_thread()
     started = time.monotonic()
     with _leased_sandbox(name, config, func["code_zip"]) as sandbox:
         try:
@@ -148,9 +145,7 @@ def execute(func: Mapping[str, Any], event: Any, request_id: str) -> dict[str, A
                     function_arn=str(config.get("FunctionArn", "")),
                     timeout_s=float(config.get("Timeout", 3)),
                     variables={
-                        "_X_AMZN_TRACE_ID": lambda_svc._xray_trace_id_for_invocation(  # noqa: SLF001
-                            config
-                        )
+                        "_X_AMZN_TRACE_ID": lambda_svc._xray_trace_id_for_invocation(config)
                     },
                 )
             )
@@ -190,11 +185,11 @@ def _record_invocation(config: Mapping[str, Any], duration_ms: float, *, failed:
 
 def worker_processes(function_name: str | None = None) -> list[dict[str, Any]]:
     """List the live sandbox processes: pid, function, version, whether busy or frozen."""
-    with lambda_runtime._lock:  # noqa: SLF001
-        pooled = [each for entries in lambda_runtime._workers.values() for each in entries]  # noqa: SLF001
+    with lambda_runtime._lock:
+        pooled = [each for entries in lambda_runtime._workers.values() for each in entries]
     return [
         {
-            "pid": worker._proc.pid,  # noqa: SLF001
+            "pid": worker._proc.pid,
             "function_name": worker.func_name,
             "version": str(worker.config.get("Version", "$LATEST")),
             "busy": worker.in_use,
@@ -203,8 +198,8 @@ def worker_processes(function_name: str | None = None) -> list[dict[str, Any]]:
         for worker in pooled
         if isinstance(worker, PooledSandbox)
         and function_name in (None, worker.func_name)
-        and worker._proc is not None  # noqa: SLF001
-        and worker._proc.poll() is None  # noqa: SLF001
+        and worker._proc is not None
+        and worker._proc.poll() is None
     ]
 
 
@@ -214,9 +209,9 @@ def kill_all() -> None:
 
 
 def _use_sandboxes(settings: ServerSettings) -> None:
-    stock_class_for = lambda_runtime._worker_class_for  # noqa: SLF001
-    stock_execute = lambda_svc._execute_function_warm  # noqa: SLF001
-    stock_logs = lambda_svc._emit_lambda_logs  # noqa: SLF001
+    stock_class_for = lambda_runtime._worker_class_for
+    stock_execute = lambda_svc._execute_function_warm
+    stock_logs = lambda_svc._emit_lambda_logs
     PooledSandbox.settings = settings
     PooledSandbox.extra_environment = dict(settings.lambda_environment)
 
@@ -233,9 +228,9 @@ def _use_sandboxes(settings: ServerSettings) -> None:
         if not _is_ours(func.get("config") or func):  # Ours are written as they appear.
             stock_logs(func, *arguments, **options)
 
-    lambda_runtime._worker_class_for = class_for  # noqa: SLF001
-    lambda_svc._execute_function_warm = execute_warm  # noqa: SLF001
-    lambda_svc._emit_lambda_logs = emit_logs  # noqa: SLF001
+    lambda_runtime._worker_class_for = class_for
+    lambda_svc._execute_function_warm = execute_warm
+    lambda_svc._emit_lambda_logs = emit_logs
 
 
 def _is_ours(config: Mapping[str, Any]) -> bool:
@@ -243,40 +238,40 @@ def _is_ours(config: Mapping[str, Any]) -> bool:
 
 
 def _count_throttles_once(_: ServerSettings) -> None:
-    stock = lambda_svc._emit_lambda_metrics  # noqa: SLF001
+    stock = lambda_svc._emit_lambda_metrics
 
     def emit(name: str, duration_ms: float, *, error: bool, throttle: bool) -> None:
         if throttle and not duration_ms:  # The other callers repeat what `execute` has recorded.
             stock(name, duration_ms, error=error, throttle=throttle)
 
-    lambda_svc._emit_lambda_metrics = emit  # noqa: SLF001
+    lambda_svc._emit_lambda_metrics = emit
 
 
 def _keep_the_alias(_: ServerSettings) -> None:
     """Let the context name the alias that was invoked, as Lambda does."""
-    stock = lambda_svc._get_func_record_for_ref  # noqa: SLF001
+    stock = lambda_svc._get_func_record_for_ref
 
     def record_for(reference: str) -> tuple[Any, Any, str]:
         record, config, name = stock(reference)
-        _, qualifier = lambda_svc._resolve_name_and_qualifier(reference)  # noqa: SLF001
-        base = lambda_svc._functions.get(name)  # noqa: SLF001
+        _, qualifier = lambda_svc._resolve_name_and_qualifier(reference)
+        base = lambda_svc._functions.get(name)
         if config and base and qualifier in base.get("aliases", {}):
             arn = f"{base['config']['FunctionArn']}:{qualifier}"
             config = {**config, "FunctionArn": arn}
         return record, config, name
 
-    lambda_svc._get_func_record_for_ref = record_for  # noqa: SLF001
+    lambda_svc._get_func_record_for_ref = record_for
 
 
 def _share_reserved_concurrency(_: ServerSettings) -> None:
-    stock = lambda_svc._reserved_concurrency  # noqa: SLF001
+    stock = lambda_svc._reserved_concurrency
 
     def reserved(func: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
-        base = lambda_svc._functions.get(config.get("FunctionName"))  # noqa: SLF001
+        base = lambda_svc._functions.get(config.get("FunctionName"))
         found: int | None = stock(base or func, config)
         return found
 
-    lambda_svc._reserved_concurrency = reserved  # noqa: SLF001
+    lambda_svc._reserved_concurrency = reserved
 
 
 def _apply_asynchronous_settings(_: ServerSettings) -> None:
@@ -285,11 +280,9 @@ def _apply_asynchronous_settings(_: ServerSettings) -> None:
 
     def invoke(func: dict[str, Any], event: Any) -> None:
         config = func.get("config") or func
-        base = lambda_svc._functions.get(config.get("FunctionName"))  # noqa: SLF001
-        _, qualifier = lambda_svc._resolve_name_and_qualifier(  # noqa: SLF001
-            str(config.get("FunctionArn", ""))
-        )
-        found = base and lambda_svc._event_invoke_config(base, qualifier)  # noqa: SLF001
+        base = lambda_svc._functions.get(config.get("FunctionName"))
+        _, qualifier = lambda_svc._resolve_name_and_qualifier(str(config.get("FunctionArn", "")))
+        found = base and lambda_svc._event_invoke_config(base, qualifier)
         stock({**func, "event_invoke_config": found} if found else func, event)
 
     lambda_svc.invoke_async_with_retry = invoke

@@ -28,17 +28,17 @@ def grid(start: float, end: float, period: int) -> list[int]:
 
 
 def points_by_period(
-    metric: Mapping[str, Any], start: float, end: float, period: int
+    metric: Mapping[str, Any], span: tuple[float, float], period: int
 ) -> dict[int, list[dict[str, Any]]]:
-    """Group one metric's data points by the start of their period, ascending."""
+    """Group one metric's data points in [start, end) by the start of their period, ascending."""
     dimensions = {each["Name"]: each["Value"] for each in metric.get("Dimensions") or []}
     key = (
         metric.get("Namespace"),
         metric.get("MetricName"),
-        cloudwatch._dims_key(dimensions),  # noqa: SLF001
+        cloudwatch._dims_key(dimensions),
     )
     groups: dict[int, list[dict[str, Any]]] = {}
-    for point in _between(cloudwatch._metrics.get(key) or [], start, end):  # noqa: SLF001
+    for point in _between(cloudwatch._metrics.get(key) or [], *span):
         groups.setdefault(int(point["Timestamp"] // period) * period, []).append(point)
     return dict(sorted(groups.items()))
 
@@ -56,15 +56,13 @@ def _between(
 
 def statistics(points: list[dict[str, Any]]) -> dict[str, float]:
     """Compute the five plain statistics of one period's data points."""
-    found: dict[str, float] = cloudwatch._calc_stats(points)  # noqa: SLF001
+    found: dict[str, float] = cloudwatch._calc_stats(points)
     return found
 
 
 def statistic(points: list[dict[str, Any]], name: str) -> float | None:
     """Compute one statistic, percentiles included; None when there is none for these points."""
-    value: float | None = cloudwatch._stat_value(  # noqa: SLF001
-        statistics(points), name, points
-    )
+    value: float | None = cloudwatch._stat_value(statistics(points), name, points)
     return value
 
 
@@ -119,7 +117,7 @@ class QuerySet:
 
     def _metric(self, stat: Mapping[str, Any]) -> Series:
         period = int(stat.get("Period", 60))
-        groups = points_by_period(stat["Metric"], self._start, self._end, period)
+        groups = points_by_period(stat["Metric"], (self._start, self._end), period)
         name = str(stat.get("Stat", "Average"))
         values = {at: statistic(points, name) for at, points in groups.items()}
         return {at: value for at, value in values.items() if value is not None}
@@ -134,7 +132,7 @@ class _Lazy(dict[str, Value]):
         self._asking = asking
 
     def __contains__(self, key: object) -> bool:
-        return key in self._owner._queries and key != self._asking["Id"]  # noqa: SLF001
+        return key in self._owner._queries and key != self._asking["Id"]
 
     def __getitem__(self, key: str) -> Value:
-        return self._owner._value(key)  # noqa: SLF001
+        return self._owner._value(key)

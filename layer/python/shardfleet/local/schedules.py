@@ -7,7 +7,7 @@ from shardfleet.local.settings import ServerSettings
 
 
 def _tick(settings: ServerSettings) -> None:
-    scheduler._SCHEDULE_TICK_INTERVAL = settings.schedule_tick_s  # noqa: SLF001
+    scheduler._SCHEDULE_TICK_INTERVAL = settings.schedule_tick_s
 
 
 PATCHES = (

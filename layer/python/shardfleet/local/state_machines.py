@@ -20,7 +20,7 @@ from shardfleet.local.settings import ServerSettings
 
 def _enforce_time_outs(_: ServerSettings) -> None:
     """End an execution as TIMED_OUT when its machine's TimeoutSeconds have passed."""
-    stock = stepfunctions._run_execution  # noqa: SLF001
+    stock = stepfunctions._run_execution
 
     def run(execution_arn: str) -> None:
         timer = _timer_for(execution_arn)
@@ -33,12 +33,12 @@ def _enforce_time_outs(_: ServerSettings) -> None:
         finally:
             timer.cancel()
 
-    stepfunctions._run_execution = run  # noqa: SLF001
+    stepfunctions._run_execution = run
 
 
 def _timer_for(execution_arn: str) -> threading.Timer | None:
-    execution = stepfunctions._executions.get(execution_arn) or {}  # noqa: SLF001
-    machine = stepfunctions._state_machines.get(execution.get("stateMachineArn"))  # noqa: SLF001
+    execution = stepfunctions._executions.get(execution_arn) or {}
+    machine = stepfunctions._state_machines.get(execution.get("stateMachineArn"))
     try:
         seconds = json.loads(machine["definition"])["TimeoutSeconds"]
     except (KeyError, TypeError, ValueError):
@@ -58,16 +58,16 @@ def time_out(execution: dict[str, Any], seconds: float) -> None:
     execution["cause"] = f"The execution ran longer than its TimeoutSeconds, {seconds}"
     execution["stopDate"] = stepfunctions.now_iso()
     details = {"error": execution["error"], "cause": execution["cause"]}
-    stepfunctions._add_event(  # noqa: SLF001
+    stepfunctions._add_event(
         execution, "ExecutionTimedOut", {"executionTimedOutEventDetails": details}
     )
-    stepfunctions._emit_execution_status_event(execution)  # noqa: SLF001
+    stepfunctions._emit_execution_status_event(execution)
 
 
 def _leave_ended_executions_alone(_: ServerSettings) -> None:
     """A task that ends after its execution was stopped or timed out changes nothing any more."""
-    stock_fail = stepfunctions._fail_execution  # noqa: SLF001
-    stock_add = stepfunctions._add_event  # noqa: SLF001
+    stock_fail = stepfunctions._fail_execution
+    stock_add = stepfunctions._add_event
 
     def fail(execution: dict[str, Any], error: str, cause: str) -> None:
         if execution["status"] == "RUNNING":
@@ -77,13 +77,13 @@ def _leave_ended_executions_alone(_: ServerSettings) -> None:
         if execution["status"] == "RUNNING" or event_type.startswith("Execution"):
             stock_add(execution, event_type, details)
 
-    stepfunctions._fail_execution = fail  # noqa: SLF001
-    stepfunctions._add_event = add  # noqa: SLF001
+    stepfunctions._fail_execution = fail
+    stepfunctions._add_event = add
 
 
 def _make_starts_repeatable(_: ServerSettings) -> None:
     """Answer a start with the name and input of a running execution as the first one was (AWS)."""
-    stock = stepfunctions._start_execution  # noqa: SLF001
+    stock = stepfunctions._start_execution
     one_at_a_time = threading.Lock()
 
     def start(data: Mapping[str, Any]) -> Any:
@@ -95,7 +95,7 @@ def _make_starts_repeatable(_: ServerSettings) -> None:
             {"executionArn": running["executionArn"], "startDate": running["startDate"]}
         )
 
-    stepfunctions._start_execution = start  # noqa: SLF001
+    stepfunctions._start_execution = start
 
 
 def _running_twin(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -104,7 +104,7 @@ def _running_twin(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if not name:
         return None
     execution_arn = f"{machine_arn.replace(':stateMachine:', ':execution:')}:{name}"
-    twin: Mapping[str, Any] | None = stepfunctions._executions.get(execution_arn)  # noqa: SLF001
+    twin: Mapping[str, Any] | None = stepfunctions._executions.get(execution_arn)
     if twin and twin["status"] == "RUNNING" and twin["input"] == data.get("input", "{}"):
         return twin
     return None
@@ -112,7 +112,7 @@ def _running_twin(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _wait_as_told_between_retries(_: ServerSettings) -> None:
     """Honour MaxDelaySeconds and JitterStrategy of a Retry."""
-    stock = stepfunctions._find_matching_retrier  # noqa: SLF001
+    stock = stepfunctions._find_matching_retrier
     jitter = random.Random()
 
     def find(
@@ -121,13 +121,13 @@ def _wait_as_told_between_retries(_: ServerSettings) -> None:
         retrier, index = stock(retriers, error, retry_counts)
         if retrier is None:
             return None, index
-        delay = retry_delay_s(retrier, retry_counts.get(index, 0), jitter)
+        delay = retry_delay_s(retrier, retry_counts.get(index, 0), jitter=jitter)
         return {**retrier, "IntervalSeconds": delay, "BackoffRate": 1.0}, index
 
-    stepfunctions._find_matching_retrier = find  # noqa: SLF001
+    stepfunctions._find_matching_retrier = find
 
 
-def retry_delay_s(retrier: Mapping[str, Any], retries: int, jitter: random.Random) -> float:
+def retry_delay_s(retrier: Mapping[str, Any], retries: int, *, jitter: random.Random) -> float:
     """Return the seconds before the next attempt after so many retries (States Language: Retry)."""
     interval = float(retrier.get("IntervalSeconds", 1))
     delay = interval * float(retrier.get("BackoffRate", 2.0)) ** retries
@@ -139,8 +139,8 @@ def retry_delay_s(retrier: Mapping[str, Any], retries: int, jitter: random.Rando
 
 
 def _name_lambda_throttles(_: ServerSettings) -> None:
-    stock = stepfunctions._call_lambda  # noqa: SLF001
-    failed = stepfunctions._ExecutionError  # noqa: SLF001
+    stock = stepfunctions._call_lambda
+    failed = stepfunctions._ExecutionError
 
     def call(function: str, event: Any) -> Any:
         try:
@@ -150,12 +150,12 @@ def _name_lambda_throttles(_: ServerSettings) -> None:
                 raise failed("Lambda.TooManyRequestsException", error.cause) from error
             raise
 
-    stepfunctions._call_lambda = call  # noqa: SLF001
+    stepfunctions._call_lambda = call
 
 
 def _name_errors_of_nested_starts(_: ServerSettings) -> None:
-    stock = stepfunctions._invoke_nested_start_execution  # noqa: SLF001
-    failed = stepfunctions._ExecutionError  # noqa: SLF001
+    stock = stepfunctions._invoke_nested_start_execution
+    failed = stepfunctions._ExecutionError
 
     def invoke(resource: str, arguments: Mapping[str, Any]) -> Any:
         try:
@@ -166,21 +166,19 @@ def _name_errors_of_nested_starts(_: ServerSettings) -> None:
             name = f"StepFunctions.{error.error.removesuffix('Exception')}Exception"
             raise failed(name, error.cause) from error
 
-    stepfunctions._invoke_nested_start_execution = invoke  # noqa: SLF001
+    stepfunctions._invoke_nested_start_execution = invoke
 
 
 def _apply_output_of_succeed(_: ServerSettings) -> None:
-    stock = stepfunctions._apply_output_path  # noqa: SLF001
+    stock = stepfunctions._apply_output_path
 
     def apply(state: Mapping[str, Any], data: Any, ctx: Any = None) -> Any:
-        language = stepfunctions._state_query_language(state, ctx)  # noqa: SLF001
+        language = stepfunctions._state_query_language(state, ctx)
         if state.get("Type") == "Succeed" and language == "JSONata":
-            return stepfunctions._apply_jsonata_output(  # noqa: SLF001
-                state, data, ctx, default=data
-            )
+            return stepfunctions._apply_jsonata_output(state, data, ctx, default=data)
         return stock(state, data, ctx)
 
-    stepfunctions._apply_output_path = apply  # noqa: SLF001
+    stepfunctions._apply_output_path = apply
 
 
 _SERVICE = "ministack.services.stepfunctions:"
