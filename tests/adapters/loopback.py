@@ -31,6 +31,17 @@ class Service:
         self.behind = behind
         self.requests = []
         self.released = threading.Event()
+        self._noted = threading.Condition()
+
+    def note(self, operation):
+        with self._noted:
+            self.requests.append(operation)
+            self._noted.notify_all()
+
+    def has_requests(self, count):
+        """Wait until so many requests have come; say whether they did."""
+        with self._noted:
+            return self._noted.wait_for(lambda: len(self.requests) >= count, timeout=60)
 
     def next_answer(self):
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -42,7 +53,7 @@ def _handler(service):
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            service.requests.append(self.headers["X-Amz-Target"].rpartition(".")[2])
+            service.note(self.headers["X-Amz-Target"].rpartition(".")[2])
             answer = service.next_answer()
             if answer == HANG:
                 service.released.wait()

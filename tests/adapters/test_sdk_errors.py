@@ -101,11 +101,15 @@ def test_a_throttled_write_is_not_applied_and_was_sent_once(tables_at, code):
         assert len(service.requests) == 1
 
 
-@pytest.mark.parametrize("what", READS)
+# Each read once, each kind of failure once: the SDK's pauses between attempts are real.
 @pytest.mark.parametrize(
-    "answer",
-    [HANG_UP, error("InternalServerError", 500), error("ThrottlingException")],
-    ids=["hang up", "500", "throttled"],
+    ("what", "answer"),
+    [
+        *((what, HANG_UP) for what in READS),
+        ("a lease", error("InternalServerError", 500)),
+        ("a document", error("ThrottlingException")),
+    ],
+    ids=str,
 )
 def test_a_read_without_an_answer_is_repeated_and_then_put_off(tables_at, what, answer):
     with tables_at(answer) as (tables, service):

@@ -1,16 +1,22 @@
 """From the environment to the ports."""
 
 import asyncio
+import uuid
 from types import SimpleNamespace
 
 import pytest
 
 from shardfleet.adapters.dead_letters import S3DeadLetters, SqsDeadLetters
 from shardfleet.config import FleetConfig
+from shardfleet.domain.lease_changes import create, renew
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
+from tests.adapters.conftest import create_lease_table
+from tests.adapters.loopback import HANG, Service, serving
 
 CONFIG = FleetConfig(
     fleet="orders",
@@ -132,3 +138,36 @@ def test_a_queue_overflows_into_the_bucket_if_there_is_one():
 )
 def test_the_log_level_is_the_one_that_the_environment_names(env, level):
     assert open_sandbox({**CONFIG.to_env(), **env}).events._log.level == level
+
+
+@pytest.mark.processes
+def test_a_renewal_goes_through_while_every_stream_thread_hangs(embedded_aws, monkeypatch):
+    """Hazard H17, with real sockets: GetRecords is never answered."""
+    for name, value in embedded_aws.environment().items():
+        monkeypatch.setenv(name, value)
+    table = f"leases-{uuid.uuid4().hex[:8]}"
+    create_lease_table(embedded_aws.client("dynamodb"), table)
+    service = Service(HANG)
+    with serving(service) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", endpoint)
+        sandbox = sandbox_of(lease_table=table, io_threads=2)
+        asyncio.run(renew_while_reads_hang(sandbox, service))
+
+
+async def renew_while_reads_hang(sandbox, service):
+    threads = TurnThreads(sandbox.config)
+    leases = bootstrap.lease_store(sandbox, threads)
+    reader = bootstrap.stream_reader(sandbox, threads)
+    lease = Lease(lease_key="shardId-000000000000", checkpoint=AT_TRIM_HORIZON)
+    await leases.apply(create(lease))
+    reads = [
+        asyncio.create_task(reader.get_records("iterator", shard_id=lease.lease_key, limit=1))
+        for _ in range(6)
+    ]
+    assert await asyncio.to_thread(service.has_requests, 2)  # both stream threads are taken
+    assert (await leases.apply(renew(lease))).lease.lease_counter == 1
+    assert not any(read.done() for read in reads)
+    for read in reads:
+        read.cancel()
+    service.released.set()
+    assert await threads.close(within_ms=60_000)
