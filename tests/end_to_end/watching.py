@@ -24,7 +24,7 @@ class Feed(threading.Thread):
         self._fleet = fleet
         self._keys = [f"{name}-{number}" for number in range(keys)]
         self._pause_s = pause_s
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self.rounds = 0
 
     def __enter__(self):
@@ -32,12 +32,12 @@ class Feed(threading.Thread):
         return self
 
     def __exit__(self, *_):
-        self._stop.set()
+        self._over.set()
         self.join()
 
     def run(self):
         kinesis = self._fleet.client("kinesis")
-        while not self._stop.wait(self._pause_s):
+        while not self._over.wait(self._pause_s):
             waiting = [
                 {"PartitionKey": key, "Data": json.dumps([key, self.rounds]).encode()}
                 for key in self._keys
@@ -125,7 +125,7 @@ class LeaseWatch(threading.Thread):
         super().__init__(daemon=True)
         self._fleet = fleet
         self._pause_s = pause_s
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self.seen = defaultdict(list)
 
     def __enter__(self):
@@ -133,11 +133,11 @@ class LeaseWatch(threading.Thread):
         return self
 
     def __exit__(self, *_):
-        self._stop.set()
+        self._over.set()
         self.join()
 
     def run(self):
-        while not self._stop.wait(self._pause_s):
+        while not self._over.wait(self._pause_s):
             for key, lease in self._fleet.leases().items():
                 states = self.seen[key]
                 if not states or states[-1][1] != lease:
