@@ -106,7 +106,8 @@ def throughput_chart(
         layers.append((stacked, above))
         stacked = above
     sent_most = max([count * per_second for count in sent_per_step], default=1)
-    most = nice_ceiling(max(1, sent_most, min(max(stacked), _CATCHING_UP_SHOWN * sent_most)))
+    pace = sum(sent_per_step) / max(1, sum(count > 0 for count in sent_per_step)) * per_second
+    most = nice_ceiling(max(1, sent_most, min(max(stacked), _CATCHING_UP_SHOWN * pace)))
 
     def y(value: float) -> float:
         return bottom - min(1, value / most) * (bottom - top)
@@ -217,7 +218,7 @@ def _scaled(lag_ms: float) -> float:
 def nice_ceiling(value: float) -> float:
     """Return the least end of an axis, not below the value, whose quarters are round numbers."""
     power = 10.0 ** math.floor(math.log10(value / 4))
-    return next(4 * step * power for step in (1, 2, 2.5, 5, 10) if 4 * step * power >= value)
+    return next(4 * step * power for step in (1, 1.5, 2, 2.5, 5, 10) if 4 * step * power >= value)
 
 
 def _value_axis(most: float, y: Callable[[float], float]) -> list[str]:

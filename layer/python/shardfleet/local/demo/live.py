@@ -77,7 +77,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=True)
 
     @contextlib.contextmanager
     def watching(self, began_ms: int) -> Iterator[None]:

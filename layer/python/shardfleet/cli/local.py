@@ -1,0 +1,98 @@
+"""`shardfleet local`: your own code, or a whole account, on the embedded AWS."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from shardfleet.local.demo.own_run import OwnRunResult
+    from shardfleet.local.demo.source import Source
+
+group = typer.Typer(no_args_is_help=True, help="Run on an embedded AWS, without an account.")
+
+
+@group.command("run")
+def run(
+    *,
+    handler: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="Your handler: package.module:function.")
+    ],
+    input_file: Annotated[
+        str,
+        typer.Option("--input", metavar="FILE", help="JSON lines or CSV; - for standard input."),
+    ],
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD", help="The partition key. Default: every line is a key of its own."
+        ),
+    ] = "",
+    shards: Annotated[int, typer.Option(help="Shards of the stream.", min=1, max=64)] = 4,
+    folder: Annotated[
+        Path, typer.Option(help="Where the handler's top-level module or package lies.")
+    ] = Path(),
+    rejects: Annotated[
+        bool, typer.Option("--rejects", help="Leave bad lines out and count them.")
+    ] = False,
+    enforce_iam: Annotated[
+        bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
+    ] = False,
+) -> None:
+    """Feed records to your own handler in a fleet on an embedded AWS; print what it prints."""
+    from shardfleet.local.demo.own_run import OwnRunOptions, own_run
+    from shardfleet.local.demo.source import read_source
+
+    source = read_source(input_file, key or None, rejects=rejects)
+    options = OwnRunOptions(
+        handler=handler, folder=folder, source=source, shards=shards, enforce_iam=enforce_iam
+    )
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    result = own_run(options, say=progress.print, printed=typer.echo)
+    _print_result(progress, result, source)
+    if not result.passed:
+        raise typer.Exit(1)
+
+
+@group.command("up")
+def up(
+    *,
+    enforce_iam: Annotated[
+        bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
+    ] = False,
+) -> None:
+    """Deploy the stack to an embedded AWS and leave it running for boto3 and the AWS CLI."""
+    import tempfile
+
+    from shardfleet.local import EmbeddedAws, serve
+    from shardfleet.local.demo.fleet import FleetPlan, synthesized
+
+    with tempfile.TemporaryDirectory(prefix="shardfleet-") as work:
+        typer.echo("synthesizing the stack")
+        template = synthesized(Path(work) / "cdk.out", FleetPlan())
+        serve(
+            EmbeddedAws(enforce_iam=enforce_iam),
+            assembly=template.parent,
+            stack_name=template.name.removesuffix(".template.json"),
+            say=typer.echo,
+        )
+
+
+def _print_result(console: Console, result: "OwnRunResult", source: "Source") -> None:
+    verdict = result.verdict
+    for why, count in source.rejects.items():
+        console.print(f"rejected lines, {why}: {count:,}")
+    console.print(
+        f"{verdict.records_handled_distinct:,} of {verdict.records_in:,} records handled in "
+        f"{result.took_ms / 1000:.1f} s, {verdict.duplicates:,} of them more than once, "
+        f"{len(verdict.out_of_order):,} out of order within their key"
+    )
+    for note in result.stops:
+        console.print(
+            f"{note.lease_key} was stopped at {note.position} after {note.attempts} attempts: "
+            f"{note.error}",
+            style="red",
+        )
+    if verdict.lost and not result.stops:
+        console.print(f"{len(verdict.lost):,} records were not handled", style="red")

@@ -1,0 +1,110 @@
+"""
+A user's own handler, made ready for a fleet: its folder copied, its import tried.
+
+The folder is copied without what Lambda would not get either (version control, environments, build
+output), so that a project's root can be given as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from shardfleet.errors import ConfigurationError
+
+UNZIPPED_BYTES_MOST = 250 * 1024 * 1024
+"""Quota of Lambda: code and layers, unzipped."""
+
+IMPORT_LIMIT_S = 60.0
+
+LEFT_OUT = frozenset(
+    {"__pycache__", "node_modules", "build", "dist", "cdk.out", "site-packages", "venv"}
+)
+
+_CHECK = """
+import functools, importlib, sys
+module, _, name = sys.argv[1].partition(":")
+found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+sys.exit(0 if callable(found) else f"TypeError: {sys.argv[1]} is no function")
+"""
+
+
+def staged(folder: Path, handler: str, target: Path) -> Path:
+    """
+    Copy a folder of code to `target` and make sure that the handler can be imported from there.
+
+    Third-party packages come from the local environment; a `requirements.txt` is left out.
+
+    Args:
+        folder: where the handler's top-level module or package lies.
+        handler: `module:function`.
+        target: a folder that does not exist yet.
+
+    Raises:
+        ConfigurationError: no such folder, too much in it, or the handler does not import; the
+            message ends with Python's own.
+
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder}: no such folder")
+    module, colon, name = handler.partition(":")
+    if not (module and colon and name):
+        raise ConfigurationError(f"--handler {handler!r}: package.module:function expected")
+    size = sum(path.stat().st_size for path in _files(folder))
+    if size > UNZIPPED_BYTES_MOST:
+        raise ConfigurationError(
+            f"{folder} has {size / 2**20:,.0f} MiB, Lambda takes {UNZIPPED_BYTES_MOST // 2**20}; "
+            "name the folder that holds the handler's package alone with --folder"
+        )
+    shutil.copytree(folder, target, ignore=_left_out, symlinks=False)
+    (target / "requirements.txt").unlink(missing_ok=True)
+    _try_import(handler, folder, target)
+    return target
+
+
+def _try_import(handler: str, folder: Path, target: Path) -> None:
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _CHECK, handler],
+            cwd=target,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"handler {handler}: its import takes longer than {IMPORT_LIMIT_S:.0f} s"
+        ) from None
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["it ended without a message"])[-1]
+        advice = (
+            "; install what it needs into this environment"
+            if reason.startswith("ModuleNotFoundError")
+            else ""
+        )
+        raise ConfigurationError(
+            f"handler {handler} does not import from {folder.resolve()}: {reason}{advice}"
+        )
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if _is_left_out(Path(folder) / name)}
+
+
+def _is_left_out(path: Path) -> bool:
+    hidden = path.name.startswith(".") or path.name in LEFT_OUT or path.suffix == ".pyc"
+    return hidden or path.is_symlink() or (path / "pyvenv.cfg").exists()
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    for path in folder.iterdir():
+        if _is_left_out(path):
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.is_file():
+            yield path

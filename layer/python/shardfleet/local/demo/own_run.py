@@ -1,0 +1,177 @@
+"""A run of a user's own handler over a user's own records, on the same machinery as the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardfleet.adapters.dynamodb_leases import TablePools
+from shardfleet.adapters.fleet_state import DynamoDBStateStore
+from shardfleet.adapters.system import SystemClock
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.engine.fleet_state import FleetState, StopNote
+from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream
+from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
+from shardfleet.local.demo.handler_output import HandlerOutput
+from shardfleet.local.demo.own_code import staged
+from shardfleet.local.demo.source import Source
+from shardfleet.local.demo.verdict import Verdict, verdict
+
+SHARDS = 4
+SHARDS_MOST = 64
+STILL_MOST_MS = 120_000
+"""A run in which nothing is handled for so long is given up."""
+
+LOOK_EVERY_MS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRunOptions:
+    """
+    What to run.
+
+    Attributes:
+        handler: `module:function`.
+        folder: where its top-level module or package lies.
+        source: what to feed.
+        shards: of the stream.
+        enforce_iam: whether roles have only their own rights.
+
+    """
+
+    handler: str
+    folder: Path
+    source: Source
+    shards: int = SHARDS
+    enforce_iam: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRunResult:
+    """
+    What came of it.
+
+    Attributes:
+        verdict: what became of the records.
+        stops: shards that a failing record has stopped.
+        took_ms: from the first record sent to the last one handled.
+
+    """
+
+    verdict: Verdict
+    stops: Sequence[StopNote]
+    took_ms: int
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether every record was handled, in order."""
+        return self.verdict.passed and not self.stops
+
+
+def own_run(
+    options: OwnRunOptions, *, say: Callable[[str], None], printed: Callable[[str], None]
+) -> OwnRunResult:
+    """
+    Run a handler over records and wait until all are handled, or nothing moves any more.
+
+    Args:
+        options: what to run.
+        say: told of each step.
+        printed: given each line that the handler prints, while it runs.
+
+    Raises:
+        ConfigurationError: the handler does not import, or a setting is wrong.
+        EmbeddedAwsFailed, DeploymentFailed: it did not begin.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="shardfleet-") as folder:
+        project = staged(options.folder, options.handler, Path(folder) / "project")
+        plan = FleetPlan(
+            project=project,
+            context={
+                "shardfleet:stream": {"shards": options.shards},
+                "shardfleet:handler": ".",
+                "shardfleet:function": options.handler,
+            },
+            enforce_iam=options.enforce_iam,
+        )
+        with running_fleet(Path(folder) / "ledger.jsonl", plan, say=say) as fleet:
+            return asyncio.run(_run(fleet, options, say=say, printed=printed))
+
+
+async def _run(
+    fleet: RunningFleet,
+    options: OwnRunOptions,
+    *,
+    say: Callable[[str], None],
+    printed: Callable[[str], None],
+) -> OwnRunResult:
+    records = options.source.records
+    began_ms = SystemClock().now_ms()
+    say(f"feeding {len(records):,} records of {options.source.name}")
+    output = _output_of(fleet)
+    feeding = asyncio.create_task(
+        feed_stream(records, fleet.aws, fleet.stream_arn, pace=FeedPace(0))
+    )
+    while not feeding.done():
+        await asyncio.to_thread(_print_new, output, printed)
+        await asyncio.wait({feeding}, timeout=LOOK_EVERY_MS / 1000)
+    sent, _ = await feeding
+    found, stops = await _until_handled(fleet, sent, lambda: _print_new(output, printed))
+    ended_ms = max((line.at_ms for line in fleet.ledger.lines), default=began_ms)
+    return OwnRunResult(verdict=found, stops=stops, took_ms=ended_ms - began_ms)
+
+
+async def _until_handled(
+    fleet: RunningFleet, sent: Sequence[SentRecord], on_look: Callable[[], None]
+) -> tuple[Verdict, Sequence[StopNote]]:
+    """Look until every record is handled, or stands still because its shard has been stopped."""
+    clock = SystemClock()
+    moved_ms = clock.monotonic_ms()
+    seen = -1
+    while True:
+        fleet.ledger.read()
+        await asyncio.to_thread(on_look)
+        shards = await asyncio.to_thread(fleet.shards)
+        found = verdict(sent, fleet.ledger.lines, shards)
+        stops = await stopped_shards(fleet)
+        if found.records_handled_distinct > seen:
+            seen, moved_ms = found.records_handled_distinct, clock.monotonic_ms()
+        stopped = {note.lease_key for note in stops}
+        left = {r.receipt.shard_id for r in sent if r.number in set(found.lost)}
+        if left <= stopped or clock.monotonic_ms() - moved_ms > STILL_MOST_MS:
+            await asyncio.to_thread(on_look)
+            return found, stops
+        await clock.sleep_ms(LOOK_EVERY_MS)
+
+
+async def stopped_shards(fleet: RunningFleet) -> Sequence[StopNote]:
+    """Read which shards a failing record has stopped."""
+    client = fleet.aws.client("dynamodb")
+    pools = TablePools(
+        writes=ThreadPool("writes", threads=1),
+        reads=ThreadPool("reads", threads=1),
+        write_client=client,
+        read_client=client,
+    )
+    store = DynamoDBStateStore(fleet.stack.outputs["StateTable"], pools)
+    try:
+        return await FleetState(store, SystemClock()).stops()
+    finally:
+        await pools.writes.close(within_ms=1_000)
+        await pools.reads.close(within_ms=10_000)
+
+
+def _output_of(fleet: RunningFleet) -> HandlerOutput:
+    function = fleet.aws.client("lambda").get_function_configuration(
+        FunctionName=fleet.worker_function
+    )
+    return HandlerOutput(fleet.aws.client("logs"), function["LoggingConfig"]["LogGroup"])
+
+
+def _print_new(output: HandlerOutput, printed: Callable[[str], None]) -> None:
+    for line in output.read():
+        printed(line)
