@@ -16,8 +16,10 @@ def handler(event, context):
     key = {"leaseKey": {"S": "one"}}
     if event == "delete":
         return table.delete_item(TableName="leases", Key=key) and "deleted"
+    kinesis = boto3.client("kinesis")
+    if event == "write":
+        return kinesis.put_record(StreamName="clicks", PartitionKey="k", Data=b"1") and "written"
     if event == "read":
-        kinesis = boto3.client("kinesis")
         arn = kinesis.describe_stream_summary(StreamName="clicks")["StreamDescriptionSummary"]
         arn = arn["StreamARN"]
         shard = kinesis.list_shards(StreamARN=arn)["Shards"][0]["ShardId"]
@@ -125,8 +127,10 @@ def test_reading_a_stream_by_its_arn_works(enforced):
     assert invoke(enforced, "read") == 1
 
 
-def test_what_the_role_lacks_is_refused_by_name(enforced):
-    refusal = invoke(enforced, "delete")
-    assert refusal["errorType"] == "ClientError"
+@pytest.mark.parametrize(
+    ("event", "action"), [("delete", "dynamodb:DeleteItem"), ("write", "kinesis:PutRecord")]
+)
+def test_what_the_role_lacks_is_refused_by_name(enforced, event, action):
+    refusal = invoke(enforced, event)
     assert "AccessDeniedException" in refusal["errorMessage"]
-    assert "dynamodb:DeleteItem" in refusal["errorMessage"]
+    assert action in refusal["errorMessage"]
