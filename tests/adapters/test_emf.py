@@ -113,13 +113,21 @@ def test_a_manager_turn_is_these_metrics_of_the_fleet_and_no_others(sink, out):
     }
 
 
-def test_shard_ids_are_metadata_of_the_lag_and_no_dimension(sink, out):
+def test_records_are_added_up_and_the_greatest_lag_of_each_shard_counts(sink, out):
     sink.emit(handled("shardId-000000000000", lag_ms=50))
     sink.emit(handled("shardId-000000000001", done=4, lag_ms=60))
+    sink.emit(handled("shardId-000000000001", done=5, lag_ms=10))
     sink.flush()
-    (line,) = metrics(out)
-    assert line["records"] == [3, 4]
-    assert line["millis_behind_latest"] == [50, 60]
+    amounts, lags = metrics(out)
+    assert amounts["records"] == [12]
+    assert lags["millis_behind_latest"] == [50, 60]
+
+
+def test_shard_ids_are_metadata_of_the_lags_and_no_dimension(sink, out):
+    sink.emit(handled("shardId-000000000000", lag_ms=50))
+    sink.emit(handled("shardId-000000000001", lag_ms=60))
+    sink.flush()
+    line = metrics(out)[-1]
     assert line["millis_behind_latest_by_shard"] == {
         "shardId-000000000000": 50,
         "shardId-000000000001": 60,
@@ -146,7 +154,7 @@ def test_every_warning_and_error_is_a_metric_named_after_its_event(sink, out):
     sink.emit(ManagerTurnFailed(error="no"))
     sink.emit(ManagerTurnFailed(error="no"))
     sink.flush()
-    assert metrics(out)[0]["manager_turn_failed"] == [1, 1]
+    assert metrics(out)[0]["manager_turn_failed"] == [2]
 
 
 def test_metrics_are_written_each_minute_without_being_asked(sink, clock, out):
@@ -162,10 +170,17 @@ def test_metrics_are_written_each_minute_without_being_asked(sink, clock, out):
 def test_a_line_never_passes_the_limits_of_the_format(sink, out):
     """EMF: 100 metrics of 100 values per line; nothing is lost by the splitting."""
     for n in range(250):
-        sink.emit(handled(f"shardId-{n:012d}"))
+        sink.emit(handled(f"shardId-{n:012d}", lag_ms=n))
+        sink.emit(TURN)
     sink.flush()
-    assert all(len(line["records"]) <= 100 for line in metrics(out))
-    assert sum(len(line["records"]) for line in metrics(out)) == 250
+    told = {"total_leases": [], "millis_behind_latest": [], "records": []}
+    for line in metrics(out):
+        for metric, values in told.items():
+            assert len(line.get(metric, [])) <= 100
+            values.extend(line.get(metric, []))
+    assert told["total_leases"] == [4] * 250
+    assert sorted(told["millis_behind_latest"]) == sorted([*range(250), *[7_000] * 250])
+    assert sum(told["records"]) == 750
 
 
 def test_nothing_is_written_when_there_is_nothing_to_tell(sink, out):
@@ -260,7 +275,7 @@ def test_events_from_many_threads_make_whole_lines_and_all_count(clock, out):
         thread.join()
     sink.flush()
     assert len(logs(out)) == 400
-    assert sum(len(line["records"]) for line in metrics(out)) == 400
+    assert sum(sum(line.get("records", [])) for line in metrics(out)) == 1_200
 
 
 def test_every_measured_field_is_one_of_its_event():

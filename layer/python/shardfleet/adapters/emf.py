@@ -4,7 +4,9 @@ The one stream of events, told as metrics (CloudWatch embedded metric format) an
 Metrics have the fleet as their only dimension, because each dimension value is a metric to pay
 for; shard ids are metadata of the same line, for Logs Insights. Names are kcl-rust's where it has
 the metric (protocol.md §6). Besides, each event of level WARNING or above counts as a metric of
-its own, named after the event: ``ManagerTurnFailed`` is ``manager_turn_failed``.
+its own, named after the event: ``ManagerTurnFailed`` is ``manager_turn_failed``. What comes with
+each call is gathered between two flushes: amounts are added up, and of a shard's lags the
+greatest counts.
 
 Both go to standard output, which Lambda carries to CloudWatch without a call or a right of ours.
 """
@@ -15,6 +17,7 @@ import json
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from threading import Lock
@@ -31,6 +34,7 @@ from shardfleet.events import Event, LeaseEvent, Level
 
 NAMESPACE = "shardfleet"
 FLUSH_MS = 60_000  # hazard H18: at least each minute
+LAG = "millis_behind_latest"
 VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100
 _BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Names that the standard library's log records have taken.
@@ -54,6 +58,8 @@ MEASURED: Mapping[str, Mapping[str, str]] = {
     "PageRead": {"size_bytes": "bytes", "millis_behind_latest": "millis_behind_latest"},
     "BatchHandled": {"done": "records", "millis_behind_latest": "millis_behind_latest"},
 }
+# Amounts, as against readings such as a number of leases.
+ADDED_UP = frozenset({"bytes", "records"})
 # Counted below the level WARNING too: a read that was throttled, or found no answer.
 COUNTED = frozenset({"ReadDelayed"})
 
@@ -83,6 +89,7 @@ class EmfEventSink:
         self._stream = stream or sys.stdout
         self._lock = Lock()  # stores emit from their threads
         self._flushed_ms = clock.monotonic_ms()
+        self._totals: Counter[str] = Counter()
         self._lags_ms: dict[str, int] = {}
         # An own provider and logger, and no service name whatever POWERTOOLS_* says: the user's
         # handler shares the process and its environment, and alarms know this dimension only.
@@ -119,20 +126,23 @@ class EmfEventSink:
         name = type(event).__name__
         for field, metric in MEASURED.get(name, {}).items():
             value = getattr(event, field, None)
-            if value is not None:
+            if value is None:
+                continue
+            if metric in ADDED_UP:
+                self._totals[metric] += value
+            elif metric == LAG and isinstance(event, LeaseEvent):
+                key = event.lease_key
+                self._lags_ms[key] = max(value, self._lags_ms.get(key, 0))
+            else:
                 self._metrics.add_metric(metric, _unit(metric), value)
-                if metric == "millis_behind_latest" and isinstance(event, LeaseEvent):
-                    self._lags_ms[event.lease_key] = value
         if event.level >= Level.WARNING or name in COUNTED:
-            self._metrics.add_metric(_BOUNDARY.sub("_", name).lower(), MetricUnit.Count, 1)
+            self._totals[_BOUNDARY.sub("_", name).lower()] += 1
 
     def _is_due(self) -> bool:
         gathered = self._metrics.metric_set.values()
         longest = max((len(metric["Value"]) for metric in gathered), default=0)
-        return (
-            max(longest, len(gathered)) >= VALUES_MOST
-            or self._clock.monotonic_ms() - self._flushed_ms >= FLUSH_MS
-        )
+        age_ms = self._clock.monotonic_ms() - self._flushed_ms
+        return longest >= VALUES_MOST or age_ms >= FLUSH_MS
 
     def _write(self, event: Event) -> None:
         values = {f.name: getattr(event, f.name) for f in fields(event)}
@@ -141,16 +151,27 @@ class EmfEventSink:
 
     def _flush(self) -> None:
         self._flushed_ms = self._clock.monotonic_ms()
+        for metric, total in self._totals.items():
+            self._metrics.add_metric(metric, _unit(metric), total)
+        self._totals.clear()
+        lags = sorted(self._lags_ms.items())
+        self._lags_ms.clear()
+        for begin in range(0, len(lags), VALUES_MOST):
+            self._write_metrics()
+            part = dict(lags[begin : begin + VALUES_MOST])
+            for lag_ms in part.values():
+                self._metrics.add_metric(LAG, _unit(LAG), lag_ms)
+            self._metrics.add_metadata(f"{LAG}_by_shard", part)
+        self._write_metrics()
+
+    def _write_metrics(self) -> None:
         if not self._metrics.metric_set:
             return
-        if self._lags_ms:
-            self._metrics.add_metadata("millis_behind_latest_by_shard", dict(self._lags_ms))
         line: Any = self._metrics.serialize_metric_set()
         self._stream.write(json.dumps(line) + "\n")
         self._stream.flush()
         self._metrics.metric_set.clear()
         self._metrics.metadata_set.clear()
-        self._lags_ms.clear()
 
 
 def _unit(metric: str) -> MetricUnit:
