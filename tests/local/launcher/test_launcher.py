@@ -123,9 +123,12 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("victim", ["the launcher's process", "the server"])
-def test_everything_ends_when_a_process_is_killed(victim, eventually):
+def test_everything_ends_when_a_process_is_killed(victim, eventually, tmp_path):
     launcher = subprocess.Popen(
-        [sys.executable, "-c", ORPHANING, _zip(SLEEPER).hex()], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ORPHANING, _zip(SLEEPER).hex()],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with launcher:
         server, *workers = (int(word) for word in launcher.stdout.readline().split())
@@ -136,6 +139,8 @@ def test_everything_ends_when_a_process_is_killed(victim, eventually):
             launcher.kill()
         eventually(lambda: all(is_gone(pid) for pid in (server, *workers)))
         launcher.kill()
+    if victim == "the launcher's process":
+        eventually(lambda: not list(tmp_path.iterdir()))
 
 
 def test_an_unknown_operation_of_ours_is_refused_with_the_known_ones(embedded_aws):
