@@ -13,7 +13,6 @@ from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, World, key
 
-
 WHO = contextvars.ContextVar("which invocation this task belongs to", default="")
 
 

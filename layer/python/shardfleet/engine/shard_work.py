@@ -27,7 +27,6 @@ from shardfleet.engine.shard_end import EndPorts, ShardEnding
 from shardfleet.engine.start_position import TipMarks
 from shardfleet.engine.turn_tasks import TurnTasks
 from shardfleet.engine.worker_ports import WorkerPorts
-from shardfleet.errors import OutcomeUnknown, Throttled
 
 
 class ShardWork:
@@ -177,10 +176,9 @@ class ShardWork:
             with suppress(Halted):
                 await self._give_back(held, hard)
         if held.outcome is LeaseOutcome.SHARD_END:
-            with suppress(Throttled, OutcomeUnknown):
-                await self._ports.fleet_state.prompt_manager()
-            with suppress(Throttled, OutcomeUnknown):
-                await self._take(children)
+            with suppress(Halted):
+                await self._patience.persist(self._ports.fleet_state.prompt_manager, hard)
+                await self._patience.persist(partial(self._take, children), hard)
 
     async def _take(self, lease_keys: Sequence[str]) -> None:
         """Take the children that nobody owns and whose parents are all done, if there is room."""
@@ -188,6 +186,9 @@ class ShardWork:
             if self._is_halted or len(self.checkpointer.held) >= self._config.leases_per_worker:
                 return
             lease = await self.checkpointer.read(key)
+            if lease is not None and lease.lease_owner == self.checkpointer.worker_id:
+                # Taken a moment ago, by a write whose answer never came.
+                await self.checkpointer.adopt([key])
             if lease is None or lease.is_finished or lease.effective_owner is not None:
                 continue
             parents = [await self.checkpointer.read(p) for p in lease.parent_shard_ids]

@@ -32,7 +32,7 @@ class TurnTasks:
     def start(
         self, work: Coroutine[Any, Any, None], *, name: str, ended: Callable[[], None] | None = None
     ) -> None:
-        """Start a task; ``ended`` is called after it ended, however it did."""
+        """Start a task; ``ended`` is called when it has ended, with a failure or without."""
         task = asyncio.create_task(work, name=name)
         self._running.append(task)
         self._quiet.clear()
@@ -40,11 +40,13 @@ class TurnTasks:
 
     def _end(self, task: asyncio.Task[None], ended: Callable[[], None] | None) -> None:
         self._running.remove(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._failed(error)
-        if ended is not None:
-            ended()
+        # Nobody cancels a task but a loop that is closed; then nothing may start anew.
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._failed(error)
+            if ended is not None:
+                ended()
         if not self._running:
             self._quiet.set()
 

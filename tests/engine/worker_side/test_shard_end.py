@@ -1,0 +1,521 @@
+"""The end of a shard: children first, parents before children, and nothing ends that has not."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
+from shardfleet.domain.shards import ChildShard
+from shardfleet.domain.slots import TurnOutcome
+from shardfleet.errors import OutcomeUnknown, ShardGone
+from shardfleet.events import FalseShardEnd, ParentsAwaited, ShardEnded, ShardExpired, TurnFailed
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.steps_kit import Steps, process
+from tests.engine.worker_side.worker_kit import (
+    ME,
+    OTHER,
+    World,
+    a_lease,
+    key,
+    lose_answers,
+    refuse,
+)
+
+SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}
+
+
+def in_world(scenario, **world):
+    async def main():
+        return await scenario(World(**{**SHORT, **world}))
+
+    return run_virtual(main())
+
+
+def prompts(world):
+    document = world.state.documents.get(("prompt", "manager"))
+    return 0 if document is None else document.body["count"]
+
+
+# --- the sequence: protocol.md §4.6
+
+
+def test_children_are_created_then_named_then_the_parent_ends_then_the_manager_is_prompted():
+    async def scenario(world):
+        world.put(1, 10)
+        world.stream.split(key(0))
+        world.put(11, 15, number=1)
+        await world.turn(turn_ms=30_000)
+
+        writes = [(change.operation, change.lease_key) for change, _ in world.leases.changes]
+        order = [
+            ("create", key(1)),
+            ("create", key(2)),
+            ("set_children", key(0)),
+            ("checkpoint", key(0)),
+            ("take", key(1)),
+            ("take", key(2)),
+        ]
+        places = [len(writes) - 1 - writes[::-1].index(write) for write in order[:4]]
+        places += [writes.index(write) for write in order[4:]]
+        assert places == sorted(places)
+        assert world.lease(0).checkpoint == AT_SHARD_END
+        assert world.lease(0).child_shard_ids == (key(1), key(2))
+        for n in (1, 2):
+            shard = world.stream.shard(key(n))
+            assert world.lease(n).parent_shard_ids == (key(0),)
+            assert world.lease(n).hash_key_range == shard.hash_key_range
+        created = [c.sets for c, _ in world.leases.changes if c.operation == "create"]
+        assert {sets["checkpoint"] for sets in created} == {AT_TRIM_HORIZON}
+        assert prompts(world) == 1
+        assert world.numbers == list(range(1, 16))
+
+    in_world(scenario)
+
+
+def test_children_begin_at_trim_horizon_also_when_the_fleet_began_at_latest():
+    """§8 row 7: a child at LATEST would skip what came before its first read."""
+
+    async def scenario(world):
+        async def reshard():
+            await world.clock.sleep_ms(10_000)
+            world.put(1, 5)
+            world.stream.split(key(0))
+            world.put(6, 9, number=1)
+            world.put(10, 12, number=2)
+
+        task = asyncio.create_task(reshard())
+        await world.turn(turn_ms=40_000)
+        await task
+        assert sorted(world.numbers) == list(range(1, 13))
+
+    latest = replace(AT_TRIM_HORIZON, sequence_number="LATEST")
+    in_world(scenario, leases=[a_lease(checkpoint=latest)], initial_position="LATEST")
+
+
+@pytest.mark.parametrize("room", [2, 1])
+def test_children_are_taken_over_as_far_as_there_is_room(room):
+    async def scenario(world):
+        world.stream.split(key(0))
+        await world.turn(turn_ms=30_000)
+        owners = [world.lease(n).lease_owner for n in (1, 2)]
+        assert owners == [ME, ME if room == 2 else None]
+
+    in_world(scenario, leases_per_worker=room)
+
+
+def test_a_child_that_somebody_else_has_is_left_alone():
+    async def scenario(world):
+        world.stream.split(key(0))
+        world.leases.leases[key(1)] = a_lease(
+            1, lease_owner=OTHER, parent_shard_ids=(key(0),), lease_counter=3
+        )
+        await world.turn(turn_ms=30_000)
+        assert world.lease(1).lease_owner == OTHER
+        assert world.lease(1).lease_counter == 3
+        assert world.lease(2).lease_owner == ME
+
+    in_world(scenario)
+
+
+def test_an_empty_closed_shard_ends_too():
+    async def scenario(world):
+        world.stream.split(key(0))
+        await world.turn(turn_ms=30_000)
+        assert world.lease(0).is_finished
+        assert world.handler.calls == []
+
+    in_world(scenario)
+
+
+def test_a_shard_does_not_end_before_its_last_record_is_handled():
+    async def scenario(world):
+        async def fails_on_last(batch):
+            if any(record.data == b"5" for record in batch):
+                raise ValueError("not this one")
+
+        world.handler._script = fails_on_last
+        world.put(1, 5)
+        world.stream.split(key(0))
+        await world.turn(turn_ms=30_000)
+        assert not world.lease(0).is_finished
+        assert key(1) not in world.leases.leases
+
+    in_world(scenario, max_attempts=0, batch_records_most=1)
+
+
+def test_a_handler_that_checkpoints_itself_never_withholds_the_end_of_a_shard():
+    """H12: every delivered batch succeeded, so its children need not wait for ever."""
+
+    async def scenario(world):
+        async def declares_only_the_first(batch):
+            batch.checkpoint(batch[0])
+
+        world.handler._script = declares_only_the_first
+        world.put(1, 5)
+        world.stream.split(key(0))
+        await world.turn(turn_ms=30_000)
+        assert world.lease(0).is_finished
+        assert world.numbers == [1, 2, 3, 4, 5]
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize(
+    "operation", ["create", "set_children", "checkpoint", "take"], ids=lambda name: name
+)
+def test_refused_writes_and_lost_answers_at_the_end_of_a_shard_do_no_harm(operation):
+    async def scenario(world):
+        world.put(1, 5)
+        world.stream.split(key(0))
+        world.put(6, 7, number=1)
+        world.leases.before = refuse(2, operation=operation)
+        world.leases.after = lose_answers(2, operation=operation)
+        await world.turn(turn_ms=60_000)
+        assert world.lease(0).is_finished
+        assert world.lease(0).child_shard_ids == (key(1), key(2))
+        assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
+        assert sorted(set(world.numbers)) == list(range(1, 8))
+
+    in_world(scenario)
+
+
+# --- a crash at every step: protocol.md §8 row 5
+
+
+async def _split_and_end(steps):
+    """One process ends a shard and dies at a step; another one goes on."""
+    world = World(**SHORT)
+    world.put(1, 3)
+    low, high = world.stream.split(key(0))
+    world.put(4, 5, number=1)
+    world.put(6, 7, number=2)
+    real = world.leases.apply
+
+    async def checked(change):
+        result = await real(change)
+        if world.lease(0).is_finished:
+            assert {low, high} <= world.leases.leases.keys(), "SHARD_END before the children"
+            assert world.lease(0).child_shard_ids == (low, high)
+        return result
+
+    world.leases.apply = checked
+    await process(world, steps, turn_ms=20_000)
+    seen = len(steps.names)
+    for lease in list(world.leases.leases.values()):
+        # Children that a finished parent left without an owner are the manager's to assign.
+        if lease.lease_owner is None and world.lease(0).is_finished:
+            await world.leases.apply(lease_changes.assign(lease, ME))
+    await world.turn(turn_ms=20_000)
+    return world, seen
+
+
+def test_a_crash_at_any_step_of_the_end_of_a_shard_leaves_no_hole():
+    """Before and after each single call, reads included; the next process ends the shard."""
+    _, count = run_virtual(_split_and_end(Steps()))
+    assert count > 60
+    for step in range(count):
+        steps = Steps(act_at=step)
+        world, _ = run_virtual(_split_and_end(steps))
+        where = f"step {step}: {steps.names[-1]}"
+        assert len(world.deaths) == 1, where
+        assert all(world.lease(n).lease_owner == ME for n in (1, 2)), where
+        assert world.lease(0).is_finished, where
+        first_of = [world.numbers.index(n) for n in range(1, 8)]
+        assert max(first_of[:3]) < min(first_of[3:]), where
+
+
+# --- merges: protocol.md §4.6 step 2, §4.7, §8 row 6
+
+
+@pytest.mark.parametrize("slow", [0, 1], ids=["the first is slow", "the second is slow"])
+def test_a_child_waits_for_both_parents_of_a_merge(slow):
+    async def scenario(world):
+        async def one_is_slow(batch):
+            if batch.shard_id == key(slow):
+                await world.clock.sleep_ms(4_000)
+
+        world.handler._script = one_is_slow
+        world.put(1, 5, number=0)
+        world.put(6, 9, number=1)
+        child = world.stream.merge(key(0), key(1))
+        world.stream.put(b"10", key="k", shard_id=child)
+        await world.turn(turn_ms=60_000)
+        assert world.numbers[-1] == 10
+        assert sorted(world.numbers) == list(range(1, 11))
+        assert world.leases.leases[child].lease_owner == ME
+        assert world.leases.leases[child].parent_shard_ids == (key(0), key(1))
+
+    in_world(scenario, shards=2)
+
+
+def test_a_child_assigned_early_is_not_read_before_its_parents_are_done():
+    """Parents of another worker: polled, and told once."""
+
+    async def scenario(world):
+        world.put(1, 3)
+        world.stream.split(key(0))
+        world.put(4, 5, number=1)
+        handled = []
+
+        async def other_worker():
+            await world.clock.sleep_ms(20_000)
+            handled.extend(world.numbers)
+            finished = replace(world.lease(0), checkpoint=AT_SHARD_END)
+            world.leases.leases[key(0)] = finished
+
+        task = asyncio.create_task(other_worker())
+        await world.turn(turn_ms=60_000)
+        await task
+        assert handled == []
+        assert world.numbers == [4, 5]
+        assert len(world.told(ParentsAwaited)) == 1
+
+    parent = a_lease(0, lease_owner=OTHER)
+    child = a_lease(1, parent_shard_ids=(key(0),))
+    in_world(scenario, leases=[parent, child])
+
+
+def test_a_missing_parent_lease_blocks_nobody():
+    """Protocol.md §4.7, #150."""
+
+    async def scenario(world):
+        world.stream.split(key(0))
+        world.put(1, 2, number=1)
+        await world.turn(turn_ms=30_000)
+        assert world.numbers == [1, 2]
+
+    in_world(scenario, leases=[a_lease(1, parent_shard_ids=(key(0),))])
+
+
+def test_a_merge_whose_other_parent_has_no_lease_waits_and_prompts_the_manager():
+    async def scenario(world):
+        world.put(1, 3, number=0)
+        world.put(4, 6, number=1)
+        child = world.stream.merge(key(0), key(1))
+        created = []
+
+        async def manager():
+            await world.run_until(lambda: prompts(world) >= 3)
+            created.append(child in world.leases.leases)
+            world.leases.leases[key(1)] = a_lease(1, lease_counter=0)
+
+        task = asyncio.create_task(manager())
+        await world.turn(turn_ms=60_000)
+        await task
+        assert created == [False]
+        assert world.lease(0).is_finished
+        assert world.lease(1).is_finished
+        assert world.leases.leases[child].lease_owner == ME
+        assert sorted(world.numbers) == list(range(1, 7))
+
+    in_world(scenario, shards=2, leases=[a_lease(0)])
+
+
+def test_a_merge_whose_other_parent_left_the_stream_does_not_wait():
+    """§8 row 6: one parent's lease already deleted, its shard expired."""
+
+    async def scenario(world):
+        world.put(1, 3, number=0)
+        child = world.stream.merge(key(0), key(1))
+        world.stream.forget_shard(key(1))
+        await world.turn(turn_ms=30_000)
+        assert world.lease(0).is_finished
+        assert world.leases.leases[child].lease_owner == ME
+
+    in_world(scenario, shards=2, leases=[a_lease(0)])
+
+
+def test_a_merge_whose_child_has_a_lease_does_not_wait_for_the_other_parents():
+    async def scenario(world):
+        child = world.stream.merge(key(0), key(1))
+        world.leases.leases[child] = a_lease(
+            2, lease_owner=OTHER, parent_shard_ids=(key(0), key(1))
+        )
+        await world.turn(turn_ms=30_000)
+        assert world.lease(0).is_finished
+
+    in_world(scenario, shards=2, leases=[a_lease(0)])
+
+
+# --- false ends: protocol.md §4.5, §8 row 4
+
+
+def _without_children(page, child):
+    return replace(page, next_iterator=None, child_shards=())
+
+
+def _with_an_iterator(page, child):
+    return replace(page, child_shards=[child])
+
+
+def _of_a_stranger(page, child):
+    stranger = replace(child, parent_shard_ids=("shardId-000000000099",))
+    return replace(page, next_iterator=None, child_shards=[stranger, stranger])
+
+
+def _half_a_merge(page, child):
+    return replace(page, next_iterator=None, child_shards=[child])
+
+
+@pytest.mark.parametrize(
+    "lie", [_without_children, _with_an_iterator, _of_a_stranger, _half_a_merge]
+)
+def test_a_contradictory_end_is_thrown_away_and_the_same_iterator_is_asked_again(lie):
+    async def scenario(world):
+        child = ChildShard(
+            shard_id=key(1),
+            parent_shard_ids=(key(0),),
+            hash_key_range=world.stream.shard(key(0)).hash_key_range,
+        )
+        lies = [3]
+
+        def alter(shard_id, page):
+            if lies[0] and page.records:
+                lies[0] -= 1
+                return lie(page, child)
+            return page
+
+        world.stream.alter = alter
+        world.put(1, 5)
+        await world.turn(turn_ms=30_000)
+        assert world.numbers == [1, 2, 3, 4, 5]
+        assert len(world.told(FalseShardEnd)) == 3
+        assert world.lease().lease_owner == ME
+        assert not world.told(ShardEnded)
+        assert list(world.leases.leases) == [key(0)]
+
+    in_world(scenario)
+
+
+# --- shards and streams that are gone: hazard H12
+
+
+def test_a_shard_that_left_the_stream_ends_and_its_children_are_looked_up_first():
+    async def scenario(world):
+        world.put(1, 3)
+        world.stream.split(key(0))
+        world.put(4, 5, number=1)
+        world.stream.forget_shard(key(0))
+        await world.turn(turn_ms=30_000)
+        assert len(world.told(ShardExpired)) == 1
+        assert world.lease(0).is_finished
+        assert world.lease(0).child_shard_ids == (key(1), key(2))
+        assert world.numbers == [4, 5]
+
+    in_world(scenario)
+
+
+def test_a_shard_that_is_still_listed_does_not_end_because_one_call_says_it_is_gone():
+    async def scenario(world):
+        left = [4]
+
+        def fault(call):
+            if call.shard_id is not None and left[0]:
+                left[0] -= 1
+                raise ShardGone("not found")
+
+        world.stream.fault = fault
+        world.put(1, 5)
+        await world.turn(turn_ms=30_000)
+        assert world.numbers == [1, 2, 3, 4, 5]
+        assert not world.lease().is_finished
+
+    in_world(scenario)
+
+
+def test_a_deleted_stream_ends_no_shard_and_fails_the_turn():
+    async def scenario(world):
+        async def deleting():
+            await world.clock.sleep_ms(10_000)
+            world.stream.delete()
+
+        task = asyncio.create_task(deleting())
+        world.put(1, 5)
+        assert await world.turn(turn_ms=60_000) is TurnOutcome.FAILED
+        await task
+        assert not world.lease().is_finished
+        assert "StreamGone" in world.told(TurnFailed)[0].error
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("when", ["between turns", "within a turn"])
+def test_a_stream_created_again_ends_no_shard_and_fails_the_turn(when):
+    async def scenario(world):
+        async def recreating():
+            await world.clock.sleep_ms(10_000)
+            world.stream.delete()
+            await world.clock.sleep_ms(1)
+            world.stream.create_again(shards=1)
+            world.stream.forget_shard(key(0))
+
+        world.put(1, 5)
+        if when == "between turns":
+            await world.turn(turn_ms=30_000)
+            await recreating()
+        else:
+            task = asyncio.create_task(recreating())
+        handled = world.numbers
+        assert await world.turn(turn_ms=60_000) is TurnOutcome.FAILED
+        if when == "within a turn":
+            await task
+            handled = [1, 2, 3, 4, 5]
+        assert world.numbers == handled
+        assert not world.lease().is_finished
+        assert "StreamReplaced" in world.told(TurnFailed)[0].error
+
+    in_world(scenario)
+
+
+# --- what a late writer must not do: §8 row 9
+
+
+def test_an_owner_that_stood_still_does_not_bring_finished_children_back_to_life():
+    """Paused before its first child; meanwhile the family is finished and deleted."""
+
+    async def scenario(world):
+        world.put(1, 3)
+        world.stream.split(key(0))
+        paused = []
+
+        def fault(call):
+            # The listing of the other parents, or the page that tells the end, whichever is last.
+            if call.operation == "get_records" and not paused:
+                paused.append(call)
+                asyncio.get_running_loop().virtual_s += 3_600
+                world.leases.leases[key(0)] = replace(
+                    world.lease(0), lease_owner=OTHER, lease_counter=50, checkpoint=AT_SHARD_END
+                )
+
+        world.stream.fault = fault
+        await world.turn(turn_ms=4_000_000)
+        assert paused
+        assert list(world.leases.leases) == [key(0)]
+        assert world.handler.calls == []
+
+    in_world(scenario)
+
+
+def test_creating_a_lease_that_exists_changes_nothing_of_it():
+    async def scenario(world):
+        world.put(1)
+        world.stream.split(key(0))
+        mine = Lease(
+            lease_key=key(1),
+            checkpoint=replace(AT_TRIM_HORIZON, sequence_number="77"),
+            lease_owner=OTHER,
+            lease_counter=40,
+            parent_shard_ids=(key(0),),
+        )
+        world.leases.leases[key(1)] = mine
+        world.leases.after = lose_answers(1, operation="create")
+        world.leases.before = refuse(1, OutcomeUnknown, operation="create")
+        await world.turn(turn_ms=30_000)
+        assert world.leases.leases[key(1)] == mine
+        assert lease_changes.create(mine).conditions
+        assert world.lease(0).is_finished
+
+    in_world(scenario)
