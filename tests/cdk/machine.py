@@ -6,16 +6,18 @@ take no time.
 """
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import jsonata
 
 
 class TaskFailed(Exception):
-    """What a scripted task raises; `name` is the error's name."""
+    """What a scripted task raises: the error's name, and how long the task had run."""
 
-    def __init__(self, name):
+    def __init__(self, name, *, after_s=0):
         super().__init__(name)
         self.name = name
+        self.after_s = after_s
 
 
 class Machine:
@@ -26,6 +28,7 @@ class Machine:
         self.tasks = {"lambda:invoke": invoke, "states:startExecution": start}
         self.waits = []
         self.visited = []
+        self.ran_s = 0
 
     def run(self, given):
         self.variables = {}
@@ -64,6 +67,7 @@ class Machine:
                 attempts += 1
                 if attempts <= retried.get(error.name, retried.get("States.ALL", 0)):
                     continue
+                self.ran_s = error.after_s
                 for rule in state["Catch"]:
                     if {error.name, "States.ALL"} & set(rule["ErrorEquals"]):
                         self._assign(rule)
@@ -83,7 +87,13 @@ class Machine:
             return value
         expression = jsonata.Jsonata(text[1])
         frame = expression.create_frame()
-        context = {"StateMachine": {"Id": "arn:machine"}}
+        entered = datetime.now(UTC) - timedelta(seconds=self.ran_s)
+        context = {
+            "StateMachine": {"Id": "arn:machine"},
+            "State": {
+                "EnteredTime": f"{entered:%Y-%m-%dT%H:%M:%S}.{entered.microsecond // 1000:03}Z"
+            },
+        }
         frame.bind("states", {"input": self.input, "result": result, "context": context})
         for name, bound in self.variables.items():
             frame.bind(name, bound)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cdk.templates import only
+
 WHEEL = "tinything-1.0-py3-none-any.whl"
 
 
@@ -105,30 +107,41 @@ def test_comments_and_blank_lines_are_no_requirements(bundling, user_folder):
 
 
 @pytest.fixture
-def key_of(bundling, tmp_path):
-    """The asset's key, as the template has it, of a folder bundled as a function."""
+def synthesize(bundling):
+    """Synthesize a folder, bundled as a function, and return the asset's key in the template."""
     from aws_cdk import App, Stack  # noqa: PLC0415
     from aws_cdk import aws_lambda as lambda_  # noqa: PLC0415
 
-    from shardfleet_cdk.synthesis import NO_BUNDLING  # noqa: PLC0415
-
-    def synthesize(folder):
-        outdir = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
-        app = App(outdir=str(outdir), context=NO_BUNDLING)
-        lambda_.LayerVersion(
-            Stack(app, "Stack"), "Layer", code=bundling.bundled_code(folder, copy=True)
-        )
+    def synthesize(folder, outdir, **context):
+        app = App(outdir=str(outdir), context=context)
+        code = bundling.bundled_code(folder, copy=True)
+        lambda_.LayerVersion(Stack(app, "Stack"), "Layer", code=code)
         app.synth()
-        (layer,) = (
-            resource
-            for resource in json.loads((outdir / "Stack.template.json").read_text())[
-                "Resources"
-            ].values()
-            if resource["Type"] == "AWS::Lambda::LayerVersion"
-        )
-        return layer["Properties"]["Content"]["S3Key"]
+        template = json.loads((outdir / "Stack.template.json").read_text("utf-8"))
+        return only(template, "AWS::Lambda::LayerVersion")["Content"]["S3Key"]
 
     return synthesize
+
+
+def test_what_is_bundled_already_is_not_installed_again(
+    bundling, synthesize, wheels, user_folder, tmp_path, monkeypatch
+):
+    first = synthesize(user_folder, tmp_path / "out")
+
+    def no_pip(*_):
+        message = "pip was asked again"
+        raise AssertionError(message)
+
+    monkeypatch.setattr(bundling, "pip_command", no_pip)
+    assert synthesize(user_folder, tmp_path / "out") == first
+    assert len(list((tmp_path / "out").rglob("tinything.py"))) == 1
+
+
+@pytest.fixture
+def key_of(synthesize, tmp_path):
+    from shardfleet_cdk.synthesis import NO_BUNDLING  # noqa: PLC0415
+
+    return lambda folder: synthesize(folder, tmp_path / "out", **NO_BUNDLING)
 
 
 def test_the_key_follows_code_requirements_and_python_version_and_nothing_else(

@@ -71,7 +71,7 @@ def synthesized_by_program(project):
 
 @pytest.fixture(scope="session")
 def bundled(project, tmp_path_factory):
-    """The copy's template again, from this process, other folder, with bundling."""
+    """The copy's template, from this process, in another folder, bundled."""
     # Imported here, because it starts Node, which collecting the tests shall not.
     from shardfleet_cdk import bundling, synthesis  # noqa: PLC0415
 

@@ -121,6 +121,14 @@ def test_a_reply_that_says_nothing_known_counts_as_a_crash(answer):
     assert script.payloads[1]["crashes"] == 1
 
 
+def test_a_crash_after_a_minute_of_running_well_is_a_first_crash_again():
+    late, early = TaskFailed("Runtime.ExitError", after_s=70), TaskFailed("x", after_s=50)
+
+    machine = Script(CRASH, CRASH, CRASH, late, early, late, "IDLE").run()
+
+    assert machine.waits == [*BACK_OFF_SECONDS[:2], BACK_OFF_SECONDS[0]]
+
+
 def test_a_turn_in_good_order_forgets_the_crashes():
     script = Script(CRASH, CRASH, "CONTINUE", CRASH, "IDLE")
 
