@@ -32,15 +32,20 @@ def kinesis_server():
 
 
 class Stream:
-    """A stream, its reader and writer; `sent` are the requests: (operation, parameters)."""
+    """
+    A stream, its reader and writer.
+
+    `sent` are the requests as (operation, parameters); `attempts` counts the SDK's repeats too.
+    """
 
     def __init__(self, endpoint, name):
         self.endpoint = endpoint
         self.name = name
         self.clients = AwsClients(LIMITS, stream_region=REGION)
-        self.sent = []
+        self.sent, self.attempts = [], 0
         for client in (self.clients.stream_records, self.clients.stream_control):
             client.meta.events.register("provide-client-params.kinesis.*", self._note)
+            client.meta.events.register("before-send.kinesis.*", self._count)
         self.admin = self.clients.stream_control
         self.pool = ThreadPool("streams", threads=8)
         self.at(f"arn:aws:kinesis:{REGION}:000000000000:stream/{name}")
@@ -58,6 +63,9 @@ class Stream:
 
     def _note(self, params, model, **_):
         self.sent.append((model.name, dict(params)))
+
+    def _count(self, **_):
+        self.attempts += 1
 
     def create(self, shards):
         self.admin.create_stream(StreamName=self.name, ShardCount=shards)
