@@ -55,98 +55,99 @@ def a_lease(number, checkpoint="123"):
     )
 
 
-def an_outcome(seed=1, *, lose=(), seconds=120):
-    """A plausible run: 4 shards, a split, a merge, kills, and a throttled minute of shard 2."""
-    source = random.Random(seed)
-    sent, lines = [], []
-    kill_s, split_s, merge_s, throttle = (12, 30, 70, 102), 22, 60, (40, 100)
-    number = 0
+SPLIT_S, MERGE_S, KILLS_S, THROTTLE_S = 22, 60, (12, 30, 70, 102), (40, 100)
+PARENTS = {shard_id(4): [0], shard_id(5): [0], shard_id(6): [4, 5]}
+
+
+def a_feed(source, seconds):
+    """Records for 4 shards, one of which splits and whose children merge."""
+    sent = []
     for second in range(seconds):
-        live = [0, 1, 2, 3]
-        if second >= split_s:
-            live = [4, 5, 1, 2, 3]
-        if second >= merge_s:
-            live = [6, 1, 2, 3]
-        for shard in live:
+        live = [0, 1, 2, 3] if second < SPLIT_S else [4, 5, 1, 2, 3]
+        for shard in live if second < MERGE_S else [6, 1, 2, 3]:
             for _ in range(source.randrange(30, 70)):
-                number += 1
+                number = len(sent) + 1
                 at_ms = BEGAN_MS + second * 1000 + source.randrange(1000)
-                sent.append(a_sent(number, key=f"k{number % 40}-{shard}", shard=shard, at_ms=at_ms))
-    sent.sort(key=lambda record: record.sent_ms)
+                key = f"k{number % 40}-{shard}"
+                sent.append(a_sent(number, key=key, shard=shard, at_ms=at_ms))
+    return sorted(sent, key=lambda record: record.sent_ms)
+
+
+def handled_ms(source, record):
+    """When a record is handled, were it alone: kills and the throttled minute delay it."""
+    at_ms = record.sent_ms + source.randrange(100, 700)
+    elapsed_s = (at_ms - BEGAN_MS) / 1000
+    delays = [(kill, kill + 2.1) for kill in KILLS_S]
+    if record.receipt.shard_id == shard_id(2):
+        delays.append((THROTTLE_S[0], THROTTLE_S[1] + 0.4))
+    until_s = max((until for since, until in delays if since <= elapsed_s < until), default=0)
+    return max(at_ms, BEGAN_MS + int(until_s * 1000))
+
+
+def a_ledger(source, sent):
+    """Batches of 20 records, parents before children."""
     by_shard = {}
     for record in sent:
-        if record.number not in lose:
-            by_shard.setdefault(record.receipt.shard_id, []).append(record)
-    done_ms = {}
-    parents = {shard_id(4): [0], shard_id(5): [0], shard_id(6): [4, 5]}
+        by_shard.setdefault(record.receipt.shard_id, []).append(record)
+    lines, done_ms = [], {}
     for name, records in sorted(by_shard.items()):
-        before_ms = max((done_ms[shard_id(p)] for p in parents.get(name, ())), default=0)
+        done_ms[name] = max((done_ms[shard_id(p)] for p in PARENTS.get(name, ())), default=0)
         for begin in range(0, len(records), 20):
             chunk = records[begin : begin + 20]
-            at_ms = chunk[-1].sent_ms + source.randrange(100, 700)
-            elapsed_s = (at_ms - BEGAN_MS) / 1000
-            for kill in kill_s:
-                if kill <= elapsed_s < kill + 2:
-                    at_ms = BEGAN_MS + kill * 1000 + 2_100
-            if name == shard_id(2) and throttle[0] <= elapsed_s < throttle[1]:
-                at_ms = BEGAN_MS + throttle[1] * 1000 + 400
-            at_ms = done_ms[name] = max(at_ms, before_ms, done_ms.get(name, 0))
-            pid = sum(elapsed_s >= kill for kill in kill_s) + 100
-            lines.append(a_line(*chunk, pid=pid, at_ms=at_ms))
-    lines.sort(key=lambda line: line.at_ms)
+            done_ms[name] = max(done_ms[name], handled_ms(source, chunk[-1]))
+            crashes = sum(done_ms[name] >= BEGAN_MS + kill * 1000 for kill in KILLS_S)
+            lines.append(a_line(*chunk, pid=100 + crashes, at_ms=done_ms[name]))
+    return sorted(lines, key=lambda line: line.at_ms)
+
+
+def an_incident_log():
     kills = [
         Kill(at_ms=BEGAN_MS + at * 1000, pid=100 + place, shard_ids=(shard_id(1), shard_id(3)))
-        for place, at in enumerate(kill_s)
+        for place, at in enumerate(KILLS_S)
     ]
-    happenings = [
-        *(
-            Happening(
-                at_ms=k.at_ms,
-                kind="kill",
-                text=f"kill -9 of worker process {k.pid}, which was reading shard 1, shard 3",
-            )
-            for k in kills
-        ),
-        Happening(at_ms=BEGAN_MS + split_s * 1000, kind="split", text="split of shard 0"),
-        Happening(
-            at_ms=BEGAN_MS + merge_s * 1000, kind="merge", text="merge of shard 4 and shard 5"
-        ),
-        Happening(at_ms=BEGAN_MS + 48_000, kind="kill", text="kill -9 of manager process 77"),
-        Happening(
-            at_ms=BEGAN_MS + 40_000,
-            kind="throttle",
-            text="shard 2 refuses every read for 60 s",
-            until_ms=BEGAN_MS + 100_000,
-        ),
+    begin_ms, end_ms = (BEGAN_MS + at * 1000 for at in THROTTLE_S)
+    told = [
+        *((at, "kill", f"kill -9 of worker process {100 + n}, it") for n, at in enumerate(KILLS_S)),
+        (SPLIT_S, "split", "split of shard 0"),
+        (MERGE_S, "merge", "merge of shard 4 and shard 5"),
+        (48, "kill", "kill -9 of manager process 77"),
+        (THROTTLE_S[0], "throttle", "shard 2 refuses every read for 60 s"),
     ]
-    happenings.sort(key=lambda each: each.at_ms)
-    blackouts = [
-        Blackout(shard_id=shard_id(2), from_ms=BEGAN_MS + 40_000, until_ms=BEGAN_MS + 100_000)
-    ]
+    return IncidentLog(
+        happenings=[
+            Happening(at_ms=BEGAN_MS + at * 1000, kind=kind, text=text)
+            for at, kind, text in sorted(told)
+        ],
+        kills=kills,
+        manager_kills=1,
+        blackouts=[Blackout(shard_id=shard_id(2), from_ms=begin_ms, until_ms=end_ms)],
+        reshards=2,
+    )
+
+
+def an_outcome(seed=1, *, lose=(), seconds=120, rejects=None):
+    """A plausible run: 4 shards, a split, a merge, kills, and a throttled minute of shard 2."""
+    source = random.Random(seed)
+    sent = a_feed(source, seconds)
+    lines = a_ledger(source, [record for record in sent if record.number not in lose])
+    log = an_incident_log()
     shards = [
-        a_shard(0, is_open=False),
-        a_shard(1),
-        a_shard(2),
-        a_shard(3),
-        a_shard(4, parents=(0,), is_open=False),
-        a_shard(5, parents=(0,), is_open=False),
-        a_shard(6, parents=(4, 5)),
+        a_shard(n, parents=PARENTS.get(shard_id(n), ()), is_open=n in {1, 2, 3, 6})
+        for n in range(7)
     ]
-    leases = [a_lease(n, "SHARD_END" if n in (0, 4, 5) else str(10**55 + n)) for n in range(7)]
+    leases = [a_lease(n, str(10**55 + n) if shards[n].is_open else "SHARD_END") for n in range(7)]
     deliveries = FirstDeliveries()
     deliveries.sent(sent)
     for line in lines:
         deliveries.handled(line)
     return Outcome(
-        source=Source(name="made-up.jsonl", records=()),
+        source=Source(name="made-up.jsonl", records=(), rejects=rejects or {}),
         seed=seed,
         enforce_iam=False,
         verdict=verdict(sent, lines, shards),
         unsettled=unsettled_leases(shards, leases),
-        recoveries=recoveries(kills, lines, sent, blackouts=blackouts),
-        log=IncidentLog(
-            happenings=happenings, kills=kills, manager_kills=1, blackouts=blackouts, reshards=2
-        ),
+        recoveries=recoveries(log.kills, lines, sent, blackouts=log.blackouts),
+        log=log,
         sent=sent,
         first_handled_ms=deliveries.first_ms,
         counts=ProducerCounts(misrouted=2),

@@ -152,7 +152,8 @@ class Troublemaker:
         at_work = sorted(pid for pid in alive if self._readable(self._fleet.ledger.shards_of(pid)))
         if not at_work:
             return f"none of the {len(alive)} busy worker processes has handled a record yet"
-        pid = self._random.choice(at_work)
+        least = min(map(self._hits, at_work))
+        pid = self._random.choice([each for each in at_work if self._hits(each) == least])
         shard_ids = tuple(sorted(self._fleet.ledger.shards_of(pid)))
         now_ms = self._clock.now_ms()
         if not self._fleet.kill(pid):
@@ -161,6 +162,11 @@ class Troublemaker:
         names = ", ".join(short(each) for each in shard_ids)
         self._note("kill", f"kill -9 of worker process {pid}, which was reading {names}")
         return None
+
+    def _hits(self, pid: int) -> int:
+        """Count the kills that have hit a process's shards already: trouble goes round."""
+        mine = self._fleet.ledger.shards_of(pid)
+        return sum(not mine.isdisjoint(kill.shard_ids) for kill in self.log.kills)
 
     def _readable(self, shard_ids: frozenset[str]) -> bool:
         now_ms = self._clock.now_ms()

@@ -1,0 +1,148 @@
+"""`shardfleet demo`, `local` and `resume`: what is wrong is said before anything starts."""
+
+import sys
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from shardfleet.cli import app as application
+from shardfleet.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
+from shardfleet.local.demo import own_run, run
+from tests.local.demo.builders import an_outcome
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch):
+    """Bad input must be found before a fleet is started."""
+
+    def refuse(*_, **__):
+        message = "a fleet was started"
+        raise AssertionError(message)
+
+    monkeypatch.setattr(run, "running_fleet", refuse)
+    monkeypatch.setattr(own_run, "running_fleet", refuse)
+
+
+@pytest.fixture
+def clicks(tmp_path):
+    path = tmp_path / "clicks.jsonl"
+    path.write_text('{"who": "a"}\n{"who": "b"}\n')
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["demo", "--input", "none.jsonl", "--key", "who"], "none.jsonl: no such file"),
+        (["demo", "--input", "{clicks}"], "needs --key FIELD"),
+        (["demo", "--key", "who"], "needs --input FILE"),
+        (["demo", "--input", "{clicks}", "--key", "name"], "clicks.jsonl:1: no field 'name'"),
+        (["local", "run", "--handler", "a:b", "--input", "none"], "none: no such file"),
+        (["local", "run", "--handler", "a", "--input", "{clicks}"], "package.module:function"),
+        (
+            ["local", "run", "--handler", "no_such:f", "--input", "{clicks}", "--folder", "{here}"],
+            "No module named 'no_such'",
+        ),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(arguments, message, clicks, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    given = [a.format(clicks=clicks, here=tmp_path / "empty") for a in arguments]
+
+    assert application.run(given) == EXIT_WRONG_INPUT
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+@pytest.fixture
+def demo_that_ends_with(monkeypatch, tmp_path):
+    def run_it(outcome):
+        folder = tmp_path / "out"
+        folder.mkdir()
+        monkeypatch.setattr(run, "run_demo", lambda options, display: outcome)
+        return application.run(["demo", "--output", str(folder)]), folder
+
+    return run_it
+
+
+def test_a_good_run_exits_with_0_and_leaves_result_and_report(demo_that_ends_with, capsys):
+    code, folder = demo_that_ends_with(an_outcome(seconds=30))
+
+    assert code == 0
+    assert {path.name for path in folder.iterdir()} == {"result.json", "report.html"}
+    assert "Nothing was lost, and every key kept its order." in capsys.readouterr().out
+
+
+def test_a_run_that_lost_something_exits_with_1_and_says_what(demo_that_ends_with, capsys):
+    code, _ = demo_that_ends_with(an_outcome(seconds=30, lose=(9,)))
+
+    assert code == EXIT_FAILED
+    assert "1 records were never handled: 9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["demo"], ["local", "run"], ["local", "up"], ["resume"]])
+def test_every_command_has_help_without_loading_the_embedded_aws(command, capsys):
+    loaded = {name for name in sys.modules if name.startswith("ministack")}
+
+    assert application.run([*command, "--help"]) == 0
+    assert "Usage" in capsys.readouterr().out
+    assert {name for name in sys.modules if name.startswith("ministack")} == loaded
+
+
+@pytest.fixture
+def state_table():
+    """A fleet-state table with two stopped shards."""
+    with mock_aws():
+        table = boto3.resource("dynamodb").create_table(
+            TableName="state",
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[
+                {"AttributeName": "kind", "KeyType": "HASH"},
+                {"AttributeName": "id", "KeyType": "RANGE"},
+            ],
+            AttributeDefinitions=[
+                {"AttributeName": "kind", "AttributeType": "S"},
+                {"AttributeName": "id", "AttributeType": "S"},
+            ],
+        )
+        for shard in ("shard-1", "shard-2"):
+            body = {"position": "77:1", "error": "ValueError: x", "attempts": 5}
+            body |= {"worker_id": "w", "at_ms": 1}
+            table.put_item(Item={"kind": "stop", "id": shard, "version": 1, "body": body})
+        yield table
+
+
+def kinds(table):
+    return sorted((item["kind"], item["id"]) for item in table.scan()["Items"])
+
+
+def test_resume_without_a_shard_lists_what_is_stopped_and_why(state_table, capsys):
+    assert application.run(["resume", "--state-table", "state"]) == 0
+
+    out = capsys.readouterr().out
+    assert "shard-1 is stopped at 77:1 after 5 attempts: ValueError: x" in out
+    assert kinds(state_table) == [("stop", "shard-1"), ("stop", "shard-2")]
+
+
+def test_resume_lets_a_shard_go_on_and_prompts_the_manager(state_table, capsys):
+    assert application.run(["resume", "shard-1", "--state-table", "state"]) == 0
+
+    assert "shard-1 goes on from 77:1" in capsys.readouterr().out
+    assert kinds(state_table) == [("prompt", "manager"), ("stop", "shard-2")]
+
+
+def test_resume_of_all_leaves_nothing_stopped(state_table):
+    assert application.run(["resume", "--all", "--state-table", "state"]) == 0
+
+    assert kinds(state_table) == [("prompt", "manager")]
+
+
+def test_resume_of_a_shard_that_is_not_stopped_changes_nothing(state_table, capsys):
+    arguments = ["resume", "shard-1", "shard-9", "--state-table", "state"]
+
+    assert application.run(arguments) == EXIT_WRONG_INPUT
+    assert "not stopped: shard-9; stopped are: shard-1, shard-2" in capsys.readouterr().err
+    assert kinds(state_table) == [("stop", "shard-1"), ("stop", "shard-2")]

@@ -1,0 +1,98 @@
+"""A user's own folder: what is copied, and what a handler that does not import is told."""
+
+import pytest
+
+from shardfleet.errors import ConfigurationError
+from shardfleet.local.demo import own_code
+from shardfleet.local.demo.handler_output import HandlerOutput
+from shardfleet.local.demo.own_code import staged
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    (folder / "shop").mkdir(parents=True)
+    (folder / "shop/clicks.py").write_text(
+        "from shop.prices import price\ndef handle(batch): ...\n"
+    )
+    (folder / "shop/prices.py").write_text("price = 1\n")
+    (folder / "requirements.txt").write_text("something\n")
+    for left_out in (".git/config", ".venv/pyvenv.cfg", "env/pyvenv.cfg", "node_modules/x.js"):
+        (folder / left_out).parent.mkdir(parents=True)
+        (folder / left_out).write_text("")
+    return folder
+
+
+def refusal(*arguments):
+    with pytest.raises(ConfigurationError) as caught:
+        staged(*arguments)
+    return str(caught.value)
+
+
+def test_the_code_is_copied_without_environments_and_version_control(project, tmp_path):
+    target = staged(project, "shop.clicks:handle", tmp_path / "target")
+
+    files = {str(p.relative_to(target)) for p in target.rglob("*") if p.suffix != ".pyc"}
+    assert {"shop", "shop/clicks.py", "shop/prices.py"} <= files
+    assert not files & {".git", ".venv", "env", "node_modules", "requirements.txt"}
+    assert (project / "requirements.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("handler", "message"),
+    [
+        ("shop.clicks", "package.module:function expected"),
+        ("shop.nothing:handle", "ModuleNotFoundError: No module named 'shop.nothing'"),
+        ("shop.clicks:nothing", "AttributeError: module 'shop.clicks' has no attribute 'nothing'"),
+        ("shop.prices:price", "TypeError: shop.prices:price is no function"),
+    ],
+)
+def test_a_handler_that_cannot_be_called_is_one_message(project, tmp_path, handler, message):
+    assert message in refusal(project, handler, tmp_path / "target")
+
+
+def test_a_missing_package_comes_with_advice(project, tmp_path):
+    (project / "shop/clicks.py").write_text("import no_such_package\ndef handle(batch): ...\n")
+
+    found = refusal(project, "shop.clicks:handle", tmp_path / "target")
+
+    assert found.endswith("'no_such_package'; install what it needs into this environment")
+
+
+def test_a_folder_that_lambda_would_not_take_is_refused(project, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_code, "UNZIPPED_BYTES_MOST", 10)
+
+    assert "--folder" in refusal(project, "shop.clicks:handle", tmp_path / "target")
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+    assert "no such folder" in refusal(tmp_path / "nothing", "a:b", tmp_path / "target")
+
+
+class Logs:
+    """CloudWatch Logs with one stream, read by tokens as boto3 does."""
+
+    def __init__(self):
+        self.lines = []
+
+    def get_paginator(self, name):
+        return self
+
+    def paginate(self, **_):
+        return [{"logStreams": [{"logStreamName": "one"}]}]
+
+    def get_log_events(self, **request):
+        seen = int(request.get("nextToken", "0"))
+        events = [{"message": line + "\n"} for line in self.lines[seen:]]
+        return {"events": events, "nextForwardToken": str(len(self.lines))}
+
+
+def test_only_what_the_handler_prints_is_shown_and_only_once():
+    logs = Logs()
+    output = HandlerOutput(logs, "group")
+    logs.lines += ["START RequestId: 1 Version: 1", "hello", '{"service":"shardfleet","x":1}']
+
+    assert output.read() == ["hello"]
+    logs.lines += ['{"_aws": {}}', "again", "END RequestId: 1", "REPORT RequestId: 1\tDuration"]
+    assert output.read() == ["again"]
+    assert output.read() == []
