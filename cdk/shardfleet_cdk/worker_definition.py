@@ -4,8 +4,9 @@ The worker slot's state machine, as plain data (Amazon States Language, JSONata)
 One execution is one slot with a stable worker id. It invokes the worker function again and again;
 the reply's outcome decides (architecture.md §6): CONTINUE invokes it again, IDLE and DRAINED end
 the slot, FAILED and every crash invoke it again at once the first time, then with a growing
-delay (hazard H9). After `loops_most` invocations, crashes included, the execution starts its
-successor with the next generation (hazard H3), because a history is limited to 25,000 events.
+delay (hazard H9); a crash after an invocation that ran for a minute is a first one again. After
+`loops_most` invocations, crashes included, the execution starts its successor with the next
+generation (hazard H3), because a history is limited to 25,000 events.
 
 What a loop costs in events: a task 5, and 3 more per retry; a choice 2; a wait 2. An invocation
 that is throttled 3 times over and then counts as a crash makes 18.
@@ -18,6 +19,9 @@ from typing import Any
 # "At once the first time, then 1 s up to 5 min" (hazard H9). Written out, because the delay must
 # be an integer and a power is a float in some JSONata implementations.
 BACK_OFF_SECONDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 300)
+
+# An invocation that ran so long was well: what ended it has nothing to do with earlier crashes.
+WELL_AFTER_SECONDS = 60
 
 # The task waits longer than the function may run, so that a time-out is the function's own (H19).
 TASK_GRACE_SECONDS = 30
@@ -76,6 +80,10 @@ def worker_definition(
     }
 
 
+_RAN_MS = "$millis() - $toMillis($states.context.State.EnteredTime)"
+_CRASHES = f"({_RAN_MS}) > {WELL_AFTER_SECONDS * 1000} ? 1 : $crashes + 1"
+
+
 def _expression(text: str) -> str:
     return "{% " + text + " %}"
 
@@ -110,7 +118,7 @@ def _run_worker(function_arn: str, function_timeout_s: int, partition: str) -> d
         "Catch": [
             {
                 "ErrorEquals": ["States.ALL"],
-                "Assign": {**counted, "crashes": _expression("$crashes + 1")},
+                "Assign": {**counted, "crashes": _expression(_CRASHES)},
                 "Next": "Failure",
             }
         ],
