@@ -1,0 +1,242 @@
+"""Assignments, drain, handover, and the end of a slot (hazard H2, protocol.md §3.5)."""
+
+import asyncio
+from dataclasses import replace
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
+from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory_handler import MemoryHandler
+from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
+
+
+def in_world(scenario, **world):
+    """Run a scenario in a fresh world in virtual time."""
+
+    async def main():
+        return await scenario(World(**world))
+
+    return run_virtual(main())
+
+
+# --- assignments and the end of a slot: hazard H2
+
+
+def test_an_assignment_announced_while_running_is_adopted_at_the_next_tick_and_served():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(20_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, [key(1)]))
+            assigned = lease_changes.assign(world.lease(1), ME)
+            await world.leases.apply(assigned)
+
+        task = asyncio.create_task(manager())
+        world.put(1, number=1)
+        await world.turn()
+        await task
+
+        begun_ms = world.handler.calls[0].began_ms
+        assert 20_000 <= begun_ms <= 20_000 + world.config.renew_ms + 100
+        assert world.slot().served_seq == world.slot().assign_seq == 1
+        assert world.slot().assigned == ()
+
+    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def test_an_announced_assignment_that_is_written_late_is_still_found():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+            await world.clock.sleep_ms(8_000)
+            await world.leases.apply(lease_changes.assign(world.lease(), ME))
+
+        task = asyncio.create_task(manager())
+        world.put(1)
+        assert await world.turn() is TurnOutcome.CONTINUE
+        await task
+        assert world.numbers == [1]
+
+    in_world(scenario, leases=[a_lease(lease_owner=None)], idle_end_ms=60_000)
+
+
+def test_an_announced_assignment_that_is_never_written_counts_as_served_after_a_failover_time():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(1_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.IDLE
+        await task
+        assert world.slot().state is SlotState.ENDED
+        assert world.clock.monotonic_ms() >= 10_000 + world.config.idle_end_ms
+
+    in_world(scenario, leases=[a_lease(lease_owner=OTHER)])
+
+
+def test_a_slot_with_nothing_held_and_nothing_to_come_ends():
+    async def scenario(world):
+        assert await world.turn() is TurnOutcome.IDLE
+        assert world.slot().state is SlotState.ENDED
+        assert not world.slot().turn_open
+
+    in_world(scenario, leases=[])
+
+
+def test_a_slot_does_not_end_on_an_assignment_announced_at_the_last_moment():
+    """H2: the manager bumps assign_seq between the look and the end; the end is refused."""
+
+    async def scenario(world):
+        await world.open_slot()
+        announced = []
+
+        def before(call, kind, name):
+            is_end = call == "write" and kind == "slot" and world.clock.monotonic_ms() > 6_000
+            if is_end and not announced:
+                announced.append(world.clock.monotonic_ms())
+                slot = announce_assignment(world.slot(), [key(0)])
+                document = world.state.documents["slot", "s0001"]
+                world.state.documents["slot", "s0001"] = replace(
+                    document,
+                    version=document.version + 1,
+                    body={**document.body, "assign_seq": slot.assign_seq, "assigned": [key(0)]},
+                )
+                world.leases.leases[key(0)] = a_lease()
+
+        world.state.before = before
+        world.put(1)
+        assert await world.turn() is TurnOutcome.CONTINUE
+        assert announced
+        assert world.numbers == [1]
+
+    in_world(scenario, leases=[])
+
+
+def test_a_lease_found_only_in_the_index_is_adopted():
+    async def scenario(world):
+        async def taker():
+            await world.clock.sleep_ms(5_000)
+            await world.leases.apply(lease_changes.take(world.lease(1), ME))
+
+        task = asyncio.create_task(taker())
+        world.put(1, number=1)
+        await world.turn()
+        await task
+        assert world.numbers == [1]
+        assert world.handler.calls[0].began_ms <= 5_000 + 3 * world.config.renew_ms + 100
+
+    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def test_the_heartbeat_tells_the_lag_of_each_lease():
+    async def scenario(world):
+        world.put(1, 30)
+        await world.turn()
+        assert world.slot().lags_ms == {key(0): 0, key(1): 0}
+
+    in_world(scenario, shards=2)
+
+
+# --- drain
+
+
+def test_a_drained_slot_finishes_its_batch_checkpoints_evicts_and_ends():
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(3_000)
+
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.change_slot(ask_to_drain)
+
+        world.handler = MemoryHandler(world.clock, slow)
+        world.put(1, 100)
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.DRAINED
+        await task
+
+        assert world.clock.monotonic_ms() < 15_000
+        assert world.lease().lease_owner is None
+        done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
+        assert str(world.lease().checkpoint) == done
+        assert world.slot().state is SlotState.ENDED
+
+    in_world(scenario, batch_records_most=10)
+
+
+def test_a_drained_slot_completes_a_pending_handover_instead_of_evicting():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
+            await world.change_slot(ask_to_drain)
+
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.DRAINED
+        await task
+        assert world.lease().lease_owner == OTHER
+        assert world.lease().checkpoint_owner is None
+
+    in_world(scenario)
+
+
+def test_what_was_assigned_just_before_the_drain_is_given_back_too():
+    async def scenario(world):
+        async def manager():
+            await world.clock.sleep_ms(5_000)
+            await world.change_slot(lambda slot: ask_to_drain(announce_assignment(slot, [key(1)])))
+            await world.clock.sleep_ms(4_000)
+            await world.leases.apply(lease_changes.assign(world.lease(1), ME))
+
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.DRAINED
+        await task
+        assert [world.lease(n).lease_owner for n in (0, 1)] == [None, None]
+        assert world.slot().state is SlotState.ENDED
+
+    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def test_a_slot_found_draining_hands_over_without_reading_or_importing():
+    async def scenario(world):
+        await world.open_slot()
+        await world.change_slot(lambda slot: replace(slot, drain=True, state=SlotState.ENDING))
+        world.put(1)
+
+        assert await world.turn() is TurnOutcome.DRAINED
+        assert world.lease().lease_owner is None
+        assert world.handler.loads == []
+        assert world.stream.calls == []
+
+    in_world(scenario)
+
+
+# --- handover
+
+
+def test_a_handed_over_shard_is_finished_to_its_batch_and_given_to_the_next_owner():
+    """Protocol.md §3.5: the running batch ends, then checkpoint, then assign; we drop it."""
+
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(2_000)
+
+        async def leader():
+            await world.clock.sleep_ms(5_000)
+            await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
+
+        world.handler = MemoryHandler(world.clock, slow)
+        world.put(1, 200)
+        task = asyncio.create_task(leader())
+        await world.turn()
+        await task
+
+        assert world.lease().lease_owner == OTHER
+        assert world.lease().checkpoint_owner is None
+        assert len(world.numbers) < 200
+        done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
+        assert str(world.lease().checkpoint) == done
+        assert max(call.began_ms for call in world.handler.calls) < 5_000 + 4_000
+
+    in_world(scenario, batch_records_most=10, idle_end_ms=60_000)
