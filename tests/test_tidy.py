@@ -404,11 +404,11 @@ def test_an_ambient_call_is_seen(path, source):
         ("tests/test_big.py", "x = 1\n" * 501),
         ("functions/worker/handler.py", "x = 1\n" * 41),
         (library("engine/long.py"), "def f():\n" + "    pass\n" * 50),
-        (library("engine/wide.py"), "def f(a, b, c): ..."),
-        (library("engine/wide.py"), "class A:\n    async def f(self, a, b, c): ..."),
-        (library("engine/wide.py"), "class A:\n    @staticmethod\n    def f(a, b, c): ..."),
+        (library("engine/wide.py"), "def f(a, b, c, d): ..."),
+        (library("engine/wide.py"), "class A:\n    async def f(self, a, b, c, d): ..."),
+        (library("engine/wide.py"), "class A:\n    @staticmethod\n    def f(a, b, c, d): ..."),
         (library("engine/wide.py"), "def f(a, b, *, c, d, e, f, g): ..."),
-        (library("engine/wide.py"), "class A:\n    def __init__(self, a, b, c): ..."),
+        (library("engine/wide.py"), "class A:\n    def __init__(self, a, b, c, d): ..."),
     ],
 )
 def test_what_is_too_big_is_seen(path, source):
@@ -416,7 +416,7 @@ def test_what_is_too_big_is_seen(path, source):
 
 
 def test_what_just_fits_is_left_alone():
-    source = "class A:\n    def f(self, a, b, *, c, d, e, f):\n" + "        pass\n" * 49
+    source = "class A:\n    def f(self, a, b, c, *, d, e, f):\n" + "        pass\n" * 49
     source += "def serve(scope, receive, send):  # Signature: ASGI\n    pass\n"
 
     assert list(oversized(library("domain/fits.py"), source, ast.parse(source))) == []
