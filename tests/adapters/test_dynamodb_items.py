@@ -8,8 +8,8 @@ from hypothesis import given
 from shardfleet.adapters.dynamodb_items import is_foreign, item_from_fields, lease_from_item
 from shardfleet.adapters.dynamodb_leases import ForeignItemsFound
 from shardfleet.domain import lease_changes
-from shardfleet.domain.lease_semantics import fields_of
-from shardfleet.domain.leases import Lease
+from shardfleet.domain.lease_semantics import apply_change, fields_of
+from shardfleet.domain.leases import ChangeKind, FieldEquals, Lease, LeaseChange, LeaseField
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease
 from tests.adapters.lease_strategies import leases
@@ -166,6 +166,19 @@ def test_numbers_that_java_never_wrote_read_as_zero_and_meet_conditions_as_zero(
         tables.leases.apply(lease_changes.checkpoint(seen, ExtendedSequenceNumber("100", 0)))
     )
     assert result.lease.lease_counter == 6
+    tables.put(GOOD)
+    zero = (
+        FieldEquals(LeaseField.CHECKPOINT, ExtendedSequenceNumber("100", 0)),
+        FieldEquals(LeaseField.OWNER_SWITCHES, 0),
+    )
+    touch = LeaseChange(
+        operation="touch",
+        lease_key=KEY,
+        kind=ChangeKind.UPDATE,
+        conditions=zero,
+        sets={LeaseField.LEASE_OWNER: "me"},
+    )
+    assert asyncio.run(tables.leases.apply(touch)) == apply_change(touch, seen)
 
 
 @pytest.fixture
