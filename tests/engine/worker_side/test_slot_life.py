@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
 from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
 from shardfleet.testing.clock import run_virtual
@@ -41,6 +42,36 @@ def test_an_assignment_announced_while_running_is_adopted_at_the_next_tick_and_s
         assert world.slot().assigned == ()
 
     in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def prompts(world):
+    document = world.state.documents.get(("prompt", "manager"))
+    return document.body["count"] if document else 0
+
+
+def test_a_slot_that_begins_with_nothing_asks_the_manager_at_once():
+    async def scenario(world):
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: prompts(world) == 1, within_ms=1_000)
+        await turn
+        assert prompts(world) == 1
+
+    in_world(scenario, leases=[a_lease(lease_owner=None)])
+
+
+def test_a_slot_that_begins_with_leases_asks_for_no_more():
+    async def scenario(world):
+        await world.turn()
+        assert prompts(world) == 0
+
+    in_world(scenario, leases=[a_lease()])
+
+
+def test_an_empty_slot_outlives_the_pause_between_two_turns_of_the_manager():
+    config = FleetConfig(fleet="f", stream_arn="s", lease_table="l", state_table="t")
+    between_invocations_ms = 60_000 - config.manager_run_ms
+
+    assert config.idle_end_ms > max(config.cycle_ms, between_invocations_ms)
 
 
 def test_an_announced_assignment_that_is_written_late_is_still_found():
