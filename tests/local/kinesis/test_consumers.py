@@ -17,6 +17,12 @@ def consumer(kinesis):
     return register(kinesis.create(1))
 
 
+@pytest.fixture(autouse=True)
+def no_heartbeats(monkeypatch):
+    """What is pushed is pushed because something happened, not because time passed."""
+    monkeypatch.setattr("shardfleet.local.kinesis.subscriptions.HEARTBEAT_MS", 3_600_000)
+
+
 def register(kinesis, name="c"):
     answer = kinesis.RegisterStreamConsumer(StreamARN=kinesis.arn(), ConsumerName=name)
     return answer["Consumer"]["ConsumerARN"]
@@ -145,7 +151,9 @@ def test_the_first_event_names_a_place_to_go_on_from_even_when_empty(kinesis, co
     run(scenario())
 
 
-def test_a_subscription_ends_after_five_minutes(kinesis, consumer, clock):
+def test_a_subscription_ends_after_five_minutes(kinesis, consumer, clock, monkeypatch):
+    monkeypatch.setattr("shardfleet.local.kinesis.subscriptions.HEARTBEAT_MS", 5_000)
+
     async def scenario():
         async with aclosing(subscribe(kinesis, consumer).events()) as events:
             await anext(events)
@@ -201,6 +209,18 @@ def test_an_event_has_at_most_a_mebibyte(kinesis, consumer):
         async with aclosing(subscribe(kinesis, consumer).events()) as events:
             first, second = await anext(events), await anext(events)
         assert sizes([first, second]) == [(1 << 20) // 5001, 300 - (1 << 20) // 5001]
+
+    run(scenario())
+
+
+def test_a_record_larger_than_an_event_is_an_event_of_its_own(kinesis, consumer):
+    kinesis.UpdateMaxRecordSize(StreamARN=kinesis.arn(), MaxRecordSizeInKiB=10_240)
+    kinesis.put("x" * (3 << 20))
+    kinesis.put("y")
+
+    async def scenario():
+        async with aclosing(subscribe(kinesis, consumer).events()) as events:
+            assert sizes([await anext(events), await anext(events)]) == [1, 1]
 
     run(scenario())
 

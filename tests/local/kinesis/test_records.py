@@ -61,6 +61,15 @@ def test_numbers_grow_over_all_shards_even_when_the_clock_goes_back(kinesis, clo
     assert numbers == sorted(set(numbers))
 
 
+def test_arrival_times_never_go_back_even_when_the_clock_does(kinesis, clock):
+    kinesis.create(1)
+    for step in (5, -60, 1):
+        clock.advance(step)
+        kinesis.put()
+    arrivals = [record["ApproximateArrivalTimestamp"] for record in kinesis.get()["Records"]]
+    assert arrivals == [clock.now_s + 59] * 3
+
+
 def test_a_record_comes_back_as_it_was_put(kinesis, clock):
     kinesis.create(1)
     clock.advance(0.25)

@@ -120,6 +120,15 @@ def test_much_trimming_keeps_positions_and_sizes_right(kinesis, clock):
     ]
 
 
+def test_a_shard_that_is_only_written_to_forgets_too(kinesis, clock):
+    kinesis.create(1)
+    for _ in range(10):
+        kinesis.put()
+        clock.advance(DAY / 2)
+    (shard,) = kinesis.engine._account.streams["s"].shards.values()
+    assert shard.log.end - shard.log.oldest == 3
+
+
 def test_a_shard_can_be_trimmed_on_demand(kinesis):
     kinesis.create(1)
     kinesis.put("old")

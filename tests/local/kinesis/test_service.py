@@ -198,12 +198,9 @@ def test_a_subscription_is_streamed_until_it_ends_or_the_client_hangs_up(
         assert status == 200
         await streaming.run(send, receive)
 
-    ended = asyncio.wait_for(scenario(), PATIENCE_S)
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
     if hangs_up:
-        with pytest.raises(asyncio.CancelledError):
-            asyncio.run(ended)
-        assert len(sent) == 2
+        assert [message["more_body"] for message in sent] == [True, True]
     else:
-        asyncio.run(ended)
         assert b"ChildShards" in sent[-2]["body"]
         assert sent[-1]["more_body"] is False

@@ -7,6 +7,7 @@ with length 0 they happen at once, otherwise at the first call after their time.
 """
 
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -62,6 +63,9 @@ class Account:
         self.streams: dict[str, Stream] = {}
         self.metrics = MetricLog()
         self.operation_quota = OperationQuota()
+        # Front ends may call from several threads (ministack's do); whoever touches the state of
+        # the account, streams and shards included, holds this.
+        self.lock = threading.RLock()
         self._clock = clock
         self._now_ms = 0
         self._due: list[tuple[int, Callable[[int], None]]] = []

@@ -12,7 +12,6 @@ Not implemented: channels, account settings, warm throughput, record distributio
 2025-26), DryRun, and the evaluation of resource policies (they are kept and handed back).
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -57,7 +56,6 @@ class KinesisEngine:
     ) -> None:
         self.settings = settings or AccountSettings()
         self._account = Account(self.settings, clock)
-        self._lock = threading.RLock()
 
     @property
     def faults(self) -> Faults:
@@ -80,7 +78,7 @@ class KinesisEngine:
                 f"{operation} is not among the operations of the local Kinesis engine: "
                 f"{', '.join(sorted((*OPERATIONS, SUBSCRIBE)))}.",
             )
-        with self._lock:
+        with self._account.lock:
             self._admit(operation, request)
             answer = run(self._account, request)
             if self.faults.any:
@@ -91,13 +89,13 @@ class KinesisEngine:
 
     def subscribe(self, request: Request) -> Subscription:
         """Carry out SubscribeToShard; its `events()` yields until the subscription is over."""
-        with self._lock:
+        with self._account.lock:
             self._admit(SUBSCRIBE, request)
             return subscribe(self._account, request)
 
     def delay_ms(self, operation: str, request: Request) -> int:
         """Return how much later the answer is to be sent (a LATENCY fault); usually 0."""
-        with self._lock:
+        with self._account.lock:
             if not self.faults.any:
                 return 0
             fault = self.faults.take(FaultKind.LATENCY, self._site(operation, request))
@@ -105,7 +103,7 @@ class KinesisEngine:
 
     def drain_metrics(self) -> list[MetricSample]:
         """Return what CloudWatch would have got since the last call, oldest first."""
-        with self._lock:
+        with self._account.lock:
             return self._account.metrics.drain()
 
     def trim(self, stream_name: str, shard_id: str) -> None:
@@ -116,7 +114,7 @@ class KinesisEngine:
             KinesisError: ResourceNotFoundException if there is no such stream or shard.
 
         """
-        with self._lock:
+        with self._account.lock:
             stream = self._account.stream_named(stream_name)
             shard = self._account.shard(stream, shard_id)
             shard.log.trim(self._account.now_ms() + 1)

@@ -23,6 +23,7 @@ import re
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -168,6 +169,11 @@ async def _frames(subscription: Subscription, content_type: str) -> AsyncIterato
             yield wire.event_frame("SubscribeToShardEvent", event, content_type=content_type)
     except KinesisError as error:
         yield wire.exception_frame(error, content_type)
+    except Exception:  # noqa: BLE001 - as in `handle`: told to both sides
+        traceback.print_exc(file=sys.stderr)
+        text = "The engine failed; see its error output."
+        bug = KinesisError("InternalFailureException", text, status=500)
+        yield wire.exception_frame(bug, content_type)
 
 
 Handler = Callable[..., Awaitable[tuple[int, dict[str, str], Any]]]
@@ -206,18 +212,21 @@ def ministack_handler(
 
 
 async def _send_frames(frames: AsyncIterator[bytes], send: Any, *, receive: Any) -> None:
-    sending = asyncio.current_task()
+    async def pump() -> None:
+        async with aclosing(frames) as each_frame:  # type: ignore[type-var]
+            async for frame in each_frame:
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        if sending is not None:
-            sending.cancel()
 
-    watching = asyncio.ensure_future(watch())
+    pumping, watching = asyncio.ensure_future(pump()), asyncio.ensure_future(watch())
     try:
-        async for frame in frames:
-            await send({"type": "http.response.body", "body": frame, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await asyncio.wait((pumping, watching), return_when=asyncio.FIRST_COMPLETED)
     finally:
+        # A client that hangs up ends the subscription, not the task of the front end.
         watching.cancel()
+        pumping.cancel()
+        await asyncio.gather(watching, pumping, return_exceptions=True)

@@ -8,7 +8,7 @@ ChildShards and no ContinuationSequenceNumber (protocol.md section 4.5).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -70,17 +70,20 @@ class Subscription:
         woken = asyncio.Event()
         # Another thread may put the record that wakes us.
         waker = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
-        self.shard.wakers.add(waker)
+        with self._account.lock:
+            self.shard.wakers.add(waker)
         try:
             while True:
                 woken.clear()
-                now_ms = self._account.settle()
-                self._check()
-                if now_ms - self.started_ms >= LIFE_MS:
-                    return
-                event, size_bytes = self._next_event(now_ms)
+                with self._account.lock:
+                    now_ms = self._account.settle()
+                    self._check()
+                    if now_ms - self.started_ms >= LIFE_MS:
+                        return
+                    event, size_bytes = self._next_event(now_ms)
+                    patience_s = self._patience_s(now_ms)
                 if event is None:
-                    await _wait(woken, self._patience_s(now_ms))
+                    await _wait(woken, patience_s)
                     continue
                 yield event
                 if "ChildShards" in event:
@@ -88,9 +91,13 @@ class Subscription:
                 if self._account.settings.quotas:
                     await asyncio.sleep(size_bytes / READ_BYTES_PER_S)
         finally:
-            self.shard.wakers.discard(waker)
-            if self.consumer.live.get(self.shard.shard_id) is self:
-                del self.consumer.live[self.shard.shard_id]
+            with self._account.lock:
+                self._forget(waker)
+
+    def _forget(self, waker: Callable[[], object]) -> None:
+        self.shard.wakers.discard(waker)
+        if self.consumer.live.get(self.shard.shard_id) is self:
+            del self.consumer.live[self.shard.shard_id]
 
     def _check(self) -> None:
         if self._account.streams.get(self.stream.name) is not self.stream:
