@@ -15,7 +15,7 @@ def fed(stream, pace, on_sent=lambda _: None):
         clock = VirtualClock()
         producer = Producer(stream, clock=clock, entropy=SeededEntropy(1))
         began_ms = clock.monotonic_ms()
-        sent = await feed(RECORDS, producer, pace, clock=clock, on_sent=on_sent)
+        sent = await feed(RECORDS, producer, pace=pace, clock=clock, on_sent=on_sent)
         return sent, clock.monotonic_ms() - began_ms
 
     return run_virtual(main())

@@ -65,7 +65,7 @@ def notes():
 
 @pytest.fixture
 def note(notes):
-    return lambda *what: notes.append(what)
+    return lambda shard_id, rows: notes.append((shard_id, rows))
 
 
 def test_a_native_handler_is_called_and_its_batch_is_noted(notes, note):
@@ -141,7 +141,7 @@ def test_lines_of_many_writers_never_mix(tmp_path):
     path = tmp_path / "ledger.jsonl"
     many = [(str(10**55 + n), 0, "0" * 16) for n in range(2_000)]
     writers = [
-        threading.Thread(target=lambda: [append(str(path), "s", many) for _ in range(20)])
+        threading.Thread(target=lambda: [append(str(path), "s", rows=many) for _ in range(20)])
         for _ in range(4)
     ]
     for writer in writers:
@@ -156,7 +156,7 @@ def test_reading_goes_on_where_it_stopped_and_leaves_an_unfinished_line(tmp_path
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
     assert ledger.read() == []
-    append(str(path), "s", [("1", 0, "a")])
+    append(str(path), "s", rows=[("1", 0, "a")])
     text = path.read_bytes()
     path.write_bytes(text + text[:10])
 

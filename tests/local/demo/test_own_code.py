@@ -23,14 +23,14 @@ def project(tmp_path):
     return folder
 
 
-def refusal(*arguments):
+def refusal(*arguments, target):
     with pytest.raises(ConfigurationError) as caught:
-        staged(*arguments)
+        staged(*arguments, target=target)
     return str(caught.value)
 
 
 def test_the_code_is_copied_without_environments_and_version_control(project, tmp_path):
-    target = staged(project, "shop.clicks:handle", tmp_path / "target")
+    target = staged(project, "shop.clicks:handle", target=tmp_path / "target")
 
     files = {str(p.relative_to(target)) for p in target.rglob("*") if p.suffix != ".pyc"}
     assert {"shop", "shop/clicks.py", "shop/prices.py"} <= files
@@ -48,13 +48,13 @@ def test_the_code_is_copied_without_environments_and_version_control(project, tm
     ],
 )
 def test_a_handler_that_cannot_be_called_is_one_message(project, tmp_path, handler, message):
-    assert message in refusal(project, handler, tmp_path / "target")
+    assert message in refusal(project, handler, target=tmp_path / "target")
 
 
 def test_a_missing_package_comes_with_advice(project, tmp_path):
     (project / "shop/clicks.py").write_text("import no_such_package\ndef handle(batch): ...\n")
 
-    found = refusal(project, "shop.clicks:handle", tmp_path / "target")
+    found = refusal(project, "shop.clicks:handle", target=tmp_path / "target")
 
     assert found.endswith("'no_such_package'; install what it needs into this environment")
 
@@ -62,11 +62,11 @@ def test_a_missing_package_comes_with_advice(project, tmp_path):
 def test_a_folder_that_lambda_would_not_take_is_refused(project, tmp_path, monkeypatch):
     monkeypatch.setattr(own_code, "UNZIPPED_BYTES_MOST", 10)
 
-    assert "--folder" in refusal(project, "shop.clicks:handle", tmp_path / "target")
+    assert "--folder" in refusal(project, "shop.clicks:handle", target=tmp_path / "target")
 
 
 def test_a_missing_folder_is_refused(tmp_path):
-    assert "no such folder" in refusal(tmp_path / "nothing", "a:b", tmp_path / "target")
+    assert "no such folder" in refusal(tmp_path / "nothing", "a:b", target=tmp_path / "target")
 
 
 class Logs:

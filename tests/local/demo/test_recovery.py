@@ -15,7 +15,7 @@ def test_it_is_the_time_from_the_kill_to_the_next_handled_record_of_the_shard():
         a_line(AFTER, pid=3, at_ms=BEGAN_MS + 9_000),
     ]
 
-    (found,) = recoveries([KILL], lines, [BEFORE, AFTER])
+    (found,) = recoveries([KILL], lines, sent=[BEFORE, AFTER])
 
     assert (found.shard_id, found.took_ms) == (shard_id(0), 2_700)
 
@@ -23,15 +23,15 @@ def test_it_is_the_time_from_the_kill_to_the_next_handled_record_of_the_shard():
 def test_a_line_of_the_killed_process_itself_is_no_recovery():
     lines = [a_line(AFTER, pid=1, at_ms=KILL.at_ms), a_line(AFTER, pid=2, at_ms=KILL.at_ms + 800)]
 
-    assert [each.took_ms for each in recoveries([KILL], lines, [AFTER])] == [800]
+    assert [each.took_ms for each in recoveries([KILL], lines, sent=[AFTER])] == [800]
 
 
 def test_a_shard_that_never_goes_on_although_records_came_is_told_as_such():
-    assert [each.took_ms for each in recoveries([KILL], [], [BEFORE, AFTER])] == [None]
+    assert [each.took_ms for each in recoveries([KILL], [], sent=[BEFORE, AFTER])] == [None]
 
 
 def test_a_shard_for_which_nothing_more_came_does_not_count():
-    assert recoveries([KILL], [], [BEFORE]) == []
+    assert recoveries([KILL], [], sent=[BEFORE]) == []
 
 
 def test_a_shard_that_is_refused_at_the_time_of_the_kill_does_not_count():
@@ -39,5 +39,5 @@ def test_a_shard_that_is_refused_at_the_time_of_the_kill_does_not_count():
     over = Blackout(shard_id=shard_id(0), from_ms=BEGAN_MS, until_ms=KILL.at_ms)
     lines = [a_line(AFTER, pid=2, at_ms=KILL.at_ms + 800)]
 
-    assert recoveries([KILL], lines, [AFTER], blackouts=[throttled]) == []
-    assert len(recoveries([KILL], lines, [AFTER], blackouts=[over])) == 1
+    assert recoveries([KILL], lines, sent=[AFTER], blackouts=[throttled]) == []
+    assert len(recoveries([KILL], lines, sent=[AFTER], blackouts=[over])) == 1

@@ -52,7 +52,9 @@ def test_progress_counts_a_position_once_whichever_side_comes_first():
 
 
 def test_a_view_shows_each_shard_with_its_lease_if_there_is_one():
-    views = shard_views(Progress(total=0), [a_shard(1), a_shard(0)], [a_lease(0)], now_ms=BEGAN_MS)
+    views = shard_views(
+        Progress(total=0), [a_shard(1), a_shard(0)], leases=[a_lease(0)], now_ms=BEGAN_MS
+    )
 
     assert [(v.shard.shard_id, v.lease is None) for v in views] == [
         (shard_id(0), False),

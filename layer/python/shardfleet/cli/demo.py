@@ -9,6 +9,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from shardfleet.local.demo.outcome import Outcome
+    from shardfleet.local.demo.source import Source
 
 RECORDS = 24_000
 
@@ -39,26 +40,13 @@ def demo(
     ),
 ) -> None:
     """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
-    from shardfleet.errors import ConfigurationError
     from shardfleet.local.demo.fleet import FleetPlan
     from shardfleet.local.demo.live import Display
     from shardfleet.local.demo.outcome import write_result
     from shardfleet.local.demo.report import write_report
     from shardfleet.local.demo.run import DemoOptions, run_demo
-    from shardfleet.local.demo.source import click_stream, read_source
 
-    if input_file and not key:
-        raise ConfigurationError(
-            f"--input {input_file} needs --key FIELD, the field that is the partition key: order "
-            "is kept per key (with make: KEY=field)"
-        )
-    if key and not input_file:
-        raise ConfigurationError(f"--key {key} needs --input FILE (with make: INPUT=file)")
-    source = (
-        read_source(input_file, key, rejects=rejects)
-        if input_file
-        else click_stream(RECORDS, seed=seed)
-    )
+    source = _source(input_file, key, rejects=rejects, seed=seed)
     console = Console()
     options = DemoOptions(
         source=source, folder=output, seed=seed, plan=FleetPlan(enforce_iam=enforce_iam)
@@ -70,6 +58,22 @@ def demo(
     console.print(f"\n{output / 'result.json'}\n{output / 'report.html'}", highlight=False)
     if not outcome.passed:
         raise typer.Exit(1)
+
+
+def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
+    from shardfleet.errors import ConfigurationError
+    from shardfleet.local.demo.source import click_stream, read_source
+
+    if input_file and not key:
+        raise ConfigurationError(
+            f"--input {input_file} needs --key FIELD, the field that is the partition key: order "
+            "is kept per key (with make: KEY=field)"
+        )
+    if key and not input_file:
+        raise ConfigurationError(f"--key {key} needs --input FILE (with make: INPUT=file)")
+    if input_file:
+        return read_source(input_file, key, rejects=rejects)
+    return click_stream(RECORDS, seed=seed)
 
 
 def _print_verdict(console: Console, outcome: "Outcome") -> None:

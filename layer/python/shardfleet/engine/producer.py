@@ -181,12 +181,12 @@ class Producer:
         while waiting:
             entries = self._next_request(waiting, aggregate=aggregate)
             outcomes = await self._put(entries)
-            refused = await self._take(entries, outcomes, receipts)
+            refused = await self._take(entries, outcomes, receipts=receipts)
             waiting = [each for each in waiting if each.number not in receipts]
             again = refused and bool(waiting)
             refusals = refusals + 1 if again else 0
             if again:
-                await self._back_off(refusals, deadline_ms, waiting)
+                await self._back_off(refusals, deadline_ms, waiting=waiting)
         return [receipts[number] for number in range(len(receipts))]
 
     def _next_request(self, waiting: Sequence[_Waiting], *, aggregate: bool) -> list[_Entry]:
@@ -201,7 +201,9 @@ class Producer:
             if len(entries) == ENTRIES_MOST or (entries and size + more > REQUEST_BYTES_MOST):
                 break
             shard = self._owner_of(each.hash_key)
-            entry = self._place(each, shard, filling) if aggregate and shard else _Entry(shard)
+            entry = (
+                self._place(each, shard, filling=filling) if aggregate and shard else _Entry(shard)
+            )
             held_by = holder.get(record.partition_key)
             if held_by is not None and held_by is not entry:
                 continue
@@ -214,7 +216,7 @@ class Producer:
             holder[record.partition_key] = entry
         return entries
 
-    def _place(self, each: _Waiting, shard: Shard, filling: dict[str, _Entry]) -> _Entry:
+    def _place(self, each: _Waiting, shard: Shard, *, filling: dict[str, _Entry]) -> _Entry:
         """Return the aggregate of that shard with room for the record, or a plain entry."""
         entry = filling.get(shard.shard_id)
         try:
@@ -246,6 +248,7 @@ class Producer:
         self,
         entries: Sequence[_Entry],
         outcomes: Sequence[PutOutcome],
+        *,
         receipts: dict[int, Receipt],
     ) -> bool:
         """Note what was accepted; return whether anything has to be sent again."""
@@ -291,7 +294,9 @@ class Producer:
                 self._open = sorted((each for each in found if each.is_open), key=_start)
                 return
 
-    async def _back_off(self, refusals: int, deadline_ms: int, waiting: Sequence[_Waiting]) -> None:
+    async def _back_off(
+        self, refusals: int, deadline_ms: int, *, waiting: Sequence[_Waiting]
+    ) -> None:
         if self._clock.monotonic_ms() > deadline_ms:
             raise Throttled(
                 f"{len(waiting)} records are still refused after {self._settings.give_up_ms} ms; "

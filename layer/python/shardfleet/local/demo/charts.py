@@ -82,8 +82,9 @@ def colour_of(position: int) -> str:
 
 def throughput_chart(
     series: Sequence[ShardSeries],
-    sent_per_step: Sequence[int],
     axis: TimeAxis,
+    *,
+    sent_per_step: Sequence[int],
     happenings: Sequence[Happening],
 ) -> str:
     """
@@ -91,8 +92,8 @@ def throughput_chart(
 
     Args:
         series: the shards.
-        sent_per_step: records sent in each step, all shards.
         axis: time.
+        sent_per_step: records sent in each step, all shards.
         happenings: marked, and numbered as the report's list numbers them.
 
     """
@@ -112,7 +113,7 @@ def throughput_chart(
     def y(value: float) -> float:
         return bottom - min(1, value / most) * (bottom - top)
 
-    parts = [_grid(axis, top, bottom), *_value_axis(most, y)]
+    parts = [_grid(axis, top=top, bottom=bottom), *_value_axis(most, y)]
     for position, (each, (low, high)) in enumerate(zip(series, layers, strict=True)):
         outline = [(axis.x_of_step(i), y(v)) for i, v in enumerate(high)]
         outline += [(axis.x_of_step(i), y(low[i])) for i in reversed(range(steps))]
@@ -120,23 +121,28 @@ def throughput_chart(
             f'<path d="{_path(outline)}Z" fill="{colour_of(position)}" class="area">'
             f"<title>{escape(short(each.shard_id))}: {sum(each.handled):,} records</title></path>"
         )
-    parts += [
-        f'<text x="{axis.x_of_step(i) + 6:.1f}" y="{top + 12}" class="beyond">↑ {value:,.0f}</text>'
-        for i, value in enumerate(stacked)
-        if value > most and value == max(stacked[max(0, i - 3) : i + 4])
-    ]
+    parts += _beyond(stacked, axis, most=most, top=top)
     line = [(axis.x_of_step(i), y(count * per_second)) for i, count in enumerate(sent_per_step)]
     parts.append(f'<path d="{_path(line)}" class="sent"/>')
     parts.append(_markers(axis, happenings, top=top, bottom=bottom, badges=True))
     parts.append(_time_labels(axis, bottom))
-    return _svg(bottom + AXIS, parts, "Throughput of each shard over time")
+    return _svg(bottom + AXIS, parts, label="Throughput of each shard over time")
+
+
+def _beyond(values: Sequence[float], axis: TimeAxis, *, most: float, top: float) -> list[str]:
+    """Write what the axis does not reach as numbers, one for each peak."""
+    return [
+        f'<text x="{axis.x_of_step(i) + 6:.1f}" y="{top + 12}" class="beyond">↑ {value:,.0f}</text>'
+        for i, value in enumerate(values)
+        if value > most and value == max(values[max(0, i - 3) : i + 4])
+    ]
 
 
 def lag_chart(
     series: Sequence[ShardSeries],
     axis: TimeAxis,
-    happenings: Sequence[Happening],
     *,
+    happenings: Sequence[Happening],
     throttled: Callable[[str], Iterable[tuple[int, int]]],
 ) -> str:
     """
@@ -150,7 +156,7 @@ def lag_chart(
 
     """
     bottom = BADGES / 2 + len(series) * (LAG_ROW + LAG_GAP)
-    parts = [_grid(axis, 0, bottom)]
+    parts = [_grid(axis, top=0, bottom=bottom)]
     most = max(_scaled(60_000), *(_scaled(max(each.lag_ms)) for each in series)) * 1.04
     for position, each in enumerate(series):
         floor = BADGES / 2 + (position + 1) * (LAG_ROW + LAG_GAP) - LAG_GAP
@@ -160,7 +166,7 @@ def lag_chart(
         )
     parts.append(_markers(axis, happenings, top=0, bottom=bottom, badges=False))
     parts.append(_time_labels(axis, bottom))
-    return _svg(bottom + AXIS, parts, "Lag of each shard over time")
+    return _svg(bottom + AXIS, parts, label="Lag of each shard over time")
 
 
 def _lag_row(
@@ -230,7 +236,7 @@ def _value_axis(most: float, y: Callable[[float], float]) -> list[str]:
     ]
 
 
-def _grid(axis: TimeAxis, top: float, bottom: float) -> str:
+def _grid(axis: TimeAxis, *, top: float, bottom: float) -> str:
     return "".join(
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" class="minor"/>'
         for x, _ in axis.ticks()
@@ -266,7 +272,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _svg(height: float, parts: Iterable[str], label: str) -> str:
+def _svg(height: float, parts: Iterable[str], *, label: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'

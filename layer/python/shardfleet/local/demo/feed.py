@@ -79,8 +79,8 @@ class FeedPace:
 async def feed(
     records: Sequence[InputRecord],
     producer: Producer,
-    pace: FeedPace,
     *,
+    pace: FeedPace,
     clock: Clock,
     on_sent: Callable[[Sequence[SentRecord]], None] = lambda _: None,
 ) -> list[SentRecord]:
@@ -104,7 +104,7 @@ async def feed(
     sent: list[SentRecord] = []
     tick = 0
     while len(sent) < len(records):
-        due = _due(len(records), clock.monotonic_ms() - began_ms, pace, sent=len(sent))
+        due = _due(len(records), clock.monotonic_ms() - began_ms, pace=pace, sent=len(sent))
         chunk = records[len(sent) : due]
         if chunk:
             outgoing = [OutgoingRecord(each.key, each.data) for each in chunk]
@@ -123,7 +123,7 @@ async def feed(
     return sent
 
 
-def _due(total: int, elapsed_ms: int, pace: FeedPace, *, sent: int) -> int:
+def _due(total: int, elapsed_ms: int, *, pace: FeedPace, sent: int) -> int:
     if not pace.duration_ms:
         return min(total, sent + pace.tick_records)
     return min(total, total * (elapsed_ms + TICK_MS) // pace.duration_ms)
@@ -132,8 +132,8 @@ def _due(total: int, elapsed_ms: int, pace: FeedPace, *, sent: int) -> int:
 async def feed_stream(
     records: Sequence[InputRecord],
     aws: EmbeddedAws,
-    stream_arn: str,
     *,
+    stream_arn: str,
     pace: FeedPace,
     on_sent: Callable[[Sequence[SentRecord]], None] = lambda _: None,
 ) -> tuple[list[SentRecord], ProducerCounts]:
@@ -154,7 +154,7 @@ async def feed_stream(
     )
     producer = Producer(writer, clock=SystemClock(), entropy=SystemEntropy())
     try:
-        sent = await feed(records, producer, pace, clock=SystemClock(), on_sent=on_sent)
+        sent = await feed(records, producer, pace=pace, clock=SystemClock(), on_sent=on_sent)
     finally:
         await pool.close(within_ms=1000 * _SEND_TIMEOUT_S)
     return sent, producer.counts

@@ -32,7 +32,7 @@ sys.exit(0 if callable(found) else f"TypeError: {sys.argv[1]} is no function")
 """
 
 
-def staged(folder: Path, handler: str, target: Path) -> Path:
+def staged(folder: Path, handler: str, *, target: Path) -> Path:
     """
     Copy a folder of code to `target` and make sure that the handler can be imported from there.
 
@@ -61,11 +61,11 @@ def staged(folder: Path, handler: str, target: Path) -> Path:
         )
     shutil.copytree(folder, target, ignore=_left_out, symlinks=False)
     (target / "requirements.txt").unlink(missing_ok=True)
-    _try_import(handler, folder, target)
+    _try_import(handler, folder, target=target)
     return target
 
 
-def _try_import(handler: str, folder: Path, target: Path) -> None:
+def _try_import(handler: str, folder: Path, *, target: Path) -> None:
     try:
         tried = subprocess.run(
             [sys.executable, "-c", _CHECK, handler],

@@ -88,7 +88,7 @@ def own_run(
 
     """
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as folder:
-        project = staged(options.folder, options.handler, Path(folder) / "project")
+        project = staged(options.folder, options.handler, target=Path(folder) / "project")
         plan = FleetPlan(
             project=project,
             context={
@@ -114,19 +114,19 @@ async def _run(
     say(f"feeding {len(records):,} records of {options.source.name}")
     output = _output_of(fleet)
     feeding = asyncio.create_task(
-        feed_stream(records, fleet.aws, fleet.stream_arn, pace=FeedPace(0))
+        feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, pace=FeedPace(0))
     )
     while not feeding.done():
         await asyncio.to_thread(_print_new, output, printed)
         await asyncio.wait({feeding}, timeout=LOOK_EVERY_MS / 1000)
     sent, _ = await feeding
-    found, stops = await _until_handled(fleet, sent, lambda: _print_new(output, printed))
+    found, stops = await _until_handled(fleet, sent, on_look=lambda: _print_new(output, printed))
     ended_ms = max((line.at_ms for line in fleet.ledger.lines), default=began_ms)
     return OwnRunResult(verdict=found, stops=stops, took_ms=ended_ms - began_ms)
 
 
 async def _until_handled(
-    fleet: RunningFleet, sent: Sequence[SentRecord], on_look: Callable[[], None]
+    fleet: RunningFleet, sent: Sequence[SentRecord], *, on_look: Callable[[], None]
 ) -> tuple[Verdict, Sequence[StopNote]]:
     """Look until every record is handled, or stands still because its shard has been stopped."""
     clock = SystemClock()
@@ -136,7 +136,7 @@ async def _until_handled(
         fleet.ledger.read()
         await asyncio.to_thread(on_look)
         shards = await asyncio.to_thread(fleet.shards)
-        found = verdict(sent, fleet.ledger.lines, shards)
+        found = verdict(sent, fleet.ledger.lines, shards=shards)
         stops = await stopped_shards(fleet)
         if found.records_handled_distinct > seen:
             seen, moved_ms = found.records_handled_distinct, clock.monotonic_ms()

@@ -86,7 +86,7 @@ class ShardView:
 
 
 def shard_views(
-    progress: Progress, shards: Sequence[Shard], leases: Sequence[Lease], *, now_ms: int
+    progress: Progress, shards: Sequence[Shard], *, leases: Sequence[Lease], now_ms: int
 ) -> list[ShardView]:
     """Return one view per listed shard, ordered by shard."""
     by_key = {lease.lease_key: lease for lease in leases}

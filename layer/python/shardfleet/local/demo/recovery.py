@@ -73,8 +73,8 @@ class Recovery:
 def recoveries(
     kills: Iterable[Kill],
     lines: Sequence[LedgerLine],
-    sent: Sequence[SentRecord],
     *,
+    sent: Sequence[SentRecord],
     blackouts: Sequence[Blackout] = (),
 ) -> list[Recovery]:
     """Return one entry per kill and shard that counts, in order."""
@@ -86,7 +86,7 @@ def recoveries(
         for shard_id in kill.shard_ids:
             if any(each.covers(shard_id, kill.at_ms) for each in blackouts):
                 continue
-            back_ms = _back_ms(kill, shard_id, lines)
+            back_ms = _back_ms(kill, shard_id, lines=lines)
             if back_ms is None and last_sent_ms.get(shard_id, 0) < kill.at_ms:
                 continue  # The shard has ended: nothing more came, so nothing had to recover.
             took_ms = None if back_ms is None else back_ms - kill.at_ms
@@ -94,7 +94,7 @@ def recoveries(
     return found
 
 
-def _back_ms(kill: Kill, shard_id: str, lines: Sequence[LedgerLine]) -> int | None:
+def _back_ms(kill: Kill, shard_id: str, *, lines: Sequence[LedgerLine]) -> int | None:
     return next(
         (
             line.at_ms

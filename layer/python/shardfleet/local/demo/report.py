@@ -41,8 +41,8 @@ def report_of(outcome: Outcome) -> str:
         [
             _banner(outcome),
             _tiles(outcome),
-            _throughput(outcome, series, axis),
-            _lag(outcome, series, axis),
+            _throughput(outcome, series, axis=axis),
+            _lag(outcome, series, axis=axis),
             _story(outcome),
             _shards(outcome, series),
             _footer(outcome),
@@ -115,12 +115,12 @@ def _grade(good: bool) -> str:  # noqa: FBT001 - private, and its name says it
     return "good" if good else "bad"
 
 
-def _throughput(outcome: Outcome, series: Sequence[ShardSeries], axis: TimeAxis) -> str:
+def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> str:
     steps = len(series[0].handled) if series else 1
     sent = [0] * steps
     for record in outcome.sent:
         sent[min(steps - 1, max(0, (record.sent_ms - axis.began_ms) // STEP_MS))] += 1
-    chart = throughput_chart(series, sent, axis, outcome.log.happenings)
+    chart = throughput_chart(series, axis, sent_per_step=sent, happenings=outcome.log.happenings)
     names = "".join(
         f'<span><i style="background:{colour_of(position)}"></i>{short(each.shard_id)}</span>'
         for position, each in enumerate(series)
@@ -133,7 +133,7 @@ def _throughput(outcome: Outcome, series: Sequence[ShardSeries], axis: TimeAxis)
     )
 
 
-def _lag(outcome: Outcome, series: Sequence[ShardSeries], axis: TimeAxis) -> str:
+def _lag(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> str:
     if not series:
         return ""
 
@@ -144,7 +144,7 @@ def _lag(outcome: Outcome, series: Sequence[ShardSeries], axis: TimeAxis) -> str
             if each.shard_id == shard_id
         ]
 
-    chart = lag_chart(series, axis, outcome.log.happenings, throttled=throttled)
+    chart = lag_chart(series, axis, happenings=outcome.log.happenings, throttled=throttled)
     return (
         "<section><h2>Lag</h2>"
         '<p class="soft">Age of the oldest record that waits in each shard. A shard is shaded '

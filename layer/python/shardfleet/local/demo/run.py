@@ -85,7 +85,7 @@ def run_demo(options: DemoOptions, display: Display) -> Outcome:
     ledger_file = options.folder.resolve() / LEDGER_FILE
     ledger_file.unlink(missing_ok=True)
     with running_fleet(ledger_file, options.plan, say=display.say) as fleet:
-        run = _Run(fleet, options, display)
+        run = _Run(fleet, options, display=display)
         return asyncio.run(run.to_its_end(started_ms))
 
 
@@ -98,7 +98,7 @@ class _Seen:
 
 
 class _Run:
-    def __init__(self, fleet: RunningFleet, options: DemoOptions, display: Display) -> None:
+    def __init__(self, fleet: RunningFleet, options: DemoOptions, *, display: Display) -> None:
         self._fleet = fleet
         self._options = options
         self._display = display
@@ -129,7 +129,7 @@ class _Run:
                 watching.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
-        return self._outcome(sent, counts, seen, fed_ms=fed_ms, started_ms=started_ms)
+        return self._outcome(sent, counts, seen=seen, fed_ms=fed_ms, started_ms=started_ms)
 
     async def _feed_and_disturb(self, duration_ms: int) -> tuple[list[SentRecord], ProducerCounts]:
         """Do both to the end of both; the failure of one ends the other."""
@@ -138,7 +138,7 @@ class _Run:
             feed_stream(
                 records,
                 self._fleet.aws,
-                self._fleet.stream_arn,
+                stream_arn=self._fleet.stream_arn,
                 pace=FeedPace(duration_ms),
                 on_sent=self._progress.note_sent,
             )
@@ -182,7 +182,7 @@ class _Run:
             sent=self._progress.sent,
             handled=self._progress.handled,
             workers=len(workers),
-            views=shard_views(self._progress, seen.shards, seen.leases, now_ms=now_ms),
+            views=shard_views(self._progress, seen.shards, leases=seen.leases, now_ms=now_ms),
         )
 
     async def _look(self) -> _Seen:
@@ -196,7 +196,7 @@ class _Run:
             seen = await self._look()
             lines = self._fleet.ledger.lines
             settled = not unsettled_leases(seen.shards, seen.leases)
-            if settled and not verdict(sent, lines, seen.shards).lost:
+            if settled and not verdict(sent, lines, shards=seen.shards).lost:
                 return seen
             if self._clock.monotonic_ms() > deadline_ms:
                 return seen
@@ -206,8 +206,8 @@ class _Run:
         self,
         sent: Sequence[SentRecord],
         counts: ProducerCounts,
-        seen: _Seen,
         *,
+        seen: _Seen,
         fed_ms: int,
         started_ms: int,
     ) -> Outcome:
@@ -221,9 +221,9 @@ class _Run:
             source=self._options.source,
             seed=self._options.seed,
             enforce_iam=self._options.plan.enforce_iam,
-            verdict=verdict(sent, lines, seen.shards),
+            verdict=verdict(sent, lines, shards=seen.shards),
             unsettled=unsettled_leases(seen.shards, seen.leases),
-            recoveries=recoveries(log.kills, lines, sent, blackouts=log.blackouts),
+            recoveries=recoveries(log.kills, lines, sent=sent, blackouts=log.blackouts),
             log=log,
             sent=sent,
             first_handled_ms=deliveries.first_ms,

@@ -98,7 +98,7 @@ def read_source(file: str, key: str | None, *, rejects: bool = False) -> Source:
         try:
             if isinstance(parsed, _Rejected):
                 raise parsed
-            found.append(_record(number, parsed, key))
+            found.append(_record(number, parsed, key=key))
         except _Rejected as problem:
             if not rejects:
                 raise ConfigurationError(
@@ -190,7 +190,7 @@ def _csv_rows(name: str, text: str) -> Iterator[tuple[int, Parsed | _Rejected]]:
         ) from None
 
 
-def _record(number: int, parsed: Parsed, key: str | None) -> InputRecord:
+def _record(number: int, parsed: Parsed, *, key: str | None) -> InputRecord:
     fields, data = parsed
     partition_key = str(number) if key is None else _key_of(fields, key)
     size = len(data) + len(partition_key.encode())

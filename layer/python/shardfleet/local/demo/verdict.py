@@ -109,7 +109,7 @@ class FirstDeliveries:
 
 
 def verdict(
-    sent: Sequence[SentRecord], lines: Sequence[LedgerLine], shards: Sequence[Shard]
+    sent: Sequence[SentRecord], lines: Sequence[LedgerLine], *, shards: Sequence[Shard]
 ) -> Verdict:
     """
     Judge a run.
@@ -131,7 +131,7 @@ def verdict(
         lost=tuple(r.number for r in sent if r.number not in deliveries.first_ms),
         foreign=deliveries.foreign,
         out_of_order=_out_of_order(sent, deliveries.first_ms),
-        parents_before_children=_parents_first(sent, deliveries.first_ms, shards),
+        parents_before_children=_parents_first(sent, deliveries.first_ms, shards=shards),
     )
 
 
@@ -151,7 +151,7 @@ def _out_of_order(sent: Sequence[SentRecord], first: Mapping[int, int]) -> tuple
 
 
 def _parents_first(
-    sent: Sequence[SentRecord], first: Mapping[int, int], shards: Sequence[Shard]
+    sent: Sequence[SentRecord], first: Mapping[int, int], *, shards: Sequence[Shard]
 ) -> bool:
     shard_of = {record.number: record.receipt.shard_id for record in sent}
     begins: dict[str, int] = {}
@@ -185,14 +185,16 @@ def unsettled_leases(shards: Sequence[Shard], leases: Sequence[Lease]) -> dict[s
         if lease is not None:
             if not lease.is_finished:
                 wrong[shard_id] = f"its lease stands at {lease.checkpoint}, not at SHARD_END"
-        elif not all(_has_started(child, graph, by_key) for child in graph.children(shard_id)):
+        elif not all(
+            _has_started(child, graph, leases=by_key) for child in graph.children(shard_id)
+        ):
             wrong[shard_id] = "its lease is gone although not every child has started"
     return wrong
 
 
-def _has_started(shard_id: str, graph: ShardGraph, leases: Mapping[str, Lease]) -> bool:
+def _has_started(shard_id: str, graph: ShardGraph, *, leases: Mapping[str, Lease]) -> bool:
     lease = leases.get(shard_id)
     if lease is not None:
         return lease.checkpoint.sequence_number not in (TRIM_HORIZON, AT_TIMESTAMP)
     children = graph.children(shard_id)
-    return bool(children) and all(_has_started(child, graph, leases) for child in children)
+    return bool(children) and all(_has_started(child, graph, leases=leases) for child in children)

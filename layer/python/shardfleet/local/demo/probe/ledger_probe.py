@@ -41,13 +41,13 @@ def digest(partition_key: str, data: bytes) -> str:
     return found.hexdigest()
 
 
-def witnessed(handler: Callable[..., Any], note: Callable[[str, list[Row]], None]) -> Any:
+def witnessed(handler: Callable[..., Any], note: Callable[..., None]) -> Any:
     """
     Wrap a handler of either contract, synchronous or not.
 
     Args:
         handler: `handle(batch)` or `handler(event, context)`.
-        note: takes the shard id and what was handled, before the wrapper returns or raises.
+        note: takes the shard id and the `rows` that were handled; called before the wrapper ends.
 
     """
 
@@ -58,7 +58,7 @@ def witnessed(handler: Callable[..., Any], note: Callable[[str, list[Row]], None
             else _rows_of_batch(given, failed=failed)
         )
         if rows:
-            note(shard_id, rows)
+            note(shard_id, rows=rows)
 
     if inspect.iscoroutinefunction(handler):
 
@@ -118,7 +118,7 @@ def _rows_of_event(event: Mapping[str, Any], reply: Any, *, failed: bool) -> tup
     return shard_id, rows
 
 
-def append(path: str, shard_id: str, rows: list[Row]) -> None:
+def append(path: str, shard_id: str, *, rows: list[Row]) -> None:
     """Add one line to the ledger with one write."""
     line = {"at_ms": time.time_ns() // 1_000_000, "pid": os.getpid(), "shard": shard_id}
     text = json.dumps({**line, "rows": rows}, separators=(",", ":")) + "\n"
