@@ -215,10 +215,11 @@ def test_a_worker_without_work_is_idle(fleet):
 
 
 @pytest.mark.processes
-def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch):
+def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch, request):
     """Hazard H10: what cannot be joined must not meet the next invocation."""
-    sandbox = use(fleet.config, monkeypatch, process=MemoryProcess())
+    use(fleet.config, monkeypatch, process=MemoryProcess())
     hung, release = [], threading.Event()
+    request.addfinalizer(release.set)
 
     class Hanging(entry_points.TurnThreads):
         async def close(self, *, within_ms):
@@ -229,8 +230,6 @@ def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch)
     monkeypatch.setattr(entry_points, "TurnThreads", Hanging)
     with pytest.raises(ProcessEndedError, match="outlived its turn"):
         manager_handler({}, Context(6))
-    release.set()
-    assert sandbox.process is not None
 
 
 @pytest.mark.parametrize(
