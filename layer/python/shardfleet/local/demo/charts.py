@@ -30,6 +30,9 @@ AXIS = 26
 # so many times that pace; what is beyond is written as a number.
 _CATCHING_UP_SHOWN = 2.5
 
+_LABEL_STEPS = 8  # What the number of one peak takes of the axis.
+_SMOOTHED_STEPS = 3
+
 _LAG_UNIT_MS = 200
 _LAG_TICKS_MS = (1_000, 10_000, 60_000)
 _KINDS = {"kill": "kill", "split": "reshard", "merge": "reshard", "throttle": "throttle"}
@@ -103,12 +106,13 @@ def throughput_chart(
     stacked = [0.0] * steps
     layers: list[tuple[list[float], list[float]]] = []
     for each in series:
-        above = [low + count * per_second for low, count in zip(stacked, each.handled, strict=True)]
+        pace = [count * per_second for count in smoothed(each.handled)]
+        above = [low + value for low, value in zip(stacked, pace, strict=True)]
         layers.append((stacked, above))
         stacked = above
-    sent_most = max([count * per_second for count in sent_per_step], default=1)
-    pace = sum(sent_per_step) / max(1, sum(count > 0 for count in sent_per_step)) * per_second
-    most = nice_ceiling(max(1, sent_most, min(max(stacked), _CATCHING_UP_SHOWN * pace)))
+    sent = [count * per_second for count in smoothed(sent_per_step)]
+    mean = sum(sent) / max(1, sum(value > 0 for value in sent))
+    most = nice_ceiling(max(1, *sent, min(max(stacked), _CATCHING_UP_SHOWN * mean)))
 
     def y(value: float) -> float:
         return bottom - min(1, value / most) * (bottom - top)
@@ -122,7 +126,7 @@ def throughput_chart(
             f"<title>{escape(short(each.shard_id))}: {sum(each.handled):,} records</title></path>"
         )
     parts += _beyond(stacked, axis, most=most, top=top)
-    line = [(axis.x_of_step(i), y(count * per_second)) for i, count in enumerate(sent_per_step)]
+    line = [(axis.x_of_step(i), y(value)) for i, value in enumerate(sent)]
     parts.append(f'<path d="{_path(line)}" class="sent"/>')
     parts.append(_markers(axis, happenings, top=top, bottom=bottom, badges=True))
     parts.append(_time_labels(axis, bottom))
@@ -134,7 +138,7 @@ def _beyond(values: Sequence[float], axis: TimeAxis, *, most: float, top: float)
     return [
         f'<text x="{axis.x_of_step(i) + 6:.1f}" y="{top + 12}" class="beyond">↑ {value:,.0f}</text>'
         for i, value in enumerate(values)
-        if value > most and value == max(values[max(0, i - 3) : i + 4])
+        if value > most and value == max(values[max(0, i - _LABEL_STEPS) : i + _LABEL_STEPS])
     ]
 
 
@@ -219,6 +223,13 @@ def _lag_row(
 def _scaled(lag_ms: float) -> float:
     """Return the height of a lag: linear near zero, logarithmic above."""
     return math.log1p(lag_ms / _LAG_UNIT_MS)
+
+
+def smoothed(counts: Sequence[int]) -> list[float]:
+    """Return the mean of each step and its two neighbours: batches come in lumps."""
+    around = _SMOOTHED_STEPS // 2
+    windows = [counts[max(0, i - around) : i + around + 1] for i in range(len(counts))]
+    return [sum(window) / len(window) for window in windows]
 
 
 def nice_ceiling(value: float) -> float:

@@ -154,7 +154,8 @@ class Troublemaker:
             return f"none of the {len(alive)} busy worker processes has handled a record yet"
         least = min(map(self._hits, at_work))
         pid = self._random.choice([each for each in at_work if self._hits(each) == least])
-        shard_ids = tuple(sorted(self._fleet.ledger.shards_of(pid)))
+        unfinished = {each.lease_key for each in self._fleet.leases() if not each.is_finished}
+        shard_ids = tuple(sorted(self._fleet.ledger.shards_of(pid) & unfinished))
         now_ms = self._clock.now_ms()
         if not self._fleet.kill(pid):
             return f"worker process {pid} has just ended"

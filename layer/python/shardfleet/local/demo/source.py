@@ -64,7 +64,7 @@ def click_stream(count: int, *, seed: int, visitors: int = 400) -> Source:
     """
     source = random.Random(seed)
     names = [f"visitor-{number:04d}" for number in range(visitors)]
-    busyness = [1 / (rank + 5) for rank in range(visitors)]
+    busyness = [1 / (rank + 20) for rank in range(visitors)]
     chosen = source.choices(names, busyness, k=count)
     records = []
     for number, visitor in enumerate(chosen, start=1):
