@@ -1,0 +1,204 @@
+"""A record that kills the process costs its own shard only, and in the end only itself (H9)."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.events import CrashCharged, RecordSkipped, TurnBegun
+from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory_handler import MemoryHandler
+from tests.engine.worker_side.steps_kit import Steps, process
+from tests.engine.worker_side.worker_kit import ME, World, at, key
+
+SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
+
+
+class Mortal:
+    """A process whose handler kills it on some records."""
+
+    def __init__(self, world, *poison):
+        self.world = world
+        self.poison = {str(n).encode() for n in poison}
+        self.handled = []
+
+    async def run(self, **options):
+        """Run one turn; return whether it lived."""
+        steps = Steps()
+
+        async def script(batch):
+            await self.world.clock.sleep_ms(100)
+            for record in batch:
+                if record.data in self.poison:
+                    steps.died.set()
+                    await asyncio.Event().wait()
+            self.handled += [int(record.data) for record in batch]
+
+        self.world.handler = MemoryHandler(self.world.clock, script, overlaps=True)
+        deaths = len(self.world.deaths)
+        steps.names.append("in the handler")
+        await process(self.world, steps, **options)
+        return len(self.world.deaths) == deaths
+
+    async def run_until_alive(self, most=12, **options):
+        for count in range(most):
+            if await self.run(**options):
+                return count
+        raise AssertionError("it never stopped dying")
+
+
+def in_world(scenario, **world):
+    async def main():
+        return await scenario(World(**{**SHORT, **world}))
+
+    return run_virtual(main())
+
+
+def sequence_of(world, number, shard=0):
+    records = world.stream._logs[key(shard)].records
+    return at(next(r.sequence_number for r in records if r.data == str(number).encode()))
+
+
+def test_a_poison_record_stops_its_own_shard_and_the_others_are_handled():
+    async def scenario(world):
+        world.put(1, 20, number=0)
+        world.put(21, 30, number=1)
+        world.put(31, 40, number=2)
+        mortal = Mortal(world, 13)
+        deaths = await mortal.run_until_alive(turn_ms=30_000)
+
+        stop = world.state.documents["stop", key(0)].body
+        assert stop["position"] == str(sequence_of(world, 13))
+        assert "the process died 3 times" in stop["error"]
+        # One death in an ordinary turn, one over the noted range, then over the record alone.
+        assert deaths == 4
+        assert set(mortal.handled) == {*range(1, 13), *range(21, 41)}
+        assert world.lease(0).checkpoint == sequence_of(world, 12)
+        assert world.lease(0).lease_owner == ME
+        assert {event.lease_key for event in world.told(CrashCharged)} == {key(0)}
+        assert ("stop", key(1)) not in world.state.documents
+
+    in_world(scenario, shards=3)
+
+
+@pytest.mark.parametrize("bad", [1, 7, 20])
+def test_a_poison_record_is_kept_elsewhere_and_exactly_it_is_skipped(bad):
+    async def scenario(world):
+        world.put(1, 20)
+        mortal = Mortal(world, bad)
+        await mortal.run_until_alive(turn_ms=30_000)
+        (failed,) = world.dead_letters.kept
+        assert [int(record.data) for record in failed.records] == [bad]
+        assert failed.attempts == world.config.crashes_most
+        assert len(world.told(RecordSkipped)) == 1
+        assert set(mortal.handled) == set(range(1, 21)) - {bad}
+        assert world.lease().checkpoint == sequence_of(world, 20)
+
+    in_world(scenario, on_exhausted="sqs", failed_queue_url="q", batch_records_most=6)
+
+
+def test_normal_turns_write_no_notes():
+    async def scenario(world):
+        world.put(1, 20)
+        await Mortal(world).run(turn_ms=30_000)
+        assert not [kind for kind, _ in world.state.documents if kind == "note"]
+
+    in_world(scenario)
+
+
+def test_after_a_crash_calls_run_one_at_a_time_and_each_is_noted_before_it_begins():
+    async def scenario(world):
+        for shard in range(3):
+            world.put(10 * shard, 10 * shard + 5, number=shard)
+        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
+        await process(world, steps, turn_ms=30_000)
+        assert len(world.deaths) == 1
+        open_notes = []
+
+        async def script(batch):
+            notes = [
+                (k, d.body) for (kind, k), d in world.state.documents.items() if kind == "note"
+            ]
+            open_notes.append([k for k, body in notes if body["is_open"]])
+            assert open_notes[-1] == [batch.shard_id]
+            await world.clock.sleep_ms(500)
+
+        world.handler = MemoryHandler(world.clock, script, overlaps=True)
+        await world.turn(turn_ms=20_000)
+        assert world.handler.running_most == 1
+        assert len(open_notes) == 9
+        assert sorted(world.numbers) == [10 * s + n for s in range(3) for n in range(6)]
+        assert [event.suspicious for event in world.told(TurnBegun)] == [False, True]
+
+        world.handler = MemoryHandler(world.clock, None, overlaps=True)
+        await world.turn(turn_ms=20_000)
+        assert world.told(TurnBegun)[-1].suspicious is False
+
+    in_world(scenario, shards=3, batch_records_most=2)
+
+
+def test_suspicion_ends_when_nothing_died_for_a_while():
+    async def scenario(world):
+        world.put(1, 3)
+        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
+        await process(world, steps, turn_ms=30_000)
+
+        async def later():
+            await world.clock.sleep_ms(60_000)
+            before = dict(world.state.documents)
+            world.put(4, 6)
+            await world.clock.sleep_ms(5_000)
+            notes = [world.state.documents[k] is before[k] for k in before if k[0] == "note"]
+            assert notes == [True]
+
+        task = asyncio.create_task(later())
+        await world.turn(turn_ms=90_000)
+        await task
+        assert world.numbers == [1, 2, 3, 4, 5, 6]
+
+    in_world(scenario)
+
+
+def test_the_charged_shard_goes_first():
+    """So that its next death does not cost the others what they were doing."""
+
+    async def scenario(world):
+        for shard in range(3):
+            world.put(10 * shard, 10 * shard + 3, number=shard)
+        mortal = Mortal(world, 23)
+        assert not await mortal.run(turn_ms=30_000)
+        assert not await mortal.run(turn_ms=30_000)
+        mortal.poison.clear()
+        mortal.handled.clear()
+        assert await mortal.run(turn_ms=30_000)
+        waiting = [n for n in mortal.handled if n >= 20]
+        assert waiting == [20, 21, 22, 23]
+        calls = [call.batch.shard_id for call in world.handler.calls]
+        # Whoever asks first goes at once, with at most one batch; then the charged one.
+        assert calls.index(key(2)) <= 1
+        assert calls[calls.index(key(2)) :][:4] == [key(2)] * 4
+
+    in_world(scenario, shards=3)
+
+
+def test_kills_at_random_moments_stop_no_shard():
+    """A chaos monkey is no poison: only repeated deaths over one record count."""
+
+    async def scenario(world):
+        feed = asyncio.create_task(_producing(world, 300))
+        for n in range(8):
+            steps = Steps(act_at=40 + 17 * n)
+            await process(world, steps, turn_ms=60_000)
+        await world.turn(turn_ms=60_000)
+        await feed
+        await world.turn(turn_ms=30_000)
+        assert len(world.deaths) >= 5
+        assert not [kind for kind, _ in world.state.documents if kind == "stop"]
+        assert set(world.numbers) == set(range(300))
+
+    in_world(scenario, shards=3)
+
+
+async def _producing(world, count):
+    for n in range(count):
+        world.put(n, number=n % 3)
+        await world.clock.sleep_ms(200)

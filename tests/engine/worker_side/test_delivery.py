@@ -1,0 +1,379 @@
+"""Failures of the handler: held to their shard, never passed, given up only exactly."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from shardfleet.engine.dispatch import cut_batch
+from shardfleet.errors import Throttled
+from shardfleet.events import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
+from shardfleet.records import Record
+from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory_handler import MemoryHandler
+from tests.engine.worker_side.worker_kit import ME, World, at, key
+
+SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
+
+
+def in_world(scenario, **world):
+    async def main():
+        return await scenario(World(**{**SHORT, **world}))
+
+    return run_virtual(main())
+
+
+def poison(*numbers, times=10**9, partial=False):
+    """Return a handler that fails on these records, some times or always."""
+    left = dict.fromkeys((str(n).encode() for n in numbers), times)
+
+    async def script(batch):
+        for record in batch:
+            if left.get(record.data, 0) > 0:
+                left[record.data] -= 1
+                raise ValueError(f"cannot handle {record.data.decode()}")
+            if partial:
+                batch.checkpoint(record)
+
+    return script
+
+
+def sequence_of(world, number, shard=0):
+    """Return the position of a record named by its number."""
+    records = world.stream._logs[key(shard)].records
+    return at(next(r.sequence_number for r in records if r.data == str(number).encode()))
+
+
+# --- never past a failed record: §8 row 1
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["whole batch", "partial"])
+@pytest.mark.parametrize("bad", range(1, 13))
+def test_no_checkpoint_ever_passes_a_record_that_fails(bad, partial):
+    async def scenario(world):
+        world.handler._script = poison(bad, partial=partial)
+        world.put(1, 12)
+        real = world.leases.apply
+
+        async def checked(change):
+            result = await real(change)
+            stored = world.lease().checkpoint
+            assert stored.is_sentinel or stored < sequence_of(world, bad)
+            return result
+
+        world.leases.apply = checked
+        await world.turn(turn_ms=60_000)
+        assert bad not in world.numbers
+        # With a limit on attempts everything before the record is done, one at a time at last.
+        assert world.numbers[-1:] == ([bad - 1] if bad > 1 else [])
+        assert set(world.numbers) == set(range(1, bad))
+
+    in_world(scenario, batch_records_most=5)
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["whole batch", "partial"])
+def test_a_record_that_fails_for_a_while_is_handled_in_the_end_and_in_order(partial):
+    async def scenario(world):
+        world.handler._script = poison(4, times=3, partial=partial)
+        world.put(1, 10)
+        await world.turn(turn_ms=60_000)
+        firsts = [world.numbers.index(n) for n in range(1, 11)]
+        assert firsts == sorted(firsts)
+        assert world.lease().checkpoint == sequence_of(world, 10)
+        assert not world.told(ShardStopped)
+        # What was declared done is not repeated.
+        assert not partial or world.numbers == list(range(1, 11))
+
+    in_world(scenario)
+
+
+def test_retries_back_off_exponentially_and_number_their_attempts():
+    async def scenario(world):
+        world.handler._script = poison(1, times=6)
+        world.put(1)
+        await world.turn(turn_ms=60_000)
+        calls = world.handler.calls
+        assert [call.batch.attempt for call in calls] == [1, 2, 3, 4, 5, 6, 7]
+        gaps = [b.began_ms - a.ended_ms for a, b in itertools.pairwise(calls)]
+        for gap, ceiling in zip(gaps, (200, 400, 800, 1_600, 3_200, 5_000), strict=True):
+            assert ceiling / 2 <= gap <= ceiling
+
+    in_world(scenario, max_attempts=0)
+
+
+def test_a_handler_that_declared_everything_done_before_it_failed_is_not_repeated():
+    async def scenario(world):
+        async def fails_at_the_end(batch):
+            batch.checkpoint(batch[-1])
+            raise ValueError("after the last record")
+
+        world.handler._script = fails_at_the_end
+        world.put(1, 5)
+        await world.turn(turn_ms=30_000)
+        assert len(world.handler.calls) == 1
+        assert world.lease().checkpoint == sequence_of(world, 5)
+
+    in_world(scenario)
+
+
+# --- after max_attempts
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["whole batch", "partial"])
+@pytest.mark.parametrize("attempts", [1, 2, 3, 5])
+def test_a_shard_stops_at_exactly_the_record_that_fails(attempts, partial):
+    async def scenario(world):
+        world.handler._script = poison(7, partial=partial)
+        world.put(1, 10)
+        world.put(11, 15, number=1)
+        await world.turn(turn_ms=60_000)
+        stop = world.state.documents["stop", key(0)].body
+        assert stop["position"] == str(sequence_of(world, 7))
+        assert "cannot handle 7" in stop["error"]
+        assert stop["worker_id"] == ME
+        # One attempt more where a record must be tried alone to be known.
+        assert stop["attempts"] == max(attempts, 2)
+        assert world.lease(0).checkpoint == sequence_of(world, 6)
+        assert len(world.told(ShardStopped)) == 1
+        # The others go on, and the stopped shard's lease is kept.
+        assert set(world.numbers) == {*range(1, 7), *range(11, 16)}
+        assert world.lease(0).lease_owner == ME
+        last_ms = max(call.began_ms for call in world.handler.calls)
+        assert last_ms < 30_000
+
+    in_world(scenario, shards=2, max_attempts=attempts)
+
+
+def test_a_record_alone_in_its_batch_gets_exactly_max_attempts():
+    async def scenario(world):
+        world.handler._script = poison(1)
+        world.put(1)
+        await world.turn(turn_ms=60_000)
+        assert len(world.handler.calls) == 3
+        assert world.state.documents["stop", key(0)].body["attempts"] == 3
+
+    in_world(scenario, max_attempts=3)
+
+
+def test_a_stopped_shard_stays_stopped_in_the_next_turn_and_goes_on_when_resumed():
+    async def scenario(world):
+        world.handler._script = poison(3)
+        world.put(1, 5)
+        await world.turn(turn_ms=40_000)
+        calls = len(world.handler.calls)
+        await world.turn(turn_ms=40_000)
+        assert len(world.handler.calls) == calls
+
+        async def person():
+            await world.clock.sleep_ms(5_000)
+            world.handler._script = None
+            del world.state.documents["stop", key(0)]
+
+        task = asyncio.create_task(person())
+        await world.turn(turn_ms=60_000)
+        await task
+        assert sorted(set(world.numbers)) == [1, 2, 3, 4, 5]
+        assert world.lease().checkpoint == sequence_of(world, 5)
+
+    in_world(scenario, max_attempts=2)
+
+
+@pytest.mark.parametrize("bad", [(1,), (7,), (10,), (2, 3), (1, 5, 10)])
+def test_only_the_records_that_fail_are_kept_elsewhere_and_skipped(bad):
+    async def scenario(world):
+        world.handler._script = poison(*bad)
+        world.put(1, 10)
+        await world.turn(turn_ms=150_000)
+        kept = [record for failed in world.dead_letters.kept for record in failed.records]
+        assert [int(record.data) for record in kept] == list(bad)
+        assert [event.kept_at for event in world.told(RecordSkipped)] == [
+            f"kept-{n + 1}" for n in range(len(bad))
+        ]
+        assert set(world.numbers) == set(range(1, 11)) - set(bad)
+        assert world.lease().checkpoint == sequence_of(world, 10)
+        failed = world.dead_letters.kept[0]
+        assert (failed.attempts, failed.worker_id) == (3, ME)
+        assert f"cannot handle {bad[0]}" in failed.error
+
+    in_world(scenario, max_attempts=3, on_exhausted="sqs", failed_queue_url="q")
+
+
+def test_a_record_is_not_skipped_before_it_is_kept_elsewhere():
+    async def scenario(world):
+        world.handler._script = poison(2)
+        world.dead_letters.refusals = 4
+        real = world.leases.apply
+
+        async def checked(change):
+            result = await real(change)
+            if not world.dead_letters.kept:
+                stored = world.lease().checkpoint
+                assert stored.is_sentinel or stored < sequence_of(world, 2)
+            return result
+
+        world.leases.apply = checked
+        world.put(1, 3)
+        await world.turn(turn_ms=90_000)
+        assert len(world.told(RecordNotKept)) == 4
+        assert len(world.dead_letters.kept) == 1
+        assert world.numbers[-1] == 3
+
+    in_world(scenario, max_attempts=2, on_exhausted="sqs", failed_queue_url="q")
+
+
+def test_a_stop_that_cannot_be_written_is_tried_until_it_is_and_nothing_is_delivered_meanwhile():
+    async def scenario(world):
+        world.handler._script = poison(1)
+        left = [5]
+
+        def before(call, kind, name):
+            if (call, kind) == ("write", "stop") and left[0]:
+                left[0] -= 1
+                raise Throttled("full")
+
+        world.state.before = before
+        world.put(1, 3)
+        await world.turn(turn_ms=60_000)
+        assert left == [0]
+        assert world.state.documents["stop", key(0)].body["attempts"] == 1
+        assert world.numbers == []
+
+    in_world(scenario, max_attempts=1, batch_records_most=1)
+
+
+# --- batches and turns of shards: hazard H17
+
+
+def a_record(number, size=1):
+    return Record(
+        data=b"x" * size,
+        partition_key="k",
+        sequence_number=str(number),
+        shard_id=key(0),
+        approximate_arrival_ms=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([1, 1, 1, 1], [3, 1]),
+        ([5, 5, 5], [2, 1]),
+        ([11, 1, 1], [1, 2]),
+        ([1, 11, 1], [1, 1, 1]),
+        ([10, 0, 1], [2, 1]),
+    ],
+)
+def test_a_batch_keeps_to_both_limits_and_one_larger_record_goes_alone(sizes, expected):
+    records = [a_record(n, size) for n, size in enumerate(sizes)]
+    found, begin = [], 0
+    while begin < len(records):
+        batch = cut_batch(records, begin, records_most=3, bytes_most=10)
+        found.append(len(batch))
+        begin += len(batch)
+    assert found == expected
+
+
+def test_synchronous_calls_never_overlap_and_coroutines_of_different_shards_do():
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(500)
+
+        for overlaps, most in ((False, 1), (True, 4)):
+            world.handler = MemoryHandler(world.clock, slow, overlaps=overlaps)
+            for shard in range(4):
+                world.put(10 * shard, 10 * shard + 4, number=shard)
+            await world.turn(turn_ms=40_000)
+            assert world.handler.running_most == most
+            by_shard = {}
+            for call in world.handler.calls:
+                by_shard.setdefault(call.batch.shard_id, []).append((call.began_ms, call.ended_ms))
+            for spans in by_shard.values():
+                assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+
+    in_world(scenario, shards=4, batch_records_most=2)
+
+
+def test_a_shard_far_behind_takes_turns_with_a_fresh_one():
+    """H17: oldest first alone would starve the fresh shard until the other has caught up."""
+
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(1_000)
+
+        world.handler._script = slow
+        world.put(1, 200, number=0)
+        await world.clock.sleep_ms(60_000)
+        for n in range(201, 221):
+            world.put(n, number=1)
+        await world.turn(turn_ms=60_000)
+        order = [call.batch.shard_id for call in world.handler.calls][:20]
+        assert order == [key(0), key(1)] * 10
+
+    in_world(scenario, shards=2, batch_records_most=2)
+
+
+def test_within_a_round_the_shard_with_the_oldest_record_goes_first():
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(1_000)
+
+        world.handler._script = slow
+        for shard in (2, 0, 1):
+            world.put(10 * shard, 10 * shard + 3, number=shard)
+            await world.clock.sleep_ms(1_000)
+        await world.turn(turn_ms=60_000)
+        # Whoever asks first goes at once; from then on the age of the oldest record decides.
+        second_round = [call.batch.shard_id for call in world.handler.calls][3:6]
+        assert second_round == [key(2), key(0), key(1)]
+
+    in_world(scenario, shards=3, batch_records_most=2)
+
+
+def test_a_failing_shard_gives_its_turn_to_the_others_while_it_backs_off():
+    async def scenario(world):
+        world.handler._script = poison(1)
+
+        async def feed():
+            for n in range(10, 60):
+                world.put(n, number=1)
+                await world.clock.sleep_ms(200)
+
+        world.put(1)
+        task = asyncio.create_task(feed())
+        await world.turn(turn_ms=40_000)
+        await task
+        assert world.numbers == list(range(10, 60))
+        assert len(world.told(BatchFailed)) >= 5
+        handled = [c for c in world.handler.calls if c.batch.shard_id == key(1)]
+        waits = [
+            c.began_ms - (c.batch[0].approximate_arrival_ms - 1_700_000_000_000) for c in handled
+        ]
+        assert max(waits) <= 1_200
+
+    in_world(scenario, shards=2, max_attempts=0)
+
+
+def test_a_hanging_coroutine_of_one_shard_does_not_delay_renewals_or_the_others():
+    async def scenario(world):
+        async def hangs(batch):
+            if batch.shard_id == key(0):
+                await world.clock.sleep_ms(55_000)
+
+        world.handler = MemoryHandler(world.clock, hangs, overlaps=True)
+        world.put(1)
+        world.put(2, 9, number=1)
+        counters = []
+
+        async def watching():
+            for _ in range(50):
+                await world.clock.sleep_ms(1_000)
+                counters.append(world.lease(0).lease_counter)
+
+        task = asyncio.create_task(watching())
+        await world.turn(turn_ms=150_000)
+        await task
+        assert sorted(world.numbers) == list(range(1, 10))
+        assert max(counters.count(c) for c in set(counters)) <= 4
+
+    in_world(scenario, shards=2, handler_timeout_ms=60_000)
