@@ -1,7 +1,7 @@
 """
 Who gets which lease: balanced by count (the manager's view), or greedy (one worker's view).
 
-Rules: docs/protocol.md A1-A9 (protocol.md §1.8, §3.4, §4.7, §9.2). A lease that somebody healthy
+Rules: docs/protocol.md A1-A9 (§1.8, §4.7). A lease that somebody healthy
 holds is moved only to even out numbers, never more than one per plan; finished leases are no load
 (amazon-kinesis-client issue 1247).
 """

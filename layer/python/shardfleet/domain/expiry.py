@@ -4,7 +4,7 @@ Which leases have lost their owner: expiry by persisted sightings.
 A lease holds no timestamp. That its counter stands still is something the manager must have seen
 itself, over two readings, and remember across invocations (protocol.md §0.4).
 
-Rules: docs/protocol.md E1-E6 (hazards H15, H16; protocol.md §1.7-1.8).
+Rules: docs/protocol.md E1-E6 (§1.7; hazards H15, H16).
 """
 
 from __future__ import annotations

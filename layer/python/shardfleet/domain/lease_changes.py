@@ -1,7 +1,7 @@
 """
 The operations on leases with their exact conditions, as data.
 
-Rules: docs/protocol.md L1-L12 (protocol.md §1.6). Behaves like Java's ``DynamoDBLeaseSerializer``
+Rules: docs/protocol.md L1-L13 (§1.6). Behaves like Java's ``DynamoDBLeaseSerializer``
 and ``DynamoDBLeaseRefresher``. What a change does to a lease says
 :mod:`shardfleet.domain.lease_semantics`.
 """

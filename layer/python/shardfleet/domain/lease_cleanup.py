@@ -1,7 +1,7 @@
 """
 Which leases are no longer needed: lease cleanup.
 
-Rules: docs/protocol.md C1-C6 (protocol.md §4.8). Behaves like Java's ``LeaseCleanupManager``, but
+Rules: docs/protocol.md C1-C6 (§4.8). Behaves like Java's ``LeaseCleanupManager``, but
 a lease is never deleted because its shard is gone while it is unfinished: only the owner, which
 sees the service's answer, may conclude that.
 """

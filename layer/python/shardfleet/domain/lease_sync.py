@@ -1,7 +1,7 @@
 """
 Which leases must be created so that every shard will be read: lease sync.
 
-Rules: docs/protocol.md S1-S8 (protocol.md §4.2-4.3). Behaves like Java's
+Rules: docs/protocol.md S1-S9 (§4.2-4.3). Behaves like Java's
 ``HierarchicalShardSyncer``, with two repairs that Java lacks: children of a finished lease that
 nobody created (§4.6), and a hole beside a lease that has been read (§8 row 7).
 """

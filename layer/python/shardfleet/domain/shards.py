@@ -1,7 +1,7 @@
 """
 Shards and their lineage: parents, adjacent parents, children, hash ranges, holes.
 
-Rules: protocol.md §4.2-4.4 and §4.7. Nothing here trusts a listing: a shard listed twice, a parent
+Rules: protocol.md §4.2-4.3 and §4.7. Nothing here trusts a listing: a shard listed twice, a parent
 that is its own ancestor, or a parent that has aged out must not make anything fail.
 """
 

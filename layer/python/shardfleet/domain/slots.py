@@ -30,7 +30,7 @@ class SlotState(StrEnum):
 
 
 class TurnOutcome(StrEnum):
-    """What a worker turn tells the state machine (architecture.md §6)."""
+    """What a worker turn tells the state machine."""
 
     CONTINUE = "CONTINUE"
     IDLE = "IDLE"
@@ -39,7 +39,7 @@ class TurnOutcome(StrEnum):
 
 
 class LeaseOutcome(StrEnum):
-    """What became of a lease in a worker turn (architecture.md §6)."""
+    """What became of a lease in a worker turn."""
 
     SHARD_END = "SHARD_END"
     HANDED_OVER = "HANDED_OVER"
