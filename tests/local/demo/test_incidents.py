@@ -16,7 +16,7 @@ from shardfleet.local.demo.incidents import (
     short,
 )
 from shardfleet.local.launcher import WorkerProcess
-from tests.local.demo.builders import shard_id
+from tests.local.demo.builders import a_lease, shard_id
 
 
 class StepClock:
@@ -50,6 +50,7 @@ class Fleet:
         self.busy, self.managing = [], []
         self.killed, self.faults, self.calls = [], [], []
         self.refusals = 0
+        self.finished = ()
         self.ledger = SimpleNamespace(
             shards_of=lambda pid: frozenset(s for s, p in self.writers.items() if p == pid)
         )
@@ -63,6 +64,9 @@ class Fleet:
 
     def shards(self):
         return self.open
+
+    def leases(self):
+        return [a_lease(n) for n in range(4) if n not in self.finished]
 
     def kill(self, pid):
         self.killed.append(pid)
@@ -103,6 +107,13 @@ def test_a_killed_worker_was_at_work_and_its_shards_are_noted():
     assert fleet.killed == [kill.pid]
     assert kill.pid in (11, 22)
     assert kill.shard_ids == tuple(sorted(fleet.ledger.shards_of(kill.pid)))
+
+
+def test_shards_that_are_done_are_not_among_those_that_a_kill_hits():
+    fleet = at_work()
+    fleet.busy, fleet.finished = [11], (0,)
+
+    assert trouble(fleet, "kill worker").kills[0].shard_ids == (shard_id(1),)
 
 
 def test_kills_go_round_instead_of_hitting_one_worker_again():

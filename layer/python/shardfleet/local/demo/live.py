@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -70,7 +70,6 @@ class Display:
             TextColumn("{task.description}"),
             BarColumn(bar_width=40),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             console=console,
         )
         self._task = self._bar.add_task("handled", total=None)
@@ -119,7 +118,7 @@ class Display:
 
 def _table(snapshot: Snapshot) -> Table:
     table = Table(
-        title=f"{snapshot.sent:,} of {snapshot.total:,} records sent, "
+        title=f"{clock_text(snapshot.elapsed_ms)}  {snapshot.sent:,} of {snapshot.total:,} records sent, "
         f"{snapshot.workers} worker processes",
         title_justify="left",
     )
