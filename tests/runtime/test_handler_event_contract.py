@@ -1,0 +1,129 @@
+"""Lambda's Kinesis event, field for field, and Powertools reading it."""
+
+import base64
+import json
+
+import pytest
+from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
+from aws_lambda_powertools.utilities.parser.models import KinesisDataStreamModel
+
+from shardfleet.records import Batch, Record
+from shardfleet.runtime.event_contract import EventSource, kinesis_event, result_of_reply
+
+STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+FUNCTION_ARN = "arn:aws:lambda:eu-west-1:123456789012:function:worker:live"
+SOURCE = EventSource.of(STREAM_ARN, function_arn=FUNCTION_ARN)
+
+
+def a_record(number=1, **fields):
+    given = {
+        "data": b"\x00hello\xff",
+        "partition_key": "customer-7",
+        "sequence_number": f"4959033827149025660855969254{number:04d}",
+        "shard_id": "shardId-000000000003",
+        "approximate_arrival_ms": 1_700_000_000_123,
+    }
+    return Record(**{**given, **fields})
+
+
+def a_batch(*records):
+    return Batch(
+        records,
+        shard_id="shardId-000000000003",
+        stream_arn=STREAM_ARN,
+        millis_behind_latest=0,
+        attempt=1,
+        deadline_ms=0,
+    )
+
+
+def test_an_event_has_the_thirteen_fields_of_lambdas_and_nothing_else():
+    event = kinesis_event(a_batch(a_record()), SOURCE)
+
+    assert event == {
+        "Records": [
+            {
+                "kinesis": {
+                    "kinesisSchemaVersion": "1.0",
+                    "partitionKey": "customer-7",
+                    "sequenceNumber": "49590338271490256608559692540001",
+                    "data": "AGhlbGxv/w==",
+                    "approximateArrivalTimestamp": 1_700_000_000.123,
+                },
+                "eventSource": "aws:kinesis",
+                "eventVersion": "1.0",
+                "eventID": "shardId-000000000003:49590338271490256608559692540001",
+                "eventName": "aws:kinesis:record",
+                "invokeIdentityArn": FUNCTION_ARN,
+                "awsRegion": "eu-west-1",
+                "eventSourceARN": STREAM_ARN,
+            }
+        ]
+    }
+    assert json.loads(json.dumps(event)) == event
+
+
+def test_records_out_of_an_aggregate_say_their_place_and_share_their_event_id():
+    records = [a_record(sub_sequence_number=n, aggregated=True) for n in range(2)]
+    first, second = kinesis_event(a_batch(*records), SOURCE)["Records"]
+
+    assert [r["kinesis"]["subSequenceNumber"] for r in (first, second)] == [0, 1]
+    assert first["eventID"] == second["eventID"]
+
+
+def test_an_explicit_hash_key_is_passed_on():
+    (record,) = kinesis_event(a_batch(a_record(explicit_hash_key="17")), SOURCE)["Records"]
+
+    assert record["kinesis"]["explicitHashKey"] == "17"
+
+
+def test_powertools_data_class_and_parser_accept_the_event():
+    batch = a_batch(a_record(1), a_record(2, sub_sequence_number=4, aggregated=True))
+    event = kinesis_event(batch, SOURCE)
+
+    for found in KinesisStreamEvent(event).records:
+        assert found.kinesis.data_as_bytes() == b"\x00hello\xff"
+        assert found.kinesis.partition_key == "customer-7"
+    model = KinesisDataStreamModel(**event)
+    assert model.Records[0].kinesis.data == b"\x00hello\xff"
+    assert model.Records[1].kinesis.sequenceNumber.endswith("0002")
+    assert base64.b64decode(event["Records"][0]["kinesis"]["data"]) == batch[0].data
+
+
+@pytest.mark.parametrize(
+    ("reply", "done"),
+    [
+        (None, 3),
+        ({}, 3),
+        ({"batchItemFailures": None}, 3),
+        ({"batchItemFailures": []}, 3),
+        ("anything else", 3),
+        ({"batchItemFailures": [{"itemIdentifier": "SECOND"}]}, 1),
+        ({"batchItemFailures": [{"itemIdentifier": "THIRD"}, {"itemIdentifier": "SECOND"}]}, 1),
+        ({"batchItemFailures": [{"itemIdentifier": "FIRST"}]}, 0),
+        ({"batchItemFailures": [{"itemIdentifier": ""}]}, 0),
+        ({"batchItemFailures": [{"itemIdentifier": None}]}, 0),
+        ({"batchItemFailures": [{}]}, 0),
+        ({"batchItemFailures": [{"itemIdentifier": "12345"}]}, 0),
+    ],
+)
+def test_a_reply_means_what_it_means_to_lambda(reply, done):
+    batch = a_batch(a_record(1), a_record(2), a_record(3))
+    names = dict(zip(("FIRST", "SECOND", "THIRD"), batch, strict=True))
+    text = json.dumps(reply)
+    for name, record in names.items():
+        text = text.replace(name, record.sequence_number)
+    result = result_of_reply(json.loads(text), batch)
+
+    assert result.done_count == done
+    assert (result.error is None) is (done == 3)
+    assert not result.timed_out
+
+
+def test_a_number_with_a_sub_number_names_one_record_of_an_aggregate():
+    records = [a_record(sub_sequence_number=n, aggregated=True) for n in range(4)]
+    name = records[0].sequence_number
+
+    for identifier, done in ((f"{name}:2", 2), (name, 0), (f"{name}:9", 0)):
+        reply = {"batchItemFailures": [{"itemIdentifier": identifier}]}
+        assert result_of_reply(reply, a_batch(*records)).done_count == done

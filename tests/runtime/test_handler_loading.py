@@ -1,0 +1,154 @@
+"""From a name to a callable, and the advice when there is none."""
+
+import functools
+import sys
+import textwrap
+import uuid
+
+import pytest
+
+from shardfleet.errors import ConfigurationError
+from shardfleet.runtime.handler_loading import HandlerContract, load_handler
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module of the user and return its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(source, name=None):
+        name = name or f"user_{uuid.uuid4().hex}"
+        path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(source))
+        return name
+
+    before = set(sys.modules)
+    yield write
+    for name in set(sys.modules) - before:
+        if name.startswith("user_"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("source", "contract", "is_async"),
+    [
+        ("def handle(batch): ...", "native", False),
+        ("async def handle(batch): ...", "native", True),
+        ("def handle(event, context): ...", "event", False),
+        ("async def handle(event, context): ...", "event", True),
+        ("def handle(batch, limit=3): ...", "native", False),
+        ("def handle(event, context, *more, **named): ...", "event", False),
+        ("class C:\n def __call__(self, batch): ...\nhandle = C()", "native", False),
+        ("class C:\n async def __call__(self, batch): ...\nhandle = C()", "native", True),
+        ("class C:\n def m(self, event, context): ...\nhandle = C().m", "event", False),
+        ("import functools\ndef f(a, b): ...\nhandle = functools.partial(f, 1)", "native", False),
+    ],
+)
+def test_the_contract_is_told_by_the_required_parameters(module, source, contract, is_async):
+    loaded = load_handler(f"{module(source)}:handle")
+
+    assert loaded.contract is HandlerContract(contract)
+    assert loaded.is_async is is_async
+
+
+def test_a_decorator_that_keeps_the_signature_is_looked_through(module):
+    name = module(
+        """
+        import functools
+        def decorated(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                return function(*args, **kwargs)
+            return wrapper
+        @decorated
+        def handle(event, context): ...
+        """
+    )
+    assert load_handler(f"{name}:handle").contract is HandlerContract.EVENT
+
+
+def test_a_function_inside_a_package_and_inside_an_object_is_found(module):
+    package = f"user_{uuid.uuid4().hex}"
+    module("class App:\n    def handle(self, batch): ...\napp = App()", f"{package}.inner")
+
+    assert load_handler(f"{package}.inner:app.handle").contract is HandlerContract.NATIVE
+
+
+def test_the_contract_can_be_said(module):
+    name = module("def handle(*args): return args\ndef two(event, context=None): ...")
+
+    assert load_handler(f"{name}:handle", contract="event").contract is HandlerContract.EVENT
+    assert load_handler(f"{name}:two", contract="event").contract is HandlerContract.EVENT
+    assert load_handler(f"{name}:two").contract is HandlerContract.NATIVE
+
+
+@pytest.mark.parametrize("name", ["", "orders", "orders.handle", ":handle", "orders:"])
+def test_a_name_of_the_wrong_form_shows_the_right_one(name):
+    with pytest.raises(ConfigurationError, match=r"package\.module:function expected"):
+        load_handler(name)
+
+
+def test_a_missing_module_says_where_it_was_looked_for():
+    with pytest.raises(ConfigurationError, match="no module 'user_nowhere'") as raised:
+        load_handler("user_nowhere.inner:handle")
+    assert "looked in" in str(raised.value)
+
+
+def test_a_missing_dependency_of_the_users_module_is_told_apart_from_a_missing_module(module):
+    name = module("import user_not_installed")
+
+    with pytest.raises(ConfigurationError, match="needs 'user_not_installed'") as raised:
+        load_handler(f"{name}:handle")
+    assert "requirements.txt" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = 1\nraise ValueError('no settings')", r"ValueError: no settings .*line 2\)"),
+        ("def handle(:", "SyntaxError"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_fails_to_import_says_how_and_where(module, source, expected):
+    with pytest.raises(ConfigurationError, match=expected):
+        load_handler(f"{module(source)}:handle")
+
+
+def test_a_misspelt_function_is_suggested(module):
+    name = module("def handle_orders(batch): ...")
+
+    with pytest.raises(ConfigurationError, match="did you mean handle_orders"):
+        load_handler(f"{name}:handle_order")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("handle = 3", "it is a int, not a function"),
+        ("def handle(): ...", "it takes 0 parameters"),
+        ("def handle(a, b, c): ...", "it takes 3 parameters"),
+        ("def handle(*args): ...", "it takes 0 parameters"),
+        ("def handle(batch, *, limit): ...", "requires the keyword limit"),
+    ],
+)
+def test_what_is_no_handler_is_refused_with_advice(module, source, expected):
+    with pytest.raises(ConfigurationError, match=expected) as raised:
+        load_handler(f"{module(source)}:handle")
+    assert "handler_contract" in str(raised.value)
+
+
+def test_a_handler_that_does_not_fit_the_said_contract_is_refused(module):
+    name = module("def one(batch): ...\ndef two(event, context): ...")
+
+    with pytest.raises(ConfigurationError, match="contract event gives 2"):
+        load_handler(f"{name}:one", contract="event")
+    with pytest.raises(ConfigurationError, match="contract native gives 1"):
+        load_handler(f"{name}:two", contract="native")
+
+
+def test_partials_of_coroutine_functions_are_asynchronous(module):
+    name = module("import functools\nasync def f(a, batch): ...\nhandle = functools.partial(f, 1)")
+    assert functools.partial
+    assert load_handler(f"{name}:handle").is_async
