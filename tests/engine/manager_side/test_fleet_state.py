@@ -6,6 +6,7 @@ from shardfleet.domain.expiry import Sighting
 from shardfleet.domain.sequence import StreamIncarnation
 from shardfleet.domain.slots import Slot, SlotState, ask_to_drain
 from shardfleet.engine.fleet_state import CrashNote, FleetState, StopNote
+from shardfleet.engine.ports import Document
 from shardfleet.errors import OutcomeUnknown, StreamReplaced
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
@@ -54,7 +55,8 @@ def test_an_update_is_made_again_on_what_somebody_else_wrote():
         def change(slot):
             if not meddled:
                 meddled.append(True)
-                store._store("slot", "s1", {**store.documents["slot", "s1"].body, "epoch": 9}, 2)
+                body = {**store.documents["slot", "s1"].body, "epoch": 9}
+                store.documents["slot", "s1"] = Document("slot", "s1", 2, body)
             return ask_to_drain(slot)
 
         after = await state.update_slot("s1", change)

@@ -92,14 +92,14 @@ class MemoryStateStore:
         current = self.documents.get((kind, id))
         if (current.version if current else None) != expected_version:
             return Conflict(current)
-        return Written(self._store(kind, id, body, (expected_version or 0) + 1))
+        return Written(self._store(kind, id, body, version=(expected_version or 0) + 1))
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
         """Add one to a counter document."""
         await asyncio.sleep(0)
         current = self.documents.get((kind, id))
         count = int(current.body["count"]) + 1 if current else 1
-        self._store(kind, id, {"count": count}, (current.version if current else 0) + 1)
+        self._store(kind, id, {"count": count}, version=(current.version if current else 0) + 1)
         return count
 
     async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
@@ -111,7 +111,7 @@ class MemoryStateStore:
         del self.documents[kind, id]
         return True
 
-    def _store(self, kind: str, name: str, body: Mapping[str, Any], version: int) -> Document:
+    def _store(self, kind: str, name: str, body: Mapping[str, Any], *, version: int) -> Document:
         document = Document(kind, name, version, copy.deepcopy(dict(body)))
         self.documents[kind, name] = document
         return document
