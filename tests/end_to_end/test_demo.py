@@ -1,0 +1,69 @@
+"""The demo in short form: the default stack, IAM enforced, disturbed on purpose, and judged."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from shardfleet.local.demo.fleet import FleetPlan
+from shardfleet.local.demo.incidents import Incident
+from shardfleet.local.demo.live import Display
+from shardfleet.local.demo.outcome import write_result
+from shardfleet.local.demo.report import write_report
+from shardfleet.local.demo.run import DemoOptions, run_demo
+from shardfleet.local.demo.source import click_stream
+
+pytestmark = pytest.mark.processes
+
+RECORDS = 3_000
+FEED_MS = 30_000
+# The whole scenario but the throttled minute, which is as long as this test.
+SCENARIO = (
+    Incident(at=0.10, kind="kill worker"),
+    Incident(at=0.25, kind="split"),
+    Incident(at=0.40, kind="kill manager"),
+    Incident(at=0.55, kind="merge"),
+    Incident(at=0.70, kind="kill worker"),
+)
+RESULT = {
+    "records_in",
+    "records_handled_distinct",
+    "duplicates",
+    "lost",
+    "out_of_order_per_key",
+    "parents_before_children",
+    "crash_recovery_seconds",
+    "reshards",
+    "workers_started",
+    "template_sha256",
+    "wall_seconds",
+}
+
+
+def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
+    told = io.StringIO()
+    options = DemoOptions(
+        source=click_stream(RECORDS, seed=seed),
+        folder=tmp_path,
+        seed=seed,
+        plan=FleetPlan(enforce_iam=True),
+        scenario=SCENARIO,
+        feed_ms=FEED_MS,
+    )
+
+    outcome = run_demo(options, Display(Console(file=told)))
+    write_result(outcome, tmp_path / "result.json")
+    write_report(outcome, tmp_path / "report.html")
+
+    result = json.loads((tmp_path / "result.json").read_text("utf-8"))
+    assert outcome.problems() == [], told.getvalue()
+    assert outcome.passed
+    assert result.keys() >= RESULT
+    assert (result["records_in"], result["records_handled_distinct"]) == (RECORDS, RECORDS)
+    assert (result["lost"], result["out_of_order_per_key"]) == (0, 0)
+    assert result["parents_before_children"] is True
+    assert result["reshards"] == 2
+    assert None not in result["crash_recovery_seconds"]
+    assert outcome.aggregated >= RECORDS // 4
+    assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
