@@ -118,8 +118,8 @@ class Display:
 
 def _table(snapshot: Snapshot) -> Table:
     table = Table(
-        title=f"{clock_text(snapshot.elapsed_ms)}  {snapshot.sent:,} of {snapshot.total:,} records sent, "
-        f"{snapshot.workers} worker processes",
+        title=f"{clock_text(snapshot.elapsed_ms)}  {snapshot.sent:,} of {snapshot.total:,} "
+        f"records sent, {snapshot.workers} worker processes",
         title_justify="left",
     )
     for heading, justify in (

@@ -127,8 +127,8 @@ def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAx
     )
     return (
         "<section><h2>Throughput</h2>"
-        '<p class="soft">Records handled per second for the first time, by shard, mean of three seconds. '
-        "The numbers are explained below.</p>"
+        "<p class='soft'>Records handled per second for the first time, by shard (mean of three "
+        "seconds). The numbers are explained below.</p>"
         f'{chart}<div class="legend">{names}<span><i class="dash"></i>sent</span></div></section>'
     )
 
