@@ -278,6 +278,22 @@ def test_events_from_many_threads_make_whole_lines_and_all_count(clock, out):
     assert sum(sum(line.get("records", [])) for line in metrics(out)) == 1_200
 
 
+def test_a_line_is_written_by_one_thread_at_a_time(clock):
+    class Watched(io.StringIO):
+        def write(self, text):
+            held.append(sink._lock.locked())
+            return super().write(text)
+
+    held = []
+    sink = EmfEventSink("orders", clock=clock, stream=Watched())
+    sink.emit(ManagerTurnFailed(error="no"))
+    clock.ms += FLUSH_MS
+    sink.emit(TURN)
+    sink.flush()
+    assert held
+    assert all(held)
+
+
 def test_every_measured_field_is_one_of_its_event():
     """A renamed field would silence a metric (hazard H18)."""
     allowed_later = {"sleeping_leases"}

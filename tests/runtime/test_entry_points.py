@@ -196,10 +196,17 @@ def test_a_worker_of_a_start_that_is_over_is_drained_and_touches_nothing(fleet):
 
 
 @pytest.mark.processes
-def test_a_worker_claims_its_slot_and_goes_on_when_its_time_is_over(fleet, monkeypatch):
+@pytest.mark.parametrize(
+    ("turn_most_ms", "seconds"), [(1_500, 60), (120_000, 6)], ids=["turn's", "invocation's"]
+)
+def test_a_worker_claims_its_slot_and_goes_on_when_the_turns_or_invocations_time_is_over(
+    fleet, monkeypatch, turn_most_ms, seconds
+):
     manager_handler({}, Context(6))
-    use(replace(fleet.config, turn_most_ms=1_500, idle_end_ms=60_000), monkeypatch)
-    assert worker_handler(fleet.payload(), Context(60)) == {"version": 1, "outcome": "CONTINUE"}
+    use(replace(fleet.config, turn_most_ms=turn_most_ms, idle_end_ms=30_000), monkeypatch)
+    context = Context(seconds)
+    assert worker_handler(fleet.payload(), context) == {"version": 1, "outcome": "CONTINUE"}
+    assert context.get_remaining_time_in_millis() > 0
     slot = fleet.slot()
     assert (slot["epoch"], slot["state"], slot["turn_open"]) == (
         {"N": "1"},
