@@ -140,6 +140,14 @@ def test_resume_of_all_leaves_nothing_stopped(state_table):
     assert kinds(state_table) == [("prompt", "manager")]
 
 
+def test_resume_without_a_region_is_one_message(monkeypatch, capsys):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+
+    assert application.run(["resume", "--state-table", "state"]) == EXIT_WRONG_INPUT
+    assert "You must specify a region." in capsys.readouterr().err
+
+
 def test_resume_of_a_shard_that_is_not_stopped_changes_nothing(state_table, capsys):
     arguments = ["resume", "shard-1", "shard-9", "--state-table", "state"]
 

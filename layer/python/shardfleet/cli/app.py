@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from shardfleet.cli import demo, local, resume
+from shardfleet.cli import demo, local, resume, simulate
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 EXIT_FAILED = 1
@@ -55,6 +55,7 @@ def root(
 app.command("demo")(demo.demo)
 app.add_typer(local.group, name="local")
 app.command("resume")(resume.resume)
+app.command("simulate")(simulate.simulate)
 
 
 def run(arguments: list[str] | None = None) -> int:

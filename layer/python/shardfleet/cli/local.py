@@ -88,10 +88,11 @@ def _print_result(console: Console, result: "OwnRunResult", source: "Source") ->
         f"{result.took_ms / 1000:.1f} s, {verdict.duplicates:,} of them more than once, "
         f"{len(verdict.out_of_order):,} out of order within their key"
     )
-    for note in result.stops:
+    for stop in result.stops:
+        where = f"line {stop.line}" if stop.line else stop.note.position
         console.print(
-            f"{note.lease_key} was stopped at {note.position} after {note.attempts} attempts: "
-            f"{note.error}",
+            f"{stop.note.lease_key} was stopped at {where} after {stop.note.attempts} attempts: "
+            f"{stop.note.error}",
             style="red",
         )
     if verdict.lost and not result.stops:

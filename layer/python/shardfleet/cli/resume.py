@@ -23,7 +23,17 @@ def resume(
     every: Annotated[bool, typer.Option("--all", help="Every stopped shard.")] = False,
 ) -> None:
     """Let shards that were stopped by a failing record go on, from that record."""
-    asyncio.run(_resume(state_table, shard or [], every=every))
+    from botocore.exceptions import BotoCoreError
+
+    from shardfleet.errors import ConfigurationError
+
+    try:
+        asyncio.run(_resume(state_table, shard or [], every=every))
+    except BotoCoreError as error:
+        raise ConfigurationError(
+            f"{error} Region, credentials and endpoint come from the environment, as for the AWS "
+            "command line"
+        ) from error
 
 
 async def _resume(state_table: str, shards: list[str], *, every: bool) -> None:

@@ -50,19 +50,34 @@ class OwnRunOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedShard:
+    """
+    A shard that a failing record has stopped.
+
+    Attributes:
+        note: what the fleet wrote down.
+        line: the record's line in the input; None if its position is none that was sent.
+
+    """
+
+    note: StopNote
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRunResult:
     """
     What came of it.
 
     Attributes:
         verdict: what became of the records.
-        stops: shards that a failing record has stopped.
+        stops: what was stopped.
         took_ms: from the first record sent to the last one handled.
 
     """
 
     verdict: Verdict
-    stops: Sequence[StopNote]
+    stops: Sequence[StoppedShard]
     took_ms: int
 
     @property
@@ -122,7 +137,17 @@ async def _run(
     sent, _ = await feeding
     found, stops = await _until_handled(fleet, sent, on_look=lambda: _print_new(output, printed))
     ended_ms = max((line.at_ms for line in fleet.ledger.lines), default=began_ms)
-    return OwnRunResult(verdict=found, stops=stops, took_ms=ended_ms - began_ms)
+    return OwnRunResult(
+        verdict=found,
+        stops=[StoppedShard(note=note, line=_line_of(note, sent)) for note in stops],
+        took_ms=ended_ms - began_ms,
+    )
+
+
+def _line_of(note: StopNote, sent: Sequence[SentRecord]) -> int | None:
+    sequence_number, _, sub = note.position.partition(":")
+    place = (note.lease_key, sequence_number, int(sub or 0))
+    return next((each.number for each in sent if tuple(each.receipt)[:3] == place), None)
 
 
 async def _until_handled(
