@@ -39,11 +39,17 @@ LOOP = 2_000_000
 
 @dataclass(frozen=True)
 class Phase:
-    """Putting or getting in one round; CPU times are microseconds per record (None: unknown)."""
+    """
+    Putting or getting in one round; CPU times are microseconds per record (None: unknown).
+
+    `cpu_bound_per_s` is a second divided by both CPU times: the rate if the two never had to wait
+    for a core. They take turns, so this is the ceiling of one synchronous client.
+    """
 
     per_s: int
     server_cpu_us: float | None
     client_cpu_us: float
+    cpu_bound_per_s: int | None
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,11 @@ def measured(work: Callable[[], int], pid: int) -> tuple[int, Phase]:
     wall_s = time.perf_counter() - started
     client_us = (time.process_time() - client) * 1e6 / records
     after = cpu_s(pid)
-    server_us = None
+    server_us = bound = None
     if server is not None and after is not None:
         server_us = round((after - server) * 1e6 / records, 2)
-    return records, Phase(round(records / wall_s), server_us, round(client_us, 2))
+        bound = round(1e6 / (server_us + client_us))
+    return records, Phase(round(records / wall_s), server_us, round(client_us, 2), bound)
 
 
 def put_for(client: Any, stream: str, *, seconds: float) -> int:
@@ -134,7 +141,12 @@ def summary(rounds: list[Round]) -> dict[str, dict[str, float]]:
     """Return best and median of every figure; the best CPU time is the lowest."""
     figures: dict[str, dict[str, float]] = {}
     for phase in ("put", "get"):
-        for name, best in (("per_s", max), ("server_cpu_us", min), ("client_cpu_us", min)):
+        for name, best in (
+            ("per_s", max),
+            ("cpu_bound_per_s", max),
+            ("server_cpu_us", min),
+            ("client_cpu_us", min),
+        ):
             values = [getattr(getattr(each, phase), name) for each in rounds]
             known = [value for value in values if value is not None]
             if known:
