@@ -165,11 +165,13 @@ def test_a_stream_created_again_ends_no_shard_and_fails_the_turn(when):
 # --- what a late writer must not do: §8 row 9
 
 
-def test_an_owner_that_stood_still_does_not_bring_finished_children_back_to_life():
+@pytest.mark.parametrize("records", [0, 3])
+def test_an_owner_that_stood_still_does_not_bring_finished_children_back_to_life(records):
     """Paused before its first child; meanwhile the family is finished and deleted."""
 
     async def scenario(world):
-        world.put(1, 3)
+        for n in range(records):
+            world.put(n)
         world.stream.split(key(0))
         paused = []
 

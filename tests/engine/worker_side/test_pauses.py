@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardfleet.domain.slots import TurnOutcome
+from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, at, key
@@ -119,6 +120,40 @@ def test_after_a_stall_nothing_is_delivered_until_the_lease_is_renewed():
             compared += 1
             assert late[0] > changes, f"step {act_at}: {steps.names[act_at]}"
     assert compared > 20
+
+
+def test_a_shard_that_waited_for_its_turn_longer_than_its_lease_lasted_is_not_delivered():
+    """H17: confirmed when it began to wait is not confirmed when its turn comes."""
+
+    async def main():
+        world = World(shards=2, handler_timeout_ms=30_000, turn_margin_ms=3_000)
+
+        async def slow(batch):
+            await world.clock.sleep_ms(15_000)
+
+        def no_answer_for_shard_1(change):
+            if change.lease_key == key(1) and world.clock.monotonic_ms() > 1_000:
+                raise Throttled("busy")
+
+        async def another_worker():
+            await world.clock.sleep_ms(12_000)
+            lease = world.lease(1)
+            counter = lease.lease_counter + 1
+            taken = replace(lease, lease_owner=OTHER, lease_counter=counter)
+            world.leases.leases[key(1)] = taken
+
+        world.handler._script = slow
+        world.leases.before = no_answer_for_shard_1
+        world.put(1, number=0)
+        await world.clock.sleep_ms(1)
+        world.put(2, number=1)
+        task = asyncio.create_task(another_worker())
+        await world.turn(turn_ms=60_000)
+        await task
+        assert world.numbers == [1]
+        assert len(world.handler.calls) == 1
+
+    run_virtual(main())
 
 
 def test_a_lease_is_kept_over_a_stall_when_nobody_took_it():
