@@ -1,5 +1,5 @@
 # Every target installs what it needs into .venv, from Python >= 3.11, make and git alone.
-# `make` lists the targets. Overridable: PYTHON=…, INPUT=FILE, KEY=field, ARGS="…".
+# `make` lists the targets. Overridable: PYTHON=…, INPUT=FILE, KEY=field, MINUTES=…, ARGS="…".
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -12,6 +12,7 @@ PYTHON ?=
 INPUT ?=
 KEY ?=
 ARGS ?=
+MINUTES ?=
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -28,7 +29,7 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test bench install lint types fmt lock synth pr clean
+.PHONY: help demo test chaos bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +45,9 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 
 test: install ## run the tests; ARGS="-k name" is passed to pytest
 	@$(WITH_NODE) $(BIN)/python -m pytest $(ARGS)
+
+chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing
+	@$(WITH_NODE) $(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 bench: install ## run the benchmarks, one after the other
 	@set -e; for file in benchmarks/[a-z]*.py; do \

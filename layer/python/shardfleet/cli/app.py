@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from shardfleet.cli import demo, local, resume, simulate
+from shardfleet.cli import chaos, demo, local, resume, simulate
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 EXIT_FAILED = 1
@@ -53,6 +53,7 @@ def root(
 
 
 app.command("demo")(demo.demo)
+app.command("chaos")(chaos.chaos)
 app.add_typer(local.group, name="local")
 app.command("resume")(resume.resume)
 app.command("simulate")(simulate.simulate)

@@ -1,0 +1,93 @@
+"""
+One request or reply of HTTP/1.1, read from a socket and kept byte for byte.
+
+As much of RFC 9112 as the SDK and our server use: a length, chunks, or (replies) the connection's
+end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+
+HEAD_BYTES_MOST = 64 * 1024
+"""Longest request line and headers; asyncio's default limit of a stream."""
+
+_HEAD_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """
+    One message.
+
+    Attributes:
+        head: the first line and the headers, with the empty line that ends them.
+        body: as on the wire, the frames of chunks included.
+
+    """
+
+    head: bytes
+    body: bytes
+
+    def header(self, name: str) -> str:
+        """Return a header's value, `""` when there is none."""
+        wanted = name.lower().encode()
+        for line in self.head.split(b"\r\n")[1:]:
+            found, _, value = line.partition(b":")
+            if found.strip().lower() == wanted:
+                return value.strip().decode("latin-1")
+        return ""
+
+    @property
+    def operation(self) -> tuple[str, str]:
+        """Return the service's and the operation's name of an AWS JSON request."""
+        service, _, operation = self.header("x-amz-target").partition(".")
+        return service.partition("_")[0], operation
+
+
+async def read_message(reader: asyncio.StreamReader, *, is_reply: bool = False) -> Message | None:
+    """
+    Read one message; None when the connection ends instead of beginning one.
+
+    Raises:
+        IncompleteReadError: the connection ended in the middle.
+
+    """
+    try:
+        head = await reader.readuntil(_HEAD_END)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise
+        return None
+    message = Message(head, b"")
+    if message.header("transfer-encoding").lower() == "chunked":
+        return Message(head, await _chunks(reader))
+    length = message.header("content-length")
+    if not length and is_reply:
+        return Message(head, await reader.read())
+    return Message(head, await reader.readexactly(int(length or 0)))
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    parts = []
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        size = int(line.partition(b";")[0], 16)
+        parts += [line, await reader.readexactly(size + 2)]
+        if size == 0:
+            return b"".join(parts)
+
+
+def error_reply(status: int, code: str) -> bytes:
+    """Return an error as AWS's JSON protocols write it."""
+    body = json.dumps({"__type": code, "message": "This failure was injected (chaos)."}).encode()
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+        "Content-Type: application/x-amz-json-1.1\r\n"
+        f"x-amzn-ErrorType: {code}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
