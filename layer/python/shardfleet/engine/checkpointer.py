@@ -97,9 +97,11 @@ class Checkpointer:
 
     async def adopt(self, lease_keys: Iterable[str]) -> dict[str, Adoption]:
         """
-        Adopt leases whose row names this worker: read, renew, then look at the epoch once.
+        Adopt leases whose row names this worker: read, renew, with a look at the epoch around it.
 
-        The age of the row does not matter: it names us, and our epoch is current (H1).
+        The age of the row does not matter: it names us, and our epoch is current (H1). The look
+        after the renewals decides; the one before keeps an outdated invocation, which may have
+        waited long for this, from taking the counter away from its successor.
 
         Raises:
             StaleEpoch: another invocation of this slot has taken over; nothing is held.
@@ -107,12 +109,12 @@ class Checkpointer:
 
         """
         keys = [key for key in dict.fromkeys(lease_keys) if not self.holds(key)]
+        if keys:
+            await self._writer.check_epoch()
         found = await all_of(*(self._adopt(key) for key in keys))
         adopted = [held for held in found if isinstance(held, HeldLease)]
-        if adopted and not await self._writer.epoch_is_mine():
-            self.fence()
-            message = f"worker {self.worker_id}: another invocation has taken over"
-            raise StaleEpoch(message)
+        if adopted:
+            await self._writer.check_epoch()
         for held in adopted:
             self._hold(held)
         return {

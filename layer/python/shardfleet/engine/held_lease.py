@@ -229,7 +229,7 @@ class LeaseWriter:
         ):
             self._lose(held, f"expired here after {self.age_ms(held)} ms, and taken meanwhile")
             return False
-        await self._check_epoch()
+        await self.check_epoch()
         return True
 
     async def _look(self, held: HeldLease, change: LeaseChange) -> ChangeResult:
@@ -280,14 +280,16 @@ class LeaseWriter:
             self._accept(held, current)
             return None
         wanted = change.sets.get(LeaseField.CHECKPOINT)
-        self._events.emit(
-            BackwardCheckpoint(
-                lease_key=held.lease_key,
-                worker_id=self.worker_id,
-                stored=str(current.checkpoint),
-                refused=str(wanted),
+        if wanted != current.checkpoint:
+            # Equal is no step back: a SHARD_END of ours that had landed without an answer.
+            self._events.emit(
+                BackwardCheckpoint(
+                    lease_key=held.lease_key,
+                    worker_id=self.worker_id,
+                    stored=str(current.checkpoint),
+                    refused=str(wanted),
+                )
             )
-        )
         self._accept(held, current)
         return True
 
@@ -299,7 +301,7 @@ class LeaseWriter:
             or current.checkpoint not in held.unsure
         ):
             return False
-        await self._check_epoch()
+        await self.check_epoch()
         held.unsure.clear()
         self._accept(held, current)
         self._events.emit(
@@ -309,7 +311,15 @@ class LeaseWriter:
         )
         return True
 
-    async def _check_epoch(self) -> None:
+    async def check_epoch(self) -> None:
+        """
+        Look whether this invocation is still the slot's latest; fence it if not (hazard H1).
+
+        Raises:
+            StaleEpoch: another invocation of this slot has taken over.
+            Throttled: no answer.
+
+        """
         if not await self.epoch_is_mine():
             self.fence()
             message = f"worker {self.worker_id}: another invocation has taken over"

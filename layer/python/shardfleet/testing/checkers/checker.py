@@ -1,0 +1,166 @@
+"""
+What a checker sees, and what it says.
+
+A checker holds one invariant. It is shown every write to the lease table that landed, every record
+handled and every turn that ended, in order, and reports what must not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from shardfleet.domain.leases import Lease, LeaseChange
+from shardfleet.events import Event
+from shardfleet.testing.checkers.ledger import Entry, Ledger
+
+
+class Suspect(Protocol):
+    """What checkers know of an invocation."""
+
+    @property
+    def name(self) -> str:
+        """Return its name, unique in the run."""
+
+    @property
+    def worker_id(self) -> str:
+        """Return the owner's name it works under; "" for a manager."""
+
+    @property
+    def frozen_ms(self) -> int:
+        """Return how long it has been frozen so far."""
+
+    @property
+    def faults(self) -> Sequence[tuple[int, str]]:
+        """Return what was done to it: milliseconds and what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWrite:
+    """
+    A write to the lease table that landed and changed something.
+
+    Attributes:
+        at_ms: milliseconds of the simulation.
+        by: who sent it.
+        change: what was sent.
+        before: the lease before, None when there was none.
+        after: the lease after, None when it was deleted.
+
+    """
+
+    at_ms: int
+    by: Suspect
+    change: LeaseChange
+    before: Lease | None
+    after: Lease | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """
+    A record that the user's handler is done with.
+
+    Attributes:
+        at_ms: milliseconds of the simulation.
+        by: in whose invocation.
+        entry: the record, as it was before this.
+
+    """
+
+    at_ms: int
+    by: Suspect
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallBegun:
+    """A handler call begins."""
+
+    at_ms: int
+    by: Suspect
+    shard_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """
+    A stretch of time in which nothing went wrong and no shard changed.
+
+    Attributes:
+        duration_ms: how long it was.
+        shards: open shards.
+        calls: port calls by operation.
+        owner_changes: leases that changed hands.
+        renew_ms: the configured time between renewals.
+
+    """
+
+    duration_ms: int
+    shards: int
+    calls: dict[str, int]
+    owner_changes: int
+    renew_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """
+    An invariant that was broken.
+
+    Attributes:
+        at_ms: milliseconds of the simulation.
+        checker: the name of the checker's class.
+        subject: the lease, record or actor that it is about.
+        text: what happened, for a person.
+
+    """
+
+    at_ms: int
+    checker: str
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.checker} at {self.at_ms} ms, {self.subject}: {self.text}"
+
+
+class Checker:
+    """The root of all checkers; every hook does nothing."""
+
+    def __init__(
+        self, ledger: Ledger, report: Callable[[Violation], None], *, renew_ms: int
+    ) -> None:
+        """Check against the ledger; say what is wrong to ``report``."""
+        self.ledger = ledger
+        self.renew_ms = renew_ms
+        self._report = report
+
+    def found(self, at_ms: int, subject: str, text: str) -> None:
+        """Report a violation."""
+        self._report(Violation(at_ms, type(self).__name__, subject, text))
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """See a write to the lease table that landed."""
+
+    def call_begun(self, call: CallBegun) -> None:
+        """See a handler call begin."""
+
+    def record_handled(self, handled: Handled) -> None:
+        """See a record that the handler is done with."""
+
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """See a handler call that did not get through its batch."""
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """See a diagnostic event."""
+
+    def turn_over(self, at_ms: int, by: Suspect, *, left: Sequence[str], error: str) -> None:
+        """See an invocation that returned; ``left`` names the tasks of it that still run."""
+
+    def calm_window(self, at_ms: int, window: Window) -> None:
+        """See a stretch of time in which nothing went wrong."""
+
+    def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
+        """See the end of the run, long after the last fault; ``keys`` are all lease keys."""

@@ -1,0 +1,141 @@
+"""
+The truth about a simulated stream: every record put, and what became of it.
+
+Checkers compare what the fleet does with this; the fleet never sees it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+
+
+@dataclass(slots=True)
+class Entry:
+    """
+    One user record.
+
+    Attributes:
+        shard_id: where it was put.
+        position: sequence and sub-sequence number.
+        key: partition key.
+        number: of the record among those of its key, from 1 on.
+        put_ms: when, milliseconds of the simulation.
+        data: the payload.
+        by: the actor that handled it last, "" before.
+        at_ms: when that was.
+        times: how often it was handled.
+        is_excused: it need not be handled: older than where the fleet was told to begin.
+        is_kept: it was given up and kept in full elsewhere.
+
+    """
+
+    shard_id: str
+    position: tuple[int, int]
+    key: str
+    number: int
+    put_ms: int
+    data: bytes
+    by: str = ""
+    at_ms: int = 0
+    times: int = 0
+    is_excused: bool = False
+    is_kept: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether nobody needs to handle it any more."""
+        return bool(self.times) or self.is_kept or self.is_excused
+
+    def __str__(self) -> str:
+        return f"{self.key}/{self.number} at {self.position[0]}:{self.position[1]}"
+
+
+@dataclass(slots=True)
+class ShardTruth:
+    """
+    One shard and its records in order.
+
+    Attributes:
+        shard_id: the shard.
+        parents: of the shard.
+        children: once it is closed.
+        entries: in order.
+        prefix: how many leading entries are done.
+
+    """
+
+    shard_id: str
+    parents: tuple[str, ...]
+    children: tuple[str, ...] = ()
+    entries: list[Entry] = field(default_factory=list)
+    prefix: int = 0
+
+    def first_unfinished(self) -> Entry | None:
+        """Return the first record that somebody still has to handle."""
+        while self.prefix < len(self.entries) and self.entries[self.prefix].is_done:
+            self.prefix += 1
+        return self.entries[self.prefix] if self.prefix < len(self.entries) else None
+
+
+class Ledger:
+    """All shards and records of one run."""
+
+    def __init__(self) -> None:
+        """Begin with no shards."""
+        self.shards: dict[str, ShardTruth] = {}
+        self._by_position: dict[tuple[str, int, int], Entry] = {}
+        self._numbers: dict[str, int] = {}
+
+    def open_shard(self, shard_id: str, parents: Sequence[str]) -> None:
+        """Note a new shard; its parents are closed by that."""
+        self.shards[shard_id] = ShardTruth(shard_id, tuple(parents))
+        for parent in parents:
+            truth = self.shards[parent]
+            truth.children = (*truth.children, shard_id)
+
+    def next_number(self, key: str) -> int:
+        """Return the number of the next record of a key."""
+        self._numbers[key] = self._numbers.get(key, 0) + 1
+        return self._numbers[key]
+
+    def put(self, entry: Entry) -> None:
+        """Note a record that the stream has taken."""
+        self.shards[entry.shard_id].entries.append(entry)
+        self._by_position[entry.shard_id, *entry.position] = entry
+
+    def find(self, shard_id: str, sequence_number: str, sub: int) -> Entry | None:
+        """Find a record by where it stands."""
+        return self._by_position.get((shard_id, int(sequence_number), sub))
+
+    def unfinished(self) -> Iterator[Entry]:
+        """Return the first unfinished record of each shard that has one."""
+        for truth in self.shards.values():
+            entry = truth.first_unfinished()
+            if entry is not None:
+                yield entry
+
+    def covered(self, shard_id: str, checkpoint: ExtendedSequenceNumber) -> Sequence[Entry]:
+        """Return the records that a checkpoint says are done, from the first unfinished one on."""
+        truth = self.shards[shard_id]
+        truth.first_unfinished()
+        if checkpoint.is_shard_end:
+            return truth.entries[truth.prefix :]
+        if checkpoint.is_sentinel:
+            return ()
+        reach = (int(checkpoint.sequence_number), checkpoint.sub_sequence_number)
+        end = bisect_right(truth.entries, reach, key=lambda entry: entry.position)
+        return truth.entries[truth.prefix : end]
+
+    @property
+    def records(self) -> int:
+        """Return how many user records were put."""
+        return len(self._by_position)
+
+    @property
+    def repetitions(self) -> int:
+        """Return how often a record was handled again."""
+        return sum(max(0, entry.times - 1) for entry in self._by_position.values())

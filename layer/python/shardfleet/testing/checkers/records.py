@@ -1,0 +1,123 @@
+"""Invariants about records: none lost, in order, parents first, repetitions explained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardfleet.testing.checkers.checker import Checker, Handled, LeaseWrite, Suspect
+from shardfleet.testing.checkers.ledger import Entry
+
+
+class NoRecordLost(Checker):
+    """Every record is handled, or kept elsewhere, in bounded time after the last fault."""
+
+    def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
+        """Look for records that nobody handled."""
+        del keys
+        for entry in self.ledger.unfinished():
+            text = f"{entry}, put at {entry.put_ms} ms, was never handled"
+            self.found(at_ms, entry.shard_id, text)
+
+
+class OrderWithinShard(Checker):
+    """First deliveries within a shard are in order: no record before its predecessors are done."""
+
+    def record_handled(self, handled: Handled) -> None:
+        """Compare a first delivery with the first record that is not done."""
+        entry = handled.entry
+        if entry.times:
+            return
+        first = self.ledger.shards[entry.shard_id].first_unfinished()
+        if first is not None and first.position < entry.position:
+            text = f"{handled.by.name} handled {entry} before {first}"
+            self.found(handled.at_ms, entry.shard_id, text)
+
+
+class OrderWithinKey(Checker):
+    """First deliveries of a key are in the order of the puts, across reshards."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no key seen."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._last: dict[str, int] = {}
+
+    def record_handled(self, handled: Handled) -> None:
+        """Compare a first delivery's number with the last one of its key."""
+        entry = handled.entry
+        if entry.times:
+            return
+        last = self._last.get(entry.key, 0)
+        if entry.number <= last:
+            text = f"{handled.by.name} handled {entry} after {entry.key}/{last}"
+            self.found(handled.at_ms, entry.shard_id, text)
+        self._last[entry.key] = max(last, entry.number)
+
+
+class ParentsBeforeChildren(Checker):
+    """No record of a child is handled before every record of its parents is done."""
+
+    def record_handled(self, handled: Handled) -> None:
+        """Look at the parents of the record's shard."""
+        entry = handled.entry
+        for parent in self.ledger.shards[entry.shard_id].parents:
+            first = self.ledger.shards[parent].first_unfinished()
+            if first is not None:
+                text = f"{handled.by.name} handled {entry} before {first} of parent {parent}"
+                self.found(handled.at_ms, entry.shard_id, text)
+
+
+class CheckpointCoversDone(Checker):
+    """A checkpoint never passes a record that is not done; nor does SHARD_END."""
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look for unfinished records behind a new checkpoint."""
+        before, after = write.before, write.after
+        if after is None or (before is not None and before.checkpoint == after.checkpoint):
+            return
+        covered = self.ledger.covered(after.lease_key, after.checkpoint)
+        missed = [entry for entry in covered if not entry.is_done]
+        if missed:
+            text = (
+                f"{write.by.name} wrote checkpoint {after.checkpoint}, but {len(missed)} records "
+                f"are not done, the first {missed[0]}"
+            )
+            self.found(write.at_ms, after.lease_key, text)
+
+
+class RepetitionsExplained(Checker):
+    """A record is handled again only if something happened to one of those who handle it."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nobody known."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._who: dict[str, Suspect] = {}
+        self._failed: dict[tuple[str, str], int] = {}
+        self._moved: dict[tuple[str, str], int] = {}
+
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """Remember that the handler failed: what it had done of the batch comes again."""
+        self._failed[by.name, shard_id] = at_ms
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Remember when somebody lost a lease."""
+        before, after = write.before, write.after
+        if before is None or before.effective_owner is None:
+            return
+        if after is None or after.effective_owner != before.effective_owner:
+            self._moved[before.lease_key, before.effective_owner] = write.at_ms
+
+    def record_handled(self, handled: Handled) -> None:
+        """Look for what explains a repetition."""
+        entry, by = handled.entry, handled.by
+        if entry.times and not self._is_explained(entry, by):
+            text = f"{by.name} handled {entry} again; {entry.by} had, and nothing happened"
+            self.found(handled.at_ms, entry.shard_id, text)
+        self._who[by.name] = by
+
+    def _is_explained(self, entry: Entry, by: Suspect) -> bool:
+        before = self._who[entry.by]
+        return (
+            bool(before.faults or by.faults)
+            or self._failed.get((entry.by, entry.shard_id), -1) >= 0
+            or self._moved.get((entry.shard_id, before.worker_id), -1) >= 0
+        )

@@ -1,0 +1,184 @@
+"""
+Actors: invocations that can be killed or frozen at any await, on one virtual-time loop.
+
+A task belongs to the actor in whose context it was created. A frozen actor's callbacks are parked
+until it thaws: nothing of it runs, timers included. A killed actor's tasks are cancelled, which
+runs their ``finally`` blocks, but every port of a dead actor refuses (:meth:`Actor.check`), so that
+nothing of it has any effect from the moment of its death on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVarTuple, Unpack
+
+from shardfleet.testing.clock import VirtualTimeLoop
+
+Ts = TypeVarTuple("Ts")
+
+
+class KilledError(BaseException):
+    """The invocation is dead: no port call of it has an effect, and nothing may catch this."""
+
+
+class Actor:
+    """
+    One invocation: of a worker or of the manager.
+
+    Attributes:
+        name: unique in the run, e.g. ``s0001#12``.
+        worker_id: the owner's name it works under; "" for a manager.
+        is_dead: killed, or its process has ended.
+        has_returned: it ended by itself.
+        ended: resolved at its return or death, whichever is first.
+        tasks: those that run, in the order of their creation.
+        frozen_ms: how long it has been frozen so far, milliseconds.
+        faults: what was done to it, in order: milliseconds and what.
+
+    """
+
+    def __init__(self, name: str, worker_id: str = "", *, now_ms: Callable[[], int]) -> None:
+        """Begin alive; ``now_ms`` tells the simulation's time."""
+        self.name = name
+        self.worker_id = worker_id
+        self.is_dead = False
+        self.has_returned = False
+        self.ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.frozen_ms = 0
+        self.faults: list[tuple[int, str]] = []
+        self._now_ms = now_ms
+        self._frozen_since_ms: int | None = None
+        self._parked: list[tuple[Callable[..., object], tuple[Any, ...], Context | None]] = []
+
+    @property
+    def is_frozen(self) -> bool:
+        """Tell whether nothing of it runs at present."""
+        return self._frozen_since_ms is not None
+
+    def suffered(self, what: str) -> None:
+        """Remember a fault, so that checkers know what it explains."""
+        self.faults.append((self._now_ms(), what))
+
+    def start(self, main: Coroutine[Any, Any, object]) -> None:
+        """Run its main coroutine; :attr:`ended` gets the result, or None if it dies."""
+        context = copy_context()
+        context.run(_CURRENT.set, self)
+        task = asyncio.get_running_loop().create_task(main, name=self.name, context=context)
+        task.add_done_callback(self._returned)
+
+    def _returned(self, task: asyncio.Task[object]) -> None:
+        self.has_returned = not self.is_dead
+        if self.ended.done():
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.is_dead:
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None if self.is_dead or task.cancelled() else task.result())
+
+    def check(self) -> None:
+        """
+        Let a living actor go on.
+
+        Raises:
+            KilledError: it is dead.
+
+        """
+        if self.is_dead:
+            raise KilledError
+
+    def kill(self) -> None:
+        """Let it die now: from here on none of its port calls has an effect."""
+        if self.is_dead:
+            return
+        self.is_dead = True
+        if not self.ended.done():
+            self.ended.set_result(None)
+        self.thaw()
+        for task in list(self.tasks):
+            task.cancel()
+
+    def freeze(self) -> None:
+        """Let nothing of it run until :meth:`thaw`."""
+        if self._frozen_since_ms is None and not self.is_dead:
+            self._frozen_since_ms = self._now_ms()
+
+    def thaw(self) -> None:
+        """Let it run again: all that was due meanwhile, in order."""
+        if self._frozen_since_ms is None:
+            return
+        self.frozen_ms += self._now_ms() - self._frozen_since_ms
+        self._frozen_since_ms = None
+        parked, self._parked = self._parked, []
+        loop = asyncio.get_running_loop()
+        for callback, arguments, context in parked:
+            loop.call_soon(callback, *arguments, context=context)
+
+    def run_or_park(
+        self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context | None
+    ) -> None:
+        """Run a callback of this actor's, unless it is frozen."""
+        if self._frozen_since_ms is None:
+            callback(*arguments)
+        else:
+            self._parked.append((callback, arguments, context))
+
+
+_CURRENT: ContextVar[Actor | None] = ContextVar("the actor that a task belongs to", default=None)
+
+
+class SimulationLoop(VirtualTimeLoop):
+    """A virtual-time loop that knows whose callback it runs."""
+
+    def __init__(self) -> None:
+        """Begin at virtual second 0, with tasks that know their actor."""
+        super().__init__()
+        self.set_task_factory(_create_task)
+        self.set_exception_handler(lambda _loop, _context: None)
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Run a callback soon; one of a frozen actor's is parked then."""
+        actor = _CURRENT.get() if context is None else context.get(_CURRENT)
+        if actor is None:
+            return super().call_soon(callback, *args, context=context)
+        return super().call_soon(actor.run_or_park, callback, args, context, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a time; one of a frozen actor's is parked then."""
+        actor = _CURRENT.get() if context is None else context.get(_CURRENT)
+        if actor is None:
+            return super().call_at(when, callback, *args, context=context)
+        return super().call_at(when, actor.run_or_park, callback, args, context, context=context)
+
+
+def _create_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+) -> asyncio.Task[Any]:
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    context = options.get("context")
+    actor = _CURRENT.get() if context is None else context.get(_CURRENT)
+    if actor is not None:
+        actor.tasks[task] = None
+        task.add_done_callback(actor.tasks.pop)
+    return task
+
+
+def outside_actors() -> Context:
+    """Return a context that belongs to no actor: for what the world does by itself."""
+    context = copy_context()
+    context.run(_CURRENT.set, None)
+    return context

@@ -1,0 +1,122 @@
+"""Many seeds, spread over processes, until the time is over or a seed fails."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from shardfleet.testing.simulation.running import Options, RunResult, run_seed
+
+_HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Totals:
+    """
+    What many runs came to together.
+
+    Attributes:
+        elapsed_s: wall-clock seconds.
+        seeds: of the runs that are done, in the order of their ends.
+        failed: results with violations.
+        virtual_ms: how long the fleets lived, together.
+        calls: port calls by operation.
+        faults: by kind.
+        numbers: sums of the other counts of :class:`RunResult`.
+
+    """
+
+    elapsed_s: float = 0.0
+    seeds: list[int] = field(default_factory=list)
+    failed: list[RunResult] = field(default_factory=list)
+    virtual_ms: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    numbers: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: RunResult) -> None:
+        """Count one run."""
+        self.seeds.append(result.seed)
+        if result.violations:
+            self.failed.append(result)
+        self.virtual_ms += result.virtual_ms
+        self.calls.update(result.calls)
+        self.faults.update(result.faults)
+        for name in ("records", "repetitions", "reshards", "turns", "ended_hard", "freezes"):
+            self.numbers[name] += getattr(result, name)
+
+    def body(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "violations": [str(v) for result in self.failed for v in result.violations],
+            "failed_seeds": sorted(result.seed for result in self.failed),
+            "seeds": len(self.seeds),
+            "first_seed": min(self.seeds, default=None),
+            "last_seed": max(self.seeds, default=None),
+            "fleet_hours": round(self.virtual_ms / _HOUR_MS, 2),
+            "elapsed_s": round(self.elapsed_s, 1),
+            "port_calls": self.calls.total(),
+            "port_calls_per_s": round(self.calls.total() / max(self.elapsed_s, 0.001)),
+            "faults": self.faults.total(),
+            "faults_per_s": round(self.faults.total() / max(self.elapsed_s, 0.001)),
+            "killed_or_frozen": self.numbers["ended_hard"] + self.numbers["freezes"],
+            **dict(sorted(self.numbers.items())),
+            "port_calls_by_operation": dict(sorted(self.calls.items())),
+            "faults_by_kind": dict(sorted(self.faults.items())),
+        }
+
+    def line(self) -> str:
+        """Return one line for a person."""
+        body = self.body()
+        return (
+            f"{body['fleet_hours']:,} fleet-hours from {body['seeds']:,} seeds in "
+            f"{body['elapsed_s']:,} s: {body['port_calls']:,} port calls "
+            f"({body['port_calls_per_s']:,}/s), {body['faults']:,} faults "
+            f"({body['faults_per_s']:,}/s), {body['reshards']:,} reshards, "
+            f"{body['killed_or_frozen']:,} invocations killed or frozen, "
+            f"{len(body['violations'])} violations"
+        )
+
+
+def campaign(
+    seeds: Iterator[int] | None = None,
+    *,
+    minutes: float,
+    jobs: int,
+    first_seed: int = 1,
+    done: Callable[[RunResult, Totals], None],
+) -> Totals:
+    """
+    Run seeds until the time is over; a seed that was begun is finished.
+
+    Args:
+        seeds: which; ``first_seed`` and upwards if left out.
+        minutes: wall-clock bound.
+        jobs: processes.
+        first_seed: where to begin.
+        done: called after each run.
+
+    """
+    began_s = time.monotonic()
+    wanted = count(first_seed) if seeds is None else seeds
+    totals = Totals()
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        running: set[Future[RunResult]] = set()
+        while True:
+            while len(running) < jobs and time.monotonic() - began_s < minutes * 60:
+                seed = next(wanted, None)
+                if seed is None:
+                    break
+                running.add(pool.submit(run_seed, Options(seed=seed)))
+            if not running:
+                return totals
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                totals.add(future.result())
+                totals.elapsed_s = time.monotonic() - began_s
+                done(future.result(), totals)

@@ -1,0 +1,125 @@
+"""
+What goes wrong, how often, and how severely: drawn once per seed, then per call.
+
+Each seed has a mix of its own, in which many kinds of faults are rare or absent: a run with
+everything at once hides what needs one kind of fault undisturbed (swarm testing, Groce et al.
+2012).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, fields
+
+# Of a kind that a seed has at all, the probability is drawn between these parts of the greatest.
+_LEAST_PART, _MOST_PART = 0.1, 1.0
+_KINDS_PER_SEED = 0.6
+
+
+@dataclass(slots=True, kw_only=True)
+class FaultMix:
+    """
+    The probability of each kind of fault; the defaults are the greatest ones.
+
+    Attributes of tables and streams are per call; ``connection_lost``, ``duplicate_call`` and
+    ``late_start`` per invocation or start; ``kill_between`` and ``freeze`` per actor and second;
+    handler faults per batch.
+    """
+
+    # --- DynamoDB and Step Functions
+    throttle: float = 0.05
+    request_lost: float = 0.02
+    reply_lost: float = 0.03
+    late_write: float = 0.01
+    slow_call: float = 0.02
+    stale_read: float = 0.3
+    table_outage: float = 0.001
+    # --- Kinesis
+    stream_throttle: float = 0.05
+    iterator_expired: float = 0.01
+    false_end: float = 0.01
+    empty_with_lag: float = 0.05
+    short_page: float = 0.2
+    late_visibility: float = 0.2
+    stale_listing: float = 0.2
+    # --- Lambda and the state machine
+    kill_in_call: float = 0.004
+    kill_between: float = 0.03
+    freeze: float = 0.02
+    connection_lost: float = 0.1
+    duplicate_call: float = 0.05
+    late_start: float = 0.2
+    execution_dies: float = 0.03
+    clock_drift: float = 1.0
+    manager_missing: float = 0.15
+    manager_twice: float = 0.2
+    # --- the user's handler
+    handler_raises: float = 0.05
+    handler_partial: float = 0.05
+    handler_slow: float = 0.1
+    handler_hangs: float = 0.004
+
+    @classmethod
+    def drawn(cls, chance: random.Random) -> FaultMix:
+        """Draw a mix: most kinds somewhat, some not at all."""
+        mix = cls()
+        for kind in fields(cls):
+            part = chance.uniform(_LEAST_PART, _MOST_PART)
+            present = chance.random() < _KINDS_PER_SEED
+            setattr(mix, kind.name, getattr(mix, kind.name) * part if present else 0.0)
+        return mix
+
+    @classmethod
+    def none(cls) -> FaultMix:
+        """Return the mix of a perfect world."""
+        return cls(**{kind.name: 0.0 for kind in fields(cls)})
+
+
+class Faults:
+    """
+    Decides, call by call, what goes wrong; counts what did.
+
+    Attributes:
+        mix: the probabilities.
+        counts: how often each kind happened.
+        are_on: nothing goes wrong while this is False.
+        muted: kinds that do not happen: how a failing run is made simpler.
+        last_ms: when the last fault happened, milliseconds of the simulation.
+
+    """
+
+    def __init__(self, seed: int, mix: FaultMix, *, muted: frozenset[str] = frozenset()) -> None:
+        """Seed the decisions; each kind draws from a sequence of its own."""
+        self.mix = mix
+        self.counts: Counter[str] = Counter()
+        self.are_on = True
+        self.muted = muted
+        self._chances = {
+            kind.name: random.Random(f"{seed}/{kind.name}") for kind in fields(FaultMix)
+        }
+
+    def strike(self, kind: str, *, part: float = 1.0) -> bool:
+        """
+        Decide whether a fault happens now.
+
+        Args:
+            kind: a field of :class:`FaultMix`.
+            part: of its probability, e.g. the seconds since the last time it was asked for.
+
+        """
+        probability = getattr(self.mix, kind) * part
+        if not self.are_on or not probability or kind in self.muted:
+            return False
+        if self._chances[kind].random() >= probability:
+            return False
+        self.counts[kind] += 1
+        return True
+
+    def between(self, kind: str, low: float, high: float) -> float:
+        """Return how severe a fault is, evenly distributed."""
+        return self._chances[kind].uniform(low, high)
+
+    def whole(self, kind: str, low: int, high: int) -> int:
+        """Return how severe a fault is, a whole number, both ends included."""
+        return self._chances[kind].randint(low, high)

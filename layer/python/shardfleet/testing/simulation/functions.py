@@ -1,0 +1,237 @@
+"""
+The two Lambda functions: each invocation is an actor that runs the production engine unchanged.
+
+An invocation has its own clock, off by less than two managers may differ, and ends by returning,
+by its time-out, or by being killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Never
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.slots import SlotInput, TurnOutcome
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.lease_manager import ManagerPorts
+from shardfleet.engine.manager_loop import run_manager
+from shardfleet.engine.ports import WorkerLauncher
+from shardfleet.engine.worker import worker_turn
+from shardfleet.engine.worker_ports import WorkerPorts
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.events import Event
+from shardfleet.testing.memory import MemoryStateStore, SeededEntropy
+from shardfleet.testing.simulation.actors import Actor, KilledError
+from shardfleet.testing.simulation.streams import FaultyStream, TrueStream
+from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.tables import FaultyLeases, FaultyState, LeaseTable
+from shardfleet.testing.simulation.user_handler import UserHandler
+from shardfleet.testing.simulation.wire import Outage, Wire
+
+MANAGER_BOX_MS = 70_000
+# Two managers' clocks may differ by clock_skew_ms (2,000), so each by less than half of that.
+_DRIFT_MS = 900
+
+
+class ActorClock:
+    """The ``Clock`` port of one invocation."""
+
+    def __init__(self, actor: Actor, around: Surroundings) -> None:
+        """Choose how wrong it is, and whether it stands still while frozen."""
+        self._actor = actor
+        self._around = around
+        drifts = around.faults.strike("clock_drift")
+        self._drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
+        self._stands_still = drifts and self._drift_ms % 2 == 0
+
+    def now_ms(self) -> int:
+        """Return this sandbox's idea of the epoch milliseconds."""
+        return self._around.clock.now_ms() + self._drift_ms
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that may leave out the time spent frozen."""
+        stood_ms = self._actor.frozen_ms if self._stands_still else 0
+        return self._around.clock.monotonic_ms() - stood_ms
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """Sleep."""
+        self._actor.check()
+        await asyncio.sleep(duration_ms / 1000)
+        self._actor.check()
+
+
+class _Sink:
+    """The ``EventSink`` port of one invocation: the dead tell nothing."""
+
+    def __init__(self, actor: Actor, around: Surroundings) -> None:
+        self._actor = actor
+        self._around = around
+
+    def emit(self, event: Event) -> None:
+        """Pass the event on to the checkers and the log."""
+        if not self._actor.is_dead:
+            self._around.tell(self._actor, event)
+
+
+class _Process:
+    """The ``Process`` port of one invocation."""
+
+    def __init__(self, actor: Actor, around: Surroundings) -> None:
+        self._actor = actor
+        self._around = around
+
+    def end(self, reason: str) -> Never:
+        """Let the invocation die."""
+        self._around.log(self._actor.name, "ends its process:", reason)
+        self._actor.suffered("process ended")
+        self._actor.kill()
+        raise KilledError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the functions reach: tables, stream, and what is wrong with each."""
+
+    leases: LeaseTable
+    state: MemoryStateStore
+    stream: TrueStream
+    lease_outage: Outage
+    state_outage: Outage
+
+
+class Functions:
+    """
+    Invokes the functions.
+
+    Attributes:
+        alive: actors that run, in the order of their beginning.
+        killed: how many were killed, cut off or ended their process.
+        turns: worker turns begun.
+
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        services: Services,
+        *,
+        config: FleetConfig,
+        worker_box_ms: int,
+        handlers_overlap: bool,
+    ) -> None:
+        """Deploy."""
+        self.alive: list[Actor] = []
+        self.killed = 0
+        self.turns = 0
+        self._around = around
+        self._services = services
+        self._config = config
+        self._box_ms = worker_box_ms
+        self._overlaps = handlers_overlap
+        self._numbers = 0
+
+    async def worker(self, given: SlotInput) -> TurnOutcome | None:
+        """Invoke the worker function; None is a crash, as far as the caller can tell."""
+        faults = self._around.faults
+        actor = self._begin_worker(given)
+        if faults.strike("duplicate_call"):
+            actor.suffered("duplicate call")
+            self._begin_worker(given).suffered("duplicate call")
+        if faults.strike("connection_lost"):
+            actor.suffered("connection lost")
+            patience_s = faults.between("connection_lost", 0.1, 60.0)
+            await asyncio.wait([actor.ended], timeout=patience_s)
+            self._around.log(actor.name, "connection lost")
+            return None
+        await asyncio.wait([actor.ended])
+        if actor.ended.exception() is not None:
+            return None
+        outcome = actor.ended.result()
+        return outcome if isinstance(outcome, TurnOutcome) else None
+
+    def manager(self, launcher_of: Callable[[Actor], WorkerLauncher]) -> None:
+        """Invoke the manager function, asynchronously."""
+        actor = self._new_actor("manager", "")
+        clock = ActorClock(actor, self._around)
+        ports = ManagerPorts(
+            leases=self._leases(actor),
+            state=FleetState(self._state(actor), clock),
+            stream=self._stream(actor),
+            launcher=launcher_of(actor),
+            clock=clock,
+            entropy=self._entropy(actor),
+            events=_Sink(actor, self._around),
+        )
+        run = run_manager(self._config, ports, run_ms=self._config.manager_run_ms)
+        self._start(actor, run, MANAGER_BOX_MS)
+
+    def _begin_worker(self, given: SlotInput) -> Actor:
+        worker_id = f"{self._config.fleet}-{given.slot_id}"
+        actor = self._new_actor(given.slot_id, worker_id)
+        self.turns += 1
+        clock = ActorClock(actor, self._around)
+        ports = WorkerPorts(
+            clock=clock,
+            entropy=self._entropy(actor),
+            leases=self._leases(actor),
+            state=self._state(actor),
+            stream=self._stream(actor),
+            handler=UserHandler(actor, self._around, clock, overlaps=self._overlaps),
+            dead_letters=None,
+            events=_Sink(actor, self._around),
+            process=_Process(actor, self._around),
+        )
+        deadline_ms = clock.monotonic_ms() + self._box_ms
+        turn = worker_turn(given, config=self._config, ports=ports, deadline_ms=deadline_ms)
+        self._start(actor, turn, self._box_ms)
+        return actor
+
+    def _start(self, actor: Actor, main: Coroutine[Any, Any, object], box_ms: int) -> None:
+        self.alive.append(actor)
+        self._around.log(actor.name, "begins")
+        actor.start(main)
+        self._around.spawn(self._watch(actor, box_ms), f"watch {actor.name}")
+
+    async def _watch(self, actor: Actor, box_ms: int) -> None:
+        """Cut an invocation off at its time-out; tell the checkers how it returned."""
+        around = self._around
+        await asyncio.wait([actor.ended], timeout=box_ms / 1000)
+        if not actor.ended.done():
+            actor.suffered("timed out")
+            around.log(actor.name, "timed out")
+            actor.kill()
+        self.alive.remove(actor)
+        if actor.is_dead:
+            self.killed += 1
+            return
+        error = actor.ended.exception()
+        is_refusal = isinstance(error, (Throttled, OutcomeUnknown)) and not actor.worker_id
+        text = "" if error is None or is_refusal else f"{type(error).__name__}: {error}"
+        left = [task.get_name() for task in actor.tasks if not task.done()]
+        result = repr(error) if error else actor.ended.result()
+        around.log(actor.name, "returns", result)
+        for checker in around.checkers:
+            checker.turn_over(around.now_ms, actor, left=left, error=text)
+        actor.kill()
+
+    def _new_actor(self, role: str, worker_id: str) -> Actor:
+        self._numbers += 1
+        return Actor(f"{role}#{self._numbers}", worker_id, now_ms=self._around.clock.monotonic_ms)
+
+    def _entropy(self, actor: Actor) -> SeededEntropy:
+        return SeededEntropy(self._around.chance(f"entropy/{actor.name}").getrandbits(64))
+
+    def _leases(self, actor: Actor) -> FaultyLeases:
+        wire = Wire(actor, self._around, self._services.lease_outage)
+        return FaultyLeases(self._services.leases, wire, around=self._around, by=actor)
+
+    def _state(self, actor: Actor) -> FaultyState:
+        return FaultyState(
+            self._services.state, Wire(actor, self._around, self._services.state_outage)
+        )
+
+    def _stream(self, actor: Actor) -> FaultyStream:
+        wire = Wire(actor, self._around, Outage(), throttle="stream_throttle")
+        return FaultyStream(self._services.stream, wire, self._around)

@@ -1,0 +1,147 @@
+"""Running one seed, telling what happened, and making a failing run simpler."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+from shardfleet.testing.checkers import CHECKERS, Checker, Violation
+from shardfleet.testing.simulation.actors import SimulationLoop
+from shardfleet.testing.simulation.faults import FaultMix, Faults
+from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.world import Shape, World
+
+_STORY_LINES = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """
+    How to run a seed.
+
+    Attributes:
+        seed: everything is drawn from it.
+        keeps_log: keep the event log.
+        muted: kinds of faults that do not happen.
+        busy_s: how long faults happen, virtual seconds; None: drawn from the seed.
+        checkers: the invariants.
+        mix: of faults; None: drawn from the seed.
+
+    """
+
+    seed: int
+    keeps_log: bool = False
+    muted: frozenset[str] = frozenset()
+    busy_s: float | None = None
+    checkers: tuple[type[Checker], ...] = CHECKERS
+    mix: FaultMix | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """
+    What a run came to.
+
+    Attributes:
+        seed: of the run.
+        violations: none if all is well.
+        virtual_ms: how long the fleet lived.
+        calls: port calls by operation.
+        faults: by kind.
+        records: user records put.
+        repetitions: records handled again.
+        reshards: splits and merges.
+        turns: worker turns begun.
+        ended_hard: invocations killed, cut off or that ended their process.
+        freezes: how many times an invocation was frozen.
+        lines: the event log, if kept.
+
+    """
+
+    seed: int
+    violations: tuple[Violation, ...]
+    virtual_ms: int
+    calls: dict[str, int]
+    faults: dict[str, int]
+    records: int
+    repetitions: int
+    reshards: int
+    turns: int
+    ended_hard: int
+    freezes: int
+    lines: tuple[str, ...]
+
+
+def run_seed(options: Options) -> RunResult:
+    """Run one seed to its end, or to the first violation."""
+    with asyncio.Runner(loop_factory=SimulationLoop) as runner:
+        return runner.run(_run(options))
+
+
+async def _run(options: Options) -> RunResult:
+    seed = options.seed
+    chance = random.Random(f"{seed}/shape")
+    shape = Shape.drawn(chance, busy_s=options.busy_s)
+    faults = Faults(seed, options.mix or FaultMix.drawn(chance), muted=options.muted)
+    around = Surroundings(
+        seed,
+        faults,
+        renew_ms=shape.config.renew_ms,
+        keeps_log=options.keeps_log,
+        checkers=options.checkers,
+    )
+    around.log("world", "shape", shape)
+    around.log("world", "mix", faults.mix)
+    world = World(around, shape)
+    await world.run()
+    return RunResult(
+        seed=seed,
+        violations=tuple(around.violations),
+        virtual_ms=around.now_ms,
+        calls=dict(sorted(around.calls.items())),
+        faults=dict(sorted(faults.counts.items())),
+        records=around.ledger.records,
+        repetitions=around.ledger.repetitions,
+        reshards=world.stream.reshards,
+        turns=world.functions.turns,
+        ended_hard=world.functions.killed,
+        freezes=world.freezes,
+        lines=tuple(around.lines),
+    )
+
+
+def shrink(options: Options, say: Callable[[str], None]) -> Options:
+    """
+    Mute one kind of fault after another as long as the same checker still complains.
+
+    Args:
+        options: of a run that fails.
+        say: is told what could be left out.
+
+    Returns:
+        Options of a run that fails with fewer kinds of faults.
+
+    """
+    whole = run_seed(options)
+    first = whole.violations[0]
+    muted = options.muted | {k.name for k in fields(FaultMix) if k.name not in whole.faults}
+    for kind in fields(FaultMix):
+        if kind.name in muted:
+            continue
+        simpler = replace(options, muted=muted | {kind.name}, keeps_log=False)
+        found = run_seed(simpler).violations
+        if found and found[0].checker == first.checker:
+            muted |= {kind.name}
+            say(f"fails without {kind.name}, too")
+    return Options(seed=options.seed, muted=muted, busy_s=options.busy_s, checkers=options.checkers)
+
+
+def story(result: RunResult) -> list[str]:
+    """Return the last lines of the log that concern the violation's subject, for one screen."""
+    if not result.violations:
+        return []
+    subject = result.violations[0].subject
+    about = [line for line in result.lines if subject in line or " world " in line[9:20]]
+    return about[-_STORY_LINES:]

@@ -1,0 +1,218 @@
+"""
+The stream: the memory stream, reshards and puts recorded in the ledger, and a faulty reader.
+
+The faults are Kinesis' own: throttles, iterators that expire early, pages that contradict
+themselves about a shard's end, empty pages with lag, records that appear late, listings of a
+moment ago.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardfleet.domain.leases import HashKeyRange
+from shardfleet.domain.sequence import StreamIncarnation
+from shardfleet.domain.shards import ChildShard, Shard
+from shardfleet.engine.ports import (
+    IteratorStart,
+    ListingFilter,
+    RecordsPage,
+)
+from shardfleet.errors import IteratorExpired
+from shardfleet.kpl.aggregate import AggregateBuilder
+from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet.testing.checkers import Entry
+from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.wire import Wire
+
+_LISTING_BEHIND_MS = 4_000
+_VISIBLE_AFTER_MS = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class _User:
+    """One user record of an aggregate."""
+
+    partition_key: str
+    data: bytes
+    explicit_hash_key: str | None = None
+
+
+class TrueStream:
+    """
+    The stream as it is.
+
+    Attributes:
+        memory: the stream.
+        reshards: how many there were.
+
+    """
+
+    def __init__(self, around: Surroundings, *, shards: int) -> None:
+        """Create the stream."""
+        self.memory = MemoryStream(around.clock, shards=shards)
+        self.reshards = 0
+        self._around = around
+        self._chance = around.chance("stream")
+        self._listings: deque[tuple[int, Sequence[Shard]]] = deque(maxlen=16)
+        self._listed: list[str] = []
+        for shard_id in self.memory.open_shard_ids:
+            self._opened(shard_id, ())
+        self._remember()
+
+    def put(self, key: str, *, users: int = 1) -> None:
+        """Put the next records of a key, as one aggregate if there are several."""
+        ledger, now_ms = self._around.ledger, self._around.now_ms
+        numbers = [ledger.next_number(key) for _ in range(users)]
+        payloads = [f"{key}/{number}".encode() for number in numbers]
+        data = payloads[0]
+        if users > 1:
+            builder = AggregateBuilder()
+            for payload in payloads:
+                builder.add(_User(key, payload))
+            data = builder.build().data
+        shard_id = self._shard_of(key)
+        sequence = int(self.memory.put(data, key=key, shard_id=shard_id))
+        self.memory.calls.clear()
+        for sub, (number, payload) in enumerate(zip(numbers, payloads, strict=True)):
+            entry = Entry(shard_id, (sequence, sub), key, number, now_ms, payload)
+            ledger.put(entry)
+        self._around.log("producer", "put", f"{key}/{numbers[0]}+{users}", shard_id, sequence)
+
+    def reshard(self, *, least: int, most: int) -> None:
+        """Split a shard or merge two neighbours, keeping the number of open shards in bounds."""
+        memory, open_ids = self.memory, self.memory.open_shard_ids
+        ranges = {key: memory.shard(key).hash_key_range for key in open_ids}
+        by_start = sorted(open_ids, key=lambda key: ranges[key].start)
+        chosen = self._chance.choice((True, False))
+        splits = len(open_ids) <= least or (chosen and len(open_ids) < most)
+        if splits:
+            parent = self._chance.choice(by_start)
+            children: tuple[str, ...] = memory.split(parent)
+            parents: tuple[str, ...] = (parent,)
+        else:
+            index = self._chance.randrange(len(by_start) - 1)
+            parents = (by_start[index], by_start[index + 1])
+            children = (memory.merge(*parents),)
+        for child in children:
+            self._opened(child, parents)
+        self.reshards += 1
+        self._remember()
+        self._around.log("stream", "reshard", ",".join(parents), "into", ",".join(children))
+
+    def forget(self) -> None:
+        """Let one closed shard leave the stream whose records are all done, as retention does."""
+        for shard_id in self._listed:
+            truth = self._around.ledger.shards[shard_id]
+            gone = [parent for parent in truth.parents if parent in self._listed]
+            if truth.children and truth.first_unfinished() is None and not gone:
+                self._listed.remove(shard_id)
+                self.memory.forget_shard(shard_id)
+                self._remember()
+                self._around.log("stream", "forgets", shard_id)
+                return
+
+    def listing(self, behind_ms: int) -> Sequence[Shard]:
+        """Return the shards as they were."""
+        moment_ms = self._around.now_ms - behind_ms
+        for at_ms, shards in reversed(self._listings):
+            if at_ms <= moment_ms:
+                return shards
+        return self._listings[0][1]
+
+    def _shard_of(self, key: str) -> str:
+        hash_key = effective_hash(key)
+        for shard_id in self.memory.open_shard_ids:
+            if self.memory.shard(shard_id).hash_key_range.contains(hash_key):
+                return shard_id
+        message = f"no open shard takes the key {key}"
+        raise ValueError(message)
+
+    def _opened(self, shard_id: str, parents: Sequence[str]) -> None:
+        self._around.ledger.open_shard(shard_id, parents)
+        self._listed.append(shard_id)
+
+    def _remember(self) -> None:
+        shards = [self.memory.shard(shard_id) for shard_id in sorted(self._listed)]
+        self._listings.append((self._around.now_ms, shards))
+
+
+class FaultyStream:
+    """The ``StreamReader`` port of one invocation."""
+
+    def __init__(self, stream: TrueStream, wire: Wire, around: Surroundings) -> None:
+        """Reach the stream over a wire."""
+        self._stream = stream
+        self._wire = wire
+        self._around = around
+
+    async def incarnation(self) -> StreamIncarnation:
+        """Describe the stream."""
+        return await self._wire.read("stream.incarnation", self._stream.memory.incarnation)
+
+    async def list_shards(
+        self, listing: ListingFilter = ListingFilter.NONE, *, instant_ms: int | None = None
+    ) -> Sequence[Shard]:
+        """List shards, perhaps as they were a moment ago."""
+        faults = self._around.faults
+
+        async def work() -> Sequence[Shard]:
+            if listing is ListingFilter.NONE and faults.strike("stale_listing"):
+                return self._stream.listing(faults.whole("stale_listing", 0, _LISTING_BEHIND_MS))
+            return await self._stream.memory.list_shards(listing, instant_ms=instant_ms)
+
+        return await self._wire.read("stream.list_shards", work, about=listing.value)
+
+    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+        """Get an iterator."""
+        return await self._wire.read(
+            "stream.shard_iterator",
+            lambda: self._stream.memory.shard_iterator(shard_id, start),
+            about=f"{shard_id} {start.kind} {start.sequence_number or ''}",
+        )
+
+    async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """Read one page, which may be short, empty, late or wrong about the shard's end."""
+
+        async def work() -> RecordsPage:
+            return await self._page(iterator, shard_id, limit)
+
+        return await self._wire.read("stream.get_records", work, about=shard_id)
+
+    async def _page(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
+        faults, memory = self._around.faults, self._stream.memory
+        if faults.strike("iterator_expired"):
+            message = f"iterator {iterator} expired"
+            raise IteratorExpired(message)
+        if faults.strike("short_page"):
+            limit = min(limit, faults.whole("short_page", 1, 3))
+        page = await memory.get_records(iterator, shard_id=shard_id, limit=limit)
+        if faults.strike("late_visibility"):
+            behind_ms = faults.whole("late_visibility", 0, _VISIBLE_AFTER_MS)
+            newest_ms = self._around.clock.now_ms() - behind_ms
+            seen = sum(record.approximate_arrival_ms <= newest_ms for record in page.records)
+            if not seen:
+                return RecordsPage(records=(), next_iterator=iterator, millis_behind_latest=0)
+            if seen < len(page.records):
+                page = await memory.get_records(iterator, shard_id=shard_id, limit=seen)
+                page = replace(page, millis_behind_latest=0)
+        if faults.strike("empty_with_lag"):
+            return RecordsPage(records=(), next_iterator=iterator, millis_behind_latest=1_000)
+        if faults.strike("false_end"):
+            return _contradictory(page, shard_id, iterator)
+        return page
+
+
+def _contradictory(page: RecordsPage, shard_id: str, iterator: str) -> RecordsPage:
+    """Return a page that contradicts itself about the shard's end (protocol.md §4.5)."""
+    if page.next_iterator is None:
+        return replace(page, next_iterator=iterator)
+    if page.records:
+        return replace(page, next_iterator=None)
+    stranger = ChildShard(
+        shard_id=f"{shard_id}-x", parent_shard_ids=("another",), hash_key_range=HashKeyRange(0, 1)
+    )
+    return replace(page, next_iterator=None, child_shards=(stranger, stranger))

@@ -1,0 +1,162 @@
+"""The two DynamoDB tables: the memory stores, with a past to read stale answers from."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardfleet.domain.leases import Applied, ChangeKind, ChangeResult, Lease, LeaseChange
+from shardfleet.engine.ports import Conflict, Document, Written
+from shardfleet.testing.checkers import Suspect
+from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.wire import Wire
+
+# How far behind an eventually consistent read may be; "usually consistent within one second".
+_SCAN_BEHIND_MS = 2_000
+_INDEX_BEHIND_MS = 5_000
+
+
+class LeaseTable:
+    """
+    The lease table itself, with its recent past.
+
+    Attributes:
+        store: the truth.
+        owner_changes: how often a lease changed hands.
+
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        """Begin empty."""
+        self.store = MemoryLeaseStore()
+        self.owner_changes = 0
+        self._around = around
+        self._past: dict[str, deque[tuple[int, Lease | None]]] = {}
+
+    async def apply(self, change: LeaseChange, by: Suspect) -> ChangeResult:
+        """Apply a change; remember what was before, and show it to the checkers."""
+        result = await self.store.apply(change)
+        self.store.changes.clear()
+        if not isinstance(result, Applied):
+            return result
+        key = change.lease_key
+        past = self._past.setdefault(key, deque(maxlen=64))
+        before = past[-1][1] if past else None
+        after = None if change.kind is ChangeKind.DELETE else result.lease
+        past.append((self._around.now_ms, after))
+        owners = [None if lease is None else lease.effective_owner for lease in (before, after)]
+        self.owner_changes += owners[0] != owners[1] and None not in owners
+        self._around.wrote(by, change, before=before, after=after)
+        return result
+
+    def as_of(self, behind_most_ms: int) -> Sequence[Lease]:
+        """Return leases by key, each as it was at some moment of its own in the recent past."""
+        found = []
+        for key in sorted(self._past):
+            behind_ms = self._around.faults.whole("stale_read", 0, behind_most_ms)
+            moment_ms = self._around.now_ms - behind_ms
+            lease = None
+            for at_ms, version in reversed(self._past[key]):
+                if at_ms <= moment_ms:
+                    lease = version
+                    break
+            if lease is not None:
+                found.append(lease)
+        return found
+
+
+class FaultyLeases:
+    """The ``LeaseStore`` port of one invocation."""
+
+    def __init__(self, table: LeaseTable, wire: Wire, *, around: Surroundings, by: Suspect) -> None:
+        """Reach the table over a wire."""
+        self._table = table
+        self._wire = wire
+        self._faults = around.faults
+        self._by = by
+
+    async def scan(self) -> Sequence[Lease]:
+        """Return all leases, some of them as they were a moment ago."""
+
+        async def work() -> Sequence[Lease]:
+            if self._faults.strike("stale_read"):
+                return self._table.as_of(_SCAN_BEHIND_MS)
+            return await self._table.store.scan()
+
+        return await self._wire.read("lease.scan", work)
+
+    async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
+        """Return lease keys by owner, as the index had them a moment ago."""
+
+        async def work() -> Sequence[str]:
+            if self._faults.strike("stale_read"):
+                leases = self._table.as_of(_INDEX_BEHIND_MS)
+                return [le.lease_key for le in leases if le.lease_owner == worker_id]
+            return await self._table.store.keys_owned_by(worker_id)
+
+        return await self._wire.read("lease.query", work, about=worker_id)
+
+    async def get(self, lease_key: str) -> Lease | None:
+        """Return one lease, consistently."""
+        return await self._wire.read(
+            "lease.get", lambda: self._table.store.get(lease_key), about=lease_key
+        )
+
+    async def apply(self, change: LeaseChange) -> ChangeResult:
+        """Make one conditional write."""
+        return await self._wire.write(
+            "lease.apply",
+            lambda: self._table.apply(change, self._by),
+            about=f"{change.operation} {change.lease_key}",
+        )
+
+
+class FaultyState:
+    """The ``StateStore`` port of one invocation."""
+
+    def __init__(self, store: MemoryStateStore, wire: Wire) -> None:
+        """Reach the table over a wire."""
+        self._store = store
+        self._wire = wire
+
+    async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
+        """Read one document."""
+        return await self._wire.read(
+            "state.read", lambda: self._store.read(kind, id), about=f"{kind} {id}"
+        )
+
+    async def list(self, kind: str) -> Sequence[Document]:
+        """Read all documents of a kind."""
+        return await self._wire.read("state.list", lambda: self._store.list(kind), about=kind)
+
+    async def write(
+        self,
+        kind: str,
+        id: str,  # noqa: A002 - the port's name
+        body: Mapping[str, Any],
+        *,
+        expected_version: int | None,
+    ) -> Written | Conflict:
+        """Compare-and-set."""
+        kept = dict(body)
+        return await self._wire.write(
+            "state.write",
+            lambda: self._store.write(kind, id, kept, expected_version=expected_version),
+            about=f"{kind} {id} over {expected_version}",
+        )
+
+    async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
+        """Add one to a counter document."""
+        return await self._wire.write(
+            "state.increment", lambda: self._store.increment(kind, id), about=f"{kind} {id}"
+        )
+
+    async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
+        """Delete if the version is as expected."""
+        return await self._wire.write(
+            "state.delete",
+            lambda: self._store.delete(kind, id, expected_version=expected_version),
+            about=f"{kind} {id}",
+        )

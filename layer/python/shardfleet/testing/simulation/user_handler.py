@@ -1,0 +1,99 @@
+"""The user's handler: handles records one by one, and fails in every way a user's code can."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shardfleet.engine.ports import Clock, HandlerResult
+from shardfleet.records import Batch, Record
+from shardfleet.testing.checkers import CallBegun, Handled, Violation
+from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet.testing.simulation.actors import Actor
+from shardfleet.testing.simulation.surroundings import Surroundings
+
+_HANG_S = 3_600.0
+
+
+class HandlerError(Exception):
+    """What the user's code raises."""
+
+
+class UserHandler:
+    """The ``HandlerRunner`` port of one invocation."""
+
+    def __init__(self, actor: Actor, around: Surroundings, clock: Clock, *, overlaps: bool) -> None:
+        """Wrap a memory handler around the script."""
+        self._actor = actor
+        self._around = around
+        self._chance = around.chance(f"handler/{actor.name}")
+        load_ms = round(self._chance.uniform(0, 3_000))
+        self._memory = MemoryHandler(clock, self._script, overlaps=overlaps, load_ms=load_ms)
+
+    @property
+    def overlaps(self) -> bool:
+        """Tell whether calls of different shards may overlap."""
+        return self._memory.overlaps
+
+    async def load(self) -> None:
+        """Import the user's code."""
+        self._actor.check()
+        await self._memory.load()
+        self._actor.check()
+
+    async def run(self, batch: Batch) -> HandlerResult:
+        """Run one batch to its end, its failure or its time-out."""
+        self._actor.check()
+        around, actor = self._around, self._actor
+        call = CallBegun(at_ms=around.now_ms, by=actor, shard_id=batch.shard_id)
+        for checker in around.checkers:
+            checker.call_begun(call)
+        around.calls["handler.run"] += 1
+        around.log(actor.name, "handler.run", batch.shard_id, batch[0].sequence_number, len(batch))
+        result = await self._memory.run(batch)
+        self._memory.calls.clear()
+        actor.check()
+        if result.error is not None:
+            for checker in around.checkers:
+                checker.batch_failed(around.now_ms, actor, batch.shard_id)
+            around.log(actor.name, "handler.run", batch.shard_id, "->", result)
+        return result
+
+    async def close(self) -> bool:
+        """Stop; False if a call still hangs."""
+        self._actor.check()
+        return await self._memory.close()
+
+    async def _script(self, batch: Batch) -> None:
+        faults = self._around.faults
+        fails_at = -1
+        tells = faults.strike("handler_partial")
+        if tells or faults.strike("handler_raises"):
+            fails_at = faults.whole("handler_raises", 0, len(batch) - 1)
+        if faults.strike("handler_slow"):
+            await asyncio.sleep(faults.between("handler_slow", 0.1, 3.0))
+        pause_s = self._chance.choice((0.0, 0.0, 0.001, 0.05))
+        for index, record in enumerate(batch):
+            if index == fails_at:
+                raise HandlerError(f"record {record.sequence_number} is not to my liking")
+            if faults.strike("handler_hangs"):
+                await asyncio.sleep(_HANG_S)
+            await asyncio.sleep(pause_s)
+            self._actor.check()
+            self._handle(record)
+            if tells:
+                batch.checkpoint(record)
+
+    def _handle(self, record: Record) -> None:
+        """Have the record's effect on the outside world, once more."""
+        around, actor, now_ms = self._around, self._actor, self._around.now_ms
+        sub = record.sub_sequence_number
+        entry = around.ledger.find(record.shard_id, record.sequence_number, sub)
+        if entry is None or entry.data != record.data:
+            text = f"{actor.name} was given {record}, which nobody put there"
+            around.violated(Violation(now_ms, "NoRecordInvented", record.shard_id, text))
+            return
+        handled = Handled(at_ms=now_ms, by=actor, entry=entry)
+        for checker in around.checkers:
+            checker.record_handled(handled)
+        entry.times, entry.by, entry.at_ms = entry.times + 1, actor.name, now_ms
+        around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")

@@ -1,0 +1,148 @@
+"""
+The network between one invocation and a service: delays, losses, outages, death in mid-call.
+
+A write that has been sent lands whether or not its sender lives to hear of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.testing.simulation.actors import Actor
+from shardfleet.testing.simulation.surroundings import Surroundings
+
+T = TypeVar("T")
+
+# As the adapters': one attempt, and at most two seconds for an answer (hazard H1).
+CALL_TIMEOUT_MS = 2_000
+_FASTEST_MS, _SLOWEST_MS = 1.0, 20.0
+
+
+class Outage:
+    """A table that refuses everything for a while; shared by all who call it."""
+
+    def __init__(self) -> None:
+        """Begin available."""
+        self.until_ms = 0
+
+
+class Wire:
+    """One invocation's connection to one service."""
+
+    def __init__(
+        self, actor: Actor, around: Surroundings, outage: Outage, *, throttle: str = "throttle"
+    ) -> None:
+        """
+        Connect.
+
+        Args:
+            actor: who calls.
+            around: faults, the log, time.
+            outage: of the service.
+            throttle: the kind of fault with which the service refuses.
+
+        """
+        self._actor = actor
+        self._around = around
+        self._outage = outage
+        self._throttle = throttle
+        self._chance = around.chance(f"wire/{actor.name}/{throttle}")
+
+    async def read(self, what: str, work: Callable[[], Awaitable[T]], *, about: str = "") -> T:
+        """
+        Carry a read.
+
+        Raises:
+            Throttled: refused, or no answer came: a read is simply made again.
+            KilledError: the caller died meanwhile.
+
+        """
+        await self._send(what, about)
+        result = await work()
+        if self._around.faults.strike("slow_call"):
+            await asyncio.sleep(self._around.faults.between("slow_call", 0.1, 1.9))
+        self._actor.check()
+        if self._around.faults.strike("reply_lost"):
+            await self._no_answer(what, about)
+            message = f"{what} {about}: no answer"
+            raise Throttled(message)
+        self._around.log(self._actor.name, what, about, "->", result)
+        return result
+
+    async def write(self, what: str, work: Callable[[], Awaitable[T]], *, about: str = "") -> T:
+        """
+        Carry a write.
+
+        Raises:
+            Throttled: refused; not applied.
+            OutcomeUnknown: no answer came; applied, not applied, or still to be applied.
+            KilledError: the caller died meanwhile; the write may land all the same.
+
+        """
+        await self._send(what, about)
+        faults = self._around.faults
+        if faults.strike("request_lost"):
+            await self._no_answer(what, about)
+            message = f"{what} {about}: no answer"
+            raise OutcomeUnknown(message)
+        is_late = faults.strike("late_write")
+        delay_s = faults.between("late_write", 2.1, 6.0) if is_late else self._delay_s()
+        landed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._around.spawn(self._land(work, landed, delay_s), "write")
+        if faults.strike("kill_in_call"):
+            self._die(what, about)
+        if is_late or faults.strike("reply_lost"):
+            await self._no_answer(what, about)
+            message = f"{what} {about}: no answer"
+            raise OutcomeUnknown(message)
+        result: T = await landed
+        self._actor.check()
+        self._around.log(self._actor.name, what, about, "->", result)
+        return result
+
+    async def _land(
+        self, work: Callable[[], Awaitable[Any]], landed: asyncio.Future[Any], delay_s: float
+    ) -> None:
+        await asyncio.sleep(delay_s)
+        result = await work()
+        if not landed.done():
+            landed.set_result(result)
+
+    async def _send(self, what: str, about: str) -> None:
+        self._actor.check()
+        around, faults = self._around, self._around.faults
+        around.calls[what] += 1
+        if faults.strike("kill_in_call"):
+            self._die(what, about)
+        await asyncio.sleep(self._delay_s())
+        self._actor.check()
+        if faults.strike("slow_call"):
+            await asyncio.sleep(faults.between("slow_call", 0.1, 1.9))
+            self._actor.check()
+        if self._throttle == "throttle" and faults.strike("table_outage"):
+            self._outage.until_ms = around.now_ms + faults.whole("table_outage", 1_000, 15_000)
+            around.log("table", "outage until", self._outage.until_ms)
+        is_out = around.now_ms < self._outage.until_ms and faults.are_on
+        if is_out or faults.strike(self._throttle):
+            self._actor.suffered("throttled")
+            around.log(self._actor.name, what, about, "throttled")
+            message = f"{what} {about}: throttled"
+            raise Throttled(message)
+
+    async def _no_answer(self, what: str, about: str) -> None:
+        self._actor.suffered("no answer")
+        await asyncio.sleep(CALL_TIMEOUT_MS / 1000)
+        self._actor.check()
+        self._around.log(self._actor.name, what, about, "no answer")
+
+    def _die(self, what: str, about: str) -> None:
+        self._actor.suffered("killed")
+        self._around.log(self._actor.name, "killed in", what, about)
+        self._actor.kill()
+        self._actor.check()
+
+    def _delay_s(self) -> float:
+        return self._chance.uniform(_FASTEST_MS, _SLOWEST_MS) / 1000

@@ -1,0 +1,262 @@
+"""
+One whole fleet in one process from one seed: a busy time with faults, then a calm one.
+
+Nothing here knows a rule of the fleet: the manager and the workers are the production engine, on
+ports that fail. What is checked is in :mod:`shardfleet.testing.checkers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from shardfleet.config import FleetConfig
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.testing.checkers import Window
+from shardfleet.testing.memory import MemoryStateStore
+from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
+from shardfleet.testing.simulation.actors import Actor
+from shardfleet.testing.simulation.functions import Functions, Services
+from shardfleet.testing.simulation.state_machine import StateMachine
+from shardfleet.testing.simulation.streams import TrueStream
+from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.tables import LeaseTable
+from shardfleet.testing.simulation.wire import Outage
+
+_MINUTE_S = 60.0
+_KEYS = 40
+# After the last fault: the longest back-off of the state machine (5 min), the manager's schedule
+# (1 min) and lock, two expiries, and time to read what has piled up.
+CALM_MOST_S = 900
+_SETTLE_S = 300.0
+_WINDOW_S = 240.0
+# A worker's box leaves room for several turns per run, and so for what happens between turns.
+_WORKER_BOX_MS = 90_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """
+    What a run looks like before anything goes wrong.
+
+    Attributes:
+        config: the fleet's.
+        shards: at the beginning.
+        shards_most: never more are open.
+        records_per_s: put on average.
+        reshard_every_s: on average.
+        loops_most: invocations before an execution continues as new.
+        handlers_overlap: the user's handler is ``async def``.
+        busy_s: how long faults happen.
+        measures_quiet: wait for a quiet fleet and measure it.
+
+    """
+
+    config: FleetConfig
+    shards: int
+    shards_most: int
+    records_per_s: float
+    reshard_every_s: float
+    loops_most: int
+    handlers_overlap: bool
+    busy_s: float
+    measures_quiet: bool
+
+    @classmethod
+    def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
+        """Draw a shape: 8 to 12 shards on at least 4 slots, small turns, small batches."""
+        shards = chance.randint(8, 10)
+        return cls(
+            config=_config(chance, leases_per_worker=2),
+            shards=shards,
+            shards_most=12,
+            records_per_s=chance.uniform(0.5, 4.0),
+            reshard_every_s=chance.uniform(8.0, 60.0),
+            loops_most=chance.randint(2, 8),
+            handlers_overlap=chance.choice((True, False)),
+            busy_s=busy_s or chance.uniform(200.0, 800.0),
+            measures_quiet=chance.randrange(5) == 0,
+        )
+
+
+def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
+    return FleetConfig(
+        fleet="fleet",
+        stream_arn=MEMORY_STREAM_ARN,
+        lease_table="leases",
+        state_table="state",
+        cycle_ms=chance.choice((5_000, 20_000)),
+        assignment=chance.choice(("balanced", "balanced", "greedy")),
+        leases_per_worker=leases_per_worker + chance.randint(0, 2),
+        workers_min=chance.randint(4, 6),
+        workers_max=8,
+        records_per_read=chance.choice((3, 20, 200)),
+        batch_records_most=chance.choice((1, 5, 50)),
+        handler_timeout_ms=5_000,
+        max_attempts=chance.choice((0, 3, 10)),
+        checkpoint_ms=chance.choice((0, 1_000, 5_000)),
+        turn_margin_ms=6_000,
+        turn_most_ms=chance.choice((20_000, 40_000, 70_000)),
+    )
+
+
+class World:
+    """One run."""
+
+    def __init__(self, around: Surroundings, shape: Shape) -> None:
+        """Create the stream and deploy the fleet."""
+        self._around = around
+        self._shape = shape
+        self._chance = around.chance("world")
+        self.stream = TrueStream(around, shards=shape.shards)
+        self.leases = LeaseTable(around)
+        self._state = MemoryStateStore()
+        self.freezes = 0
+        self.functions = Functions(
+            around,
+            Services(
+                leases=self.leases,
+                state=self._state,
+                stream=self.stream,
+                lease_outage=Outage(),
+                state_outage=Outage(),
+            ),
+            config=shape.config,
+            worker_box_ms=_WORKER_BOX_MS,
+            handlers_overlap=shape.handlers_overlap,
+        )
+        self._machine = StateMachine(around, self.functions, loops_most=shape.loops_most)
+        self._puts = True
+
+    async def run(self) -> None:
+        """Run until all is read after the last fault, or until an invariant is broken."""
+        scenario = self._around.spawn(self._scenario(), "scenario")
+        broken = self._around.spawn(self._wait_for_violation(), "violation")
+        await asyncio.wait([scenario, broken], return_when=asyncio.FIRST_COMPLETED)
+        if scenario.done():
+            scenario.result()
+        for actor in list(self.functions.alive):
+            actor.kill()
+
+    async def _wait_for_violation(self) -> None:
+        await self._around.broken.wait()
+
+    async def _scenario(self) -> None:
+        around, shape = self._around, self._shape
+        around.spawn(self._produce(), "producer")
+        around.spawn(self._schedule(), "schedule")
+        around.spawn(self._resume_stopped(), "operator")
+        busy = [
+            around.spawn(self._reshard(), "reshards"),
+            around.spawn(self._chaos(), "chaos"),
+            around.spawn(self._forget(), "retention"),
+        ]
+        await asyncio.sleep(shape.busy_s)
+        for task in busy:
+            task.cancel()
+        around.faults.are_on = False
+        around.log("world", "calm from here on")
+        await asyncio.sleep(_MINUTE_S)
+        self._puts = shape.measures_quiet
+        for _ in range(CALM_MOST_S):
+            if not self._is_behind():
+                break
+            await asyncio.sleep(1)
+        around.log("world", "all read" if not self._is_behind() else "not all read")
+        if shape.measures_quiet:
+            await self._measure()
+            self._puts = False
+            await asyncio.sleep(_MINUTE_S)
+        self._end()
+
+    def _is_behind(self) -> bool:
+        """Tell whether any record put until a moment ago is unfinished."""
+        latest_ms = self._around.now_ms - (10_000 if self._puts else 0)
+        return any(entry.put_ms <= latest_ms for entry in self._around.ledger.unfinished())
+
+    def _end(self) -> None:
+        for checker in self._around.checkers:
+            checker.over(self._around.now_ms, keys=sorted(self.leases.store.leases))
+
+    async def _measure(self) -> None:
+        """Let the fleet settle, then watch it for a while."""
+        around = self._around
+        await asyncio.sleep(_SETTLE_S)
+        calls, changes = around.calls.copy(), self.leases.owner_changes
+        await asyncio.sleep(_WINDOW_S)
+        window = Window(
+            duration_ms=round(_WINDOW_S * 1000),
+            shards=len(self.stream.memory.open_shard_ids),
+            calls={name: n - calls[name] for name, n in around.calls.items()},
+            owner_changes=self.leases.owner_changes - changes,
+            renew_ms=self._shape.config.renew_ms,
+        )
+        around.log("world", "quiet window", window)
+        for checker in around.checkers:
+            checker.calm_window(around.now_ms, window)
+
+    # --- what goes on
+
+    async def _produce(self) -> None:
+        while True:
+            await asyncio.sleep(self._chance.expovariate(self._shape.records_per_s))
+            if self._puts:
+                users = self._chance.choice((1, 1, 1, 2, 5))
+                self.stream.put(f"key-{self._chance.randrange(_KEYS)}", users=users)
+
+    async def _reshard(self) -> None:
+        while True:
+            await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
+            self.stream.reshard(least=self._shape.shards - 4, most=self._shape.shards_most)
+
+    async def _forget(self) -> None:
+        while True:
+            await asyncio.sleep(self._chance.uniform(60, 120))
+            self.stream.forget()
+
+    async def _schedule(self) -> None:
+        """Invoke the manager each minute, more or less, now and then not or twice."""
+        faults = self._around.faults
+        while True:
+            if not faults.strike("manager_missing"):
+                self.functions.manager(self._machine.launcher)
+            if faults.strike("manager_twice"):
+                await asyncio.sleep(faults.between("manager_twice", 0.0, 5.0))
+                self.functions.manager(self._machine.launcher)
+            await asyncio.sleep(_MINUTE_S)
+
+    async def _resume_stopped(self) -> None:
+        """Let stopped shards go on, as an operator would."""
+        state = FleetState(self._state, self._around.clock)
+        while True:
+            await asyncio.sleep(_MINUTE_S / 2)
+            for stop in await state.stops():
+                self._around.log("operator", "resumes", stop.lease_key, stop.error)
+                await state.resume(stop.lease_key)
+
+    async def _chaos(self) -> None:
+        """Kill and freeze invocations, wherever they are."""
+        faults = self._around.faults
+        while True:
+            await asyncio.sleep(self._chance.uniform(0.5, 1.5))
+            for actor in list(self.functions.alive):
+                if faults.strike("kill_between"):
+                    actor.suffered("killed")
+                    self._around.log(actor.name, "killed")
+                    actor.kill()
+                elif not actor.is_frozen and faults.strike("freeze"):
+                    self._freeze(actor)
+
+    def _freeze(self, actor: Actor) -> None:
+        duration_s = self._around.faults.between("freeze", 0.5, 45.0)
+        actor.suffered("frozen")
+        self.freezes += 1
+        self._around.log(actor.name, "frozen for", round(duration_s * 1000), "ms")
+        actor.freeze()
+        self._around.spawn(_thaw(actor, duration_s), f"thaw {actor.name}")
+
+
+async def _thaw(actor: Actor, duration_s: float) -> None:
+    await asyncio.sleep(duration_s)
+    actor.thaw()

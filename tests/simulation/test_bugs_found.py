@@ -1,0 +1,48 @@
+"""What the simulation has found, one test each; docs/proof.md names seed and checker."""
+
+import pytest
+
+from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
+from shardfleet.events import BackwardCheckpoint, OwnWriteRecognised
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.worker_kit import Bench, key, lose_answers
+
+
+def test_an_outdated_invocation_that_tries_again_to_adopt_takes_no_counter_away():
+    """Seed 9, OneEffectiveOwner: its renewal made the later invocation lose the lease."""
+
+    async def scenario():
+        bench = Bench()
+        counter = bench.lease().lease_counter
+        bench.epoch_is_current = False
+
+        with pytest.raises(StaleEpoch):
+            await bench.checkpointer.adopt([key(0)])
+        assert bench.lease().lease_counter == counter
+
+    run_virtual(scenario())
+
+
+def test_a_shard_end_of_our_own_that_had_landed_is_no_step_back():
+    """Seed 16, CheckpointForward: lost answer, refused look, recognised by the next renewal."""
+
+    async def scenario():
+        bench = Bench()
+        held = await bench.hold()
+        bench.store.after = lose_answers(1, operation="checkpoint")
+        refusals = [Throttled("later")]
+
+        def reading(lease_key):
+            if refusals:
+                raise refusals.pop()
+
+        bench.store.reading = reading
+        with pytest.raises((Throttled, OutcomeUnknown)):
+            await bench.checkpointer.finish(held)
+        await bench.checkpointer.renew(held)
+        assert bench.told(OwnWriteRecognised)
+        assert await bench.checkpointer.finish(held)
+        assert bench.lease().is_finished
+        assert not bench.told(BackwardCheckpoint)
+
+    run_virtual(scenario())

@@ -1,0 +1,226 @@
+"""Each checker sees what it is for: a bug put into the engine, or a planted violation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shardfleet.domain import assignment
+from shardfleet.domain.lease_changes import checkpoint, create, delete
+from shardfleet.domain.lease_cleanup import LeaseToDelete
+from shardfleet.domain.leases import Lease, LeaseField
+from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber, PointKind, Position
+from shardfleet.engine import checkpointer, lease_manager
+from shardfleet.engine.checkpointer import Checkpointer
+from shardfleet.engine.delivery import ShardDelivery
+from shardfleet.engine.held_lease import LeaseWriter
+from shardfleet.engine.shard_consumer import ShardConsumer
+from shardfleet.engine.turn_tasks import TurnTasks
+from shardfleet.testing import checkers
+from shardfleet.testing.checkers import CHECKERS, LeaseWrite, Ledger, Window
+from shardfleet.testing.simulation import Options, run_seed
+from shardfleet.testing.simulation.faults import FaultMix
+
+SEEDS = range(1, 7)
+
+
+def first_violation(checker, **options):
+    for seed in SEEDS:
+        given = Options(seed=seed, busy_s=150.0, checkers=(checker,), **options)
+        found = run_seed(given).violations
+        if found:
+            return found[0]
+    return None
+
+
+# --- bugs put into the engine
+
+
+@pytest.fixture
+def skipping_what_failed(monkeypatch):
+    """KCL #10: an exception skips the batch."""
+
+    async def after_failure(self, batch, *, done, error):
+        return len(batch)
+
+    monkeypatch.setattr(ShardDelivery, "_after_failure", after_failure)
+
+
+@pytest.fixture
+def children_at_once(monkeypatch):
+    """Nobody waits for parents."""
+
+    async def none(self):
+        return ()
+
+    monkeypatch.setattr(ShardConsumer, "_unfinished_parents", none)
+    monkeypatch.setattr(assignment._Table, "_unfinished_parents", lambda self, lease: [])
+
+
+@pytest.mark.parametrize(
+    "checker",
+    [checkers.NoRecordLost, checkers.OrderWithinShard, checkers.CheckpointCoversDone],
+)
+def test_a_batch_skipped_after_an_exception_is_found(checker, skipping_what_failed):
+    assert first_violation(checker)
+
+
+@pytest.mark.parametrize("checker", [checkers.ParentsBeforeChildren, checkers.OrderWithinKey])
+def test_children_that_do_not_wait_for_their_parents_are_found(checker, children_at_once):
+    assert first_violation(checker)
+
+
+def test_reading_again_from_the_beginning_is_found(monkeypatch, mute_everything):
+    async def from_the_beginning(self):
+        return Position(self._incarnation, self._held.lease_key, PointKind.TRIM_HORIZON)
+
+    monkeypatch.setattr(ShardConsumer, "_start", from_the_beginning)
+
+    assert first_violation(checkers.RepetitionsExplained, muted=mute_everything)
+
+
+def test_a_counter_that_leaps_is_found(monkeypatch):
+    real = checkpointer.renew
+
+    def leaping(lease, **options):
+        change = real(lease, **options)
+        counter = lease.lease_counter + 2
+        return replace(change, sets={**change.sets, LeaseField.LEASE_COUNTER: counter})
+
+    monkeypatch.setattr(checkpointer, "renew", leaping)
+
+    assert first_violation(checkers.CounterByOne)
+
+
+def test_taking_a_twins_write_for_its_own_is_found(monkeypatch):
+    """Hazard H1 without its rule: a refused write is tried again if the row names this worker."""
+    real = LeaseWriter._after_refusal
+
+    def any_write_of_this_worker(self, held, change, *, lost):
+        if lost.current.effective_owner == self.worker_id:
+            held.lease = lost.current
+            return None
+        return real(self, held, change, lost=lost)
+
+    monkeypatch.setattr(LeaseWriter, "_after_refusal", any_write_of_this_worker)
+
+    twins = replace(FaultMix.none(), duplicate_call=0.5, connection_lost=0.3)
+    assert first_violation(checkers.OneEffectiveOwner, mix=twins)
+
+
+def test_a_shard_that_ends_before_its_children_have_leases_is_found(monkeypatch):
+    async def create_nothing(self, lease):
+        return None
+
+    monkeypatch.setattr(Checkpointer, "create", create_nothing)
+
+    assert first_violation(checkers.ChildrenBeforeEnd)
+
+
+def test_deleting_an_unfinished_lease_is_found(monkeypatch):
+    real = lease_manager.plan_lease_cleanup
+
+    def too_early(shards, leases):
+        plan = real(shards, leases)
+        started = [le for le in leases if le.checkpoint != AT_TRIM_HORIZON]
+        extra = tuple(LeaseToDelete(lease, "too early") for lease in started[:1])
+        return replace(plan, delete=(*plan.delete, *extra))
+
+    monkeypatch.setattr(lease_manager, "plan_lease_cleanup", too_early)
+
+    assert first_violation(checkers.DeletedOnlyFinished)
+
+
+def test_a_turn_that_leaves_tasks_behind_is_found(monkeypatch):
+    async def not_waiting(self, hard):
+        return True
+
+    monkeypatch.setattr(TurnTasks, "are_done", not_waiting)
+
+    assert first_violation(checkers.TurnsEndCleanly)
+
+
+# --- planted violations
+
+
+class Somebody:
+    name, worker_id, frozen_ms, faults = "s0001#1", "fleet-s0001", 0, ()
+
+
+LEASE = Lease(lease_key="shard-0", checkpoint=AT_TRIM_HORIZON, lease_owner="fleet-s0001")
+
+
+def planted(checker):
+    """Return a checker over one shard, and the violations it reports."""
+    ledger, found = Ledger(), []
+    ledger.open_shard("shard-0", ())
+    return checker(ledger, found.append, renew_ms=3_333), found
+
+
+def a_write(change, *, before, after):
+    return LeaseWrite(at_ms=1, by=Somebody(), change=change, before=before, after=after)
+
+
+def test_a_checkpoint_that_goes_back_is_found():
+    checker, found = planted(checkers.CheckpointForward)
+    number = ExtendedSequenceNumber("100")
+    far = replace(LEASE, checkpoint=number)
+    nearer = replace(LEASE, checkpoint=ExtendedSequenceNumber("99"), lease_counter=1)
+
+    checker.lease_written(a_write(checkpoint(LEASE, number), before=LEASE, after=far))
+    assert not found
+    checker.lease_written(a_write(checkpoint(far, number), before=far, after=nearer))
+    assert found
+
+
+def test_an_item_that_is_no_lease_of_a_shard_is_found():
+    checker, found = planted(checkers.NothingForeign)
+    foreign = replace(LEASE, lease_key="slot-s0001")
+
+    checker.lease_written(a_write(create(LEASE), before=None, after=LEASE))
+    assert not found
+    checker.lease_written(a_write(create(foreign), before=None, after=foreign))
+    assert found
+    found.clear()
+    checker.over(1, keys=["shard-0", "slot-s0001"])
+    assert found
+
+
+def test_a_lease_that_comes_back_after_its_deletion_is_found():
+    checker, found = planted(checkers.DeletedOnlyFinished)
+    finished = replace(LEASE, checkpoint=ExtendedSequenceNumber("SHARD_END"))
+
+    checker.lease_written(a_write(delete(finished), before=finished, after=None))
+    assert not found
+    checker.lease_written(a_write(create(LEASE), before=None, after=LEASE))
+    assert found
+
+
+def a_window(**fields):
+    given = {"duration_ms": 3_600_000, "shards": 1, "calls": {}, "owner_changes": 0}
+    return Window(**{**given, "renew_ms": 3_333, **fields})
+
+
+def test_a_lease_that_moves_in_a_quiet_fleet_is_found():
+    checker, found = planted(checkers.QuietFleetKeepsLeases)
+
+    checker.calm_window(1, a_window())
+    assert not found
+    checker.calm_window(1, a_window(owner_changes=1))
+    assert found
+
+
+@pytest.mark.parametrize("calls", [{"lease.apply": 4_000}, {"stream.get_records": 20_000}])
+def test_a_quiet_fleet_that_calls_too_often_is_found(calls):
+    checker, found = planted(checkers.CallsAreBounded)
+
+    checker.calm_window(1, a_window(calls={"lease.apply": 3_000, "stream.get_records": 3_600}))
+    assert not found
+    checker.calm_window(1, a_window(calls=calls))
+    assert found
+
+
+def test_every_checker_is_seen_to_fail_here():
+    text = Path(__file__).read_text("utf-8")
+
+    assert [kind.__name__ for kind in CHECKERS if f"checkers.{kind.__name__}" not in text] == []

@@ -1,0 +1,58 @@
+"""Whole fleets from seeds: the time-boxed slice of `make sim`."""
+
+import os
+import subprocess
+import sys
+
+from shardfleet.testing.simulation import Options, run_seed
+
+BUSY_S = 120.0
+SEEDS = (1, 5, 9, 10)
+
+
+def run_without_violation(seed):
+    result = run_seed(Options(seed=seed, busy_s=BUSY_S))
+    assert not result.violations, f"shardfleet simulate --seed {seed} (busy for {BUSY_S} s)"
+    return result
+
+
+def test_fleets_of_fixed_seeds_break_no_invariant_under_many_faults():
+    results = [run_without_violation(seed) for seed in SEEDS]
+
+    assert sum(result.reshards for result in results) > 10
+    assert sum(sum(result.faults.values()) for result in results) > 500
+    assert sum(result.ended_hard for result in results) > 20
+    assert min(result.records for result in results) > 50
+
+
+def test_a_fleet_of_a_fresh_seed_breaks_no_invariant(seed):
+    run_without_violation(seed)
+
+
+def test_without_faults_nothing_is_handled_twice_but_around_a_steal(mute_everything):
+    result = run_seed(Options(seed=2, muted=mute_everything, busy_s=BUSY_S))
+
+    assert not result.violations
+    assert not result.faults
+    assert result.reshards
+
+
+def test_a_seed_gives_one_event_log_whatever_the_order_of_hashes():
+    """Each process has another PYTHONHASHSEED, hence another order of sets of strings."""
+    program = (
+        "import sys; from shardfleet.testing.simulation import Options, run_seed; "
+        "lines = run_seed(Options(seed=3, keeps_log=True, busy_s=60.0)).lines; "
+        "sys.stdout.write('\\n'.join(lines))"
+    )
+    logs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "20261121")
+    ]
+
+    assert logs[0] == logs[1]
+    assert logs[0].count(b"\n") > 1_000
