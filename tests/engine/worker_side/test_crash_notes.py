@@ -169,15 +169,17 @@ def test_the_charged_shard_goes_first():
         assert not await mortal.run(turn_ms=30_000)
         mortal.poison.clear()
         mortal.handled.clear()
+        world.put(4, 9, number=0)
+        world.put(14, 19, number=1)
         assert await mortal.run(turn_ms=30_000)
-        waiting = [n for n in mortal.handled if n >= 20]
-        assert waiting == [20, 21, 22, 23]
-        calls = [call.batch.shard_id for call in world.handler.calls]
-        # Whoever asks first goes at once, with at most one batch; then the charged one.
-        assert calls.index(key(2)) <= 1
-        assert calls[calls.index(key(2)) :][:4] == [key(2)] * 4
+        calls = [[int(record.data) for record in call.batch] for call in world.handler.calls]
+        # Whoever asks first goes at once, with one batch; then the noted range, one by one, each
+        # as soon as it is asked for.
+        assert calls.index([22]) == 1
+        assert calls.index([23]) <= 3
+        assert set(mortal.handled) == {*range(4, 10), *range(14, 20), 22, 23}
 
-    in_world(scenario, shards=3)
+    in_world(scenario, shards=3, batch_records_most=2)
 
 
 def test_kills_at_random_moments_stop_no_shard():
