@@ -27,7 +27,7 @@ from shardfleet.domain.slots import LeaseOutcome
 from shardfleet.engine.held_lease import HeldLease, LeaseWriter
 from shardfleet.engine.patience import Halt, Patience, all_of
 from shardfleet.engine.ports import EventSink
-from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
+from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import LeaseAdopted, LeaseReleased, ShardEnded, WriteDelayed
 
 # A lease that names us and is adopted while an outdated invocation still renews it: that one

@@ -129,12 +129,27 @@ class Dispatcher:
                 held.halt.check()
                 if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
                     raise Halted
-                if checkpointer.is_fresh(held):
+                if checkpointer.is_fresh(held) and await self._note(held, delivery):
                     return await self._run(held, delivery)
+
+    async def _note(self, held: HeldLease, delivery: Delivery) -> bool:
+        """Note the range; False if the lease was lost, or grew old, while that took its time."""
+        ports, key = self._ports, held.lease_key
+        await ports.patience.persist(lambda: ports.notes.begin(key, delivery.positions), held.halt)
+        if not held.halt.is_set and ports.checkpointer.is_fresh(held):
+            return True
+        await self._close_note(held, delivery, done=0)
+        return False
+
+    async def _close_note(self, held: HeldLease, delivery: Delivery, *, done: int) -> None:
+        notes = self._ports.notes
+        with suppress(Halted):
+            await self._ports.patience.persist(
+                lambda: notes.end(held.lease_key, delivery.positions, done_count=done), held.halt
+            )
 
     async def _run(self, held: HeldLease, delivery: Delivery) -> HandlerResult:
         ports, key = self._ports, held.lease_key
-        await ports.patience.persist(lambda: ports.notes.begin(key, delivery.positions), held.halt)
         began_ms = ports.clock.monotonic_ms()
         batch = Batch(
             delivery.records,
@@ -166,10 +181,7 @@ class Dispatcher:
                 millis_behind_latest=delivery.lag_ms,
             )
         )
-        with suppress(Halted):
-            await ports.patience.persist(
-                lambda: ports.notes.end(key, delivery.positions, done_count=done), held.halt
-            )
+        await self._close_note(held, delivery, done=done)
         if not held.is_held:
             raise Halted
         return HandlerResult(done_count=done, error=result.error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardfleet.domain.leases import ChangeKind
-from shardfleet.events import BackwardCheckpoint, Event, TurnBegun
+from shardfleet.events import BackwardCheckpoint, Event, LeaseAdopted, LeaseLost, TurnBegun
 from shardfleet.testing.checkers.checker import CallBegun, Checker, LeaseWrite, Suspect
 
 # The operations with which an owner says that it is the owner.
@@ -73,12 +73,20 @@ class OneEffectiveOwner(Checker):
         self._ousted: dict[tuple[str, str], tuple[int, int]] = {}
         self._known: dict[str, Suspect] = {}
         self._epochs: dict[str, int] = {}
+        self._given_up: set[tuple[str, str]] = set()
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
-        """Learn which of two invocations of a worker claimed its slot later."""
+        """Learn which invocation claimed its slot later, and what each knows to have lost."""
         del at_ms
-        if isinstance(event, TurnBegun):
-            self._epochs[by.name] = event.epoch
+        match event:
+            case TurnBegun():
+                self._epochs[by.name] = event.epoch
+            case LeaseLost():
+                self._given_up.add((event.lease_key, by.name))
+            case LeaseAdopted():
+                self._given_up.discard((event.lease_key, by.name))
+            case _:
+                pass
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at who writes as the owner."""
@@ -122,6 +130,9 @@ class OneEffectiveOwner(Checker):
 
     def call_begun(self, call: CallBegun) -> None:
         """Look for calls that begin long after somebody else became the owner."""
+        if (call.shard_id, call.by.name) in self._given_up:
+            text = f"{call.by.name} began a handler call although it knows that the lease is lost"
+            self.found(call.at_ms, call.shard_id, text)
         ousted = self._ousted.get((call.shard_id, call.by.name))
         if ousted is None:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardfleet.events import Event, LeaseLost
 from shardfleet.testing.checkers.checker import Checker, Handled, LeaseWrite, Suspect
 from shardfleet.testing.checkers.ledger import Entry
 
@@ -106,6 +107,11 @@ class RepetitionsExplained(Checker):
         if after is None or after.effective_owner != before.effective_owner:
             self._moved[before.lease_key, before.effective_owner] = write.at_ms
 
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Remember when somebody noticed that it had lost a lease, though to a twin."""
+        if isinstance(event, LeaseLost):
+            self._moved[event.lease_key, by.worker_id] = at_ms
+
     def record_handled(self, handled: Handled) -> None:
         """Look for what explains a repetition."""
         entry, by = handled.entry, handled.by
@@ -119,5 +125,5 @@ class RepetitionsExplained(Checker):
         return (
             bool(before.faults or by.faults)
             or self._failed.get((entry.by, entry.shard_id), -1) >= 0
-            or self._moved.get((entry.shard_id, before.worker_id), -1) >= 0
+            or any((entry.shard_id, who.worker_id) in self._moved for who in (before, by))
         )
