@@ -29,7 +29,7 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test chaos bench install lint types fmt lock synth pr clean
+.PHONY: help demo test sim chaos bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,10 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 
 test: install ## run the tests; ARGS="-k name" is passed to pytest
 	@$(WITH_NODE) $(BIN)/python -m pytest $(ARGS)
+
+sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results
+	@$(BIN)/shardfleet simulate --jobs 2 --output benchmarks/results/simulation.json \
+	  --minutes $(if $(HOURS),$$(awk 'BEGIN { print 60 * $(HOURS) }'),$(or $(MINUTES),1)) $(ARGS)
 
 chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing
 	@$(WITH_NODE) $(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)

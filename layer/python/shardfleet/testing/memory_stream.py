@@ -10,6 +10,7 @@ numbers are decimal strings that grow by one over the whole stream, so that they
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -69,6 +70,14 @@ class ReadCall:
     shard_id: str | None
     at_ms: int
     start: IteratorStart | None = None
+
+
+def _number_of(record: StreamRecord) -> int:
+    return int(record.sequence_number)
+
+
+def _arrival_of(record: StreamRecord) -> int:
+    return record.approximate_arrival_ms
 
 
 class MemoryStream:
@@ -248,13 +257,10 @@ class MemoryStream:
             message = f"iterator {iterator} is older than 5 minutes"
             raise IteratorExpired(message)
         self._expire(log)
-        records = [
-            record
-            for record in log.records
-            if int(record.sequence_number) > found.after
-            and record.approximate_arrival_ms >= found.instant_ms
-        ]
-        page, rest = records[:limit], records[limit:]
+        begin = bisect_right(log.records, found.after, key=_number_of)
+        begin = bisect_left(log.records, found.instant_ms, lo=begin, key=_arrival_of)
+        page = log.records[begin : begin + limit]
+        rest = log.records[begin + limit : begin + limit + 1]
         return self.alter(shard_id, self._page(log, found, page=page, rest=rest))
 
     def _page(
@@ -329,7 +335,7 @@ class MemoryStream:
 
     def _expire(self, log: _Log) -> None:
         horizon_ms = self._horizon_ms()
-        log.records = [r for r in log.records if r.approximate_arrival_ms >= horizon_ms]
+        del log.records[: bisect_left(log.records, horizon_ms, key=_arrival_of)]
 
     def _next_sequence(self) -> str:
         self._sequence += 1
