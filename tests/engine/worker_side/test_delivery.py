@@ -294,7 +294,7 @@ def test_synchronous_calls_never_overlap_and_coroutines_of_different_shards_do()
     in_world(scenario, shards=4, batch_records_most=2)
 
 
-def test_a_shard_far_behind_takes_turns_with_fresh_ones():
+def test_a_shard_far_behind_takes_turns_with_a_fresh_one():
     """H17: oldest first alone would starve a fresh shard until the others have caught up."""
 
     async def scenario(world):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
 from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
+from shardfleet.events import LeaseAdopted, LeaseLost
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
@@ -271,3 +272,30 @@ def test_a_handed_over_shard_is_finished_to_its_batch_and_given_to_the_next_owne
         assert max(call.began_ms for call in world.handler.calls) < 5_000 + 4_000
 
     in_world(scenario, batch_records_most=10, idle_end_ms=60_000)
+
+
+def test_a_lease_that_was_lost_and_adopted_again_never_has_two_consumers():
+    """The old one's handler call still runs when the index shows the lease as ours again."""
+
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(40_000)
+
+        async def somebody():
+            await world.clock.sleep_ms(5_000)
+            lease = world.lease()
+            counter = lease.lease_counter + 1
+            world.leases.leases[key(0)] = replace(lease, lease_counter=counter)
+
+        world.handler = MemoryHandler(world.clock, slow, overlaps=True)
+        world.put(1, 3)
+        task = asyncio.create_task(somebody())
+        await world.turn()
+        await task
+        assert len(world.told(LeaseLost)) == 1
+        assert len(world.told(LeaseAdopted)) == 2
+        assert len(world.handler.calls) == 2
+        assert world.handler.running_most == 1
+        assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
+
+    in_world(scenario)

@@ -150,7 +150,7 @@ class ShardWork:
         if self._consumer_ports is None or self._incarnation is None or self._is_halted:
             return
         for held in self.checkpointer.held:
-            if held.lease_key in self._consumed:
+            if held.lease_key in self._consumed or held.halt.is_set:
                 continue
             self._consumed[held.lease_key] = held
             consumer = ShardConsumer(
