@@ -1,13 +1,24 @@
 """What the simulation has found, one test each; docs/proof.md names seed and checker."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
+from shardfleet.engine.manager_loop import run_manager
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
-from shardfleet.events import BackwardCheckpoint, LeaseLost, OwnWriteRecognised
+from shardfleet.events import BackwardCheckpoint, LeaseAdopted, LeaseLost, OwnWriteRecognised
 from shardfleet.testing.clock import run_virtual
-from tests.engine.worker_side.worker_kit import OTHER, Bench, World, key, lose_answers
+from tests.engine.manager_side.fleet_kit import Fleet
+from tests.engine.worker_side.worker_kit import (
+    ME,
+    OTHER,
+    Bench,
+    World,
+    a_lease,
+    key,
+    lose_answers,
+)
 
 
 def test_an_outdated_invocation_that_tries_again_to_adopt_takes_no_counter_away():
@@ -73,5 +84,52 @@ def test_nothing_is_delivered_when_the_lease_is_lost_while_the_crash_note_is_wri
         await world.turn()
         assert world.told(LeaseLost)
         assert not world.handler.calls
+
+    run_virtual(scenario())
+
+
+def test_a_lease_that_is_taken_and_adopted_at_once_does_not_lose_itself():
+    """Seed 1005, OneEffectiveOwner: the index showed a child that was just being taken."""
+
+    async def scenario():
+        bench = Bench(a_lease(lease_owner=None))
+        apply = bench.store.apply
+
+        async def slow_to_answer(change):
+            result = await apply(change)
+            await bench.clock.sleep_ms(50)
+            return result
+
+        bench.store.apply = slow_to_answer
+        taking = asyncio.create_task(bench.checkpointer.take(bench.lease()))
+        await bench.clock.sleep_ms(10)
+        assert bench.lease().lease_owner == ME
+        await bench.checkpointer.adopt([key(0)])
+        held = await taking
+        assert held is not None
+        assert await bench.checkpointer.renew(held)
+        assert len(bench.told(LeaseAdopted)) == 1
+        assert not bench.told(LeaseLost)
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("document", ["prompt", "lock"])
+def test_a_table_that_refuses_a_moment_does_not_end_the_managers_invocation(document):
+    """Seed 1013: one throttled read of the prompts left the fleet alone until the next minute."""
+
+    async def scenario():
+        fleet = Fleet()
+        read, refusals = fleet.store.read, [Throttled("later"), Throttled("later")]
+
+        async def throttled(kind, name):
+            at_begin_or_end = fleet.clock.monotonic_ms() in (0, 5_000)
+            if kind == document and refusals and at_begin_or_end:
+                raise refusals.pop()
+            return await read(kind, name)
+
+        fleet.store.read = throttled
+        assert await run_manager(fleet.config, fleet.ports(), run_ms=5_000) == 1
+        assert len(fleet.leases.leases) == 4
 
     run_virtual(scenario())

@@ -17,7 +17,7 @@ from shardfleet.engine.held_lease import LeaseWriter
 from shardfleet.engine.shard_consumer import ShardConsumer
 from shardfleet.engine.turn_tasks import TurnTasks
 from shardfleet.testing import checkers
-from shardfleet.testing.checkers import CHECKERS, LeaseWrite, Ledger, Window
+from shardfleet.testing.checkers import CHECKERS, Entry, LeaseWrite, Ledger, Window
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 
@@ -194,6 +194,18 @@ def test_a_lease_that_comes_back_after_its_deletion_is_found():
     assert not found
     checker.lease_written(a_write(create(LEASE), before=None, after=LEASE))
     assert found
+
+
+def test_an_innocent_record_that_is_given_up_is_found():
+    checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
+    entry = Entry("shard-0", (1, 0), "k", 1, 0, b"k/1", calls=3)
+
+    checker.record_kept(1, Somebody(), entry, attempts=3)
+    assert not found
+    checker.record_kept(1, Somebody(), entry, attempts=4)
+    assert len(found) == 1
+    checker.record_kept(1, Somebody(), entry, attempts=1)
+    assert len(found) == 2
 
 
 def a_window(**fields):

@@ -70,6 +70,7 @@ class Checkpointer:
         self._patience = patience
         self._events = events
         self._known: dict[str, HeldLease] = {}
+        self._on_its_way: set[str] = set()
 
     @property
     def worker_id(self) -> str:
@@ -108,15 +109,19 @@ class Checkpointer:
             Throttled, OutcomeUnknown: try again.
 
         """
-        keys = [key for key in dict.fromkeys(lease_keys) if not self.holds(key)]
-        if keys:
-            await self._writer.check_epoch()
-        found = await all_of(*(self._adopt(key) for key in keys))
-        adopted = [held for held in found if isinstance(held, HeldLease)]
-        if adopted:
-            await self._writer.check_epoch()
-        for held in adopted:
-            self._hold(held)
+        keys = [key for key in dict.fromkeys(lease_keys) if self._may_get(key)]
+        self._on_its_way.update(keys)
+        try:
+            if keys:
+                await self._writer.check_epoch()
+            found = await all_of(*(self._adopt(key) for key in keys))
+            adopted = [held for held in found if isinstance(held, HeldLease)]
+            if adopted:
+                await self._writer.check_epoch()
+            for held in adopted:
+                self._hold(held)
+        finally:
+            self._on_its_way.difference_update(keys)
         return {
             key: Adoption.ADOPTED if isinstance(result, HeldLease) else result
             for key, result in zip(keys, found, strict=True)
@@ -156,11 +161,21 @@ class Checkpointer:
             Throttled, OutcomeUnknown: try again with the lease read anew.
 
         """
-        sent = self._writer.instant()
-        result = await self._writer.apply(take(lease, self.worker_id))
-        if not isinstance(result, Applied):
+        if not self._may_get(lease.lease_key):
             return None
-        return self._hold(HeldLease(result.lease, sent))
+        self._on_its_way.add(lease.lease_key)
+        try:
+            sent = self._writer.instant()
+            result = await self._writer.apply(take(lease, self.worker_id))
+            if not isinstance(result, Applied):
+                return None
+            return self._hold(HeldLease(result.lease, sent))
+        finally:
+            self._on_its_way.discard(lease.lease_key)
+
+    def _may_get(self, lease_key: str) -> bool:
+        """Tell whether a lease is neither held nor on its way: got twice, it would lose itself."""
+        return not self.holds(lease_key) and lease_key not in self._on_its_way
 
     def _hold(self, held: HeldLease) -> HeldLease:
         self._known[held.lease_key] = held

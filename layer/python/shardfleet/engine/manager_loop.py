@@ -7,6 +7,8 @@ nothing awake the invocation does one turn and returns.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from shardfleet.config import FleetConfig
 from shardfleet.engine.lease_manager import LeaseManager, ManagerPorts
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
@@ -37,8 +39,8 @@ async def run_manager(config: FleetConfig, ports: ManagerPorts, *, run_ms: int) 
     turns = 0
     while True:
         hold_ms = config.cycle_ms + LOCK_EXTRA_MS
-        if await _take_lock(ports, holder, hold_ms):
-            prompts = await ports.state.prompts()
+        prompts = await _take_lock(ports, holder, hold_ms)
+        if prompts is not None:
             awake = await _turn(manager, ports)
             turns += awake is not None
             if awake is False:
@@ -49,15 +51,20 @@ async def run_manager(config: FleetConfig, ports: ManagerPorts, *, run_ms: int) 
             await clock.sleep_ms(PROMPT_POLL_MS)
         if clock.monotonic_ms() >= end_ms:
             break
-    await ports.state.release_lock(holder)
+    # Without an answer the hold runs out by itself.
+    with suppress(Throttled, OutcomeUnknown):
+        await ports.state.release_lock(holder)
     return turns
 
 
-async def _take_lock(ports: ManagerPorts, holder: str, hold_ms: int) -> bool:
+async def _take_lock(ports: ManagerPorts, holder: str, hold_ms: int) -> int | None:
+    """Take or prolong the turn lock; return the prompts so far, None without lock or answer."""
     try:
-        return await ports.state.take_lock(holder, duration_ms=hold_ms) is not None
+        if await ports.state.take_lock(holder, duration_ms=hold_ms) is None:
+            return None
+        return await ports.state.prompts()
     except (Throttled, OutcomeUnknown):
-        return False
+        return None
 
 
 async def _turn(manager: LeaseManager, ports: ManagerPorts) -> bool | None:

@@ -26,6 +26,7 @@ from shardfleet.testing.checkers.ledger import Entry, Ledger
 from shardfleet.testing.checkers.records import (
     CheckpointCoversDone,
     NoRecordLost,
+    OnlyTheGuiltyGivenUp,
     OrderWithinKey,
     OrderWithinShard,
     ParentsBeforeChildren,
@@ -39,6 +40,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     ParentsBeforeChildren,
     CheckpointCoversDone,
     RepetitionsExplained,
+    OnlyTheGuiltyGivenUp,
     CounterByOne,
     CheckpointForward,
     OneEffectiveOwner,
@@ -67,6 +69,7 @@ __all__ = [
     "NoRecordLost",
     "NothingForeign",
     "OneEffectiveOwner",
+    "OnlyTheGuiltyGivenUp",
     "OrderWithinKey",
     "OrderWithinShard",
     "ParentsBeforeChildren",

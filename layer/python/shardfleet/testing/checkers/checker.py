@@ -150,6 +150,9 @@ class Checker:
     def record_handled(self, handled: Handled) -> None:
         """See a record that the handler is done with."""
 
+    def record_kept(self, at_ms: int, by: Suspect, entry: Entry, *, attempts: int) -> None:
+        """See a record that was given up after so many attempts, and kept elsewhere."""
+
     def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a handler call that did not get through its batch."""
 

@@ -30,6 +30,8 @@ class Entry:
         times: how often it was handled.
         is_excused: it need not be handled: older than where the fleet was told to begin.
         is_kept: it was given up and kept in full elsewhere.
+        kills: whoever handles it dies of it.
+        calls: handler calls that it was part of.
 
     """
 
@@ -44,6 +46,8 @@ class Entry:
     times: int = 0
     is_excused: bool = False
     is_kept: bool = False
+    kills: bool = False
+    calls: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -106,6 +110,11 @@ class Ledger:
         """Note a record that the stream has taken."""
         self.shards[entry.shard_id].entries.append(entry)
         self._by_position[entry.shard_id, *entry.position] = entry
+
+    def excuse(self, shard_id: str, before_ms: int) -> None:
+        """Nobody needs to handle what was put into a shard before the fleet was to begin."""
+        for entry in self.shards[shard_id].entries:
+            entry.is_excused = entry.is_excused or entry.put_ms < before_ms
 
     def find(self, shard_id: str, sequence_number: str, sub: int) -> Entry | None:
         """Find a record by where it stands."""

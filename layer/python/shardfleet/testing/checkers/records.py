@@ -8,6 +8,9 @@ from shardfleet.events import Event, LeaseLost
 from shardfleet.testing.checkers.checker import Checker, Handled, LeaseWrite, Suspect
 from shardfleet.testing.checkers.ledger import Entry
 
+# The least of max_attempts and crashes_most in any simulated configuration.
+ATTEMPTS_LEAST = 3
+
 
 class NoRecordLost(Checker):
     """Every record is handled, or kept elsewhere, in bounded time after the last fault."""
@@ -127,3 +130,15 @@ class RepetitionsExplained(Checker):
             or self._failed.get((entry.by, entry.shard_id), -1) >= 0
             or any((entry.shard_id, who.worker_id) in self._moved for who in (before, by))
         )
+
+
+class OnlyTheGuiltyGivenUp(Checker):
+    """A record is given up only after as many handler calls with it as the policy says."""
+
+    def record_kept(self, at_ms: int, by: Suspect, entry: Entry, *, attempts: int) -> None:
+        """Compare the attempts with the calls that there were."""
+        if attempts < ATTEMPTS_LEAST or entry.calls < attempts:
+            text = (
+                f"{by.name} gave {entry} up after {attempts} attempts; {entry.calls} calls had it"
+            )
+            self.found(at_ms, entry.shard_id, text)

@@ -24,7 +24,8 @@ class FaultMix:
 
     Attributes of tables and streams are per call; ``connection_lost``, ``duplicate_call`` and
     ``late_start`` per invocation or start; ``kill_between`` and ``freeze`` per actor and second;
-    handler faults per batch.
+    handler faults per batch,
+    ``poison`` per put: a record that kills whoever handles it.
     """
 
     # --- DynamoDB and Step Functions
@@ -59,6 +60,7 @@ class FaultMix:
     handler_partial: float = 0.05
     handler_slow: float = 0.1
     handler_hangs: float = 0.004
+    poison: float = 0.002
 
     @classmethod
     def drawn(cls, chance: random.Random) -> FaultMix:

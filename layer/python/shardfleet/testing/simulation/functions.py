@@ -27,7 +27,7 @@ from shardfleet.testing.simulation.actors import Actor, KilledError
 from shardfleet.testing.simulation.streams import FaultyStream, TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import FaultyLeases, FaultyState, LeaseTable
-from shardfleet.testing.simulation.user_handler import UserHandler
+from shardfleet.testing.simulation.user_handler import KeptElsewhere, UserHandler
 from shardfleet.testing.simulation.wire import Outage, Wire
 
 MANAGER_BOX_MS = 70_000
@@ -179,7 +179,7 @@ class Functions:
             state=self._state(actor),
             stream=self._stream(actor),
             handler=UserHandler(actor, self._around, clock, overlaps=self._overlaps),
-            dead_letters=None,
+            dead_letters=KeptElsewhere(actor, self._around, Wire(actor, self._around, Outage())),
             events=_Sink(actor, self._around),
             process=_Process(actor, self._around),
         )

@@ -84,7 +84,11 @@ async def _run(options: Options) -> RunResult:
     seed = options.seed
     chance = random.Random(f"{seed}/shape")
     shape = Shape.drawn(chance, busy_s=options.busy_s)
-    faults = Faults(seed, options.mix or FaultMix.drawn(chance), muted=options.muted)
+    muted = options.muted
+    if shape.config.on_exhausted == "stop":
+        # A shard stopped for a record that kills would rest until somebody removes the record.
+        muted |= {"poison"}
+    faults = Faults(seed, options.mix or FaultMix.drawn(chance), muted=muted)
     around = Surroundings(
         seed,
         faults,

@@ -63,8 +63,8 @@ class TrueStream:
             self._opened(shard_id, ())
         self._remember()
 
-    def put(self, key: str, *, users: int = 1) -> None:
-        """Put the next records of a key, as one aggregate if there are several."""
+    def put(self, key: str, *, users: int = 1, kills: bool = False) -> None:
+        """Put the next records of a key, as one aggregate if there are several; one may kill."""
         ledger, now_ms = self._around.ledger, self._around.now_ms
         numbers = [ledger.next_number(key) for _ in range(users)]
         payloads = [f"{key}/{number}".encode() for number in numbers]
@@ -79,6 +79,7 @@ class TrueStream:
         self.memory.calls.clear()
         for sub, (number, payload) in enumerate(zip(numbers, payloads, strict=True)):
             entry = Entry(shard_id, (sequence, sub), key, number, now_ms, payload)
+            entry.kills = kills and sub == users // 2
             ledger.put(entry)
         self._around.log("producer", "put", f"{key}/{numbers[0]}+{users}", shard_id, sequence)
 

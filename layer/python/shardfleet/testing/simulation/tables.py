@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardfleet.domain.leases import Applied, ChangeKind, ChangeResult, Lease, LeaseChange
@@ -25,6 +25,7 @@ class LeaseTable:
     Attributes:
         store: the truth.
         owner_changes: how often a lease changed hands.
+        created: called with each lease as it is created.
 
     """
 
@@ -32,6 +33,7 @@ class LeaseTable:
         """Begin empty."""
         self.store = MemoryLeaseStore()
         self.owner_changes = 0
+        self.created: Callable[[Lease], None] = lambda _lease: None
         self._around = around
         self._past: dict[str, deque[tuple[int, Lease | None]]] = {}
 
@@ -48,6 +50,8 @@ class LeaseTable:
         past.append((self._around.now_ms, after))
         owners = [None if lease is None else lease.effective_owner for lease in (before, after)]
         self.owner_changes += owners[0] != owners[1] and None not in owners
+        if before is None and after is not None:
+            self.created(after)
         self._around.wrote(by, change, before=before, after=after)
         return result
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from shardfleet.engine.ports import Clock, HandlerResult
+from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.records import Batch, Record
-from shardfleet.testing.checkers import CallBegun, Handled, Violation
+from shardfleet.testing.checkers import CallBegun, Entry, Handled, Violation
 from shardfleet.testing.memory_handler import MemoryHandler
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.wire import Wire
 
 _HANG_S = 3_600.0
 
@@ -49,6 +50,10 @@ class UserHandler:
             checker.call_begun(call)
         around.calls["handler.run"] += 1
         around.log(actor.name, "handler.run", batch.shard_id, batch[0].sequence_number, len(batch))
+        for record in batch:
+            entry = self._entry(record)
+            if entry is not None:
+                entry.calls += 1
         result = await self._memory.run(batch)
         self._memory.calls.clear()
         actor.check()
@@ -86,14 +91,51 @@ class UserHandler:
     def _handle(self, record: Record) -> None:
         """Have the record's effect on the outside world, once more."""
         around, actor, now_ms = self._around, self._actor, self._around.now_ms
-        sub = record.sub_sequence_number
-        entry = around.ledger.find(record.shard_id, record.sequence_number, sub)
+        entry = self._entry(record)
         if entry is None or entry.data != record.data:
             text = f"{actor.name} was given {record}, which nobody put there"
             around.violated(Violation(now_ms, "NoRecordInvented", record.shard_id, text))
             return
+        if entry.kills:
+            around.log(actor.name, "dies of", entry)
+            actor.suffered("killed by a record")
+            actor.kill()
+            actor.check()
         handled = Handled(at_ms=now_ms, by=actor, entry=entry)
         for checker in around.checkers:
             checker.record_handled(handled)
         entry.times, entry.by, entry.at_ms = entry.times + 1, actor.name, now_ms
         around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")
+
+    def _entry(self, record: Record) -> Entry | None:
+        sub = record.sub_sequence_number
+        return self._around.ledger.find(record.shard_id, record.sequence_number, sub)
+
+
+class KeptElsewhere:
+    """The ``DeadLetters`` port of one invocation."""
+
+    def __init__(self, actor: Actor, around: Surroundings, wire: Wire) -> None:
+        """Reach the queue over a wire."""
+        self._actor = actor
+        self._around = around
+        self._wire = wire
+
+    async def record(self, failed: FailedRecords) -> str:
+        """Keep records."""
+
+        async def work() -> str:
+            around, ledger = self._around, self._around.ledger
+            for record in failed.records:
+                sub = record.sub_sequence_number
+                entry = ledger.find(record.shard_id, record.sequence_number, sub)
+                if entry is not None and entry.data == record.data:
+                    for checker in around.checkers:
+                        checker.record_kept(
+                            around.now_ms, self._actor, entry, attempts=failed.attempts
+                        )
+                    entry.is_kept = True
+                    around.log(self._actor.name, "kept elsewhere", entry.shard_id, entry)
+            return "queue"
+
+        return await self._wire.write("queue.send", work, about=failed.records[0].shard_id)

@@ -12,7 +12,9 @@ import random
 from dataclasses import dataclass
 
 from shardfleet.config import FleetConfig
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_LATEST
+from shardfleet.engine.fleet_state import PIN, FleetState
 from shardfleet.testing.checkers import Window
 from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
@@ -81,6 +83,7 @@ class Shape:
 
 
 def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
+    on_exhausted = chance.choice(("stop", "sqs"))
     return FleetConfig(
         fleet="fleet",
         stream_arn=MEMORY_STREAM_ARN,
@@ -94,6 +97,9 @@ def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
         records_per_read=chance.choice((3, 20, 200)),
         batch_records_most=chance.choice((1, 5, 50)),
         handler_timeout_ms=5_000,
+        initial_position=chance.choice(("TRIM_HORIZON", "TRIM_HORIZON", "LATEST")),
+        on_exhausted=on_exhausted,
+        failed_queue_url="queue",
         max_attempts=chance.choice((0, 3, 10)),
         checkpoint_ms=chance.choice((0, 1_000, 5_000)),
         turn_margin_ms=6_000,
@@ -127,7 +133,9 @@ class World:
             handlers_overlap=shape.handlers_overlap,
         )
         self._machine = StateMachine(around, self.functions, loops_most=shape.loops_most)
+        self.leases.created = self._excuse
         self._puts = True
+        self._begun = asyncio.Event()
 
     async def run(self) -> None:
         """Run until all is read after the last fault, or until an invariant is broken."""
@@ -196,6 +204,17 @@ class World:
         for checker in around.checkers:
             checker.calm_window(around.now_ms, window)
 
+    def _excuse(self, lease: Lease) -> None:
+        """Excuse what was put before a lease that begins at the tip was pinned (hazard H7)."""
+        # What a fleet may leave out is only clear once it has begun; reshards wait for that.
+        if len(self.leases.store.leases) >= self._shape.shards:
+            self._begun.set()
+        if lease.checkpoint != AT_LATEST:
+            return
+        pin = self._state.documents[PIN, lease.lease_key].body["instant_ms"]
+        before_ms = pin - (self._around.clock.now_ms() - self._around.now_ms)
+        self._around.ledger.excuse(lease.lease_key, before_ms)
+
     # --- what goes on
 
     async def _produce(self) -> None:
@@ -203,14 +222,17 @@ class World:
             await asyncio.sleep(self._chance.expovariate(self._shape.records_per_s))
             if self._puts:
                 users = self._chance.choice((1, 1, 1, 2, 5))
-                self.stream.put(f"key-{self._chance.randrange(_KEYS)}", users=users)
+                kills = self._around.faults.strike("poison")
+                self.stream.put(f"key-{self._chance.randrange(_KEYS)}", users=users, kills=kills)
 
     async def _reshard(self) -> None:
+        await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
             self.stream.reshard(least=self._shape.shards - 4, most=self._shape.shards_most)
 
     async def _forget(self) -> None:
+        await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.uniform(60, 120))
             self.stream.forget()
