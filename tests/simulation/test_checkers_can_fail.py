@@ -62,12 +62,14 @@ def children_at_once(monkeypatch):
     [checkers.NoRecordLost, checkers.OrderWithinShard, checkers.CheckpointCoversDone],
 )
 def test_a_batch_skipped_after_an_exception_is_found(checker, skipping_what_failed):
-    assert first_violation(checker)
+    failing = replace(FaultMix.none(), handler_raises=0.1, kill_between=0.02)
+    assert first_violation(checker, mix=failing)
 
 
 @pytest.mark.parametrize("checker", [checkers.ParentsBeforeChildren, checkers.OrderWithinKey])
 def test_children_that_do_not_wait_for_their_parents_are_found(checker, children_at_once):
-    assert first_violation(checker)
+    slow = replace(FaultMix.none(), handler_slow=0.9, handler_raises=0.3)
+    assert first_violation(checker, mix=slow)
 
 
 def test_reading_again_from_the_beginning_is_found(monkeypatch, mute_everything):
