@@ -1,0 +1,210 @@
+"""
+The steps of a manager turn, and of a foreign leader that begins handovers and steals.
+
+The manager plans with the domain's planners on a snapshot that is as old as the search likes, and
+writes as :mod:`shardfleet.engine.assigner` does: announce, write, look at the slot again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from shardfleet.domain.assignment import Assignment, AssignmentKind, WorkerView, plan_balanced
+from shardfleet.domain.expiry import expired_leases, update_sightings
+from shardfleet.domain.lease_cleanup import plan_lease_cleanup
+from shardfleet.domain.lease_sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases import Applied, ChangeResult, Lease, LeaseChange
+from shardfleet.domain.slots import SlotState, intend_start
+from shardfleet.testing.protocol_model.checks import Violation
+from shardfleet.testing.protocol_model.post import send
+from shardfleet.testing.protocol_model.rules import Rules
+from shardfleet.testing.protocol_model.state import KEYS, SHARDS, Letter, Manager, World, letter
+
+Steps = Iterator[tuple[str, World]]
+
+_NOW_MS, _FAILOVER_MS = 10_000, 5_000  # A counter seen twice stood still for long enough.
+
+
+def manager_steps(rules: Rules, world: World) -> Steps:
+    """Yield every step of the manager."""
+    turn = world.manager
+    if turn is None:
+        if world.budget.turns:
+            yield from _begin(rules, world)
+            yield from _start_ended(world)
+        return
+    if world.budget.crashes:
+        poorer = replace(world, budget=world.budget.less("crashes"), manager=None)
+        yield "the manager dies", poorer
+    if turn.todo:
+        for how, after, result in send(world, turn.todo[0].change):
+            following = None if result is None else replace(turn, todo=turn.todo[1:])
+            change = turn.todo[0].change
+            yield f"manager: {change.operation} of {change.lease_key}{how}", _on(after, following)
+    else:
+        yield from _give(rules, world, turn)
+
+
+def _on(world: World, turn: Manager | None) -> World:
+    """Go on with a turn, or end it when nothing is left to do."""
+    is_over = turn is None or not (turn.todo or turn.give)
+    return replace(world, manager=None if is_over else turn)
+
+
+def _begin(rules: Rules, world: World) -> Steps:
+    leases = [lease for lease in world.leases if lease is not None]
+    previous = {key: seen for key, seen in zip(KEYS, world.sightings, strict=True) if seen}
+    sightings = update_sightings(
+        previous, leases, read_started_ms=_NOW_MS, read_finished_ms=_NOW_MS, skew_ms=0
+    )
+    expired = expired_leases(
+        sightings,
+        leases,
+        read_started_ms=_NOW_MS,
+        failover_ms=_FAILOVER_MS,
+        skew_ms=0,
+        fresh={},
+    )
+    ended = {slot.worker_id for slot in world.slots if slot.state is SlotState.ENDED}
+    unfinished = [lease for lease in leases if not lease.is_finished]
+    expired |= {lease.lease_key for lease in unfinished if lease.effective_owner in ended}
+    remembered = tuple(
+        replace(seen, first_seen_ms=0) if (seen := sightings.get(key)) else None for key in KEYS
+    )
+    turn = Manager(_table_work(rules, leases), _assignments(world, leases, expired))
+    begun = replace(world, budget=world.budget.less("turns"), sightings=remembered)
+    yield "the manager reads everything and plans", _on(begun, turn)
+
+
+def _table_work(rules: Rules, leases: Sequence[Lease]) -> tuple[Letter, ...]:
+    sync = plan_lease_sync(
+        SHARDS,
+        leases,
+        initial=InitialPosition("TRIM_HORIZON"),
+        listed_at_initial=None if leases else SHARDS[:1],
+    )
+    cleanup = plan_lease_cleanup(SHARDS, leases)
+    changes = [rules.create(wanted.lease) for wanted in sync.create]
+    changes += [rules.set_children(lease, ids) for lease, ids in cleanup.learn_children]
+    changes += [rules.delete(gone.lease) for gone in cleanup.delete]
+    return tuple(letter(change) for change in changes)
+
+
+def _assignments(
+    world: World, leases: Sequence[Lease], expired: frozenset[str]
+) -> tuple[Assignment, ...]:
+    able = [s.worker_id for s in world.slots if s.state is SlotState.RUNNING and not s.drain]
+    losers = {lease.effective_owner for lease in leases if lease.lease_key in expired}
+    able = [worker_id for worker_id in able if worker_id not in losers] or able
+    views = [WorkerView(worker_id=worker_id, leases_most=2) for worker_id in able]
+    plan = plan_balanced(leases, expired=expired, workers=views).assignments
+    return tuple(replace(each, reason="") for each in plan)
+
+
+def _start_ended(world: World) -> Steps:
+    for number, slot in enumerate(world.slots):
+        if slot.state is SlotState.ENDED:
+            intended = intend_start(
+                slot,
+                slot_id=slot.slot_id,
+                worker_id=slot.worker_id,
+                name_prefix="fleet",
+                now_ms=0,
+            )
+            begun = replace(world, budget=world.budget.less("turns"))
+            yield f"the manager starts {slot.worker_id} again", begun.with_slot(intended, number)
+
+
+def _give(rules: Rules, world: World, turn: Manager) -> Steps:
+    """Carry out the first assignment: announce, write, look again."""
+    given = turn.give[0]
+    key, worker_id = given.lease.lease_key, given.worker_id
+    number = [slot.worker_id for slot in world.slots].index(worker_id)
+    following = Manager((), turn.give[1:])
+    if not turn.announced:
+        announced = rules.announce(world.slots[number], (key,))
+        if announced is None:
+            yield f"manager: {worker_id} takes no leases", _on(world, following)
+        else:
+            after = world.with_slot(announced, number)
+            label = f"manager: announces {key} to {worker_id}"
+            yield label, _on(after, replace(turn, announced=True))
+    elif given.kind is AssignmentKind.STEAL and turn.stolen is None:
+        current = world.leases[KEYS.index(key)]
+        if current is None or current.effective_owner != given.lease.effective_owner:
+            yield f"manager: {key} has another owner now", _on(world, following)
+        else:
+            label = f"manager: reads {key} at {current.lease_counter}"
+            yield label, _on(world, replace(turn, stolen=current))
+    elif turn.given is None:
+        for how, after, result in send(world, _assignment(rules, given, turn.stolen)):
+            _check_robbery(world, given, result)
+            label = f"manager: assigns {key} ({given.kind}) to {worker_id}{how}"
+            if isinstance(result, Applied):
+                yield label, _on(after, replace(turn, given=result.lease))
+            else:
+                yield label, _on(after, None if result is None else following)
+    else:
+        yield from _look_again(rules, world, turn.given)
+
+
+def _look_again(rules: Rules, world: World, given: Lease) -> Steps:
+    """Release what was given to a slot that ended in between."""
+    turn = world.manager
+    assert turn is not None
+    key, worker_id = turn.give[0].lease.lease_key, turn.give[0].worker_id
+    number = [slot.worker_id for slot in world.slots].index(worker_id)
+    following = Manager((), turn.give[1:])
+    if world.slots[number].state is SlotState.ENDED:
+        for how, after, _ in send(world, rules.evict(given)):
+            yield f"manager: {worker_id} has ended, {key} is released{how}", _on(after, following)
+    else:
+        yield f"manager: {worker_id} still runs", _on(world, following)
+
+
+def _assignment(rules: Rules, given: Assignment, stolen: Lease | None) -> LeaseChange:
+    if stolen is not None:
+        return rules.take(stolen, given.worker_id)
+    is_expired = given.kind is AssignmentKind.EXPIRED
+    return rules.assign(given.lease, given.worker_id, expired=is_expired)
+
+
+def _check_robbery(world: World, given: Assignment, result: ChangeResult | None) -> None:
+    """Check that nobody loses a lease who has renewed it since it was read (hazard H15)."""
+    before = world.leases[KEYS.index(given.lease.lease_key)]
+    if not isinstance(result, Applied) or before is None or given.kind is AssignmentKind.STEAL:
+        return
+    if before.lease_counter != given.lease.lease_counter and before.effective_owner is not None:
+        raise Violation(
+            f"{before.effective_owner} is robbed of {given.lease.lease_key}: read at "
+            f"{given.lease.lease_counter}, now at {before.lease_counter}"
+        )
+
+
+def leader_steps(rules: Rules, world: World) -> Steps:
+    """
+    Yield the steps of a foreign leader: it reads a lease, then hands it over or takes it.
+
+    It is careless: it also tries on a lease that is being handed over, or whose parent is not done.
+    """
+    if not world.budget.handovers:
+        return
+    seen = world.leader
+    if seen is None:
+        for lease in world.leases:
+            if lease is not None and not lease.is_finished:
+                label = f"the leader reads {lease.lease_key} at {lease.lease_counter}"
+                yield label, replace(world, leader=lease)
+        return
+    begun = replace(world, budget=world.budget.less("handovers"), leader=None)
+    for slot in world.slots:
+        if slot.worker_id == seen.lease_owner:
+            continue
+        changes: list[LeaseChange] = [rules.take(seen, slot.worker_id)]
+        if seen.lease_owner is not None:
+            changes.append(rules.initiate_handover(seen, slot.worker_id))
+        for change in changes:
+            for how, after, _ in send(begun, change):
+                what = f"{change.operation} of {seen.lease_key} to {slot.worker_id}"
+                yield f"the leader: {what}{how}", after

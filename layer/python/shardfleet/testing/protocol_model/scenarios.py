@@ -1,0 +1,111 @@
+"""Where a search begins, and how much may go wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_TRIM_HORIZON
+from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.testing.protocol_model.state import (
+    NO_LAGS,
+    SHARDS,
+    Budget,
+    Held,
+    Invocation,
+    Phase,
+    World,
+    at,
+)
+
+
+def running_slot(number: int) -> Slot:
+    """Return the slot of worker ``number``, running its first invocation."""
+    return Slot(
+        slot_id=f"s{number}",
+        worker_id=f"w{number}",
+        state=SlotState.RUNNING,
+        name=f"fleet-s{number}-1",
+        start_epoch=1,
+        epoch=1,
+        turn_open=True,
+        lags_ms=NO_LAGS,
+    )
+
+
+def owned_parent(workers: int, *, done: int = 1, budget: Budget) -> World:
+    """Return a fleet whose worker 0 holds the parent and has handled some of it."""
+    lease = Lease(
+        lease_key="parent",
+        checkpoint=at(0),
+        lease_owner="w0",
+        lease_counter=1,
+        hash_key_range=SHARDS[0].hash_key_range,
+    )
+    holder = Invocation(0, 1).with_held(0, Held(lease, done, Phase.HELD))
+    idle = [Invocation(number, 1) for number in range(1, workers)]
+    return World(
+        leases=(lease, None),
+        slots=tuple(running_slot(number) for number in range(workers)),
+        running=(holder, *idle),
+        done=(done, 0),
+        budget=budget,
+    )
+
+
+def child_beside_parent(*, budget: Budget) -> World:
+    """Return two workers, the parent half done, and the child's lease free for the taking."""
+    child = Lease(
+        lease_key="child",
+        checkpoint=AT_TRIM_HORIZON,
+        parent_shard_ids=("parent",),
+        hash_key_range=SHARDS[1].hash_key_range,
+    )
+    return owned_parent(2, budget=budget).with_lease(1, child)
+
+
+def free_parent(workers: int, *, budget: Budget) -> World:
+    """Return a fleet of idle workers and a table that is still empty."""
+    return World(
+        leases=(None, None),
+        slots=tuple(running_slot(number) for number in range(workers)),
+        running=tuple(Invocation(number, 1) for number in range(workers)),
+        budget=budget,
+    )
+
+
+SMALL: Mapping[str, World] = {
+    "the end of a shard, a lost reply": owned_parent(2, budget=Budget(turns=1, lost=1)),
+    "expiry": owned_parent(2, budget=Budget(turns=2, renewals=1)),
+    "a handover, a crash": owned_parent(
+        2, done=2, budget=Budget(handovers=1, renewals=1, crashes=1)
+    ),
+    "a late handover": owned_parent(2, done=2, budget=Budget(handovers=1, turns=2)),
+    "a steal, a drain": owned_parent(2, budget=Budget(handovers=1, ends=1)),
+    "two invocations of one worker, a lost reply": owned_parent(
+        1, done=2, budget=Budget(doubles=1, renewals=2, lost=1)
+    ),
+    "two handovers": owned_parent(3, done=2, budget=Budget(handovers=2)),
+    "a child that is there already": child_beside_parent(budget=Budget(handovers=1, turns=1)),
+    "the first assignment, a slot that ends": free_parent(1, budget=Budget(turns=2, ends=2)),
+}
+"""Searched to their end within seconds."""
+
+DEEP: Mapping[str, World] = {
+    "everything once": owned_parent(
+        2,
+        done=0,
+        budget=Budget(turns=2, renewals=1, crashes=1, doubles=1, lost=1, handovers=1, ends=1),
+    ),
+    "two lost replies, two crashes": owned_parent(
+        2, budget=Budget(turns=2, renewals=2, crashes=2, lost=2)
+    ),
+    "two handovers among three workers": owned_parent(
+        3, done=1, budget=Budget(turns=1, handovers=2, renewals=2, crashes=1)
+    ),
+    "two invocations, two lost replies": owned_parent(
+        2, budget=Budget(turns=1, doubles=2, renewals=2, lost=2)
+    ),
+    "from an empty table": free_parent(2, budget=Budget(turns=3, renewals=1, crashes=1, ends=2)),
+}
+"""Searched by `make model`, for as long as one likes."""
