@@ -16,6 +16,7 @@ from shardfleet.engine.delivery import ShardDelivery
 from shardfleet.engine.held_lease import LeaseWriter
 from shardfleet.engine.shard_consumer import ShardConsumer
 from shardfleet.engine.turn_tasks import TurnTasks
+from shardfleet.events import PositionLost
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CHECKERS, Entry, LeaseWrite, Ledger, Window
 from shardfleet.testing.simulation import Options, run_seed
@@ -195,6 +196,13 @@ def test_a_lease_that_comes_back_after_its_deletion_is_found():
     checker.lease_written(a_write(delete(finished), before=finished, after=None))
     assert not found
     checker.lease_written(a_write(create(LEASE), before=None, after=LEASE))
+    assert found
+
+
+def test_an_alarm_about_nothing_is_found():
+    checker, found = planted(checkers.AlarmsAreTrue)
+
+    checker.told(1, Somebody(), PositionLost(lease_key="shard-0", done="7", policy="stop"))
     assert found
 
 

@@ -10,6 +10,7 @@ from shardfleet.testing.checkers.checker import (
     Window,
 )
 from shardfleet.testing.checkers.fleet import (
+    AlarmsAreTrue,
     CallsAreBounded,
     QuietFleetKeepsLeases,
     TurnsEndCleanly,
@@ -50,10 +51,12 @@ CHECKERS: tuple[type[Checker], ...] = (
     TurnsEndCleanly,
     QuietFleetKeepsLeases,
     CallsAreBounded,
+    AlarmsAreTrue,
 )
 
 __all__ = [
     "CHECKERS",
+    "AlarmsAreTrue",
     "CallBegun",
     "CallsAreBounded",
     "Checker",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardfleet.events import Event, TurnFailed
+from shardfleet.events import Event, PositionLost, TurnFailed
 from shardfleet.testing.checkers.checker import Checker, Suspect, Window
 
 _HOUR_MS = 3_600_000
@@ -57,3 +57,13 @@ class CallsAreBounded(Checker):
         reads = window.calls.get("stream.get_records", 0) / shard_hours
         if reads > 5 * 3_600:
             self.found(at_ms, "fleet", f"{reads:.0f} reads per shard-hour, 18000 expected at most")
+
+
+class AlarmsAreTrue(Checker):
+    """Nobody is told of a loss: a simulated stream trims nothing that is not handled."""
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look for news of records that may be lost."""
+        if isinstance(event, PositionLost):
+            text = f"{by.name} says that records behind {event.done} may be lost; none is"
+            self.found(at_ms, event.lease_key, text)

@@ -48,6 +48,7 @@ class TrueStream:
     Attributes:
         memory: the stream.
         reshards: how many there were.
+        read_to: shard to the greatest sequence number that any read has returned.
 
     """
 
@@ -55,6 +56,7 @@ class TrueStream:
         """Create the stream."""
         self.memory = MemoryStream(around.clock, shards=shards)
         self.reshards = 0
+        self.read_to: dict[str, int] = {}
         self._around = around
         self._chance = around.chance("stream")
         self._listings: deque[tuple[int, Sequence[Shard]]] = deque(maxlen=16)
@@ -83,12 +85,12 @@ class TrueStream:
             ledger.put(entry)
         self._around.log("producer", "put", f"{key}/{numbers[0]}+{users}", shard_id, sequence)
 
-    def reshard(self, *, least: int, most: int) -> None:
-        """Split a shard or merge two neighbours, keeping the number of open shards in bounds."""
+    def reshard(self, *, grows: bool, least: int, most: int) -> None:
+        """Split a shard or merge two, rather the one if it ``grows``, within both bounds."""
         memory, open_ids = self.memory, self.memory.open_shard_ids
         ranges = {key: memory.shard(key).hash_key_range for key in open_ids}
         by_start = sorted(open_ids, key=lambda key: ranges[key].start)
-        chosen = self._chance.choice((True, False))
+        chosen = self._chance.choice((grows, grows, grows, not grows))
         splits = len(open_ids) <= least or (chosen and len(open_ids) < most)
         if splits:
             parent = self._chance.choice(by_start)
@@ -194,7 +196,11 @@ class FaultyStream:
         if faults.strike("late_visibility"):
             behind_ms = faults.whole("late_visibility", 0, _VISIBLE_AFTER_MS)
             newest_ms = self._around.clock.now_ms() - behind_ms
-            seen = sum(record.approximate_arrival_ms <= newest_ms for record in page.records)
+            known = self._stream.read_to.get(shard_id, 0)
+            seen = sum(
+                record.approximate_arrival_ms <= newest_ms or int(record.sequence_number) <= known
+                for record in page.records
+            )
             if not seen:
                 return RecordsPage(records=(), next_iterator=iterator, millis_behind_latest=0)
             if seen < len(page.records):
@@ -204,6 +210,10 @@ class FaultyStream:
             return RecordsPage(records=(), next_iterator=iterator, millis_behind_latest=1_000)
         if faults.strike("false_end"):
             return _contradictory(page, shard_id, iterator)
+        if page.records:
+            # What was seen once stays visible.
+            newest = int(page.records[-1].sequence_number)
+            self._stream.read_to[shard_id] = max(self._stream.read_to.get(shard_id, 0), newest)
         return page
 
 

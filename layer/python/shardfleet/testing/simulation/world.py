@@ -28,6 +28,9 @@ from shardfleet.testing.simulation.wire import Outage
 
 _MINUTE_S = 60.0
 _KEYS = 40
+_SHARDS_LEAST = 8
+# The stream grows for a while, then shrinks, so that slots are started and drained.
+_TREND_MS = 150_000
 # After the last fault: the longest back-off of the state machine (5 min), the manager's schedule
 # (1 min) and lock, two expiries, and time to read what has piled up.
 CALM_MOST_S = 900
@@ -67,12 +70,12 @@ class Shape:
 
     @classmethod
     def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
-        """Draw a shape: 8 to 12 shards on at least 4 slots, small turns, small batches."""
-        shards = chance.randint(8, 10)
+        """Draw a shape: 8 to 18 shards on at least 4 slots, small turns, small batches."""
+        shards = chance.randint(_SHARDS_LEAST, 12)
         return cls(
             config=_config(chance, leases_per_worker=2),
             shards=shards,
-            shards_most=12,
+            shards_most=18,
             records_per_s=chance.uniform(0.5, 4.0),
             reshard_every_s=chance.uniform(8.0, 60.0),
             loops_most=chance.randint(2, 8),
@@ -229,12 +232,13 @@ class World:
         await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
-            self.stream.reshard(least=self._shape.shards - 4, most=self._shape.shards_most)
+            grows = self._around.now_ms // _TREND_MS % 2 == 0
+            self.stream.reshard(grows=grows, least=_SHARDS_LEAST, most=self._shape.shards_most)
 
     async def _forget(self) -> None:
         await self._begun.wait()
         while True:
-            await asyncio.sleep(self._chance.uniform(60, 120))
+            await asyncio.sleep(self._chance.uniform(5, 60))
             self.stream.forget()
 
     async def _schedule(self) -> None:
