@@ -49,14 +49,18 @@ class SlotInput:
         return json.dumps(body, separators=(",", ":"))
 
     @classmethod
-    def from_payload(cls, payload: Mapping[str, Any]) -> SlotInput:
+    def from_payload(cls, payload: object) -> SlotInput:
         """
-        Read an invocation's payload.
+        Read an invocation's payload, which may be any JSON value that somebody sent.
 
         Raises:
-            ConfigurationError: the version is unknown or a field is missing.
+            ConfigurationError: it is no object, its version is unknown, a field is missing, or a
+                number is none.
 
         """
+        if not isinstance(payload, Mapping):
+            message = f"worker input: {str(payload)[:80]!r} found, an object expected"
+            raise ConfigurationError(message)
         version = payload.get("version")
         if version not in (INPUT_VERSION, INPUT_VERSION - 1):
             message = f"worker input: version {version!r} found, {INPUT_VERSION} expected"
@@ -77,6 +81,6 @@ class SlotInput:
 def _number(payload: Mapping[str, Any], name: str) -> int:
     try:
         return int(payload.get(name, 0))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # Overflow: int(float('inf'))
         message = f"worker input: {name} {payload[name]!r} found, a whole number expected"
         raise ConfigurationError(message) from error

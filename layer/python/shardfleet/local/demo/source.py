@@ -161,6 +161,9 @@ def _json_lines(text: str) -> Iterator[tuple[int, Parsed | _Rejected]]:
         except ValueError as error:
             yield number, _Rejected(f"no JSON: {error}: {line.strip()[:_SHOWN]!r}")
             continue
+        except RecursionError:
+            yield number, _Rejected(f"nested too deeply: {line.strip()[:_SHOWN]!r}")
+            continue
         if isinstance(fields, dict):
             yield number, (fields, line.strip().encode())
         else:
