@@ -13,6 +13,8 @@ INPUT ?=
 KEY ?=
 ARGS ?=
 MINUTES ?=
+STATES ?=
+N ?=
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -29,7 +31,7 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test sim chaos bench install lint types fmt lock synth pr clean
+.PHONY: help demo test sim chaos model fuzz bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +54,13 @@ sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to
 
 chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing
 	@$(WITH_NODE) $(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+model: install ## search the lease protocol's model; STATES= most states per scenario (100,000)
+	@$(BIN)/python -m shardfleet.testing.protocol_model $(if $(STATES),--states $(STATES)) \
+	  --output benchmarks/results/model.json
+
+fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew
+	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output benchmarks/results/fuzz.json
 
 bench: install ## run the benchmarks, one after the other
 	@set -e; for file in benchmarks/[a-z]*.py; do \

@@ -1,0 +1,336 @@
+"""
+What is fuzzed: every parser of what others write, with the inputs that others can write.
+
+A target takes one input; it may refuse it with an error of ours, and must do so in little memory.
+"""
+
+import json
+import tempfile
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from shardfleet.adapters.dynamodb_items import ATTRIBUTES, ENTITY_TYPE, is_foreign, lease_from_item
+from shardfleet.config import ENV_PREFIX, FleetConfig
+from shardfleet.domain.failures import lowest_failed
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.slots import SlotInput
+from shardfleet.errors import ShardfleetError
+from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate, records_after
+from shardfleet.kpl.envelope import MAGIC
+from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
+from shardfleet.records import Record
+
+MEBIBYTE = 1024 * 1024
+
+
+class Target(NamedTuple):
+    """
+    One parser.
+
+    Attributes:
+        inputs: the strategy.
+        check: parses one input and asserts what must hold.
+        bytes_most: of memory for one input, at the peak.
+
+    """
+
+    inputs: st.SearchStrategy
+    check: object
+    bytes_most: int
+
+
+def run(target, given):
+    """Run a target on one input: nothing but our errors, and no more memory than allowed."""
+    tracemalloc.start()
+    try:
+        with suppress(ShardfleetError):
+            target.check(given)
+        used = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert used <= target.bytes_most, f"{used:,} bytes for {given!r:.200}"
+
+
+# --- aggregates: damaged in every way, and bombs whose table is used by many records
+
+LIMITS = ExpansionLimits(max_sub_records=2_000, max_expanded_bytes=MEBIBYTE)
+texts = st.text(max_size=20)
+outgoing = st.builds(
+    OutgoingRecord,
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+    st.binary(max_size=40),
+    st.none() | st.integers(0, 2**128 - 1).map(str),
+)
+
+
+def framed(body):
+    """Put a body into the envelope of an aggregate, with its true digest."""
+    import hashlib  # noqa: PLC0415  # Beside its only use.
+
+    return MAGIC + body + hashlib.md5(body, usedforsecurity=False).digest()
+
+
+def varint(number):
+    """Write a number as protobuf does."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def field(tag, content):
+    """Write a length-delimited field."""
+    return varint(tag << 3 | 2) + varint(len(content)) + content
+
+
+@st.composite
+def messages(draw):
+    """Write a body with any fields in any order, tables and indices that do not fit included."""
+    parts = []
+    for _ in range(draw(st.integers(0, 8))):
+        tag = draw(st.integers(1, 4))
+        if tag == 3:
+            index = varint(draw(st.integers(0, 2**64 - 1) | st.integers(0, 2)))
+            content = b"\x08" + index + field(3, draw(st.binary(max_size=10)))
+        else:
+            content = draw(
+                st.binary(max_size=10) | texts.map(lambda t: t.encode("utf-8", "ignore"))
+            )
+        parts.append(field(tag, content))
+    return b"".join(parts)
+
+
+@st.composite
+def bombs(draw):
+    """Let many records share one long key: a small record that would become a huge one."""
+    key = b"k" * draw(st.integers(1, 20_000))
+    record = field(3, b"\x08\x00" + field(3, b""))
+    return field(1, key) + record * draw(st.integers(1, 4_000))
+
+
+@st.composite
+def damaged(draw):
+    """Change some bytes of a valid aggregate, the digest with them or not."""
+    body = bytearray(aggregate(draw(st.lists(outgoing, min_size=1, max_size=8)))[4:-16])
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(body)))
+        body[start : start + draw(st.integers(0, 4))] = draw(st.binary(max_size=4))
+    return bytes(body)
+
+
+aggregates = st.tuples(
+    st.binary(max_size=200)
+    | st.binary(max_size=100).map(framed)
+    | messages().map(framed)
+    | damaged().map(framed)
+    | damaged().map(MAGIC.__add__)
+    | bombs().map(framed),
+    st.sampled_from(["deliver", "kpl"]),
+    st.none() | st.tuples(st.integers(0, 2**127), st.integers(2**127, 2**128 - 1)),
+    st.integers(0, 5),
+)
+
+
+def check_aggregate(given):
+    data, policy, hash_range, sub = given
+    found = deaggregate(
+        data, partition_key="key", limits=LIMITS, hash_range=hash_range, policy=policy
+    )
+    assert len(found.records) + found.dropped >= 1
+    assert len(found.records) <= LIMITS.max_sub_records
+    if not found.aggregated:
+        assert [r.data for r in found.records] == [data]
+    done = ExtendedSequenceNumber("7", sub)
+    for user in records_after(found, sequence_number="7", done=done):
+        Record(
+            data=user.data,
+            partition_key=user.partition_key,
+            sequence_number="7",
+            sub_sequence_number=user.sub_sequence_number,
+            shard_id="shard",
+            approximate_arrival_ms=0,
+            explicit_hash_key=user.explicit_hash_key,
+        )
+
+
+# --- items of the lease table: what DynamoDB can hold
+
+numbers = (
+    st.integers(-(10**38) + 1, 10**38 - 1).map(str)
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3).map(str)
+    | st.sampled_from(["0", "-1", "1E+125", "9.9E-128", "12.5"])
+)
+words = st.sampled_from(
+    ["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "SHARD_END", "", "12", "007", "5" * 300, "\u0663"]
+)
+typed = st.one_of(
+    st.fixed_dictionaries({"S": words | st.text(max_size=30)}),
+    st.fixed_dictionaries({"N": numbers}),
+    st.fixed_dictionaries({"B": st.binary(max_size=20)}),
+    st.fixed_dictionaries({"SS": st.lists(st.text(max_size=8), min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"BOOL": st.booleans()}),
+    st.fixed_dictionaries({"NULL": st.just(value=True)}),
+    st.fixed_dictionaries({"M": st.dictionaries(texts, st.just({"S": "x"}), max_size=2)}),
+    st.fixed_dictionaries({"L": st.lists(st.just({"N": "1"}), max_size=2)}),
+)
+well_typed = {
+    attribute.name: typed
+    | {
+        "S": st.fixed_dictionaries({"S": words}),
+        "N": st.fixed_dictionaries({"N": numbers}),
+        "B": st.fixed_dictionaries({"B": st.binary(max_size=9)}),
+        "SS": st.fixed_dictionaries({"SS": st.lists(words, min_size=1, max_size=3)}),
+    }[attribute.type]
+    for attributes in ATTRIBUTES.values()
+    for attribute in attributes
+}
+items = st.builds(
+    dict.__or__,
+    st.fixed_dictionaries({}, optional={**well_typed, ENTITY_TYPE: typed}),
+    st.dictionaries(texts, typed, max_size=2),
+)
+
+
+def check_item(item):
+    if not is_foreign(item):
+        lease = lease_from_item(item)
+        assert lease.lease_counter == int(item["leaseCounter"]["N"])
+
+
+# --- payloads of the worker function: whatever JSON a person sends
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(10**30, 10**40)
+    | st.floats()
+    | st.text(max_size=20)
+)
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=10,
+)
+names = st.sampled_from(["version", "slot", "name", "start_epoch", "generation", "crashes"])
+whole = st.fixed_dictionaries(
+    {
+        "version": st.sampled_from([0, 1, 1, 1, 2, "1", None]),
+        "slot": scalars,
+        "name": scalars,
+        "start_epoch": scalars,
+        "generation": scalars,
+    },
+    optional={"crashes": scalars},
+)
+payloads = whole | st.dictionaries(names | texts, json_values, max_size=7) | json_values
+
+
+def check_payload(payload):
+    given = SlotInput.from_payload(payload)
+    assert SlotInput.from_payload(json.loads(given.execution_text())).name == given.name
+
+
+# --- replies of handlers
+
+identifiers = (
+    st.sampled_from(["7", "7:0", "7:1", "8", "9", "007", "7:", ":1", "", "\u0667", "7" * 200])
+    | st.text(max_size=8)
+    | scalars
+)
+failures = st.lists(
+    st.fixed_dictionaries({"itemIdentifier": identifiers})
+    | st.dictionaries(st.just("itemIdentifier") | texts, json_values, max_size=2)
+    | json_values,
+    max_size=5,
+)
+replies = st.tuples(
+    st.fixed_dictionaries({"batchItemFailures": failures | json_values})
+    | json_values
+    | st.builds(object)
+    | st.builds(bytearray, st.binary(max_size=5)).map(lambda b: {"batchItemFailures": b}),
+    st.lists(st.tuples(st.integers(7, 9), st.integers(0, 3)), max_size=6, unique=True).map(sorted),
+)
+
+
+def check_reply(given):
+    reply, places = given
+    positions = [ExtendedSequenceNumber(str(number), sub) for number, sub in places]
+    assert 0 <= lowest_failed(reply, positions) <= len(positions)
+
+
+# --- the environment of the functions
+
+variables = st.sampled_from([f"{ENV_PREFIX}{name.upper()}" for name in FleetConfig.__slots__])
+settings = (
+    st.sampled_from(
+        ["0", "1", "-1", "10_000", " 7 ", "\u0667", "1e3", "9" * 5_000, "true", "", "stop"]
+    )
+    | st.integers().map(str)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
+)
+needed = {
+    f"{ENV_PREFIX}{name}": st.just("x") | settings
+    for name in ("FLEET", "STREAM_ARN", "LEASE_TABLE", "STATE_TABLE")
+}
+environments = st.builds(
+    dict.__or__, st.fixed_dictionaries(needed), st.dictionaries(variables, settings, max_size=4)
+)
+
+
+def check_environment(environment):
+    config = FleetConfig.from_env(environment)
+    assert FleetConfig.from_env(config.to_env()) == config
+
+
+# --- files that a person gives to the demo
+
+json_lines = st.lists(
+    json_values.map(json.dumps)
+    | st.dictionaries(st.sampled_from(["who", "what"]), json_values).map(json.dumps)
+    | st.sampled_from(['{"who": "\\ud800"}', '{"who": 1e999}', '{"who": ' + "9" * 5_000 + "}"])
+    | st.integers(1, 200_000).map(lambda depth: '{"who":' + "[" * depth)
+    | st.integers(1, 3_000).map(lambda depth: '{"who":' + "[" * depth + "]" * depth + "}")
+    | st.text(max_size=20),
+    max_size=6,
+).map("\n".join)
+csv_rows = st.lists(
+    st.lists(st.text(max_size=6) | st.sampled_from(["who", '"', "\0"]), max_size=3).map(",".join),
+    max_size=6,
+).map("\n".join)
+files = st.tuples(
+    st.one_of(
+        json_lines.map(lambda text: ("{}\n" + text).encode("utf-8", "replace")),
+        csv_rows.map(lambda text: ("who,what\n" + text).encode("utf-8", "replace")),
+        st.binary(max_size=60),
+    ),
+    st.sampled_from(["who", "what", "0", None]),
+    st.booleans(),
+)
+
+
+def check_file(given):
+    content, key, rejects = given
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "input"
+        file.write_bytes(content)
+        source = read_source(str(file), key, rejects=rejects)
+    assert source.records
+    for record in source.records:
+        assert 1 <= len(record.key.encode()) <= RECORD_BYTES_MOST
+
+
+TARGETS = {
+    "deaggregator": Target(aggregates, check_aggregate, 8 * MEBIBYTE),
+    "lease items": Target(items, check_item, MEBIBYTE),
+    "worker input": Target(payloads, check_payload, MEBIBYTE),
+    "handler reply": Target(replies, check_reply, MEBIBYTE),
+    "configuration": Target(environments, check_environment, MEBIBYTE),
+    "demo input": Target(files, check_file, 16 * MEBIBYTE),
+}

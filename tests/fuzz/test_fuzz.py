@@ -1,0 +1,83 @@
+"""A small share of `make fuzz` in each run of the tests, and the faults that it has found."""
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardfleet.domain.slots import SlotInput
+from shardfleet.errors import ConfigurationError
+from shardfleet.local.demo.source import read_source
+from tests.fuzz import run as program
+from tests.fuzz.targets import MEBIBYTE, TARGETS, Target, run
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_that_others_write_brings_a_parser_down(name):
+    target = TARGETS[name]
+
+    @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+    @given(target.inputs)
+    def try_one(value):
+        run(target, value)
+
+    try_one()
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), [], "x", None])
+def test_a_worker_s_input_with_an_absurd_number_is_refused_by_name(number):
+    payload = {"version": 1, "slot": "s", "name": "n", "start_epoch": number, "generation": 0}
+
+    with pytest.raises(ConfigurationError, match=r"start_epoch .* a whole number expected"):
+        SlotInput.from_payload(payload)
+
+
+@pytest.mark.parametrize("payload", [[], "text", 7, None, [["version", 1]]])
+def test_a_worker_s_input_that_is_no_object_is_refused(payload):
+    with pytest.raises(ConfigurationError, match=r"worker input: .* found, an object expected"):
+        SlotInput.from_payload(payload)
+
+
+@pytest.mark.parametrize("depth", [5_000, 200_000])
+def test_a_line_of_json_that_is_nested_too_deeply_is_one_message(tmp_path, depth):
+    file = tmp_path / "deep.jsonl"
+    file.write_text('{"who": "a"}\n{"who": ' + "[" * depth + "\n")
+
+    with pytest.raises(ConfigurationError, match=r"deep\.jsonl:2: .*nested too deeply"):
+        read_source(str(file), "who")
+    assert read_source(str(file), "who", rejects=True).rejects == {"nested too deeply": 1}
+
+
+def fails(_):
+    raise KeyError
+
+
+def grows(_):
+    bytearray(2 * MEBIBYTE)
+
+
+@pytest.mark.parametrize(("check", "error"), [(fails, KeyError), (grows, AssertionError)])
+def test_a_foreign_error_or_too_much_memory_is_seen(check, error):
+    with pytest.raises(error):
+        run(Target(st.none(), check, MEBIBYTE), None)
+
+
+def test_the_long_run_counts_its_inputs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(program, "TARGETS", {"handler reply": TARGETS["handler reply"]})
+
+    code = program.main(["--inputs", "30", "--output", str(tmp_path / "fuzz.json")])
+
+    found = json.loads((tmp_path / "fuzz.json").read_text("utf-8"))
+    assert code == 0
+    assert found["targets"]["handler reply"]["inputs"] >= 30
+    assert "handler reply" in capsys.readouterr().out
+
+
+def test_the_long_run_fails_with_the_input_that_breaks_a_target(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(program, "TARGETS", {"broken": Target(st.just(7), fails, MEBIBYTE)})
+
+    code = program.main(["--inputs", "5", "--output", str(tmp_path / "fuzz.json")])
+
+    assert code == 1
+    assert "broken: KeyError" in capsys.readouterr().out
