@@ -96,7 +96,7 @@ def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
         assignment=chance.choice(("balanced", "balanced", "greedy")),
         leases_per_worker=leases_per_worker + chance.randint(0, 2),
         workers_min=chance.randint(4, 6),
-        workers_max=8,
+        workers_max=16,
         records_per_read=chance.choice((3, 20, 200)),
         batch_records_most=chance.choice((1, 5, 50)),
         handler_timeout_ms=5_000,
