@@ -19,6 +19,7 @@ class Mortal:
     def __init__(self, world, *poison):
         self.world = world
         self.poison = {str(n).encode() for n in poison}
+        self.failing = ()
         self.handled = []
 
     async def run(self, **options):
@@ -27,6 +28,8 @@ class Mortal:
 
         async def script(batch):
             await self.world.clock.sleep_ms(100)
+            if batch.shard_id in self.failing:
+                raise ValueError("later")
             for record in batch:
                 if record.data in self.poison:
                     steps.died.set()
@@ -80,20 +83,22 @@ def test_a_poison_record_stops_its_own_shard_and_the_others_are_handled():
     in_world(scenario, shards=3)
 
 
+@pytest.mark.parametrize("crashes_most", [1, 3])
 @pytest.mark.parametrize("bad", [1, 7, 20])
-def test_a_poison_record_is_kept_elsewhere_and_exactly_it_is_skipped(bad):
+def test_a_poison_record_is_kept_elsewhere_and_exactly_it_is_skipped(bad, crashes_most):
     async def scenario(world):
         world.put(1, 20)
         mortal = Mortal(world, bad)
         await mortal.run_until_alive(turn_ms=30_000)
         (failed,) = world.dead_letters.kept
         assert [int(record.data) for record in failed.records] == [bad]
-        assert failed.attempts == world.config.crashes_most
+        assert failed.attempts == max(crashes_most, 2)
         assert len(world.told(RecordSkipped)) == 1
         assert set(mortal.handled) == set(range(1, 21)) - {bad}
         assert world.lease().checkpoint == sequence_of(world, 20)
 
-    in_world(scenario, on_exhausted="sqs", failed_queue_url="q", batch_records_most=6)
+    policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "crashes_most": crashes_most}
+    in_world(scenario, batch_records_most=6, **policy)
 
 
 def test_normal_turns_write_no_notes():
@@ -162,24 +167,26 @@ def test_the_charged_shard_goes_first():
     """So that its next death does not cost the others what they were doing."""
 
     async def scenario(world):
-        for shard in range(3):
-            world.put(10 * shard, 10 * shard + 3, number=shard)
+        world.put(0, 5, number=0)
+        world.put(10, 15, number=1)
+        await world.clock.sleep_ms(1_000)
+        world.put(20, 23, number=2)
         mortal = Mortal(world, 23)
+        mortal.failing = (key(0), key(1))
         assert not await mortal.run(turn_ms=30_000)
         assert not await mortal.run(turn_ms=30_000)
         mortal.poison.clear()
+        mortal.failing = ()
         mortal.handled.clear()
-        world.put(4, 9, number=0)
-        world.put(14, 19, number=1)
         assert await mortal.run(turn_ms=30_000)
         calls = [[int(record.data) for record in call.batch] for call in world.handler.calls]
         # Whoever asks first goes at once, with one batch; then the noted range, one by one, each
-        # as soon as it is asked for.
+        # as soon as it is asked for, although the others have older records.
         assert calls.index([22]) == 1
         assert calls.index([23]) <= 3
-        assert set(mortal.handled) == {*range(4, 10), *range(14, 20), 22, 23}
+        assert set(mortal.handled) == {*range(6), *range(10, 16), 22, 23}
 
-    in_world(scenario, shards=3, batch_records_most=2)
+    in_world(scenario, shards=3, batch_records_most=2, max_attempts=0)
 
 
 def test_kills_at_random_moments_stop_no_shard():

@@ -85,41 +85,51 @@ def test_an_owner_that_stood_still_at_any_step_writes_nothing_after_another_took
         assert world.lease(1).lease_owner == ME, where
 
 
+async def stalled(act_at, *, seconds):
+    """Run a turn of 20 s that stalls at a step; return steps, the stall, and each call's begin."""
+    world = World(**SHORT)
+    stalls, began = [], []
+
+    def happen(name):
+        stand_still(seconds)
+        stalls.append((world.clock.monotonic_ms(), len(world.leases.changes)))
+
+    steps = Steps(act_at=act_at, happen=happen, is_deadly=False, only=is_step)
+    real = world.handler.run
+
+    async def run(batch):
+        began.append((world.clock.monotonic_ms(), len(world.leases.changes)))
+        return await real(batch)
+
+    world.handler.run = run
+    feed = asyncio.create_task(producing(world, 60))
+    await process(world, steps, turn_ms=20_000)
+    await feed
+    return steps, stalls, began
+
+
 def test_after_a_stall_nothing_is_delivered_until_the_lease_is_renewed():
     """H17: a stall of 4 s with a failover time of 10 s."""
-
-    async def once(act_at):
-        world = World(**SHORT)
-        stalls = []
-
-        def happen(name):
-            stand_still(4)
-            stalls.append((world.clock.monotonic_ms(), len(world.leases.changes)))
-
-        steps = Steps(act_at=act_at, happen=happen, is_deadly=False, only=is_step)
-        began = []
-        real = world.handler.run
-
-        async def run(batch):
-            began.append((world.clock.monotonic_ms(), len(world.leases.changes)))
-            return await real(batch)
-
-        world.handler.run = run
-        feed = asyncio.create_task(producing(world, 40))
-        await process(world, steps, turn_ms=20_000)
-        await feed
-        return steps, stalls, began
-
-    steps, _, _ = run_virtual(once(None))
+    steps, _, _ = run_virtual(stalled(None, seconds=4))
     compared = 0
     for act_at in range(0, len(steps.names), 2):
-        steps, stalls, began = run_virtual(once(act_at))
+        steps, stalls, began = run_virtual(stalled(act_at, seconds=4))
         ((stalled_ms, changes),) = stalls
         late = [writes for at_ms, writes in began if at_ms >= stalled_ms]
         if late:
             compared += 1
             assert late[0] > changes, f"step {act_at}: {steps.names[act_at]}"
     assert compared > 20
+
+
+def test_no_call_begins_without_its_time_out_left_though_the_worker_stood_still():
+    """H10: the stall is too short for the lease to matter, but the invocation's end came near."""
+    steps, _, _ = run_virtual(stalled(None, seconds=3))
+    for act_at in range(len(steps.names) // 2, len(steps.names)):
+        steps, _, began = run_virtual(stalled(act_at, seconds=3))
+        # 20 s, of which 3 s are kept back, and 5 s are the time-out.
+        last_ms = max(at_ms for at_ms, _ in began)
+        assert last_ms <= 12_000, f"step {act_at}: {steps.names[act_at]}"
 
 
 def test_a_shard_that_waited_for_its_turn_longer_than_its_lease_lasted_is_not_delivered():
@@ -131,8 +141,8 @@ def test_a_shard_that_waited_for_its_turn_longer_than_its_lease_lasted_is_not_de
         async def slow(batch):
             await world.clock.sleep_ms(15_000)
 
-        def no_answer_for_shard_1(change):
-            if change.lease_key == key(1) and world.clock.monotonic_ms() > 1_000:
+        def no_answer_for_shard_1(lease_key):
+            if lease_key == key(1) and world.clock.monotonic_ms() > 1_000:
                 raise Throttled("busy")
 
         async def another_worker():
@@ -143,7 +153,8 @@ def test_a_shard_that_waited_for_its_turn_longer_than_its_lease_lasted_is_not_de
             world.leases.leases[key(1)] = taken
 
         world.handler._script = slow
-        world.leases.before = no_answer_for_shard_1
+        world.leases.before = lambda change: no_answer_for_shard_1(change.lease_key)
+        world.leases.reading = no_answer_for_shard_1
         world.put(1, number=0)
         await world.clock.sleep_ms(1)
         world.put(2, number=1)

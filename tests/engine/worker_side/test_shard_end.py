@@ -286,6 +286,17 @@ def test_a_missing_parent_lease_blocks_nobody():
     in_world(scenario, leases=[a_lease(1, parent_shard_ids=(key(0),))])
 
 
+def test_a_child_is_not_taken_while_another_worker_has_an_unfinished_parent():
+    async def scenario(world):
+        world.put(1, 3, number=0)
+        child = world.stream.merge(key(0), key(1))
+        await world.turn(turn_ms=30_000)
+        assert world.lease(0).is_finished
+        assert world.leases.leases[child].lease_owner is None
+
+    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=OTHER)])
+
+
 def test_a_merge_whose_other_parent_has_no_lease_waits_and_prompts_the_manager():
     async def scenario(world):
         world.put(1, 3, number=0)
