@@ -87,6 +87,22 @@ def test_a_record_that_fails_for_a_while_is_handled_in_the_end_and_in_order(part
     in_world(scenario)
 
 
+@pytest.mark.parametrize("partial", [False, True], ids=["whole batch", "partial"])
+@pytest.mark.parametrize("records", [(2, 4), (1, 2, 3), (4, 9), (1, 10)])
+def test_each_of_several_records_that_fail_for_a_while_has_its_own_attempts(records, partial):
+    """No record is given up for what its neighbours did."""
+
+    async def scenario(world):
+        world.handler._script = poison(*records, times=2, partial=partial)
+        world.put(1, 10)
+        await world.turn(turn_ms=150_000)
+        assert not world.told(ShardStopped)
+        assert set(world.numbers) == set(range(1, 11))
+        assert world.lease().checkpoint == sequence_of(world, 10)
+
+    in_world(scenario, max_attempts=3)
+
+
 def test_retries_back_off_exponentially_and_number_their_attempts():
     async def scenario(world):
         world.handler._script = poison(1, times=6)

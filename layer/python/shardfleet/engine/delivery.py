@@ -75,6 +75,10 @@ class ShardDelivery:
         self._attempt = 1
         # While set, records up to here go one at a time: one of them fails, none is known to.
         self._alone_through: ExtendedSequenceNumber | None = None
+        # How the batch failed: a record that fails alone in the same way is the one that did. The
+        # second is None once the record that is first now has failed in a way of its own.
+        self._batch_error: str | None = None
+        self._suspected_error: str | None = None
         self._flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
 
     async def deliver(self, page: Page) -> None:
@@ -141,16 +145,16 @@ class ShardDelivery:
             await self.flush_if_due(force=self._ports.notes.suspicious)
         if result.error is not None and not progress.is_complete:
             return await self._after_failure(batch, done=result.done_count, error=result.error)
-        if self._alone_through is None:
-            self._attempt = 1
+        self._next_head()
         return len(batch)
 
     async def _after_failure(self, batch: Sequence[Record], *, done: int, error: str) -> int:
         """Decide about the first record that is not done."""
         config, ports = self._config, self._ports
-        if done:
-            # Another record is first now, and this call was the first that it is known to fail.
+        if done or (self._suspected_error is not None and error != self._suspected_error):
+            # This call is the first that the record is known to fail.
             self._attempt = 1
+            self._suspected_error = None
         failed = batch[done]
         decision = decide_failure(
             self._attempt,
@@ -176,14 +180,24 @@ class ShardDelivery:
         self._attempt += 1
         if config.max_attempts and self._attempt >= config.max_attempts and not is_known:
             self._alone_through = position_of(batch[-1])
+            self._suspected_error = self._batch_error = error
         await ports.patience.pause(
             decision.back_off_ms or ports.patience.back_off_ms(self._attempt), self._held.halt
         )
         return done
 
+    def _next_head(self) -> None:
+        """Begin to count anew; among suspects, as if each had failed with the batch."""
+        if self._alone_through is None:
+            self._attempt = 1
+        else:
+            self._attempt = max(2, self._config.max_attempts)
+            self._suspected_error = self._batch_error
+
     def _back_to_normal(self) -> None:
         self._attempt = 1
         self._alone_through = None
+        self._suspected_error = self._batch_error = None
 
     async def _give_up(self, record: Record, *, error: str, attempts: int) -> None:
         """Stop the shard, or keep the record elsewhere in full and go on behind it."""
@@ -257,7 +271,6 @@ class ShardDelivery:
                 lease_key=note.lease_key, worker_id=note.worker_id, position=position, error=error
             )
         )
-        await self.flush_if_due(force=True)
         raise StoppedByPolicy(note.error)
 
     async def flush_if_due(self, *, force: bool = False) -> None:

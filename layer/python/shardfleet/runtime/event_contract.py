@@ -88,5 +88,5 @@ def result_of_reply(reply: object, batch: Batch) -> HandlerResult:
     done_count = lowest_failed(reply, positions)
     if done_count == len(batch):
         return HandlerResult(done_count=done_count)
-    error = f"batchItemFailures: {len(batch) - done_count} records from {positions[done_count]} on"
+    error = f"batchItemFailures: not handled from record {positions[done_count]} on"
     return HandlerResult(done_count=done_count, error=error)

@@ -1,0 +1,115 @@
+"""Waiting that can be called off, and tasks that are always waited for."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.engine.patience import Halt, Halted, Patience, all_of
+from shardfleet.engine.turn_tasks import TurnTasks
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import SeededEntropy
+
+
+def patience(clock):
+    return Patience(clock=clock, entropy=SeededEntropy(1), first_ms=200, most_ms=5_000)
+
+
+def test_nothing_is_left_running_by_the_failure_of_one_call():
+    """H10: asyncio.gather would return at once and leave the others running."""
+
+    async def main():
+        clock = VirtualClock()
+        ended = []
+
+        async def slow():
+            await clock.sleep_ms(500)
+            ended.append("slow")
+
+        async def fails(error):
+            raise error
+
+        with pytest.raises(Throttled, match="first"):
+            await all_of(fails(Throttled("first")), slow(), fails(ValueError("second")))
+        assert ended == ["slow"]
+        assert await all_of() == []
+
+    run_virtual(main())
+
+
+def test_a_refused_call_is_repeated_until_it_is_answered_or_called_off():
+    async def main():
+        clock = VirtualClock()
+        left = [Throttled("a"), OutcomeUnknown("b"), Throttled("c")]
+
+        async def call():
+            if left:
+                raise left.pop()
+            return 7
+
+        assert await patience(clock).persist(call, Halt()) == 7
+        assert 100 + 200 + 400 <= clock.monotonic_ms() <= 200 + 400 + 800
+
+        halt = Halt()
+        left.extend([Throttled("for ever")] * 100)
+        asyncio.get_running_loop().call_later(3, halt.set)
+        began_ms = clock.monotonic_ms()
+        with pytest.raises(Halted):
+            await patience(clock).persist(call, halt)
+        assert clock.monotonic_ms() - began_ms == 3_000
+
+    run_virtual(main())
+
+
+def test_an_error_that_is_no_refusal_is_not_repeated():
+    async def main():
+        calls = []
+
+        async def call():
+            calls.append(1)
+            raise ValueError("a bug")
+
+        with pytest.raises(ValueError, match="a bug"):
+            await patience(VirtualClock()).persist(call, Halt())
+        assert len(calls) == 1
+
+    run_virtual(main())
+
+
+def test_an_event_that_came_before_the_halt_counts():
+    async def main():
+        event, halt = asyncio.Event(), Halt()
+        event.set()
+        halt.set()
+        await halt.unless(event)
+        with pytest.raises(Halted):
+            await halt.unless(asyncio.Event())
+        with pytest.raises(Halted):
+            halt.check()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main())
+
+
+def test_the_failure_of_a_task_is_told_when_it_happens_and_the_others_are_waited_for():
+    async def main():
+        clock = VirtualClock()
+        told, ended = [], []
+
+        async def work(after_ms, error=None):
+            await clock.sleep_ms(after_ms)
+            if error:
+                raise error
+
+        tasks = TurnTasks(lambda error: told.append((clock.monotonic_ms(), str(error))))
+        tasks.start(work(100, ValueError("early")), name="a", ended=lambda: ended.append("a"))
+        tasks.start(work(900), name="b", ended=lambda: ended.append("b"))
+        assert tasks.names == ["a", "b"]
+        hard = Halt()
+        asyncio.get_running_loop().call_later(0.5, hard.set)
+        assert not await tasks.are_done(hard)
+        assert tasks.names == ["b"]
+        assert await tasks.are_done(Halt())
+        assert (told, ended) == ([(100, "early")], ["a", "b"])
+
+    run_virtual(main())
