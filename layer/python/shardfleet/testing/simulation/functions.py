@@ -24,6 +24,7 @@ from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import Event
 from shardfleet.testing.memory import MemoryStateStore, SeededEntropy
 from shardfleet.testing.simulation.actors import Actor, KilledError
+from shardfleet.testing.simulation.java_peer import JavaLikePeer
 from shardfleet.testing.simulation.streams import FaultyStream, TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import FaultyLeases, FaultyState, LeaseTable
@@ -31,6 +32,7 @@ from shardfleet.testing.simulation.user_handler import KeptElsewhere, UserHandle
 from shardfleet.testing.simulation.wire import Outage, Wire
 
 MANAGER_BOX_MS = 70_000
+_FOREVER_MS = 24 * 3_600_000
 # Two managers' clocks may differ by clock_skew_ms (2,000), so each by less than half of that.
 _DRIFT_MS = 900
 
@@ -166,6 +168,15 @@ class Functions:
         )
         run = run_manager(self._config, ports, run_ms=self._config.manager_run_ms)
         self._start(actor, run, MANAGER_BOX_MS)
+
+    def peer(self, number: int) -> Actor:
+        """Start a worker that behaves like the KCL for Java; it runs until it is killed."""
+        worker_id = f"java-{number}"
+        actor = self._new_actor("java", worker_id)
+        stream, leases = self._stream(actor), self._leases(actor)
+        peer = JavaLikePeer(actor, self._around, leases=leases, stream=stream)
+        self._start(actor, peer.run(), _FOREVER_MS)
+        return actor
 
     def _begin_worker(self, given: SlotInput) -> Actor:
         worker_id = f"{self._config.fleet}-{given.slot_id}"

@@ -51,7 +51,7 @@ class UserHandler:
         around.calls["handler.run"] += 1
         around.log(actor.name, "handler.run", batch.shard_id, batch[0].sequence_number, len(batch))
         for record in batch:
-            entry = self._entry(record)
+            entry = _entry_of(record, self._around)
             if entry is not None:
                 entry.calls += 1
         result = await self._memory.run(batch)
@@ -84,32 +84,34 @@ class UserHandler:
                 await asyncio.sleep(_HANG_S)
             await asyncio.sleep(pause_s)
             self._actor.check()
-            self._handle(record)
+            take_effect(self._actor, self._around, record)
             if tells:
                 batch.checkpoint(record)
 
-    def _handle(self, record: Record) -> None:
-        """Have the record's effect on the outside world, once more."""
-        around, actor, now_ms = self._around, self._actor, self._around.now_ms
-        entry = self._entry(record)
-        if entry is None or entry.data != record.data:
-            text = f"{actor.name} was given {record}, which nobody put there"
-            around.violated(Violation(now_ms, "NoRecordInvented", record.shard_id, text))
-            return
-        if entry.kills:
-            around.log(actor.name, "dies of", entry)
-            actor.suffered("killed by a record")
-            actor.kill()
-            actor.check()
-        handled = Handled(at_ms=now_ms, by=actor, entry=entry)
-        for checker in around.checkers:
-            checker.record_handled(handled)
-        entry.times, entry.by, entry.at_ms = entry.times + 1, actor.name, now_ms
-        around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")
 
-    def _entry(self, record: Record) -> Entry | None:
-        sub = record.sub_sequence_number
-        return self._around.ledger.find(record.shard_id, record.sequence_number, sub)
+def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
+    """Have a record's effect on the outside world, once more."""
+    now_ms = around.now_ms
+    entry = _entry_of(record, around)
+    if entry is None or entry.data != record.data:
+        text = f"{actor.name} was given {record}, which nobody put there"
+        around.violated(Violation(now_ms, "NoRecordInvented", record.shard_id, text))
+        return
+    if entry.kills:
+        around.log(actor.name, "dies of", entry)
+        actor.suffered("killed by a record")
+        actor.kill()
+        actor.check()
+    handled = Handled(at_ms=now_ms, by=actor, entry=entry)
+    for checker in around.checkers:
+        checker.record_handled(handled)
+    entry.times, entry.by, entry.at_ms = entry.times + 1, actor.name, now_ms
+    around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")
+
+
+def _entry_of(record: Record, around: Surroundings) -> Entry | None:
+    sub = record.sub_sequence_number
+    return around.ledger.find(record.shard_id, record.sequence_number, sub)
 
 
 class KeptElsewhere:
@@ -125,10 +127,9 @@ class KeptElsewhere:
         """Keep records."""
 
         async def work() -> str:
-            around, ledger = self._around, self._around.ledger
+            around = self._around
             for record in failed.records:
-                sub = record.sub_sequence_number
-                entry = ledger.find(record.shard_id, record.sequence_number, sub)
+                entry = _entry_of(record, around)
                 if entry is not None and entry.data == record.data:
                     for checker in around.checkers:
                         checker.record_kept(

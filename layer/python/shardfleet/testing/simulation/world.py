@@ -55,6 +55,7 @@ class Shape:
         handlers_overlap: the user's handler is ``async def``.
         busy_s: how long faults happen.
         measures_quiet: wait for a quiet fleet and measure it.
+        has_peer: a worker that behaves like the KCL for Java shares the stream.
 
     """
 
@@ -67,13 +68,17 @@ class Shape:
     handlers_overlap: bool
     busy_s: float
     measures_quiet: bool
+    has_peer: bool
 
     @classmethod
     def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
         """Draw a shape: 8 to 18 shards on at least 4 slots, small turns, small batches."""
         shards = chance.randint(_SHARDS_LEAST, 12)
+        config = _config(chance, leases_per_worker=2)
+        # A peer reads LATEST as a moving now (§5.1), and gives no record up.
+        may_have_peer = config.initial_position == "TRIM_HORIZON" and config.on_exhausted == "stop"
         return cls(
-            config=_config(chance, leases_per_worker=2),
+            config=config,
             shards=shards,
             shards_most=18,
             records_per_s=chance.uniform(0.5, 4.0),
@@ -81,7 +86,8 @@ class Shape:
             loops_most=chance.randint(2, 8),
             handlers_overlap=chance.choice((True, False)),
             busy_s=busy_s or chance.uniform(200.0, 800.0),
-            measures_quiet=chance.randrange(5) == 0,
+            measures_quiet=chance.randrange(5) == 0 and not may_have_peer,
+            has_peer=may_have_peer,
         )
 
 
@@ -163,6 +169,8 @@ class World:
             around.spawn(self._chaos(), "chaos"),
             around.spawn(self._forget(), "retention"),
         ]
+        if shape.has_peer:
+            around.spawn(self._keep_peer(), "java")
         await asyncio.sleep(shape.busy_s)
         for task in busy:
             task.cancel()
@@ -234,6 +242,14 @@ class World:
             await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
             grows = self._around.now_ms // _TREND_MS % 2 == 0
             self.stream.reshard(grows=grows, least=_SHARDS_LEAST, most=self._shape.shards_most)
+
+    async def _keep_peer(self) -> None:
+        """Let a peer run, and another one after it was killed."""
+        number = 0
+        while True:
+            await asyncio.sleep(self._chance.uniform(5, 60))
+            number += 1
+            await asyncio.wait([self.functions.peer(number).ended])
 
     async def _forget(self) -> None:
         await self._begun.wait()
