@@ -164,6 +164,25 @@ def test_an_own_write_whose_answer_was_lost_is_recognised(progress):
     bench_test(scenario)
 
 
+def test_an_outdated_invocation_does_not_complete_the_handover_of_its_successor():
+    """Found by the protocol model: a release has no counter among its conditions (H1)."""
+
+    async def scenario(bench):
+        await bench.checkpointer.adopt([key(0)])
+        (held,) = bench.checkpointer.held
+        by_successor = replace(
+            bench.lease(), lease_counter=9, lease_owner=OTHER, checkpoint_owner=ME
+        )
+        bench.store.leases[key(0)] = by_successor
+
+        await bench.checkpointer.release(held)
+
+        assert bench.lease() == by_successor
+        assert not held.is_held
+
+    bench_test(scenario)
+
+
 def test_an_own_write_is_not_ours_under_an_outdated_epoch():
     """H1: the other invocation's renewal looks just like ours; only the epoch tells."""
 

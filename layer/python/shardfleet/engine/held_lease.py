@@ -18,7 +18,6 @@ from shardfleet.domain.leases import (
     Applied,
     ChangeResult,
     CheckpointNotPast,
-    FieldEquals,
     Gone,
     Lease,
     LeaseChange,
@@ -269,8 +268,10 @@ class LeaseWriter:
     def _after_refusal(self, held: HeldLease, change: LeaseChange, *, lost: Lost) -> bool | None:
         current = lost.current
         fields = [c.field for c in lost.failed if not isinstance(c, CheckpointNotPast)]
-        counter = FieldEquals(LeaseField.LEASE_COUNTER, held.lease.lease_counter)
-        if counter in lost.failed or current.effective_owner != self.worker_id:
+        # The counter itself, not its condition: a release has none, and an outdated invocation that
+        # took its successor's counter over would complete the handover of its successor (H1).
+        has_moved = current.lease_counter != held.lease.lease_counter
+        if has_moved or current.effective_owner != self.worker_id:
             self._lose(held, f"counter {current.lease_counter} of {current.lease_owner}", change)
             return False
         if fields and current.checkpoint_owner == current.lease_owner:
