@@ -76,6 +76,10 @@ MUTANTS: Mapping[str, tuple[str, Rules]] = {
         _TWO,
         Rules(needs_doubt=False, looks_at_epoch=False),
     ),
+    "a refused release takes over the counter that it sees": (
+        "two invocations, a handover, a drain",
+        Rules(fears_counter=False),
+    ),
     "SHARD_END before the child": (_END, Rules(children_first=False)),
     "a child does not wait for its parent": (
         "a child that is there already",

@@ -28,7 +28,6 @@ def running_slot(number: int) -> Slot:
         name=f"fleet-s{number}-1",
         start_epoch=1,
         epoch=1,
-        turn_open=True,
         lags_ms=NO_LAGS,
     )
 
@@ -84,6 +83,9 @@ SMALL: Mapping[str, World] = {
     "a steal, a drain": owned_parent(2, budget=Budget(handovers=1, ends=1)),
     "two invocations of one worker, a lost reply": owned_parent(
         1, done=2, budget=Budget(doubles=1, renewals=2, lost=1)
+    ),
+    "two invocations, a handover, a drain": owned_parent(
+        2, done=2, budget=Budget(doubles=1, handovers=1, ends=1)
     ),
     "two handovers": owned_parent(3, done=2, budget=Budget(handovers=2)),
     "a child that is there already": child_beside_parent(budget=Budget(handovers=1, turns=1)),

@@ -203,9 +203,9 @@ class World:
         return replace(self, leases=tuple(leases))
 
     def with_slot(self, slot: Slot, number: int) -> World:
-        """Return the world with another slot record."""
+        """Return the world with another slot record; what charges crashes is left out."""
         slots = list(self.slots)
-        slots[number] = replace(slot, lags_ms=NO_LAGS)
+        slots[number] = replace(slot, lags_ms=NO_LAGS, turn_open=False, open_turns=0)
         return replace(self, slots=tuple(slots))
 
     def with_invocation(self, old: Invocation, new: Invocation | None) -> World:

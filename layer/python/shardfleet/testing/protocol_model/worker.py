@@ -14,7 +14,6 @@ from shardfleet.domain.leases import (
     Applied,
     ChangeResult,
     CheckpointNotPast,
-    FieldEquals,
     Gone,
     Lease,
     LeaseChange,
@@ -248,8 +247,8 @@ class Worker:
             if self._rules.looks_at_epoch:
                 return replace(held, suspect=current)
             return replace(held, lease=current, unsure=())
-        counter = FieldEquals(LeaseField.LEASE_COUNTER, held.lease.lease_counter)
-        if counter in lost.failed or current.effective_owner != worker_id:
+        has_moved = current.lease_counter != held.lease.lease_counter
+        if (has_moved and self._rules.fears_counter) or current.effective_owner != worker_id:
             return None
         if current.checkpoint_owner == current.lease_owner:
             return None
