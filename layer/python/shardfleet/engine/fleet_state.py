@@ -26,6 +26,7 @@ PROMPT = "prompt"
 LOCK = "lock"
 STREAM = "stream"
 PLAN = "plan"
+TIP = "tip"  # when a shard was last read to its tip; see start_position
 
 MANAGER = "manager"
 SIGHTINGS_PER_CHUNK = 500  # an item of DynamoDB holds 400 KB (hazard H14)

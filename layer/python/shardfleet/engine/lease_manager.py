@@ -36,12 +36,11 @@ from shardfleet.engine.ports import (
     WorkerLauncher,
 )
 from shardfleet.engine.slot_upkeep import SlotUpkeep
+from shardfleet.engine.start_position import PIN_BACK_MS
 from shardfleet.engine.turn_report import report_turn
 from shardfleet.errors import StreamReplaced
 from shardfleet.events import LeaseCreated, LeaseDeleted, LeaseSyncProblem
 
-# H7: the pin lies this far before "now", so that a slow clock cannot skip a record.
-PIN_BACK_MS = 5_000
 _INITIAL_LISTING = {
     "TRIM_HORIZON": ListingFilter.AT_TRIM_HORIZON,
     "LATEST": ListingFilter.AT_LATEST,

@@ -22,11 +22,10 @@ from shardfleet.domain.sequence import (
     Position,
     StreamIncarnation,
 )
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.fleet_state import TIP, FleetState
 from shardfleet.engine.ports import Clock, StateStore, Written
 
-TIP = "tip"
-# H7: as far back as the manager's pins, so that a slow clock cannot skip a record.
+# H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
 PIN_BACK_MS = 5_000
 # Kinesis quota: no stream retains records for less than 24 hours.
 _SHORTEST_RETENTION_MS = 24 * 3_600_000

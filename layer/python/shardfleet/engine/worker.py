@@ -85,6 +85,7 @@ class WorkerTurn:
         self._why: _Why | None = None
         self._error: BaseException | None = None
         self._ended = False
+        self._worker_id = ""
         self._stopping, self._hard = Halt(), Halt()
         self._watching, self._renewing = Halt(), Halt()
         self._work_tasks = TurnTasks(self._fail)
@@ -128,6 +129,7 @@ class WorkerTurn:
         return await self._leave()
 
     def _prepare(self, slot: Slot) -> None:
+        self._worker_id = slot.worker_id
         self._work = ShardWork(
             slot,
             config=self._config,
@@ -289,7 +291,7 @@ class WorkerTurn:
         self._ports.events.emit(
             TurnFailed(
                 slot_id=self._record.given.slot_id,
-                worker_id=self._work.checkpointer.worker_id,
+                worker_id=self._worker_id,
                 error=reason,
             )
         )
@@ -298,14 +300,14 @@ class WorkerTurn:
     # --- telling
 
     def _ending(self, outcome: TurnOutcome, reason: str) -> TurnOutcome:
-        checkpointer = self._work.checkpointer
+        held = self._work.checkpointer.held
         self._ports.events.emit(
             TurnEnded(
                 slot_id=self._record.given.slot_id,
-                worker_id=checkpointer.worker_id,
+                worker_id=self._worker_id,
                 outcome=outcome.value,
                 reason=reason,
-                held_leases=len(checkpointer.held),
+                held_leases=len(held),
                 duration_ms=self._ports.clock.monotonic_ms() - self._began_ms,
             )
         )
@@ -315,7 +317,7 @@ class WorkerTurn:
         self._ports.events.emit(
             TurnFailed(
                 slot_id=self._record.given.slot_id,
-                worker_id="",
+                worker_id=self._worker_id,
                 error=f"{type(error).__name__}: {error}",
             )
         )
