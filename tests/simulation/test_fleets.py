@@ -1,6 +1,7 @@
 """Whole fleets from seeds: the time-boxed slice of `make sim`."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,18 @@ def test_fleets_of_fixed_seeds_break_no_invariant_under_many_faults():
     assert sum(sum(result.faults.values()) for result in results) > 500
     assert sum(result.ended_hard for result in results) > 20
     assert min(result.records for result in results) > 50
+
+
+def test_a_fleet_that_shares_its_stream_with_a_kcl_like_worker_breaks_no_invariant():
+    result = run_seed(Options(seed=18, busy_s=BUSY_S, keeps_log=True))
+    assert not result.violations
+
+    def happened(pattern):
+        return any(re.search(pattern, line) for line in result.lines)
+
+    assert happened(r" java#\d+ +handled ")
+    assert happened(r" java#\d+ +lease.apply initiate_handover .*Applied")
+    assert happened(r" s\d+#\d+ +event HandoverNoticed")
 
 
 def test_a_fleet_of_a_fresh_seed_breaks_no_invariant(seed):

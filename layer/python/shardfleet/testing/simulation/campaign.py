@@ -73,11 +73,15 @@ class Totals:
     def line(self) -> str:
         """Return one line for a person."""
         body = self.body()
+        calls, faults = f"{body['port_calls']:,} port calls", f"{body['faults']:,} faults"
+        took = ""
+        if self.elapsed_s:
+            took = f" in {body['elapsed_s']:,} s"
+            calls += f" ({body['port_calls_per_s']:,}/s)"
+            faults += f" ({body['faults_per_s']:,}/s)"
         return (
-            f"{body['fleet_hours']:,} fleet-hours from {body['seeds']:,} seeds in "
-            f"{body['elapsed_s']:,} s: {body['port_calls']:,} port calls "
-            f"({body['port_calls_per_s']:,}/s), {body['faults']:,} faults "
-            f"({body['faults_per_s']:,}/s), {body['reshards']:,} reshards, "
+            f"{body['fleet_hours']:,} fleet-hours from {body['seeds']:,} seeds{took}: "
+            f"{calls}, {faults}, {body['reshards']:,} reshards, "
             f"{body['killed_or_frozen']:,} invocations killed or frozen, "
             f"{len(body['violations'])} violations"
         )
