@@ -246,3 +246,9 @@ def test_every_checker_is_seen_to_fail_here():
     text = Path(__file__).read_text("utf-8")
 
     assert [kind.__name__ for kind in CHECKERS if f"checkers.{kind.__name__}" not in text] == []
+
+
+def test_the_page_about_the_proof_lists_every_checker():
+    page = (Path(__file__).parents[2] / "docs/proof.md").read_text("utf-8")
+
+    assert [kind.__name__ for kind in CHECKERS if f"| `{kind.__name__}` |" not in page] == []
