@@ -144,6 +144,16 @@ def test_several_calls_share_one_connection():
     assert len(dice.asked) == 3
 
 
+def test_a_client_that_is_still_connected_when_the_proxy_ends_is_no_error(caplog):
+    with proxied() as (proxy, _):
+        connection = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=20)
+        connection.request("POST", "/", b"{}", {"X-Amz-Target": "DynamoDB_1.GetItem"})
+        assert json.loads(connection.getresponse().read()) == REPLY
+
+    connection.close()
+    assert caplog.records == []
+
+
 def test_boto3_finds_the_proxy_and_reads_the_injected_code(monkeypatch):
     fault = Misfortune(CallFault.THROTTLED, code="ProvisionedThroughputExceededException")
     with proxied(fault, fault) as (proxy, dice):

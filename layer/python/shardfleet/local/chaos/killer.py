@@ -13,11 +13,14 @@ from shardfleet.engine.ports import Clock
 from shardfleet.local.demo.fleet import RunningFleet
 from shardfleet.local.launcher import WorkerProcess
 
-PAUSE_MS = (1_500, 6_000)
-"""Between two strikes: a worker is back within two seconds, so that some are hit twice."""
+PAUSE_MS = (4_000, 9_500)
+"""
+Between two strikes. Much more often, and every worker dies before its first turn is over: then the
+state machine waits longer after each crash (hazard H9), and nothing is left to strike at.
+"""
 
 MANAGER_ONE_IN = 4
-FREEZE_ONE_IN = 6
+FREEZE_ONE_IN = 8
 FREEZE_MS = (2_000, 14_000)
 """Shorter and longer than the failover time of 10 s: a frozen worker may wake up robbed."""
 

@@ -1,0 +1,23 @@
+"""Chaos in short form: everything that can go wrong does, and nothing is lost."""
+
+import pytest
+
+from shardfleet.local.chaos.outcome import result_of
+from shardfleet.local.chaos.run import ChaosOptions, run_chaos
+
+pytestmark = pytest.mark.processes
+
+
+def test_a_short_chaos_loses_nothing_and_counts_what_it_did(tmp_path, seed):
+    told = []
+    options = ChaosOptions(minutes=0.35, records_per_minute=6_000, folder=tmp_path, seed=seed)
+
+    outcome = run_chaos(options, told.append)
+
+    result = result_of(outcome)
+    assert outcome.passed, "\n".join([*told, str(result)])
+    assert result["records"] == result["records_handled_distinct"] == 2_100
+    assert result["kills"] + result["freezes"] > 0
+    assert result["reshards"] == 1
+    assert result["injected_errors"] > 0
+    assert result["calls"] > result["injected_errors"]
