@@ -22,7 +22,7 @@ class Rules:
     Attributes:
         looks_at_epoch: after an unknown outcome, the slot's epoch decides (hazard H1).
         needs_doubt: only an unknown outcome makes a foreign counter possibly our own (H1).
-        fears_counter: a counter that has moved means that the lease is lost, whatever was written.
+        fears_counter: a counter that has moved means a lost lease, also for a write without it.
         children_first: the child's lease is created before SHARD_END (protocol.md §4.6).
         waits_for_parents: a child's records wait for the parent's end (§4.7).
 

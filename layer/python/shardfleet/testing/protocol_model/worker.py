@@ -14,6 +14,7 @@ from shardfleet.domain.leases import (
     Applied,
     ChangeResult,
     CheckpointNotPast,
+    FieldEquals,
     Gone,
     Lease,
     LeaseChange,
@@ -248,7 +249,10 @@ class Worker:
                 return replace(held, suspect=current)
             return replace(held, lease=current, unsure=())
         has_moved = current.lease_counter != held.lease.lease_counter
-        if (has_moved and self._rules.fears_counter) or current.effective_owner != worker_id:
+        if not self._rules.fears_counter:
+            known = FieldEquals(LeaseField.LEASE_COUNTER, held.lease.lease_counter)
+            has_moved = known in lost.failed
+        if has_moved or current.effective_owner != worker_id:
             return None
         if current.checkpoint_owner == current.lease_owner:
             return None
