@@ -218,6 +218,18 @@ def test_an_innocent_record_that_is_given_up_is_found():
     assert len(found) == 2
 
 
+@pytest.mark.parametrize(("is_kept", "violations"), [(False, 1), (True, 0)])
+def test_a_record_that_was_kept_elsewhere_may_come_late_any_other_may_not(is_kept, violations):
+    """Seed 20004: given up, and handled after all because a crash brought it again."""
+    checker, found = planted(checkers.OrderWithinKey)
+    first, second = (Entry("shard-0", (n, 0), "k", n, 0, b"") for n in (1, 2))
+    first.is_kept = is_kept
+
+    checker.record_handled(Handled(at_ms=1, by=Somebody(), entry=second))
+    checker.record_handled(Handled(at_ms=2, by=Somebody(), entry=first))
+    assert len(found) == violations
+
+
 def a_window(**fields):
     given = {"duration_ms": 3_600_000, "shards": 1, "calls": {}, "owner_changes": 0}
     return Window(**{**given, "renew_ms": 3_333, **fields})

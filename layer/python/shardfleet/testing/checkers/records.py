@@ -48,7 +48,8 @@ class OrderWithinKey(Checker):
     def record_handled(self, handled: Handled) -> None:
         """Compare a first delivery's number with the last one of its key."""
         entry = handled.entry
-        if entry.times:
+        # What was kept elsewhere counts as delivered then, even if a crash brings it again.
+        if entry.times or entry.is_kept:
             return
         last = self._last.get(entry.key, 0)
         if entry.number <= last:
