@@ -18,7 +18,7 @@ from shardfleet.engine.shard_consumer import ShardConsumer
 from shardfleet.engine.turn_tasks import TurnTasks
 from shardfleet.events import PositionLost
 from shardfleet.testing import checkers
-from shardfleet.testing.checkers import CHECKERS, Entry, Handled, Ledger, LeaseWrite, Window
+from shardfleet.testing.checkers import CHECKERS, Entry, Handled, LeaseWrite, Ledger, Window
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 
