@@ -1,6 +1,7 @@
 """A small share of `make fuzz` in each run of the tests, and the faults that it has found."""
 
 import json
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -39,8 +40,10 @@ def test_a_worker_s_input_that_is_no_object_is_refused(payload):
         SlotInput.from_payload(payload)
 
 
-@pytest.mark.parametrize("depth", [5_000, 200_000])
-def test_a_line_of_json_that_is_nested_too_deeply_is_one_message(tmp_path, depth):
+@pytest.mark.parametrize("times", [5, 200])
+def test_a_line_of_json_that_is_nested_too_deeply_is_one_message(tmp_path, times):
+    # What is too deep is the interpreter's limit, which libraries raise while they work.
+    depth = times * sys.getrecursionlimit()
     file = tmp_path / "deep.jsonl"
     file.write_text('{"who": "a"}\n{"who": ' + "[" * depth + "\n")
 
