@@ -103,6 +103,26 @@ def test_a_closed_pool_takes_no_call_and_drops_those_not_begun():
     asyncio.run(main())
 
 
+def test_closing_does_not_wait_for_a_call_that_was_dropped_before_it_began():
+    gate, closed = Gate(), []
+
+    async def main():
+        pool = ThreadPool("x", threads=1)
+        running = asyncio.create_task(pool.run(gate.pass_through))
+        await gate.has_begun()
+        pool._running.add(pool._executor.submit(gate.pass_through))
+        closing = asyncio.create_task(pool.close(within_ms=LONG_MS))
+        await asyncio.sleep(0)
+        gate.open.set()
+        closed.append(await closing)
+        await running
+
+    closer = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
+    closer.start()
+    closer.join(timeout=10)
+    assert closed == [True]
+
+
 def test_calls_that_hang_in_one_pool_do_not_delay_those_of_another():
     """Hung GetRecords calls must not hold up a renewal (hazard H17)."""
 

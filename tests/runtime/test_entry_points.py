@@ -225,13 +225,17 @@ def test_a_worker_without_work_is_idle(fleet):
 def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch, request):
     """Hazard H10: what cannot be joined must not meet the next invocation."""
     use(fleet.config, monkeypatch, process=MemoryProcess())
-    hung, release = [], threading.Event()
+    begun, release = threading.Event(), threading.Event()
     request.addfinalizer(release.set)
+
+    def hang():
+        begun.set()
+        release.wait(DEADLINE_S)
 
     class Hanging(entry_points.TurnThreads):
         async def close(self, *, within_ms):
-            hung.append(self.streams._executor.submit(release.wait, DEADLINE_S))
-            self.streams._running.update(hung)
+            self.streams._running.add(self.streams._executor.submit(hang))
+            assert begun.wait(DEADLINE_S)  # A call that has not begun would just be dropped.
             return await super().close(within_ms=min(within_ms, 100))
 
     monkeypatch.setattr(entry_points, "TurnThreads", Hanging)

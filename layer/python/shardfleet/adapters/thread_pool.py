@@ -66,6 +66,8 @@ class ThreadPool:
             if late:
                 return False
             await asyncio.gather(*pending, return_exceptions=True)
-        wait(tuple(self._running))
+        # A call dropped before it began counts as cancelled, but never as done: waiting for it
+        # would have no end.
+        wait([future for future in tuple(self._running) if not future.cancelled()])
         self._executor.shutdown(wait=True)
         return True
