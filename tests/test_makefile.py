@@ -32,9 +32,10 @@ def project(tmp_path):
     """A folder with our Makefile, everything installed, and a `shardfleet` that tells its words."""
     folder = tmp_path / "the project"
     (folder / ".venv/bin").mkdir(parents=True)
-    for name in ("pyproject.toml", "requirements.lock", "requirements-node.lock", "Makefile"):
+    locks = ("requirements.lock", "requirements-node.lock", "requirements-java.lock")
+    for name in (*locks, "pyproject.toml", "Makefile"):
         shutil.copy(ROOT / name, folder)
-    for stamp in (".python", ".locked", ".package", ".node"):
+    for stamp in (".python", ".locked", ".package", ".node", ".java"):
         (folder / ".venv" / stamp).touch()
     command = folder / ".venv/bin/shardfleet"
     command.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")

@@ -27,18 +27,28 @@ ARROWS = {
     "": (PURE, ()),
     "kpl": ((*PURE, "kpl"), ("google.protobuf",)),
     "engine": ((*PURE, "kpl", "engine"), ()),
-    "adapters": ((*PURE, "kpl", "engine.ports", "adapters"), SDK),
+    # msgspec and pybase64 decode what the wire brings; pyarrow shapes it for Spark.
+    "adapters": (
+        (*PURE, "kpl", "engine.ports", "adapters"),
+        (*SDK, "msgspec", "pybase64", "pyarrow"),
+    ),
     "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
     "testing": (("", *PURE, "kpl", "engine", "testing"), ("pytest", "hypothesis")),
     "local": (None, None),
     "cli": (None, None),
     "functions": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
     "cdk": (("config", "errors"), ("aws_cdk", "constructs", "cdk_nag", "jsii")),
+    "spark": (
+        ("", *PURE, "kpl", "adapters", "engine.ports", "engine.producer"),
+        ("pyspark", "pyarrow", "py4j"),
+    ),
 }
 # Type stubs of the SDK: a Lambda function has none, so they are imported for type checkers only.
 STUBS = re.compile(r"mypy_boto3_\w+")
 # The construct's own modules, as its parts and its app import them.
 CDK_MODULES = ("shardfleet_cdk", "stacks")
+# The data source's own packages; Spark finds the second by its name.
+SPARK_MODULES = ("shardfleet_spark", "pyspark_shardfleet")
 
 AMBIENT = ("time", "random", "secrets", "uuid", "os", "socket", "subprocess", "threading")
 BANNED_MODULES = {
@@ -122,7 +132,8 @@ def wrong_arrows(path, tree):
         elif STUBS.match(module):
             fits = within("boto3", theirs) and line not in unguarded
         else:
-            fits = within(module, theirs) or (package == "cdk" and within(module, CDK_MODULES))
+            siblings = {"cdk": CDK_MODULES, "spark": SPARK_MODULES}.get(package, ())
+            fits = within(module, (*theirs, *siblings))
         if not fits:
             yield f"{path}:{line}: {package or 'shardfleet'} may not import {module}"
         for name in names if within(module, ("shardfleet",)) and package != "tests" else ():
