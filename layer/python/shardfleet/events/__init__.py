@@ -1,0 +1,98 @@
+"""
+Diagnostic events: frozen dataclasses, the only thing that metrics, logs and tests see.
+
+An event's log name is its class name; its fields are ids and numbers with units in their names.
+No payload and no partition key is ever part of an event.
+"""
+
+from shardfleet.events.base import (
+    Event,
+    LeaseEvent,
+    Level,
+)
+from shardfleet.events.delivery import (
+    AggregatesNotExpanded,
+    BatchFailed,
+    BatchHandled,
+    CrashCharged,
+    FalseShardEnd,
+    IteratorRenewed,
+    PageRead,
+    PositionLost,
+    ReadDelayed,
+    RecordNotKept,
+    RecordSkipped,
+    ShardStopped,
+)
+from shardfleet.events.manager import (
+    AssignmentLost,
+    LeaseAssigned,
+    LeaseCreated,
+    LeaseDeleted,
+    LeaseSyncProblem,
+    ManagerTurnDone,
+    ManagerTurnFailed,
+    SlotRestarted,
+    SlotStarted,
+    SlotUpkeepFailed,
+)
+from shardfleet.events.worker import (
+    BackwardCheckpoint,
+    HandoverNoticed,
+    LeaseAdopted,
+    LeaseLost,
+    LeaseReleased,
+    OwnWriteRecognised,
+    ParentsAwaited,
+    ShardEnded,
+    ShardExpired,
+    SlotDelayed,
+    TurnBegun,
+    TurnEnded,
+    TurnFailed,
+    TurnRefused,
+    WriteDelayed,
+)
+
+__all__ = [
+    "AggregatesNotExpanded",
+    "AssignmentLost",
+    "BackwardCheckpoint",
+    "BatchFailed",
+    "BatchHandled",
+    "CrashCharged",
+    "Event",
+    "FalseShardEnd",
+    "HandoverNoticed",
+    "IteratorRenewed",
+    "LeaseAdopted",
+    "LeaseAssigned",
+    "LeaseCreated",
+    "LeaseDeleted",
+    "LeaseEvent",
+    "LeaseLost",
+    "LeaseReleased",
+    "LeaseSyncProblem",
+    "Level",
+    "ManagerTurnDone",
+    "ManagerTurnFailed",
+    "OwnWriteRecognised",
+    "PageRead",
+    "ParentsAwaited",
+    "PositionLost",
+    "ReadDelayed",
+    "RecordNotKept",
+    "RecordSkipped",
+    "ShardEnded",
+    "ShardExpired",
+    "ShardStopped",
+    "SlotDelayed",
+    "SlotRestarted",
+    "SlotStarted",
+    "SlotUpkeepFailed",
+    "TurnBegun",
+    "TurnEnded",
+    "TurnFailed",
+    "TurnRefused",
+    "WriteDelayed",
+]

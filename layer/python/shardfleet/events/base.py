@@ -1,0 +1,37 @@
+"""What every event is: a level, and for most the lease it is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
+
+
+class Level(IntEnum):
+    """How much a person should care, in the numbers of Python's logging."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """
+    The root of all events.
+
+    Attributes:
+        level: how much a person should care.
+
+    """
+
+    level: ClassVar[Level] = Level.INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseEvent(Event):
+    """Something about one lease, seen by one worker or by the manager."""
+
+    lease_key: str
+    worker_id: str | None = None

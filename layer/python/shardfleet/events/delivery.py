@@ -1,0 +1,132 @@
+"""What a worker tells about records: read, handled, failed, given up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardfleet.events.base import LeaseEvent, Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRead(LeaseEvent):
+    """One GetRecords that brought records; ``user_records`` after deaggregation."""
+
+    stream_records: int
+    user_records: int
+    size_bytes: int
+    millis_behind_latest: int
+
+    level: ClassVar[Level] = Level.DEBUG  # one per call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDelayed(LeaseEvent):
+    """A read was throttled or got no answer; ``failures`` in a row."""
+
+    error: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IteratorRenewed(LeaseEvent):
+    """An iterator had expired; reading goes on behind the last accepted record."""
+
+    accepted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FalseShardEnd(LeaseEvent):
+    """An answer contradicted itself about the shard's end and was thrown away."""
+
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatesNotExpanded(LeaseEvent):
+    """Aggregates delivered raw (malformed) or discarded with all their records (misrouted)."""
+
+    verdict: str
+    count: int
+    records_dropped: int
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionLost(LeaseEvent):
+    """A position is older than what the stream retains: records may be lost."""
+
+    done: str
+    policy: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchHandled(LeaseEvent):
+    """One handler call; ``done`` of its records count as handled."""
+
+    records: int
+    done: int
+    attempt: int
+    duration_ms: int
+    millis_behind_latest: int
+
+    level: ClassVar[Level] = Level.DEBUG  # one per call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFailed(LeaseEvent):
+    """A handler call failed; ``position`` is the first record not handled."""
+
+    position: str
+    attempt: int
+    reason: str
+    error: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSkipped(LeaseEvent):
+    """A record was given up, kept in full elsewhere, and skipped."""
+
+    position: str
+    attempts: int
+    kept_at: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordNotKept(LeaseEvent):
+    """A record to be given up could not be kept elsewhere; it is not skipped."""
+
+    position: str
+    error: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStopped(LeaseEvent):
+    """A shard is stopped by policy until it is resumed."""
+
+    position: str
+    error: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashCharged(LeaseEvent):
+    """The process died while it handled this range (hazard H9)."""
+
+    first: str
+    count: int
+    crashes: int
+
+    level: ClassVar[Level] = Level.WARNING

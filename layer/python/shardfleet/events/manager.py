@@ -1,0 +1,101 @@
+"""What the lease manager tells: its turns, its decisions about leases, and its slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardfleet.events.base import Event, LeaseEvent, Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerTurnDone(Event):
+    """One manager turn, over all unfinished leases (hazard H18)."""
+
+    total_leases: int
+    total_shards: int
+    unclaimed_leases: int
+    expired_leases: int
+    stopped_shards: int
+    millis_behind_latest_max: int
+    leases_of_unknown_lag: int
+    slots_wanted: int
+    slots_running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerTurnFailed(Event):
+    """A manager turn was cut short; the next one begins anew."""
+
+    error: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSyncProblem(Event):
+    """The shard list cannot be trusted, so no lease was made from it."""
+
+    problem: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseCreated(LeaseEvent):
+    """A lease was created."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseDeleted(LeaseEvent):
+    """A finished lease was deleted."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAssigned(LeaseEvent):
+    """A lease was given to a worker."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentLost(LeaseEvent):
+    """A planned assignment lost its race; the next turn plans anew."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStarted(Event):
+    """A new execution of a slot was intended and started."""
+
+    slot_id: str
+    worker_id: str
+    start_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRestarted(Event):
+    """A slot's execution was over although it held leases."""
+
+    slot_id: str
+    worker_id: str
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotUpkeepFailed(Event):
+    """One slot could not be started or examined; the next turn tries again."""
+
+    slot_id: str
+    task: str
+    error: str
+
+    level: ClassVar[Level] = Level.ERROR

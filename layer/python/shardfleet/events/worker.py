@@ -1,0 +1,142 @@
+"""What a worker tells about its turns and about the leases in its hands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shardfleet.events.base import Event, LeaseEvent, Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnBegun(Event):
+    """A worker invocation has claimed its slot."""
+
+    slot_id: str
+    worker_id: str
+    epoch: int
+    suspicious: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRefused(Event):
+    """A worker invocation is outdated and did nothing (hazard H3)."""
+
+    slot_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(Event):
+    """A worker invocation ended in good order, or because another one took over."""
+
+    slot_id: str
+    worker_id: str
+    outcome: str
+    reason: str
+    held_leases: int
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFailed(Event):
+    """A worker invocation ends because of an error; the state machine tries again."""
+
+    slot_id: str
+    worker_id: str
+    error: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotDelayed(Event):
+    """The slot record could not be read or written; the next tick tries again."""
+
+    slot_id: str
+    worker_id: str
+    error: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAdopted(LeaseEvent):
+    """A worker has a lease in its hands, renewed."""
+
+    counter: int
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseLost(LeaseEvent):
+    """A worker no longer has a lease."""
+
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReleased(LeaseEvent):
+    """A worker gave a lease back: to its next owner, or to nobody."""
+
+    checkpoint: str
+    next_owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverNoticed(LeaseEvent):
+    """Another worker is to have a lease; the running batch is finished first."""
+
+    next_owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWriteRecognised(LeaseEvent):
+    """A write whose answer never came had landed (hazard H1)."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardCheckpoint(LeaseEvent):
+    """A checkpoint lay behind the stored one and was refused: a bug (hazard H8)."""
+
+    stored: str
+    refused: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDelayed(LeaseEvent):
+    """A lease could not be written; it is tried again while the lease lasts."""
+
+    error: str
+    age_ms: int
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEnded(LeaseEvent):
+    """A shard is done to its end, and its children have leases."""
+
+    children: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardExpired(LeaseEvent):
+    """A shard left the stream before it was read to its end: records may be lost."""
+
+    checkpoint: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentsAwaited(LeaseEvent):
+    """A shard is not read before its parents are done (protocol.md §4.7)."""
+
+    parents: tuple[str, ...]
