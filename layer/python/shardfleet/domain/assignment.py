@@ -8,10 +8,11 @@ holds is moved only to even out numbers, never more than one per plan; finished 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import heapify, heappop, heapreplace
 
 from shardfleet.domain.leases import Lease
 
@@ -86,15 +87,22 @@ def plan_balanced(
     by_id = sorted(workers, key=lambda worker: worker.worker_id)
     assignments: list[Assignment] = []
     left: dict[str, str] = dict(table.waiting)
+    most = {w.worker_id: w.leases_most for w in workers}
+    # The worker with fewest first: 100,000 leases for 10,000 workers are given in one pass.
+    roomy = [(load[w], w) for w in most if load[w] < most[w]]
+    heapify(roomy)
     for lease in table.free:
-        roomy = [w for w in by_id if load[w.worker_id] < w.leases_most]
         if not roomy:
             left[lease.lease_key] = "no worker has room" if workers else "no worker is running"
             continue
-        chosen = min(roomy, key=lambda w: load[w.worker_id])
-        reason = f"{table.state(lease)}; {chosen.worker_id} holds fewest ({load[chosen.worker_id]})"
-        assignments.append(Assignment(lease, chosen.worker_id, table.kind(lease), reason))
-        load[chosen.worker_id] += 1
+        held, chosen = roomy[0]
+        reason = f"{table.state(lease)}; {chosen} holds fewest ({held})"
+        assignments.append(Assignment(lease, chosen, table.kind(lease), reason))
+        load[chosen] = held + 1
+        if held + 1 < most[chosen]:
+            heapreplace(roomy, (held + 1, chosen))
+        else:
+            heappop(roomy)
     stolen = _even_out(table, load, workers=by_id)
     return AssignmentPlan((*assignments, *stolen), tuple(sorted(left.items())))
 
@@ -185,13 +193,13 @@ class _Table:
         self.free: list[Lease] = []
         self.waiting: list[tuple[str, str]] = []
         self.load: Counter[str] = Counter()
-        self._held: list[Lease] = []
+        self._held: defaultdict[str, list[Lease]] = defaultdict(list)
         for lease in self._by_key.values():
             if lease.is_finished:
                 continue
             if lease.lease_owner is not None and lease.lease_key not in expired:
                 self.load[lease.lease_owner] += 1
-                self._held.append(lease)
+                self._held[lease.lease_owner].append(lease)
             elif blocking := self._unfinished_parents(lease):
                 self.waiting.append((lease.lease_key, f"waits for parent {', '.join(blocking)}"))
             else:
@@ -209,10 +217,8 @@ class _Table:
         """Return what may be stolen from an owner: startable and in no handover."""
         return [
             lease
-            for lease in self._held
-            if lease.lease_owner == owner
-            and lease.checkpoint_owner is None
-            and not self._unfinished_parents(lease)
+            for lease in self._held.get(owner, ())
+            if lease.checkpoint_owner is None and not self._unfinished_parents(lease)
         ]
 
     def _unfinished_parents(self, lease: Lease) -> list[str]:

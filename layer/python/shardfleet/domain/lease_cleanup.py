@@ -85,6 +85,12 @@ class _Table:
     def __init__(self, shards: Sequence[Shard], leases: Sequence[Lease]) -> None:
         self.graph = ShardGraph(shards)
         self.leases = {lease.lease_key: lease for lease in sorted(leases, key=_lease_key)}
+        self._leased_children: dict[str, list[Lease]] = {}
+        for lease in self.leases.values():
+            for parent in lease.parent_shard_ids:
+                self._leased_children.setdefault(parent, []).append(lease)
+        open_ranges = (s.hash_key_range for s in self.graph.shards.values() if s.is_open)
+        self._listing_is_complete = not hash_range_holes(open_ranges)
 
     def obstacle(self, lease: Lease, children: tuple[str, ...]) -> str | None:
         """Return why a finished lease must stay, None if it need not (C2, C4, C5)."""
@@ -108,8 +114,7 @@ class _Table:
         """
         ranges = {
             other.lease_key: other.hash_key_range
-            for other in self.leases.values()
-            if lease.lease_key in other.parent_shard_ids
+            for other in self._leased_children.get(lease.lease_key, ())
         }
         for child in self.graph.children(lease.lease_key):
             ranges[child] = self.graph.shards[child].hash_key_range
@@ -123,12 +128,9 @@ class _Table:
     def _aged_out(self, lease: Lease) -> bool:
         """Tell whether a complete listing shows neither the shard nor a child of it (C5)."""
         key = lease.lease_key
-        if key in self.graph.shards or self.graph.children(key):
+        if key in self.graph.shards or self.graph.children(key) or key in self._leased_children:
             return False
-        if any(key in other.parent_shard_ids for other in self.leases.values()):
-            return False
-        open_ranges = (s.hash_key_range for s in self.graph.shards.values() if s.is_open)
-        return not hash_range_holes(open_ranges)
+        return self._listing_is_complete
 
 
 def _lease_key(lease: Lease) -> str:

@@ -161,6 +161,13 @@ def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyn
 def _missing(graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosition) -> _Missing:
     """S4-S7: what the lines of shards without a lease need, oldest first, one generation."""
     leased = {lease.lease_key for lease in leases}
+    # Parents of shards that have been read: what else descends from them was lost, not new.
+    read = {
+        parent
+        for lease in leases
+        if lease.checkpoint != initial.checkpoint
+        for parent in lease.parent_shard_ids
+    }
     covered = set(leased)  # has a lease, or descends from a shard that has or gets one
     missing: _Missing = {}
     for shard_id in _unleased_lines(graph, leases):
@@ -172,7 +179,7 @@ def _missing(graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosi
                 if other not in covered and other not in missing:
                     missing[other] = (initial.checkpoint, CreateReason.OTHER_PARENT)
         elif initial.reads_history or graph.shards[shard_id].is_open:
-            missing[shard_id] = _oldest(graph.shards[shard_id], leases, initial=initial)
+            missing[shard_id] = _oldest(graph.shards[shard_id], initial, read=read)
     return missing
 
 
@@ -203,18 +210,14 @@ def _unleased_lines(graph: ShardGraph, leases: Sequence[Lease]) -> list[str]:
 
 
 def _oldest(
-    shard: Shard, leases: Sequence[Lease], *, initial: InitialPosition
+    shard: Shard, initial: InitialPosition, *, read: set[str]
 ) -> tuple[ExtendedSequenceNumber, CreateReason]:
     """S4, S7: where the oldest shard of a line without leases begins."""
     if initial.reads_history:
         alone = shard.is_open
         reason = CreateReason.NO_LEASED_RELATIVE if alone else CreateReason.OLDEST_OF_ITS_LINE
         return initial.checkpoint, reason
-    parents = set(shard.parent_shard_ids)
-    if any(
-        parents & set(sibling.parent_shard_ids) and sibling.checkpoint != initial.checkpoint
-        for sibling in leases
-    ):
+    if not read.isdisjoint(shard.parent_shard_ids):
         return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING
     return initial.checkpoint, CreateReason.NO_LEASED_RELATIVE
 

@@ -85,7 +85,7 @@ class Assigner:
     def _plan(
         self, leases: Sequence[Lease], able: dict[str, Slot], expired: frozenset[str]
     ) -> AssignmentPlan:
-        views = [self._view(worker_id, leases) for worker_id in sorted(able)]
+        views = self._views(sorted(able), leases)
         if self._config.assignment == "balanced":
             return plan_balanced(leases, expired=expired, workers=views)
         taken: list[Assignment] = []
@@ -110,14 +110,20 @@ class Assigner:
             left = plan.left
         return AssignmentPlan(assignments=tuple(taken), left=left)
 
-    def _view(self, worker_id: str, leases: Sequence[Lease]) -> WorkerView:
+    def _views(self, worker_ids: Sequence[str], leases: Sequence[Lease]) -> list[WorkerView]:
         """Finished leases keep their owner: their children are best read where they ended."""
-        ended = {le.lease_key for le in leases if le.is_finished and le.lease_owner == worker_id}
-        return WorkerView(
-            worker_id=worker_id,
-            leases_most=self._config.leases_per_worker,
-            recently_ended=frozenset(ended),
-        )
+        ended: dict[str | None, set[str]] = defaultdict(set)
+        for lease in leases:
+            if lease.is_finished:
+                ended[lease.lease_owner].add(lease.lease_key)
+        return [
+            WorkerView(
+                worker_id=worker_id,
+                leases_most=self._config.leases_per_worker,
+                recently_ended=frozenset(ended.get(worker_id, ())),
+            )
+            for worker_id in worker_ids
+        ]
 
     def _shuffled(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         drawn = [(self._entropy.uniform(0, 1), lease.lease_key, lease) for lease in leases]
