@@ -62,9 +62,8 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew
 	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output benchmarks/results/fuzz.json
 
-bench: install ## run the benchmarks, one after the other
-	@set -e; for file in benchmarks/[a-z]*.py; do \
-	  echo "== $$file"; $(WITH_NODE) $(BIN)/python "$$file" $(ARGS); done
+bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md
+	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
 
 synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line)
 	@$(WITH_NODE) CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py

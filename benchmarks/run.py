@@ -1,0 +1,203 @@
+"""
+Runs every benchmark, one after the other, and writes RESULTS.md with its plot.
+
+Each `bench_*.py` runs in a process of its own. The table is made from the files in `results/`, so
+`--table` alone writes it anew without measuring. A missed gate makes the exit code 1, after all
+benchmarks have run. Run it on a quiet machine.
+
+    python benchmarks/run.py [--table] [bench_decode.py ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+TABLE = HERE / "RESULTS.md"
+PLOT = HERE / "ratios.svg"
+LEGEND = """Ratio: the peer's time through ours, medians of all rounds.
+Spread: slowest less quickest round, as a share of the median.
+Of bound: how near ours is to work that nobody can leave out.
+
+"""
+COLUMNS = (
+    *("name", "what", "peer", "ratio", "ours ms (spread)", "peer ms (spread)"),
+    *("of bound", "gate", "goal"),
+)
+BAR_PX, ROW_PX, LABEL_PX = 520, 26, 200
+
+
+def run_all(files: list[Path]) -> list[str]:
+    """Run benchmark files; return the names of those that failed."""
+    failed = []
+    for file in files:
+        print(f"== {file.name}", flush=True)
+        if subprocess.run([sys.executable, str(file)], check=False).returncode:
+            failed.append(file.name)
+    return failed
+
+
+def load_results() -> list[dict[str, Any]]:
+    """Return the results that belong into the table, by name."""
+    found = [
+        json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))
+    ]
+    return [each for each in found if each.get("kind") in ("contest", "figures")]
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Return RESULTS.md."""
+    contests = [each for each in results if each["kind"] == "contest"]
+    figures = [each for each in results if each["kind"] == "figures"]
+    parts = [
+        "# Results\n",
+        "Written by `make bench` from the files in `results/`; see README.md for what is asked.\n",
+        *_machines(results),
+        "\n![ratios to the peers](ratios.svg)\n",
+        "\n## Side by side\n\n",
+        LEGEND,
+        f"| {' | '.join(COLUMNS)} |\n",
+        f"|{'---|' * len(COLUMNS)}\n",
+        *map(_contest_row, contests),
+    ]
+    if figures:
+        parts += [
+            "\n## Figures\n\n",
+            "| name | what | found | gate | goal |\n",
+            "|---|---|---|---|---|\n",
+        ]
+        parts += map(_figures_row, figures)
+    notes = [each for each in results if each["time_goes_to"] and _needs_words(each)]
+    if notes:
+        parts.append("\n## Where the time goes\n\n")
+        parts += [f"* `{each['name']}`: {each['time_goes_to']}\n" for each in notes]
+    return "".join(parts)
+
+
+def _needs_words(result: dict[str, Any]) -> bool:
+    return result["kind"] == "figures" or not result["meets_goal"]
+
+
+def _machines(results: list[dict[str, Any]]) -> list[str]:
+    """Return a line per machine, commit and day that the results are from."""
+    seen: dict[str, list[str]] = {}
+    for each in results:
+        facts = each["machine"]
+        packages = ", ".join(
+            f"{name} {facts[name]}"
+            for name in ("botocore", "msgspec", "pybase64", "protobuf", "pyarrow")
+            if name in facts
+        )
+        where = (
+            f"{each['date'][:10]}, {facts['cores']} cores, {facts['processor']}, "
+            f"{facts['system']}, Python {facts['python']}, {packages}"
+        )
+        seen.setdefault(where, []).append(each["commit"])
+    return [
+        f"\nMeasured on {where}; commit {', '.join(sorted(set(commits)))}.\n"
+        for where, commits in seen.items()
+    ]
+
+
+def _contest_row(result: dict[str, Any]) -> str:
+    ours, peer = result["ours"], result["peer_timing"]
+    mark = "" if result["meets_gate"] else " (missed)"
+    goal = "-" if result["goal"] is None else f"{result['goal']}x"
+    if result["goal"] is not None and not result["meets_goal"]:
+        goal += " (missed)"
+    gate = "-" if result["gate"] is None else f"{result['gate']}x{mark}"
+    share = f"{result['bound_share']:.0%}" if "bound_share" in result else "-"
+    cells = [
+        f"`{result['name']}`",
+        result["compares"] + (", wall time" if result["clock"] == "wall" else ""),
+        result["peer"],
+        f"**{result['ratio']}x**",
+        f"{ours['median_ms']:.2f} ({ours['spread']:.0%})",
+        f"{peer['median_ms']:.2f} ({peer['spread']:.0%})",
+        *(share, gate, goal),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _figures_row(result: dict[str, Any]) -> str:
+    mark = " (missed)" if result["met"] is False else ""
+    gate = result["gate"] + mark if result["gate"] else "-"
+    cells = [
+        f"`{result['name']}`",
+        result["compares"],
+        result["summary"],
+        gate,
+        result["goal"] or "-",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def plot(results: list[dict[str, Any]]) -> str:
+    """Return an SVG: a bar per contest on a logarithmic axis, gate and goal as ticks."""
+    contests = [each for each in results if each["kind"] == "contest"]
+    most = max((max(each["ratio"], each["goal"] or 0) for each in contests), default=1)
+    scale = BAR_PX / math.log2(max(2.0, most * 1.15))
+
+    def across(ratio: float) -> float:
+        return LABEL_PX + max(0.0, math.log2(max(ratio, 1.0)) * scale)
+
+    height = ROW_PX * len(contests) + 60
+    size = f'width="{LABEL_PX + BAR_PX + 80}" height="{height}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+        "<style>text{fill:#333}@media(prefers-color-scheme:dark){text{fill:#ddd}}</style>",
+    ]
+    for power in range(int(math.log2(max(2.0, most * 1.15))) + 1):
+        x = across(2**power)
+        lines.append(f'<line x1="{x}" y1="20" x2="{x}" y2="{height - 30}" stroke="#8888"/>')
+        lines.append(f'<text x="{x}" y="14" text-anchor="middle">{2**power}x</text>')
+    for row, each in enumerate(contests):
+        y = 28 + row * ROW_PX
+        colour = "#2a9d8f" if each["meets_gate"] else "#d1495b"
+        width = across(each["ratio"]) - LABEL_PX
+        lines.append(
+            f'<text x="{LABEL_PX - 8}" y="{y + 13}" text-anchor="end">{each["name"]}</text>'
+        )
+        lines.append(
+            f'<rect x="{LABEL_PX}" y="{y}" width="{width:.1f}" height="16" fill="{colour}"/>'
+        )
+        lines.append(f'<text x="{LABEL_PX + width + 6:.1f}" y="{y + 13}">{each["ratio"]}x</text>')
+        for limit, dash in ((each["gate"], ""), (each["goal"], ' stroke-dasharray="3 2"')):
+            if limit is not None:
+                x = across(limit)
+                lines.append(
+                    f'<line x1="{x:.1f}" y1="{y - 2}" x2="{x:.1f}" y2="{y + 18}" '
+                    f'stroke="#e76f51" stroke-width="2"{dash}/>'
+                )
+    lines.append(
+        f'<text x="{LABEL_PX}" y="{height - 8}">'
+        "times quicker than the peer; line: gate, dashes: goal</text></svg>"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run what is asked for, then write the table and the plot."""
+    parser = argparse.ArgumentParser(description=str(__doc__).strip().split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--table", action="store_true", help="only write the table anew")
+    parser.add_argument("files", nargs="*", help="bench_*.py; all if none is named")
+    options = parser.parse_args()
+    names = options.files or sorted(file.name for file in HERE.glob("bench_*.py"))
+    failed = [] if options.table else run_all([HERE / Path(name).name for name in names])
+    results = load_results()
+    TABLE.write_text(table(results), encoding="utf-8")
+    PLOT.write_text(plot(results), encoding="utf-8")
+    print(f"{TABLE.name}: {len(results)} results")
+    if failed:
+        raise SystemExit(f"failed or below a gate: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
