@@ -82,8 +82,12 @@ class ShardGraph:
 
     def __init__(self, shards: Iterable[Shard]) -> None:
         """Index a listing; the order of the listing does not matter."""
-        by_age = sorted(shards, key=lambda s: (s.shard_id, not s.is_open, repr(s)))
-        self.shards: Mapping[str, Shard] = MappingProxyType({s.shard_id: s for s in by_age})
+        found: dict[str, Shard] = {}
+        for shard in shards:
+            other = found.setdefault(shard.shard_id, shard)
+            if other is not shard:
+                found[shard.shard_id] = max(other, shard, key=_closed_rather)
+        self.shards: Mapping[str, Shard] = MappingProxyType(dict(sorted(found.items())))
         children: dict[str, list[str]] = {}
         for shard in self.shards.values():
             for parent_id in shard.parent_shard_ids:
@@ -126,6 +130,11 @@ class ShardGraph:
             for shard_id, shard in self.shards.items()
             if shard.is_open and any(self.shards[p].is_open for p in self.parents(shard_id))
         )
+
+
+def _closed_rather(shard: Shard) -> tuple[bool, str]:
+    """Rank what a listing says of one shard; the text decides among the equally closed."""
+    return (not shard.is_open, repr(shard))
 
 
 def hash_range_holes(
