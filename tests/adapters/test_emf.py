@@ -8,14 +8,20 @@ from dataclasses import dataclass, fields
 import pytest
 
 from shardfleet import events
-from shardfleet.adapters.emf import FLUSH_MS, MEASURED, EmfEventSink
+from shardfleet.adapters import metrics as measured
+from shardfleet.adapters.emf import FLUSH_MS, EmfEventSink, Telling
 from shardfleet.events import (
+    BatchFailed,
     BatchHandled,
     Event,
+    LeaseAssigned,
     LeaseEvent,
     Level,
     ManagerTurnDone,
     ManagerTurnFailed,
+    ReadDelayed,
+    SlotDelayed,
+    TurnBegun,
     TurnEnded,
 )
 
@@ -25,10 +31,21 @@ TURN = ManagerTurnDone(
     unclaimed_leases=1,
     expired_leases=0,
     stopped_shards=2,
+    unread_shards=0,
     millis_behind_latest_max=7_000,
     leases_of_unknown_lag=1,
     slots_wanted=3,
     slots_running=2,
+    slots_missing=1,
+    duration_ms=120,
+)
+TURN_ENDED = TurnEnded(
+    slot_id="s0001",
+    worker_id="orders-s0001",
+    outcome="CONTINUE",
+    reason="time is over",
+    held_leases=6,
+    duration_ms=1,
 )
 
 
@@ -79,9 +96,8 @@ def handled(shard_id, *, done=3, lag_ms=50):
     )
 
 
-def test_a_manager_turn_is_these_metrics_of_the_fleet_and_no_others(sink, out):
+def test_a_manager_turn_is_these_metrics_of_the_fleet_and_no_others_told_at_once(sink, out):
     sink.emit(TURN)
-    sink.flush()
     (line,) = metrics(out)
     (directive,) = line.pop("_aws")["CloudWatchMetrics"]
     assert directive == {
@@ -93,10 +109,13 @@ def test_a_manager_turn_is_these_metrics_of_the_fleet_and_no_others(sink, out):
             {"Name": "unclaimed_leases", "Unit": "Count"},
             {"Name": "expired_leases", "Unit": "Count"},
             {"Name": "stopped_shards", "Unit": "Count"},
+            {"Name": "unread_shards", "Unit": "Count"},
             {"Name": "millis_behind_latest", "Unit": "Milliseconds"},
             {"Name": "leases_of_unknown_lag", "Unit": "Count"},
             {"Name": "slots_wanted", "Unit": "Count"},
             {"Name": "slots_running", "Unit": "Count"},
+            {"Name": "slots_missing", "Unit": "Count"},
+            {"Name": "manager_turn_ms", "Unit": "Milliseconds"},
         ],
     }
     assert line == {
@@ -106,21 +125,27 @@ def test_a_manager_turn_is_these_metrics_of_the_fleet_and_no_others(sink, out):
         "unclaimed_leases": [1],
         "expired_leases": [0],
         "stopped_shards": [2],
+        "unread_shards": [0],
         "millis_behind_latest": [7_000],
         "leases_of_unknown_lag": [1],
         "slots_wanted": [3],
         "slots_running": [2],
+        "slots_missing": [1],
+        "manager_turn_ms": [120],
     }
 
 
-def test_records_are_added_up_and_the_greatest_lag_of_each_shard_counts(sink, out):
+def test_records_are_added_up_per_shard_and_the_greatest_lag_of_each_counts(sink, out):
     sink.emit(handled("shardId-000000000000", lag_ms=50))
     sink.emit(handled("shardId-000000000001", done=4, lag_ms=60))
     sink.emit(handled("shardId-000000000001", done=5, lag_ms=10))
     sink.flush()
-    amounts, lags = metrics(out)
-    assert amounts["records"] == [12]
-    assert lags["millis_behind_latest"] == [50, 60]
+    amounts, by_shard = metrics(out)
+    assert (amounts["handler_calls"], amounts["handler_busy_ms"]) == ([3], [36])
+    assert by_shard["records"] == [3, 9]
+    assert by_shard["records_by_shard"] == {"shardId-000000000000": 3, "shardId-000000000001": 9}
+    assert by_shard["handler_ms"] == [12, 12]
+    assert by_shard["millis_behind_latest"] == [50, 60]
 
 
 def test_shard_ids_are_metadata_of_the_lags_and_no_dimension(sink, out):
@@ -136,50 +161,128 @@ def test_shard_ids_are_metadata_of_the_lags_and_no_dimension(sink, out):
 
 
 def test_worker_leases_are_told_at_the_end_of_a_turn(sink, out):
-    sink.emit(
-        TurnEnded(
-            slot_id="s0001",
-            worker_id="orders-s0001",
-            outcome="CONTINUE",
-            reason="time is over",
-            held_leases=6,
-            duration_ms=1,
-        )
-    )
+    sink.emit(TURN_ENDED)
     sink.flush()
     assert metrics(out)[0]["worker_leases"] == [6]
 
 
 def test_every_warning_and_error_is_a_metric_named_after_its_event(sink, out):
     sink.emit(ManagerTurnFailed(error="no"))
-    sink.emit(ManagerTurnFailed(error="no"))
+    sink.emit(a_failure("ValueError"))
     sink.flush()
-    assert metrics(out)[0]["manager_turn_failed"] == [2]
+    assert (total(out, "manager_turn_failed"), total(out, "batch_failed")) == (1, 1)
 
 
 def test_metrics_are_written_each_minute_without_being_asked(sink, clock, out):
-    sink.emit(TURN)
+    sink.emit(handled("shardId-000000000000"))
     assert metrics(out) == []
     clock.ms += FLUSH_MS
-    sink.emit(TURN)
-    assert [line["total_leases"] for line in metrics(out)] == [[4, 4]]
-    sink.emit(TURN)
-    assert len(metrics(out)) == 1
+    sink.emit(handled("shardId-000000000000"))
+    assert sum(sum(line.get("records", [])) for line in metrics(out)) == 6
+    told = len(metrics(out))
+    sink.emit(handled("shardId-000000000000"))
+    assert len(metrics(out)) == told
+
+
+def test_metrics_are_written_as_often_as_the_configuration_says(clock, out):
+    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(flush_ms=2_000))
+    clock.ms += 2_000
+    sink.emit(handled("shardId-000000000000"))
+    assert metrics(out)
+
+
+def test_an_unknown_lag_is_no_lag_of_zero(sink, out):
+    sink.emit(handled("shardId-000000000000", lag_ms=-1))
+    sink.flush()
+    assert not [line for line in metrics(out) if "millis_behind_latest" in line]
+
+
+def an_assignment(kind):
+    return LeaseAssigned(lease_key="a", worker_id="w", kind=kind, reason="r")
+
+
+def total(out, metric):
+    return sum(sum(line.get(metric, [])) for line in metrics(out))
+
+
+def test_a_lease_that_changes_its_owner_is_a_switch_and_a_first_owner_is_none(sink, out):
+    for kind in ("UNOWNED", "EXPIRED", "STEAL"):
+        sink.emit(an_assignment(kind))
+    sink.flush()
+    assert total(out, "lease_switches") == 2
+
+
+def test_throttled_calls_of_any_service_are_throttles_and_other_failures_are_not(sink, out):
+    sink.emit(ReadDelayed(lease_key="a", error="Throttled", failures=1))
+    sink.emit(ReadDelayed(lease_key="a", error="OutcomeUnknown", failures=2))
+    sink.emit(SlotDelayed(slot_id="s0001", worker_id="w", error="Throttled"))
+    sink.flush()
+    assert (total(out, "throttles"), total(out, "read_delayed")) == (2, 2)
+    assert total(out, "slot_delayed") == 1
+
+
+def test_turn_and_recovery_times_are_metrics_and_an_orderly_turn_has_no_recovery(sink, out):
+    begun = {"slot_id": "s0001", "worker_id": "w", "epoch": 2}
+    sink.emit(TurnBegun(**begun, suspicious=True, recovery_ms=1_700))
+    sink.emit(TurnBegun(**begun, suspicious=False))
+    sink.flush()
+    assert metrics(out)[0]["recovery_ms"] == [1_700]
+
+
+def test_a_metric_per_shard_is_an_option_and_comes_besides_the_fleets(clock, out):
+    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(shard_metrics=True))
+    sink.emit(handled("shardId-000000000000", lag_ms=50))
+    sink.emit(handled("shardId-000000000001", lag_ms=60))
+    sink.flush()
+    dimensions = [line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] for line in metrics(out)]
+    assert dimensions == [[["fleet"]], [["fleet"]], [["fleet", "shard"]], [["fleet", "shard"]]]
+    last = metrics(out)[-1]
+    assert (last["shard"], last["records"]) == ("shardId-000000000001", [3])
+    assert last["millis_behind_latest"] == [60]
+
+
+def a_failure(error):
+    return BatchFailed(
+        lease_key="a", worker_id="w", position="1:0", attempt=1, reason="retried", error=error
+    )
+
+
+def test_what_a_failing_handler_said_is_not_logged_by_default(sink, out):
+    """An exception's text often repeats the record (or its partition key) that it is about."""
+    sink.emit(a_failure("ValueError: cannot ship to Jane Doe, 12 Elm Street"))
+    sink.flush()
+    assert logs(out)[0]["error"] == "ValueError"
+    assert "Jane" not in out.getvalue()
+
+
+def test_what_a_failing_handler_said_is_logged_if_that_is_asked_for(clock, out):
+    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(log_errors=True))
+    sink.emit(a_failure("ValueError: not shippable"))
+    assert logs(out)[0]["error"] == "ValueError: not shippable"
+
+
+def test_no_event_has_a_field_for_a_payload_or_a_partition_key():
+    private = {"data", "payload", "record", "partition_key", "explicit_hash_key", "key"}
+    for name in events.__all__:
+        kind = getattr(events, name)
+        if issubclass(kind, Event):
+            assert not private & {field.name for field in fields(kind)}
 
 
 def test_a_line_never_passes_the_limits_of_the_format(sink, out):
     """EMF: 100 metrics of 100 values per line; nothing is lost by the splitting."""
     for n in range(250):
         sink.emit(handled(f"shardId-{n:012d}", lag_ms=n))
-        sink.emit(TURN)
-    sink.flush()
-    told = {"total_leases": [], "millis_behind_latest": [], "records": []}
+        sink.emit(TURN_ENDED)
+    sink.emit(TURN)
+    told = {"worker_leases": [], "total_leases": [], "millis_behind_latest": [], "records": []}
     for line in metrics(out):
         for metric, values in told.items():
             assert len(line.get(metric, [])) <= 100
             values.extend(line.get(metric, []))
-    assert told["total_leases"] == [4] * 250
-    assert sorted(told["millis_behind_latest"]) == sorted([*range(250), *[7_000] * 250])
+    assert told["worker_leases"] == [6] * 250
+    assert told["total_leases"] == [4]
+    assert sorted(told["millis_behind_latest"]) == sorted([*range(250), 7_000])
     assert sum(told["records"]) == 750
 
 
@@ -204,7 +307,7 @@ def test_an_event_is_one_line_of_json_with_its_name_level_and_fields(sink, out):
 
 
 def test_events_below_the_level_are_measured_and_not_logged(clock, out):
-    sink = EmfEventSink("orders", clock=clock, stream=out, level=Level.ERROR)
+    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(level=Level.ERROR))
     sink.emit(TURN)
     sink.flush()
     assert logs(out) == []
@@ -233,7 +336,8 @@ class ManagerTurnDoneInWords(Event):
 
 
 def test_an_event_that_cannot_be_told_stops_nothing(sink, out, capsys, monkeypatch):
-    monkeypatch.setitem(MEASURED, "ManagerTurnDoneInWords", {"total_leases": "total_leases"})
+    words = {"total_leases": "total_leases"}
+    monkeypatch.setattr(measured, "READINGS", {"ManagerTurnDoneInWords": words})
     sink.emit(ManagerTurnDoneInWords())
     assert "ManagerTurnDoneInWords lost" in capsys.readouterr().err
     sink.emit(ManagerTurnFailed(error="no"))
@@ -262,7 +366,7 @@ def test_the_users_powertools_settings_and_metrics_do_not_mix_with_ours(
 
 
 def test_events_from_many_threads_make_whole_lines_and_all_count(clock, out):
-    sink = EmfEventSink("orders", clock=clock, stream=out, level=Level.DEBUG)
+    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(level=Level.DEBUG))
 
     def emit():
         for _ in range(50):
@@ -297,6 +401,7 @@ def test_a_line_is_written_by_one_thread_at_a_time(clock):
 def test_every_measured_field_is_one_of_its_event():
     """A renamed field would silence a metric (hazard H18)."""
     allowed_later = {"sleeping_leases"}
-    for name, measured in MEASURED.items():
+    tables = (measured.READINGS, measured.AMOUNTS, measured.SHARD_AMOUNTS, measured.SHARD_PEAKS)
+    for name, wanted in (item for table in tables for item in table.items()):
         known = {field.name for field in fields(getattr(events, name))}
-        assert set(measured) - known <= allowed_later
+        assert set(wanted) - known <= allowed_later

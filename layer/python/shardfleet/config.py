@@ -30,6 +30,10 @@ def _text(default: Any, doc: str) -> Any:
     )
 
 
+def _flag(*, default: bool, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
 def _choice(default: str, doc: str, *choices: str) -> Any:
     return field(default=default, metadata={"doc": doc, "choices": choices})
 
@@ -173,6 +177,22 @@ class FleetConfig:
         "two manager turns, or a new slot would end before it is given anything",
     )
     io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
+
+    # --- what is told
+    metrics_ms: int = _number(
+        60_000,
+        "a worker writes its metrics this often (H18: at least each minute)",
+        low=500,
+        high=60_000,
+    )
+    shard_metrics: bool = _flag(
+        default=False,
+        doc="metrics per shard too: CloudWatch charges for each metric of each shard",
+    )
+    log_errors: bool = _flag(
+        default=False,
+        doc="log what a failing handler said, not only the kind of error: it may hold record data",
+    )
 
     def __post_init__(self) -> None:
         """Validate everything and report all problems at once."""

@@ -2,66 +2,59 @@
 The one stream of events, told as metrics (CloudWatch embedded metric format) and as JSON logs.
 
 Metrics have the fleet as their only dimension, because each dimension value is a metric to pay
-for; shard ids are metadata of the same line, for Logs Insights. Names are kcl-rust's where it has
-the metric (protocol.md §6). Besides, each event of level WARNING or above counts as a metric of
-its own, named after the event: ``ManagerTurnFailed`` is ``manager_turn_failed``. What comes with
-each call is gathered between two flushes: amounts are added up, and of a shard's lags the
-greatest counts.
+for; shard ids are metadata of the same line, for Logs Insights. A metric per shard is an option.
+What comes with each call is gathered between two flushes (see ``metrics``); a manager's turn is
+told at once. Both go to standard output, which Lambda carries to CloudWatch without a call or a
+right of ours.
 
-Both go to standard output, which Lambda carries to CloudWatch without a call or a right of ours.
+What a handler's error says may be record data, so logs name its kind only, unless told otherwise.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from threading import Lock
 from typing import IO, Any
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
-from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
     AmazonCloudWatchEMFProvider,
 )
 
+from shardfleet.adapters import metrics
+from shardfleet.adapters.metrics import LAG, NAMESPACE, unit_of
 from shardfleet.engine.ports import Clock
-from shardfleet.events import Event, LeaseEvent, Level
+from shardfleet.events import Event, LeaseEvent, Level, ManagerTurnDone, ManagerTurnFailed
 
-NAMESPACE = "shardfleet"
 FLUSH_MS = 60_000  # hazard H18: at least each minute
-LAG = "millis_behind_latest"
 VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100
-_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Names that the standard library's log records have taken.
 _TAKEN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "level"})
+_AT_ONCE = (ManagerTurnDone, ManagerTurnFailed)
 
-# Which fields of which events are metrics, and under which name.
-MEASURED: Mapping[str, Mapping[str, str]] = {
-    "ManagerTurnDone": {
-        "total_leases": "total_leases",
-        "total_shards": "total_shards",
-        "unclaimed_leases": "unclaimed_leases",
-        "expired_leases": "expired_leases",
-        "stopped_shards": "stopped_shards",
-        "sleeping_leases": "sleeping_leases",
-        "millis_behind_latest_max": "millis_behind_latest",
-        "leases_of_unknown_lag": "leases_of_unknown_lag",
-        "slots_wanted": "slots_wanted",
-        "slots_running": "slots_running",
-    },
-    "TurnEnded": {"held_leases": "worker_leases"},
-    "PageRead": {"size_bytes": "bytes", "millis_behind_latest": "millis_behind_latest"},
-    "BatchHandled": {"done": "records", "millis_behind_latest": "millis_behind_latest"},
-}
-# Amounts, as against readings such as a number of leases.
-ADDED_UP = frozenset({"bytes", "records"})
-# Counted below the level WARNING too: a read that was throttled, or found no answer.
-COUNTED = frozenset({"ReadDelayed"})
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """
+    How much is told.
+
+    Attributes:
+        level: the least level that is logged; metrics come from all events.
+        flush_ms: longest time between two flushes.
+        shard_metrics: metrics with the dimensions fleet and shard, besides the fleet's.
+        log_errors: log what a failing handler said, not only the kind of its error.
+
+    """
+
+    level: Level = Level.INFO
+    flush_ms: int = FLUSH_MS
+    shard_metrics: bool = False
+    log_errors: bool = False
 
 
 class EmfEventSink:
@@ -71,7 +64,7 @@ class EmfEventSink:
     Args:
         fleet: the fleet's name, the dimension of every metric and a field of every log line.
         clock: tells when a minute is over.
-        level: the least level that is logged; metrics come from all events.
+        telling: how much is told.
         stream: where lines go; standard output in Lambda.
 
     """
@@ -81,21 +74,23 @@ class EmfEventSink:
         fleet: str,
         *,
         clock: Clock,
-        level: Level = Level.INFO,
+        telling: Telling | None = None,
         stream: IO[str] | None = None,
     ) -> None:
         """Open nothing; the first line is written by the first event."""
         self._clock = clock
+        self._telling = telling or Telling()
         self._stream = stream or sys.stdout
         self._lock = Lock()  # stores emit from their threads
         self._flushed_ms = clock.monotonic_ms()
         self._totals: Counter[str] = Counter()
-        self._lags_ms: dict[str, int] = {}
-        # An own provider and logger, and no service name whatever POWERTOOLS_* says: the user's
-        # handler shares the process and its environment, and alarms know this dimension only.
+        self._by_shard: dict[str, dict[str, int]] = {}
+        # Own providers and logger, and no service name whatever POWERTOOLS_* says: the user's
+        # handler shares the process and its environment, and alarms know these dimensions only.
         self._metrics = AmazonCloudWatchEMFProvider(namespace=NAMESPACE, service="")
         self._metrics.add_dimension("fleet", fleet)
-        self._log = logging.Logger(NAMESPACE, level)  # noqa: LOG001 - shared with nobody
+        self._fleet = fleet
+        self._log = logging.Logger(NAMESPACE, self._telling.level)  # noqa: LOG001 - shared with nobody
         self._formatter = LambdaPowertoolsFormatter(service=NAMESPACE, utc=True, location=None)
         self._formatter.append_keys(fleet=fleet)
         handler = logging.StreamHandler(self._stream)
@@ -112,7 +107,7 @@ class EmfEventSink:
             with self._lock:
                 self._measure(event)
                 self._write(event)
-                if self._is_due():
+                if isinstance(event, _AT_ONCE) or self._is_due():
                     self._flush()
         except Exception as error:  # noqa: BLE001 - the port: diagnostics must never stop the fleet
             sys.stderr.write(f"shardfleet: event {type(event).__name__} lost: {error!r}\n")
@@ -123,58 +118,83 @@ class EmfEventSink:
             self._flush()
 
     def _measure(self, event: Event) -> None:
-        name = type(event).__name__
-        for field, metric in MEASURED.get(name, {}).items():
-            value = getattr(event, field, None)
-            if value is None:
-                continue
-            if metric in ADDED_UP:
-                self._totals[metric] += value
-            elif metric == LAG and isinstance(event, LeaseEvent):
-                key = event.lease_key
-                self._lags_ms[key] = max(value, self._lags_ms.get(key, 0))
-            else:
-                self._metrics.add_metric(metric, _unit(metric), value)
-        if event.level >= Level.WARNING or name in COUNTED:
-            self._totals[_BOUNDARY.sub("_", name).lower()] += 1
+        for metric, value in _values(event, metrics.READINGS):
+            self._metrics.add_metric(metric, unit_of(metric), value)
+        for metric, value in _values(event, metrics.AMOUNTS):
+            self._totals[metric] += value
+        if isinstance(event, LeaseEvent):
+            for metric, value in _values(event, metrics.SHARD_AMOUNTS):
+                known = self._by_shard.setdefault(metric, {})
+                known[event.lease_key] = value + known.get(event.lease_key, 0)
+            for metric, value in _values(event, metrics.SHARD_PEAKS):
+                known = self._by_shard.setdefault(metric, {})
+                known[event.lease_key] = max(value, known.get(event.lease_key, 0))
+        self._totals.update(metrics.counts_of(event))
 
     def _is_due(self) -> bool:
         gathered = self._metrics.metric_set.values()
         longest = max((len(metric["Value"]) for metric in gathered), default=0)
         age_ms = self._clock.monotonic_ms() - self._flushed_ms
-        return longest >= VALUES_MOST or age_ms >= FLUSH_MS
+        return longest >= VALUES_MOST or age_ms >= self._telling.flush_ms
 
     def _write(self, event: Event) -> None:
         values = {f.name: getattr(event, f.name) for f in fields(event)}
+        if not self._telling.log_errors:
+            values |= {name: _kind(values[name]) for name in event.users_words}
         told = {f"{k}_" if k in _TAKEN else k: v for k, v in values.items() if v is not None}
         self._log.log(event.level, type(event).__name__, extra=told)
 
     def _flush(self) -> None:
         self._flushed_ms = self._clock.monotonic_ms()
         for metric, total in self._totals.items():
-            self._metrics.add_metric(metric, _unit(metric), total)
+            self._metrics.add_metric(metric, unit_of(metric), total)
         self._totals.clear()
-        lags = sorted(self._lags_ms.items())
-        self._lags_ms.clear()
-        for begin in range(0, len(lags), VALUES_MOST):
-            self._write_metrics()
-            part = dict(lags[begin : begin + VALUES_MOST])
-            for lag_ms in part.values():
-                self._metrics.add_metric(LAG, _unit(LAG), lag_ms)
-            self._metrics.add_metadata(f"{LAG}_by_shard", part)
-        self._write_metrics()
+        gathered, self._by_shard = self._by_shard, {}
+        shards = sorted({shard for values in gathered.values() for shard in values})
+        for begin in range(0, len(shards), VALUES_MOST):
+            self._write_metrics(self._metrics)
+            self._add_shards(gathered, shards[begin : begin + VALUES_MOST])
+        self._write_metrics(self._metrics)
+        if self._telling.shard_metrics:
+            for shard in shards:
+                self._write_shard(gathered, shard)
 
-    def _write_metrics(self) -> None:
-        if not self._metrics.metric_set:
+    def _add_shards(self, gathered: Mapping[str, Mapping[str, int]], shards: list[str]) -> None:
+        for metric, values in gathered.items():
+            part = {shard: values[shard] for shard in shards if shard in values}
+            for value in part.values():
+                self._metrics.add_metric(metric, unit_of(metric), value)
+            if part and metric in (LAG, "records"):
+                self._metrics.add_metadata(f"{metric}_by_shard", part)
+
+    def _write_shard(self, gathered: Mapping[str, Mapping[str, int]], shard: str) -> None:
+        provider = AmazonCloudWatchEMFProvider(
+            namespace=NAMESPACE, service="", metric_set={}, dimension_set={}, metadata_set={}
+        )
+        provider.add_dimension("fleet", self._fleet)
+        provider.add_dimension("shard", shard)
+        for metric, values in gathered.items():
+            if shard in values:
+                provider.add_metric(metric, unit_of(metric), values[shard])
+        self._write_metrics(provider)
+
+    def _write_metrics(self, provider: AmazonCloudWatchEMFProvider) -> None:
+        if not provider.metric_set:
             return
-        line: Any = self._metrics.serialize_metric_set()
+        line: Any = provider.serialize_metric_set()
         self._stream.write(json.dumps(line) + "\n")
         self._stream.flush()
-        self._metrics.metric_set.clear()
-        self._metrics.metadata_set.clear()
+        provider.metric_set.clear()
+        provider.metadata_set.clear()
 
 
-def _unit(metric: str) -> MetricUnit:
-    if metric.startswith("millis") or metric.endswith("_ms"):
-        return MetricUnit.Milliseconds
-    return MetricUnit.Bytes if metric.endswith("bytes") else MetricUnit.Count
+def _values(event: Event, measured: Mapping[str, Mapping[str, str]]) -> list[tuple[str, int]]:
+    """Return the metrics of an event, as (name, value); an unknown value (None, -1) is none."""
+    wanted = measured.get(type(event).__name__, {})
+    found = ((metric, getattr(event, field, None)) for field, metric in wanted.items())
+    return [(metric, value) for metric, value in found if value is not None and value >= 0]
+
+
+def _kind(text: str) -> str:
+    """Return what comes before the first colon: the error's class."""
+    return text.partition(":")[0]

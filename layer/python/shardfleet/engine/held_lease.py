@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from shardfleet.domain.lags import lag_now
 from shardfleet.domain.lease_semantics import failing
 from shardfleet.domain.leases import (
     Applied,
@@ -53,6 +54,7 @@ class HeldLease:
         outcome: ``HELD`` until it is finished, handed over or lost.
         halt: set when this worker must begin no more work on the shard.
         lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
+        read_ms: when that was, on the monotonic clock.
         confirmed: when the last write that the table accepted was sent.
         unsure: checkpoints that writes without an answer would have left behind (hazard H1).
         lock: serializes the writes.
@@ -67,6 +69,7 @@ class HeldLease:
         "lease",
         "lock",
         "outcome",
+        "read_ms",
         "unsure",
     )
 
@@ -76,6 +79,7 @@ class HeldLease:
         self.outcome = LeaseOutcome.HELD
         self.halt = Halt()
         self.lag_ms = -1
+        self.read_ms = confirmed.monotonic_ms
         self.confirmed = confirmed
         self.unsure: list[ExtendedSequenceNumber] = []
         self.lock = asyncio.Lock()
@@ -101,6 +105,18 @@ class HeldLease:
         """Return the progress that the table does not have yet, None if it has all."""
         safe = self._safe
         return safe if safe is not None and safe > self.lease.checkpoint else None
+
+    def note_read(self, lag_ms: int, *, now_ms: int) -> None:
+        """Remember how far behind the shard's tip a read was, and when."""
+        self.lag_ms, self.read_ms = lag_ms, now_ms
+
+    def lag_at(self, now_ms: int, *, still_ms: int) -> int:
+        """
+        Return the lag now, -1 unknown.
+
+        A read that lies more than ``still_ms`` back is no news: its records wait since (H18).
+        """
+        return lag_now(self.lag_ms, now_ms - self.read_ms, still_ms=still_ms)
 
     def note_progress(self, safe: ExtendedSequenceNumber) -> None:
         """Remember up to where everything is handled; it is stored by a later write."""

@@ -67,7 +67,8 @@ class TurnReport:
     What one turn saw and decided.
 
     Attributes:
-        at_ms: when it ended, epoch milliseconds.
+        began_ms: when it began to read, epoch milliseconds.
+        at_ms: when it ended.
         leases: all leases, those created in this turn included.
         shards: as listed.
         slots_seen: slot records as read.
@@ -79,6 +80,7 @@ class TurnReport:
 
     """
 
+    began_ms: int
     at_ms: int
     leases: tuple[Lease, ...]
     shards: tuple[Shard, ...]
@@ -159,6 +161,7 @@ class LeaseManager:
             current, slots, expired=expired, now_ms=self._ports.clock.now_ms()
         )
         report = TurnReport(
+            began_ms=seen.started_ms,
             at_ms=self._ports.clock.now_ms(),
             leases=tuple(current),
             shards=tuple(seen.shards),
@@ -169,7 +172,8 @@ class LeaseManager:
             slots=slot_plan,
             assignment=assignment,
         )
-        await report_turn(self._ports.state, self._ports.events, report)
+        silent_ms = 2 * self._config.failover_ms
+        await report_turn(self._ports.state, self._ports.events, report, still_ms=silent_ms)
         return report
 
     async def _observe(self) -> _Snapshot:

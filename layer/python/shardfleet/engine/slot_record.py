@@ -19,7 +19,7 @@ from shardfleet.domain.slots import (
     end,
     heartbeat,
 )
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.ports import Clock
 from shardfleet.errors import ProtocolError, StaleEpoch
 
@@ -29,9 +29,18 @@ _CLAIMS_MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The slot as this invocation claimed it."""
+    """
+    The slot as this invocation claimed it.
+
+    Attributes:
+        slot: as written.
+        silent_ms: time since the last sign of life of an invocation that did not end in order;
+            None after one that did.
+
+    """
 
     slot: Slot
+    silent_ms: int | None = None
 
 
 class SlotRecord:
@@ -68,7 +77,7 @@ class SlotRecord:
             written = await self._state.write_slot(wanted, found.version if found else None)
             if written is not None:
                 self._epoch = written.slot.epoch
-                return Claimed(written.slot)
+                return Claimed(written.slot, _silent_ms(found, written.slot))
         message = f"slot {self.given.slot_id}: not claimed in {_CLAIMS_MOST} attempts"
         raise ProtocolError(message)
 
@@ -127,3 +136,9 @@ class SlotRecord:
                 "here: another invocation has taken over"
             )
             raise StaleEpoch(message)
+
+
+def _silent_ms(before: VersionedSlot | None, claimed: Slot) -> int | None:
+    if before is None or not before.slot.turn_open or not before.slot.heartbeat_ms:
+        return None
+    return max(0, claimed.heartbeat_ms - before.slot.heartbeat_ms)

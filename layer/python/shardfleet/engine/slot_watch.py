@@ -174,7 +174,8 @@ class SlotWatch:
         )
         if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
             return
-        lags_ms = {h.lease_key: h.lag_ms for h in held}
+        still_ms = self._config.failover_ms
+        lags_ms = {h.lease_key: h.lag_at(now_ms, still_ms=still_ms) for h in held}
         self._slot = await self._ports.record.beat(self._served_seq, lags_ms) or self._slot
         self._told, self._beat_ms = keys, now_ms
 

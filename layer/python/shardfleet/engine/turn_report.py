@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from shardfleet.domain.lags import lags_of, unread_shards
 from shardfleet.domain.slots import SlotState
-from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.ports import EventSink
 from shardfleet.events import ManagerTurnDone
 
@@ -17,13 +18,27 @@ if TYPE_CHECKING:
 REASONS_MOST = 1_000
 
 
-async def report_turn(state: FleetState, events: EventSink, report: TurnReport) -> None:
-    """Emit the turn's event and keep its plan for ``explain``."""
+async def report_turn(
+    state: FleetState, events: EventSink, report: TurnReport, *, still_ms: int
+) -> None:
+    """
+    Emit the turn's event and keep its plan for ``explain``.
+
+    Args:
+        state: the fleet's.
+        events: where to tell.
+        report: of the turn.
+        still_ms: how old a worker's heartbeat may be and still be news.
+
+    """
     unfinished = report.unfinished
-    lags = _lags(report.slots_seen)
-    known = [lags[key] for lease in unfinished if (key := lease.lease_key) in lags]
-    running = sum(found.slot.state is SlotState.RUNNING for found in report.slots_seen)
-    stopped = {stop.lease_key for stop in await state.stops()}
+    slots = [found.slot for found in report.slots_seen]
+    keys = {lease.lease_key for lease in unfinished}
+    stops = {stop.lease_key: stop.at_ms for stop in await state.stops() if stop.lease_key in keys}
+    lags = lags_of(
+        unfinished, slots, stopped_since_ms=stops, now_ms=report.at_ms, still_ms=still_ms
+    )
+    running = sum(slot.state is SlotState.RUNNING for slot in slots)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
     events.emit(
         ManagerTurnDone(
@@ -31,11 +46,14 @@ async def report_turn(state: FleetState, events: EventSink, report: TurnReport) 
             total_shards=len(report.shards),
             unclaimed_leases=len(unfinished) - len(owned - report.expired),
             expired_leases=len(report.expired),
-            stopped_shards=len(stopped & {lease.lease_key for lease in unfinished}),
-            millis_behind_latest_max=max(known, default=0),
-            leases_of_unknown_lag=len(unfinished) - len(known),
+            stopped_shards=len(stops),
+            unread_shards=len(unread_shards(report.shards, report.leases)),
+            millis_behind_latest_max=max(lags.values(), default=0),
+            leases_of_unknown_lag=len(unfinished) - len(lags),
             slots_wanted=report.slots.wanted,
             slots_running=running,
+            slots_missing=max(0, report.slots.wanted - running),
+            duration_ms=report.at_ms - report.began_ms,
         )
     )
     await state.write_plan(plan_body(report))
@@ -58,15 +76,4 @@ def plan_body(report: TurnReport) -> Mapping[str, Any]:
         "left": [[key, str(why)] for key, why in report.assignment.left][:REASONS_MOST],
         "slots_wanted": report.slots.wanted,
         "slots": [[d.slot_id, d.task.value, d.reason] for d in report.slots.decisions],
-    }
-
-
-def _lags(slots: Sequence[VersionedSlot]) -> dict[str, int]:
-    """Return the lag per lease as the running slots last told; negative means unknown."""
-    return {
-        key: lag_ms
-        for found in slots
-        if found.slot.state is SlotState.RUNNING
-        for key, lag_ms in found.slot.lags_ms.items()
-        if lag_ms >= 0
     }

@@ -119,6 +119,7 @@ class WorkerTurn:
                 worker_id=slot.worker_id,
                 epoch=slot.epoch,
                 suspicious=slot.open_turns > 0,
+                recovery_ms=claimed.silent_ms,
             )
         )
         self._prepare(slot)

@@ -88,6 +88,7 @@ class BatchFailed(LeaseEvent):
     error: str
 
     level: ClassVar[Level] = Level.WARNING
+    users_words: ClassVar[frozenset[str]] = frozenset({"error"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class ShardStopped(LeaseEvent):
     error: str
 
     level: ClassVar[Level] = Level.ERROR
+    users_words: ClassVar[frozenset[str]] = frozenset({"error"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,17 +10,37 @@ from shardfleet.events.base import Event, LeaseEvent, Level
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerTurnDone(Event):
-    """One manager turn, over all unfinished leases (hazard H18)."""
+    """
+    One manager turn, over all unfinished leases (hazard H18).
+
+    Attributes:
+        total_leases: finished ones included.
+        total_shards: as listed, closed ones included.
+        unclaimed_leases: unfinished, without an owner that is alive.
+        expired_leases: whose owner is lost.
+        stopped_shards: stopped by policy.
+        unread_shards: open shards that no lease leads to.
+        millis_behind_latest_max: the greatest lag, of leases that nobody reads too.
+        leases_of_unknown_lag: leases of which nothing is known that would tell.
+        slots_wanted: worker slots that the leases need.
+        slots_running: those that run.
+        slots_missing: wanted and not running.
+        duration_ms: of the turn.
+
+    """
 
     total_leases: int
     total_shards: int
     unclaimed_leases: int
     expired_leases: int
     stopped_shards: int
+    unread_shards: int
     millis_behind_latest_max: int
     leases_of_unknown_lag: int
     slots_wanted: int
     slots_running: int
+    slots_missing: int
+    duration_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,23 @@ from shardfleet.events.base import Event, LeaseEvent, Level
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnBegun(Event):
-    """A worker invocation has claimed its slot."""
+    """
+    A worker invocation has claimed its slot.
+
+    Attributes:
+        slot_id: the slot.
+        worker_id: its ``leaseOwner``.
+        epoch: of this invocation.
+        suspicious: the invocation before it did not end in order.
+        recovery_ms: then the time since its last sign of life, else None.
+
+    """
 
     slot_id: str
     worker_id: str
     epoch: int
     suspicious: bool
+    recovery_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits, region_of
 from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
 from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.emf import EmfEventSink
+from shardfleet.adapters.emf import EmfEventSink, Telling
 from shardfleet.adapters.fleet_state import DynamoDBStateStore
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
@@ -98,8 +98,17 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
     return Sandbox(
         config=config,
         clients=AwsClients(limits, stream_region=region_of(config.stream_arn)),
-        events=EmfEventSink(config.fleet, clock=clock, level=_log_level(env)),
+        events=EmfEventSink(config.fleet, clock=clock, telling=_telling(config, env)),
         clock=clock,
+    )
+
+
+def _telling(config: FleetConfig, env: Mapping[str, str]) -> Telling:
+    return Telling(
+        level=_log_level(env),
+        flush_ms=config.metrics_ms,
+        shard_metrics=config.shard_metrics,
+        log_errors=config.log_errors,
     )
 
 

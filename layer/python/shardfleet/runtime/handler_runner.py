@@ -15,6 +15,7 @@ import inspect
 import logging
 import queue
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -228,6 +229,9 @@ async def _value_of(reply: Any) -> Any:
 
 
 def _failure(batch: Batch, error: BaseException) -> HandlerResult:
-    _log.error("the handler failed on a batch of %s", batch.shard_id, exc_info=error)
+    # Where, and what kind: what the error says may be record data (`log_errors` tells that).
+    place = "".join(traceback.format_tb(error.__traceback__))
+    kind = type(error).__name__
+    _log.error("the handler failed on a batch of %s: %s\n%s", batch.shard_id, kind, place)
     text = f"{type(error).__name__}: {error}"
     return HandlerResult(done_count=batch.done_count, error=text[:_ERROR_CHARACTERS_MOST])
