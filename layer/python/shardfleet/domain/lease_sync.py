@@ -8,7 +8,7 @@ nobody created (§4.6), and a hole beside a lease that has been read (§8 row 7)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -131,8 +131,7 @@ def plan_lease_sync(
     return LeaseSyncPlan(
         create=tuple(
             LeaseToCreate(_new_lease(shard, missing[shard.shard_id][0]), missing[shard.shard_id][1])
-            for shard in _in_write_order(graph)
-            if shard.shard_id in missing
+            for shard in _in_write_order(graph.shards[shard_id] for shard_id in missing)
         )
     )
 
@@ -153,7 +152,7 @@ def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyn
     return LeaseSyncPlan(
         create=tuple(
             LeaseToCreate(_new_lease(shard, initial.checkpoint), CreateReason.EMPTY_TABLE)
-            for shard in _in_write_order(graph)
+            for shard in _in_write_order(graph.shards.values())
         )
     )
 
@@ -165,7 +164,7 @@ def _missing(graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosi
     read = {
         parent
         for lease in leases
-        if lease.checkpoint != initial.checkpoint
+        if lease.parent_shard_ids and lease.checkpoint != initial.checkpoint
         for parent in lease.parent_shard_ids
     }
     covered = set(leased)  # has a lease, or descends from a shard that has or gets one
@@ -234,8 +233,8 @@ def _abandoned_children(graph: ShardGraph, leases: Sequence[Lease]) -> _Missing:
     }
 
 
-def _in_write_order(graph: ShardGraph) -> list[Shard]:
-    return sorted(graph.shards.values(), key=lambda shard: shard.creation_order)
+def _in_write_order(shards: Iterable[Shard]) -> list[Shard]:
+    return sorted(shards, key=lambda shard: shard.creation_order)
 
 
 def _new_lease(shard: Shard, checkpoint: ExtendedSequenceNumber) -> Lease:

@@ -7,13 +7,14 @@ that is its own ancestor, or a parent that has aged out must not make anything f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange
 
 WHOLE_HASH_SPACE = HashKeyRange(0, HASH_KEY_MAX)
+_PARENTS_OF_A_MERGE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class Shard:
     @property
     def parent_shard_ids(self) -> tuple[str, ...]:
         """Return the ids of the parents, sorted; the parents themselves may have expired."""
+        if self.parent_shard_id is None and self.adjacent_parent_shard_id is None:
+            return ()
         parents = {self.parent_shard_id, self.adjacent_parent_shard_id}
         return tuple(sorted(p for p in parents if p is not None))
 
@@ -64,6 +67,31 @@ class ChildShard:
     shard_id: str
     parent_shard_ids: tuple[str, ...]
     hash_key_range: HashKeyRange
+
+
+def end_contradiction(children: Sequence[ChildShard], *, ended: bool, shard_id: str) -> str:
+    """
+    Return how an answer of GetRecords contradicts itself about the shard's end, "" if not.
+
+    Protocol.md §4.5: no next iterator means child shards and the other way round; every child
+    names this parent. One child alone is a merge, so it names two parents (§4.6).
+
+    Args:
+        children: the answer's child shards.
+        ended: whether the answer has no next iterator.
+        shard_id: the shard that was read.
+
+    """
+    if ended and not children:
+        return "no next iterator, but no child shards"
+    if children and not ended:
+        return "child shards, but a next iterator"
+    for child in children:
+        if shard_id not in child.parent_shard_ids:
+            return f"child {child.shard_id} does not name this shard as a parent"
+    if len(children) == 1 and len(children[0].parent_shard_ids) != _PARENTS_OF_A_MERGE:
+        return f"child {children[0].shard_id} alone is a merge, but does not name two parents"
+    return ""
 
 
 class ShardGraph:
