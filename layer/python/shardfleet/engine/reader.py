@@ -16,7 +16,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.pacing import Rate, full_bucket, spend
 from shardfleet.domain.sequence import ExtendedSequenceNumber, PointKind, Position
-from shardfleet.domain.shards import ChildShard
+from shardfleet.domain.shards import ChildShard, end_contradiction
 from shardfleet.engine.deaggregation import Deaggregator
 from shardfleet.engine.patience import Halt, Patience
 from shardfleet.engine.ports import (
@@ -30,8 +30,6 @@ from shardfleet.engine.ports import (
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
 from shardfleet.events import FalseShardEnd, IteratorRenewed, PageRead, ReadDelayed
 from shardfleet.records import Record
-
-_PARENTS_OF_A_MERGE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,23 +224,9 @@ class ShardReader:
 
 
 def contradiction_of(page: RecordsPage, shard_id: str) -> str:
-    """
-    Return how an answer contradicts itself about the shard's end, "" if it does not.
-
-    Protocol.md §4.5: no next iterator means child shards and the other way round; every child
-    names this parent. One child alone is a merge, so it names two parents (§4.6).
-    """
-    ended, children = page.next_iterator is None, page.child_shards
-    if ended and not children:
-        return "no next iterator, but no child shards"
-    if children and not ended:
-        return "child shards, but a next iterator"
-    for child in children:
-        if shard_id not in child.parent_shard_ids:
-            return f"child {child.shard_id} does not name this shard as a parent"
-    if len(children) == 1 and len(children[0].parent_shard_ids) != _PARENTS_OF_A_MERGE:
-        return f"child {children[0].shard_id} alone is a merge, but does not name two parents"
-    return ""
+    """Return how an answer contradicts itself about the shard's end, "" if it does not."""
+    ended = page.next_iterator is None
+    return end_contradiction(page.child_shards, ended=ended, shard_id=shard_id)
 
 
 def _lag_ms(page: RecordsPage) -> int:
