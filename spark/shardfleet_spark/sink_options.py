@@ -1,0 +1,100 @@
+"""The options of the sink, and what can be said against them before a row is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardfleet.errors import ConfigurationError
+from shardfleet.kpl.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES
+from shardfleet_spark.options import (
+    boolean,
+    choice,
+    duration_ms,
+    integer,
+    option,
+    optional_text,
+    size_bytes,
+    text,
+)
+
+RECORD_IDS = ("none", "position", "column")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """
+    What ``df.write`` and ``df.writeStream`` with ``format("shardfleet")`` take.
+
+    Every field is described by its own text (see ``docs/spark-options.md``). A frozen dataclass of
+    plain values: it travels to the tasks with the writer.
+    """
+
+    stream: str = option(text(), doc="Name or ARN of the stream.")
+    region: str = option(
+        optional_text(), default="", doc="AWS region (default: the ARN's, else the environment's)."
+    )
+    endpoint: str = option(
+        optional_text(), default="", doc="Endpoint URL of all AWS services (default: AWS's own)."
+    )
+    role_arn: str = option(
+        optional_text(), default="", doc="Role to assume (default: the default chain's own)."
+    )
+    role_session_name: str = option(
+        text(pattern=r"[\w+=,.@-]{2,64}", allowed="2 to 64 of letters, digits and _+=,.@-"),
+        default="shardfleet-spark",
+        doc="Name of the assumed role's session.",
+    )
+    role_external_id: str = option(
+        optional_text(), default="", doc="External id the role's trust asks for."
+    )
+    aggregate: bool = option(
+        boolean(), default="false", doc="Pack rows of a shard into KPL aggregates."
+    )
+    aggregate_size_bytes: int = option(
+        size_bytes(512, MAX_RECORD_BYTES),
+        default=str(DEFAULT_MAX_BYTES),
+        doc="Length of an aggregate at most (KPL `AggregationMaxSize`).",
+    )
+    aggregate_records: int = option(
+        integer(1, 100_000), default="500", doc="Rows in an aggregate at most."
+    )
+    max_record_size_bytes: int = option(
+        size_bytes(1, MAX_RECORD_BYTES),
+        default="1m",
+        doc="Data and key of a record at most: the stream's own limit, 1 MiB unless it was raised.",
+    )
+    record_id: str = option(
+        choice(*RECORD_IDS),
+        default="none",
+        doc="Id put before the data so that readers can drop repeats: `position` (query, batch, "
+        "partition, row) or `column` (`record_id`).",
+    )
+    run_id: str = option(
+        text(pattern=r"[\w.-]{0,64}", allowed="up to 64 letters, digits, dots, hyphens"),
+        default="",
+        doc="Stands for the query in the ids of a batch write, which has none; the same for "
+        "a repeated run.",
+    )
+    divert_to: str = option(
+        optional_text(),
+        default="",
+        doc="Folder or file system URI for rows that Kinesis would refuse, as JSON lines "
+        "(default: the batch fails).",
+    )
+    held_bytes: int = option(
+        size_bytes(),
+        default="64m",
+        doc="Rows of a task are held until all are checked; beyond this, in a temporary file.",
+    )
+    give_up_after_ms: int = option(
+        duration_ms(1_000),
+        default="5m",
+        doc="How long records may be refused before the batch fails.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that mean nothing."""
+        if self.role_external_id and not self.role_arn:
+            raise ConfigurationError(
+                "option roleExternalId is of no use without roleArn: give both or neither"
+            )
