@@ -1,10 +1,8 @@
-"""`shardfleet demo`, `local` and `resume`: what is wrong is said before anything starts."""
+"""`shardfleet demo` and `local`: what is wrong is said before anything starts."""
 
 import sys
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from shardfleet.cli import app as application
 from shardfleet.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
@@ -83,74 +81,12 @@ def test_a_run_that_lost_something_exits_with_1_and_says_what(demo_that_ends_wit
     assert "1 records were never handled: 9" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["demo"], ["local", "run"], ["local", "up"], ["resume"]])
+@pytest.mark.parametrize(
+    "command", [["demo"], ["local", "run"], ["local", "up"], ["resume"], ["top"]]
+)
 def test_every_command_has_help_without_loading_the_embedded_aws(command, capsys):
     loaded = {name for name in sys.modules if name.startswith("ministack")}
 
     assert application.run([*command, "--help"]) == 0
     assert "Usage" in capsys.readouterr().out
     assert {name for name in sys.modules if name.startswith("ministack")} == loaded
-
-
-@pytest.fixture
-def state_table():
-    """A fleet-state table with two stopped shards."""
-    with mock_aws():
-        table = boto3.resource("dynamodb").create_table(
-            TableName="state",
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[
-                {"AttributeName": "kind", "KeyType": "HASH"},
-                {"AttributeName": "id", "KeyType": "RANGE"},
-            ],
-            AttributeDefinitions=[
-                {"AttributeName": "kind", "AttributeType": "S"},
-                {"AttributeName": "id", "AttributeType": "S"},
-            ],
-        )
-        for shard in ("shard-1", "shard-2"):
-            body = {"position": "77:1", "error": "ValueError: x", "attempts": 5}
-            body |= {"worker_id": "w", "at_ms": 1}
-            table.put_item(Item={"kind": "stop", "id": shard, "version": 1, "body": body})
-        yield table
-
-
-def kinds(table):
-    return sorted((item["kind"], item["id"]) for item in table.scan()["Items"])
-
-
-def test_resume_without_a_shard_lists_what_is_stopped_and_why(state_table, capsys):
-    assert application.run(["resume", "--state-table", "state"]) == 0
-
-    out = capsys.readouterr().out
-    assert "shard-1 is stopped at 77:1 after 5 attempts: ValueError: x" in out
-    assert kinds(state_table) == [("stop", "shard-1"), ("stop", "shard-2")]
-
-
-def test_resume_lets_a_shard_go_on_and_prompts_the_manager(state_table, capsys):
-    assert application.run(["resume", "shard-1", "--state-table", "state"]) == 0
-
-    assert "shard-1 goes on from 77:1" in capsys.readouterr().out
-    assert kinds(state_table) == [("prompt", "manager"), ("stop", "shard-2")]
-
-
-def test_resume_of_all_leaves_nothing_stopped(state_table):
-    assert application.run(["resume", "--all", "--state-table", "state"]) == 0
-
-    assert kinds(state_table) == [("prompt", "manager")]
-
-
-def test_resume_without_a_region_is_one_message(monkeypatch, capsys):
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name)
-
-    assert application.run(["resume", "--state-table", "state"]) == EXIT_WRONG_INPUT
-    assert "You must specify a region." in capsys.readouterr().err
-
-
-def test_resume_of_a_shard_that_is_not_stopped_changes_nothing(state_table, capsys):
-    arguments = ["resume", "shard-1", "shard-9", "--state-table", "state"]
-
-    assert application.run(arguments) == EXIT_WRONG_INPUT
-    assert "not stopped: shard-9; stopped are: shard-1, shard-2" in capsys.readouterr().err
-    assert kinds(state_table) == [("stop", "shard-1"), ("stop", "shard-2")]

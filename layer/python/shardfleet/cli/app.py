@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from shardfleet.cli import chaos, demo, local, resume, simulate
+from shardfleet.cli import chaos, demo, local, resume, simulate, status
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 EXIT_FAILED = 1
@@ -55,6 +55,9 @@ def root(
 app.command("demo")(demo.demo)
 app.command("chaos")(chaos.chaos)
 app.add_typer(local.group, name="local")
+app.command("status")(status.status)
+app.command("leases")(status.leases)
+app.command("top")(status.top)
 app.command("resume")(resume.resume)
 app.command("simulate")(simulate.simulate)
 

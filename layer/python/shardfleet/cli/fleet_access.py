@@ -1,0 +1,207 @@
+"""
+From the name of a stack to the fleet it deployed: tables, stream and configuration.
+
+The stack's outputs name the manager's function, and its environment holds the fleet's whole
+configuration, so a command needs nothing but the stack's name, and works against AWS and the
+embedded AWS alike (`AWS_ENDPOINT_URL`). Region and credentials come from the environment, as for
+the AWS command line.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+    from shardfleet.config import FleetConfig
+    from shardfleet.domain.fleet_view import FleetReading
+    from shardfleet.engine.fleet_state import FleetState
+    from shardfleet.engine.ports import Clock, LeaseStore
+    from shardfleet.events import Event
+
+T = TypeVar("T")
+
+DEFAULT_STACK = "ShardFleetStack"
+_THREADS = 4
+_CLOSE_MS = 10_000
+
+StackOption = Annotated[
+    str,
+    typer.Option(
+        metavar="STACK", envvar="SHARDFLEET_STACK", help="The CloudFormation stack of the fleet."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetAccess:
+    """
+    A deployed fleet, opened for one command.
+
+    Attributes:
+        config: as the manager has it.
+        leases: the lease table.
+        state: the fleet-state table.
+        stream: the stream.
+        clock: this machine's.
+
+    """
+
+    config: "FleetConfig"
+    leases: "LeaseStore"
+    state: "FleetState"
+    stream: "KinesisPollingReader"
+    clock: "Clock"
+
+    async def reading(self) -> "FleetReading":
+        """
+        Read both tables once.
+
+        Raises:
+            Throttled: a table refused; try again.
+
+        """
+        from shardfleet.domain.fleet_view import FleetReading, Stop
+
+        leases, slots, sightings, stops, plan = await asyncio.gather(
+            self.leases.scan(),
+            self.state.slots(),
+            self.state.sightings(),
+            self.state.stops(),
+            self.state.plan(),
+        )
+        return FleetReading(
+            at_ms=self.clock.now_ms(),
+            leases=leases,
+            slots=[found.slot for found in slots],
+            sightings=sightings,
+            stops={
+                stop.lease_key: Stop(at_ms=stop.at_ms, position=stop.position, error=stop.error)
+                for stop in stops
+            },
+            planned_ms=int(plan["at_ms"]) if plan else 0,
+            failover_ms=self.config.failover_ms,
+        )
+
+
+class _NobodyListens:
+    """A command's reader sees rows, not the events of the adapters."""
+
+    def emit(self, event: "Event") -> None:
+        """Drop it."""
+
+
+def with_fleet(stack: str, work: Callable[[FleetAccess], Awaitable[T]]) -> T:
+    """
+    Open the fleet of a stack, do the work, and close it again.
+
+    Raises:
+        ConfigurationError: no such stack, no fleet in it, or no way to reach AWS.
+
+    """
+    from botocore.exceptions import BotoCoreError
+
+    from shardfleet.errors import ConfigurationError
+
+    async def run() -> T:
+        async with _opened(stack) as fleet:
+            return await work(fleet)
+
+    try:
+        return asyncio.run(run())
+    except BotoCoreError as error:
+        raise ConfigurationError(
+            f"{error} Region, credentials and endpoint come from the environment, as for the AWS "
+            "command line"
+        ) from error
+
+
+@asynccontextmanager
+async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
+    from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits, region_of
+    from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
+    from shardfleet.adapters.fleet_state import DynamoDBStateStore
+    from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+    from shardfleet.adapters.system import SystemClock
+    from shardfleet.adapters.thread_pool import ThreadPool
+    from shardfleet.engine.fleet_state import FleetState
+
+    config = await asyncio.to_thread(fleet_config, stack)
+    limits = ConnectionLimits(writes=_THREADS, reads=_THREADS, streams=_THREADS)
+    clients = AwsClients(limits, stream_region=region_of(config.stream_arn))
+    names = ("writes", "reads", "streams")
+    writes, reads, streams = (ThreadPool(name, threads=_THREADS) for name in names)
+    tables = TablePools(
+        writes=writes,
+        reads=reads,
+        write_client=clients.table_writes,
+        read_client=clients.table_reads,
+    )
+    clock = SystemClock()
+    try:
+        yield FleetAccess(
+            config=config,
+            leases=DynamoDBLeaseStore(config.lease_table, tables, events=_NobodyListens()),
+            state=FleetState(DynamoDBStateStore(config.state_table, tables), clock),
+            stream=KinesisPollingReader(
+                config.stream_arn,
+                records=clients.stream_records,
+                control=clients.stream_control,
+                pool=streams,
+            ),
+            clock=clock,
+        )
+    finally:
+        for pool in (writes, reads, streams):
+            await pool.close(within_ms=_CLOSE_MS)
+
+
+def fleet_config(stack: str) -> "FleetConfig":
+    """
+    Read a deployed fleet's configuration from its manager's function.
+
+    Raises:
+        ConfigurationError: there is no such stack, or it holds no fleet.
+
+    """
+    import boto3
+
+    from shardfleet.config import FleetConfig
+
+    function = stack_outputs(stack)["ManagerFunction"]
+    found = boto3.client("lambda").get_function_configuration(FunctionName=function)
+    return FleetConfig.from_env(found.get("Environment", {}).get("Variables", {}))
+
+
+def stack_outputs(stack: str) -> Mapping[str, str]:
+    """
+    Return the outputs of the fleet's stack by name.
+
+    Raises:
+        ConfigurationError: there is no such stack, or it holds no fleet.
+
+    """
+    import boto3
+    from botocore.exceptions import ClientError
+
+    from shardfleet.errors import ConfigurationError
+
+    try:
+        found: Any = boto3.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
+    except ClientError as error:
+        raise ConfigurationError(
+            f"--stack {stack}: {error.response['Error']['Message']}; name the stack that deployed "
+            "the fleet, and check region, credentials and endpoint"
+        ) from error
+    outputs = {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", ())}
+    if "ManagerFunction" not in outputs:
+        raise ConfigurationError(
+            f"--stack {stack}: it has no output ManagerFunction, so it holds no fleet; its "
+            f"outputs are: {', '.join(sorted(outputs)) or 'none'}"
+        )
+    return outputs

@@ -1,0 +1,59 @@
+"""
+A fleet without a cloud: its tables in moto, its configuration as given.
+
+What finds the tables from a stack's name needs CloudFormation and Lambda; that half is shown
+against the embedded AWS in tests/end_to_end/test_cli.py.
+"""
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from shardfleet.adapters.dynamodb_items import item_from_fields
+from shardfleet.cli import fleet_access
+from shardfleet.config import FleetConfig
+from shardfleet.domain.lease_semantics import fields_of
+
+CONFIG = FleetConfig(
+    fleet="clicks",
+    stream_arn="arn:aws:kinesis:eu-central-1:123456789012:stream/clicks",
+    lease_table="leases",
+    state_table="state",
+)
+
+
+class MotoFleet:
+    """The two tables, and short ways to fill and to read them."""
+
+    def __init__(self):
+        self.client = boto3.client("dynamodb")
+        self._create("leases", "leaseKey")
+        self._create("state", "kind", "id")
+        self.state = boto3.resource("dynamodb").Table("state")
+
+    def _create(self, name, *keys):
+        self.client.create_table(
+            TableName=name,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[
+                {"AttributeName": key, "KeyType": kind}
+                for key, kind in zip(keys, ("HASH", "RANGE"), strict=False)
+            ],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+        )
+
+    def put_lease(self, lease):
+        self.client.put_item(TableName="leases", Item=item_from_fields(fields_of(lease)))
+
+    def put_document(self, kind, name, body):
+        self.state.put_item(Item={"kind": kind, "id": name, "version": 1, "body": body})
+
+    def documents(self):
+        return sorted((item["kind"], item["id"]) for item in self.state.scan()["Items"])
+
+
+@pytest.fixture
+def fleet(monkeypatch):
+    monkeypatch.setattr(fleet_access, "fleet_config", lambda stack: CONFIG)
+    with mock_aws():
+        yield MotoFleet()

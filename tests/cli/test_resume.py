@@ -1,0 +1,51 @@
+"""`shardfleet resume`: what is stopped is listed, and goes on when told to."""
+
+import pytest
+
+from shardfleet.cli import app as application
+from shardfleet.cli.app import EXIT_WRONG_INPUT
+
+
+@pytest.fixture
+def stopped(fleet):
+    """A fleet with two stopped shards."""
+    for shard in ("shard-1", "shard-2"):
+        body = {"position": "77:1", "error": "ValueError: x", "attempts": 5}
+        fleet.put_document("stop", shard, body | {"worker_id": "w", "at_ms": 1})
+    return fleet
+
+
+def test_without_a_shard_it_lists_what_is_stopped_and_why(stopped, capsys):
+    assert application.run(["resume"]) == 0
+
+    out = capsys.readouterr().out
+    assert "shard-1 is stopped at 77:1 after 5 attempts: ValueError: x" in out
+    assert stopped.documents() == [("stop", "shard-1"), ("stop", "shard-2")]
+
+
+def test_a_named_shard_goes_on_and_the_manager_is_prompted(stopped, capsys):
+    assert application.run(["resume", "shard-1"]) == 0
+
+    assert "shard-1 goes on from 77:1" in capsys.readouterr().out
+    assert stopped.documents() == [("prompt", "manager"), ("stop", "shard-2")]
+
+
+def test_all_leaves_nothing_stopped(stopped):
+    assert application.run(["resume", "--all"]) == 0
+
+    assert stopped.documents() == [("prompt", "manager")]
+
+
+def test_without_a_region_it_is_one_message(monkeypatch, capsys):
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+
+    assert application.run(["resume"]) == EXIT_WRONG_INPUT
+    assert "You must specify a region." in capsys.readouterr().err
+
+
+def test_a_shard_that_is_not_stopped_changes_nothing(stopped, capsys):
+    assert application.run(["resume", "shard-1", "shard-9"]) == EXIT_WRONG_INPUT
+
+    assert "not stopped: shard-9; stopped are: shard-1, shard-2" in capsys.readouterr().err
+    assert stopped.documents() == [("stop", "shard-1"), ("stop", "shard-2")]

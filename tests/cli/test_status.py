@@ -1,0 +1,102 @@
+"""`shardfleet status`, `leases` and `top`: the tables' contents, as words and as JSON."""
+
+import json
+
+import pytest
+
+from shardfleet.cli import app as application
+from shardfleet.domain.slots import Slot, SlotState, slot_body
+from tests.domain.builders import a_lease
+
+NUMBER = "49590338271490256608559692538361571095921575989136588898"
+
+
+@pytest.fixture
+def running(fleet):
+    """One slot that reads a shard, a stopped shard, and a finished one."""
+    fleet.put_lease(a_lease(f"shard-1 at {NUMBER} by clicks-s1 counter 7"))
+    fleet.put_lease(a_lease("shard-2 at 5:1 by clicks-s1"))
+    fleet.put_lease(a_lease("shard-0 at SHARD_END"))
+    slot = Slot(
+        slot_id="s1",
+        worker_id="clicks-s1",
+        state=SlotState.RUNNING,
+        name="n",
+        start_epoch=1,
+        heartbeat_ms=2**50,
+        lags_ms={"shard-1": 90_000},
+    )
+    fleet.put_document("slot", "s1", slot_body(slot))
+    stop = {"position": "5:2", "error": "ValueError: x", "attempts": 5, "worker_id": "w"}
+    fleet.put_document("stop", "shard-2", stop | {"at_ms": 2**50})
+    return fleet
+
+
+def output(capsys, *arguments):
+    assert application.run(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_status_is_the_fleet_in_a_few_lines(running, capsys):
+    out = output(capsys, "status")
+
+    assert "1 finished, 1 reading, 1 stopped" in out
+    assert "at most 1.5 min" in out
+    assert "planned  never" in out
+    assert "clicks-s1" in out
+
+
+def test_leases_shows_owner_end_of_checkpoint_lag_and_why(running, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    lines = output(capsys, "leases").splitlines()
+
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["shard-1", "reading", "clicks-s1"],
+        ["shard-2", "stopped", "clicks-s1"],
+    ]
+    assert f"…{NUMBER[-18:]}" in lines[1]
+    assert "at 5:2: ValueError: x" in lines[2]
+
+
+def test_finished_leases_are_shown_when_asked_for(running, capsys):
+    assert "shard-0" not in output(capsys, "leases")
+    assert "shard-0" in output(capsys, "leases", "--finished")
+
+
+def test_json_of_leases_has_every_field_in_full(running, capsys):
+    first, second = json.loads(output(capsys, "leases", "--json"))
+
+    assert first == {
+        "lease_key": "shard-1",
+        "state": "READING",
+        "owner": "clicks-s1",
+        "checkpoint": NUMBER,
+        "counter": 7,
+        "lag_ms": 90_000,
+        "seen_ms": None,
+        "why": "",
+    }
+    assert second["state"] == "STOPPED"
+
+
+def test_json_of_status_has_the_sums_and_the_slots(running, capsys):
+    found = json.loads(output(capsys, "status", "--json"))
+
+    assert found["leases"] == {"FINISHED": 1, "READING": 1, "STOPPED": 1}
+    assert found["lag_ms"] == 90_000
+    assert [row["slot_id"] for row in found["slot_rows"]] == ["s1"]
+
+
+def test_top_reads_again_until_it_has_been_asked_enough(running, capsys):
+    out = output(capsys, "top", "--rounds", "2", "--every", "1")
+
+    assert "shard-1" in out
+    assert "stopped" in out
+
+
+def test_a_fleet_without_leases_has_an_answer(fleet, capsys):
+    out = output(capsys, "status")
+
+    assert "leases   none" in out
+    assert "nothing is left to read" in out
+    assert json.loads(output(capsys, "leases", "--json")) == []

@@ -1,0 +1,103 @@
+"""What a person sees of a fleet: the state of each lease, and the sums."""
+
+import pytest
+
+from shardfleet.domain.expiry import Sighting
+from shardfleet.domain.fleet_view import (
+    FleetReading,
+    LeaseState,
+    Stop,
+    lease_rows,
+    slot_rows,
+    summary,
+)
+from shardfleet.domain.slots import Slot, SlotState
+from tests.domain.builders import a_lease
+
+NOW_MS, FAILOVER_MS = 1_000_000, 10_000
+
+
+def a_slot(slot_id, worker_id, **more):
+    more = {"state": SlotState.RUNNING, "name": "n", "start_epoch": 1} | more
+    return Slot(slot_id=slot_id, worker_id=worker_id, **more)
+
+
+def a_reading(*leases, **more):
+    more = {"slots": (), "sightings": {}, "stops": {}, "planned_ms": 0} | more
+    return FleetReading(
+        at_ms=NOW_MS, leases=[a_lease(line) for line in leases], failover_ms=FAILOVER_MS, **more
+    )
+
+
+def states(reading):
+    return {row.lease_key: row.state for row in lease_rows(reading)}
+
+
+STILL = {"1": Sighting(counter=4, owner="a", first_seen_ms=NOW_MS - FAILOVER_MS)}
+STOPPED = {"1": Stop(at_ms=NOW_MS - 7, position="55:2", error="ValueError: x")}
+
+
+@pytest.mark.parametrize(
+    ("lease", "more", "state", "why"),
+    [
+        ("1 at 55 by a", {}, LeaseState.READING, ""),
+        ("1 at 55", {}, LeaseState.UNOWNED, ""),
+        ("1 at TRIM_HORIZON from 0", {}, LeaseState.UNOWNED, "parents: 0"),
+        ("1 at TRIM_HORIZON by a from 0", {}, LeaseState.WAITING, "parents: 0"),
+        ("1 at 55 by b renewed-by a", {}, LeaseState.HANDOVER, "next: b"),
+        ("1 at SHARD_END", {}, LeaseState.FINISHED, ""),
+        ("1 at 55 by a counter 4", {"sightings": STILL}, LeaseState.EXPIRED, "10 s"),
+        ("1 at 55 by a counter 5", {"sightings": STILL}, LeaseState.READING, ""),
+        ("1 at 55 by a", {"stops": STOPPED}, LeaseState.STOPPED, "at 55:2: ValueError: x"),
+        ("1 at SHARD_END", {"stops": STOPPED}, LeaseState.FINISHED, ""),
+    ],
+)
+def test_a_lease_has_the_state_that_matters_most(lease, more, state, why):
+    row = lease_rows(a_reading("0 at 5 by a", lease, **more))[1]
+
+    assert row.state is state
+    assert why in row.why
+
+
+def test_a_child_of_a_finished_parent_does_not_wait():
+    reading = a_reading("0 at SHARD_END", "1 at TRIM_HORIZON by a from 0")
+
+    assert states(reading)["1"] is LeaseState.READING
+
+
+def test_the_owner_of_a_handover_is_the_one_that_still_renews():
+    assert lease_rows(a_reading("1 at 55 by b renewed-by a"))[0].owner == "a"
+
+
+def test_a_slot_shows_its_leases_and_the_largest_of_their_lags():
+    slot = a_slot("s1", "a", heartbeat_ms=NOW_MS - 300, lags_ms={"1": 50, "2": 9_000, "3": -1})
+    reading = a_reading("1 at 5 by a", "2 at 5 by a", "3 at 5 by a", "4 at 5 by b", slots=[slot])
+
+    (row,) = slot_rows(reading)
+    assert (row.leases, row.lag_ms, row.heartbeat_ms) == (3, 9_000, 300)
+
+
+def test_a_finished_lease_is_nobodys_load():
+    assert slot_rows(a_reading("1 at SHARD_END by a", slots=[a_slot("s1", "a")]))[0].leases == 0
+
+
+def test_the_sums_count_states_foreign_workers_and_what_is_unknown():
+    slot = a_slot("s1", "a", heartbeat_ms=NOW_MS, lags_ms={"1": 700})
+    reading = a_reading(
+        "0 at SHARD_END by java-9",
+        "1 at 5 by a",
+        "2 at 5 by java-7",
+        "3 at 5",
+        slots=[slot],
+        planned_ms=NOW_MS - 4_000,
+    )
+
+    found = summary(reading)
+    assert found.leases == {
+        LeaseState.FINISHED: 1,
+        LeaseState.READING: 2,
+        LeaseState.UNOWNED: 1,
+    }
+    assert found.slots == {SlotState.RUNNING: 1}
+    assert found.workers == ("java-7",)
+    assert (found.lag_ms, found.lag_unknown, found.plan_age_ms) == (700, 2, 4_000)
