@@ -26,7 +26,8 @@ ARROWS = {
     **dict.fromkeys(PURE, (PURE, ())),
     "": (PURE, ()),
     "kpl": ((*PURE, "kpl"), ("google.protobuf",)),
-    "engine": ((*PURE, "kpl", "engine"), ()),
+    # Records are msgspec structures: there are thousands in a page.
+    "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
     # msgspec and pybase64 decode what the wire brings; pyarrow shapes it for Spark.
     "adapters": (
         (*PURE, "kpl", "engine.ports", "adapters"),

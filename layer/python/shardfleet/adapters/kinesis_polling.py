@@ -13,16 +13,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shardfleet.adapters.kinesis_shards import hash_key_range, list_shards
+from shardfleet.adapters.kinesis_decode import epoch_ms, page_of
+from shardfleet.adapters.kinesis_shards import list_shards
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.sequence import StreamIncarnation
-from shardfleet.domain.shards import ChildShard, Shard
+from shardfleet.domain.shards import Shard
 from shardfleet.engine.ports import (
     IteratorStart,
     ListingFilter,
     RecordsPage,
-    StreamRecord,
 )
 from shardfleet.errors import (
     ConfigurationError,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 # Kinesis has no filter of this name: AT_TIMESTAMP takes an instant, the others take nothing.
 _FILTERS = {
     ListingFilter.AT_TRIM_HORIZON: "AT_TRIM_HORIZON",
@@ -134,7 +133,7 @@ class KinesisPollingReader:
         )
         answer = call.run(self._control.describe_stream_summary, StreamARN=self._stream_arn)
         summary = answer["StreamDescriptionSummary"]
-        return StreamIncarnation(self._stream_arn, _ms(summary["StreamCreationTimestamp"]))
+        return StreamIncarnation(self._stream_arn, epoch_ms(summary["StreamCreationTimestamp"]))
 
     def _shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
         by_number = start.sequence_number is not None
@@ -163,12 +162,7 @@ class KinesisPollingReader:
             ShardIterator=iterator,
             Limit=limit,
         )
-        return RecordsPage(
-            records=[_record(found) for found in answer["Records"]],
-            next_iterator=answer.get("NextShardIterator"),
-            millis_behind_latest=answer.get("MillisBehindLatest"),
-            child_shards=[_child(found) for found in answer.get("ChildShards", ())],
-        )
+        return page_of(answer)
 
     def _call(self, operation: str, shard_id: str, *, invalid: ErrorFactory) -> SdkCall:
         codes: dict[str, ErrorFactory] = {
@@ -187,26 +181,3 @@ def _stated(start: IteratorStart) -> str:
 
 def _instant(instant_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=instant_ms)
-
-
-def _ms(instant: datetime) -> int:
-    """Return epoch milliseconds, rounded: the SDK's float arithmetic is off by microseconds."""
-    return round((instant - _EPOCH) / _MILLISECOND)
-
-
-def _record(answer: Mapping[str, Any]) -> StreamRecord:
-    return StreamRecord(
-        data=answer["Data"],
-        partition_key=answer["PartitionKey"],
-        sequence_number=answer["SequenceNumber"],
-        approximate_arrival_ms=_ms(answer["ApproximateArrivalTimestamp"]),
-        encryption_type=answer.get("EncryptionType"),
-    )
-
-
-def _child(answer: Mapping[str, Any]) -> ChildShard:
-    return ChildShard(
-        shard_id=answer["ShardId"],
-        parent_shard_ids=tuple(sorted(answer["ParentShards"])),
-        hash_key_range=hash_key_range(answer),
-    )
