@@ -58,6 +58,11 @@ def wait_ms(bucket: Bucket, rate: Rate, *, now_ms: int, needed: int = 0) -> int:
     return max(0, -(-missing // rate.per_s))
 
 
+def available(bucket: Bucket, rate: Rate, *, now_ms: int) -> int:
+    """Return how many whole tokens are there, 0 in debt."""
+    return max(0, _refilled(bucket, rate, now_ms=now_ms).parts // _PARTS)
+
+
 def spend(bucket: Bucket, rate: Rate, *, amount: int, now_ms: int) -> tuple[Bucket, int]:
     """Spend tokens, into debt if need be; return the new state and the wait until it is paid."""
     refilled = _refilled(bucket, rate, now_ms=now_ms)

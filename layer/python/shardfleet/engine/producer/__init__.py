@@ -1,0 +1,53 @@
+"""
+Records into a stream, in order per partition key, whatever the stream does meanwhile.
+
+    producer = Producer(writer, clock=SystemClock(), entropy=SystemEntropy())
+    receipts = await producer.send(records, aggregate=True)  # all of them, and where they are
+
+    await producer.put(record)  # or buffered, with back-pressure
+    await producer.flush()
+
+    with BlockingProducer(lambda: Producer(...)) as producer:  # the same without an event loop
+        producer.send(records)
+
+Order: one request per shard is in flight at a time, it holds a key once or within one aggregate,
+and what was refused stays ahead of everything later of its key. So the accepted records of a key
+have the order in which they were given, across throttling, lost replies and resharding; requests
+to different shards overlap, and a shard that refuses holds up no other.
+
+Pace: a shard gets 1,000 records and 1 MiB a second at most, so a producer alone on its stream is
+not refused; if others write too, batch size and pause follow what the shard accepts
+(``shardfleet.domain.flow_control``). ``counts``, ``flows`` and ``observe`` tell about both.
+
+Aggregates: a builder is filled with the records of one shard, as that shard is known. When the
+answer names another shard, some records inside may lie outside its hash range, and a consumer with
+Java's rule drops such an aggregate whole (protocol.md §5.3, point 5): all of it is sent again, for
+the shards as they are now, before anything later of its keys. The KPL does the same.
+
+Refused before anything is sent: keys that are empty or longer than 256 characters, explicit hash
+keys that are none, records above ``record_bytes`` (1 MiB unless the stream takes more).
+"""
+
+from shardfleet.engine.producer.blocking import BlockingProducer
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import (
+    ENTRIES_MOST,
+    REQUEST_BYTES_MOST,
+    ProducerCounts,
+    ProducerSettings,
+    Receipt,
+    ShardAnswer,
+    ShardFlow,
+)
+
+__all__ = [
+    "ENTRIES_MOST",
+    "REQUEST_BYTES_MOST",
+    "BlockingProducer",
+    "Producer",
+    "ProducerCounts",
+    "ProducerSettings",
+    "Receipt",
+    "ShardAnswer",
+    "ShardFlow",
+]

@@ -1,0 +1,299 @@
+"""
+A lane per shard: what waits for it, how fast it may go, and what becomes of it in a reshard.
+
+One request of a lane is in flight at a time, so nothing overtakes a refused record, and a shard
+that refuses holds up nobody else's. When the map of shards changes, the waiting records move to
+the lanes of their new owners; such a lane begins only when the old lanes it inherits from have
+their last answer, because what that answer refuses goes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shardfleet.domain.flow_control import Flow, after_answer, unhindered
+from shardfleet.domain.leases import HashKeyRange
+from shardfleet.domain.pacing import Bucket, available, full_bucket, spend, wait_ms
+from shardfleet.domain.shard_map import ShardMap
+from shardfleet.domain.shards import WHOLE_HASH_SPACE, Shard
+from shardfleet.engine.producer.settings import ProducerSettings, Receipt, ShardFlow
+from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.hash_keys import effective_hash
+
+_KEYS_REMEMBERED = 50_000  # About 10 MB; a stream of more keys begins anew.
+_PORTION = 10  # A paced lane waits until a tenth of a second's worth may go, not for each record.
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """
+    The records of one call.
+
+    Attributes:
+        aggregate: whether they may travel in aggregates.
+        until_ms: when to give up what is still refused, monotonic milliseconds.
+        receipts: by place in the call; None while not accepted.
+        left: how many are not accepted yet.
+        on_over: called once, when everything is accepted or the rest is given up.
+        error: why the rest is not sent any more.
+
+    """
+
+    aggregate: bool
+    until_ms: int
+    receipts: list[Receipt | None]
+    left: int
+    on_over: Callable[[Delivery], None]
+    error: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Send nothing more of it; the first error counts."""
+        if self.error is None and self.left:
+            self.error = error
+            self.on_over(self)
+
+    def accept(self, number: int, receipt: Receipt) -> None:
+        """Note that the stream has one of the records."""
+        if self.receipts[number] is None:
+            self.receipts[number] = receipt
+            self.left -= 1
+            if not self.left and self.error is None:
+                self.on_over(self)
+
+
+Item = tuple[OutgoingRecord, Delivery, int]
+"""A waiting record, its call, and its place in the call."""
+
+
+def size_of(record: OutgoingRecord) -> int:
+    """Return bytes of data and key, as the quotas count."""
+    key = record.partition_key
+    return len(record.data) + (len(key) if key.isascii() else len(key.encode()))
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """
+    The way to one shard.
+
+    Attributes:
+        shard: None for records that no listed shard owns.
+        flow: batch size and pause.
+        records: pace, in stream records.
+        bytes: pace, in bytes.
+        queue: what waits, per key in order.
+        waiting_bytes: of the queue.
+        due_ms: when the oldest has lingered long enough; infinite when nothing waits.
+        not_before_ms: end of the pause.
+        busy: a request is in flight.
+        after: lanes whose answer has to come first.
+
+    """
+
+    shard: Shard | None
+    flow: Flow
+    records: Bucket
+    bytes: Bucket
+    queue: deque[Item] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    due_ms: float = math.inf
+    not_before_ms: float = 0
+    busy: bool = False
+    after: list[Lane] = field(default_factory=list)
+
+    @property
+    def shard_id(self) -> str | None:
+        """Return the shard's id."""
+        return self.shard.shard_id if self.shard else None
+
+    @property
+    def bounds(self) -> HashKeyRange:
+        """Return the hash keys it may hold."""
+        return self.shard.hash_key_range if self.shard else WHOLE_HASH_SPACE
+
+    def first(self, items: Sequence[Item]) -> None:
+        """Put items before everything that waits."""
+        self.queue.extendleft(reversed(items))
+        self.waiting_bytes += sum(size_of(item[0]) for item in items)
+        if items:
+            self.due_ms = 0
+
+
+class Lanes:
+    """
+    All lanes of one producer; no effects, no clock of its own.
+
+    Args:
+        settings: paces and limits.
+
+    Attributes:
+        map: the shards as far as they are known.
+
+    """
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.map = ShardMap()
+        self._settings = settings
+        self._lanes: dict[str | None, Lane] = {}
+        self._draining: list[Lane] = []
+        self._lane_of_key: dict[str, Lane] = {}
+
+    @property
+    def anything_waits(self) -> bool:
+        """Tell whether a lane has a record."""
+        return any(lane.queue for lane in self._lanes.values())
+
+    def waiting(self) -> list[Item]:
+        """Return everything that waits, in no order."""
+        return [item for lane in self._lanes.values() for item in lane.queue]
+
+    def owns(self, shard_id: str, record: OutgoingRecord) -> bool:
+        """Tell whether a shard is known and the record lies in its range of hash keys."""
+        hash_key = effective_hash(record.partition_key, record.explicit_hash_key)
+        return self.map.owns(shard_id, hash_key)
+
+    def flows(self) -> list[ShardFlow]:
+        """Describe every lane."""
+        return [
+            ShardFlow(
+                shard_id=lane.shard_id,
+                batch=lane.flow.batch,
+                pause_ms=lane.flow.pause_ms,
+                waiting=len(lane.queue),
+                waiting_bytes=lane.waiting_bytes,
+            )
+            for lane in self._lanes.values()
+        ]
+
+    def accept(self, items: Iterable[Item], *, due_ms: float, now_ms: int) -> None:
+        """Queue records behind what waits; they may linger until ``due_ms``."""
+        for item in items:
+            lane = self._lane_for(item[0], now_ms=now_ms)
+            lane.queue.append(item)
+            lane.waiting_bytes += size_of(item[0])
+            lane.due_ms = min(lane.due_ms, due_ms)
+
+    def hurry(self, now_ms: int) -> None:
+        """Let nothing linger any longer."""
+        for lane in self._lanes.values():
+            lane.due_ms = min(lane.due_ms, now_ms) if lane.queue else lane.due_ms
+
+    def learn(self, listing: Iterable[Shard], *, now_ms: int) -> None:
+        """Take a new listing; records move to the lanes of their owners."""
+        self.map = ShardMap(listing)
+        self._lane_of_key.clear()
+        owned = {shard.shard_id: shard.hash_key_range for shard in self.map.owners}
+        retired = [
+            lane
+            for lane in self._lanes.values()
+            if lane.shard is None or owned.get(lane.shard.shard_id) != lane.bounds
+        ]
+        for lane in retired:
+            del self._lanes[lane.shard_id]
+            if lane.busy:
+                self._draining.append(lane)
+        for lane in retired:
+            for item in lane.queue:
+                heir = self._lane_for(item[0], now_ms=now_ms)
+                heir.queue.append(item)
+                heir.waiting_bytes += size_of(item[0])
+                heir.due_ms = min(heir.due_ms, lane.due_ms)
+            lane.queue.clear()
+            lane.waiting_bytes = 0
+
+    def ready(self, now_ms: int) -> list[Lane]:
+        """Return the lanes that may send now, the longest due first."""
+        found = [lane for lane in self._lanes.values() if self._ready_at(lane, now_ms) <= now_ms]
+        return sorted(found, key=_due)
+
+    def next_at_ms(self, now_ms: int) -> float:
+        """Return when a lane will be ready; infinite if that depends on answers or new records."""
+        return min(
+            (self._ready_at(each, now_ms) for each in self._lanes.values()), default=math.inf
+        )
+
+    def room(self, lane: Lane, now_ms: int) -> tuple[int, int]:
+        """Return how many entries and bytes a lane may send now; at least one entry always."""
+        records = available(lane.records, self._settings.record_rate, now_ms=now_ms)
+        size = available(lane.bytes, self._settings.byte_rate, now_ms=now_ms)
+        return max(1, min(lane.flow.batch, records)), max(1, size)
+
+    def depart(self, lane: Lane, *, entries: int, size: int, now_ms: int) -> None:
+        """Note that so much is on its way; the lane is busy until ``arrive``."""
+        lane.busy = True
+        lane.after.clear()
+        rates = self._settings.record_rate, self._settings.byte_rate
+        lane.records, _ = spend(lane.records, rates[0], amount=entries, now_ms=now_ms)
+        lane.bytes, _ = spend(lane.bytes, rates[1], amount=size, now_ms=now_ms)
+        if not lane.queue:
+            lane.due_ms = math.inf
+
+    def arrive(self, lane: Lane, refused: Sequence[Item], *, now_ms: int) -> None:
+        """Note that the answer came; what it refused goes before everything later."""
+        lane.busy = False
+        if self._lanes.get(lane.shard_id) is lane:
+            lane.first(refused)
+            return
+        if lane in self._draining:
+            self._draining.remove(lane)
+        heirs: dict[int, tuple[Lane, list[Item]]] = {}
+        for item in refused:
+            heir = self._lane_for(item[0], now_ms=now_ms)
+            heirs.setdefault(id(heir), (heir, []))[1].append(item)
+        for heir, items in heirs.values():
+            heir.first(items)
+
+    def judge(self, lane: Lane, *, sent: int, refused: int) -> None:
+        """Adapt the flow of a lane to an answer."""
+        lane.flow = after_answer(lane.flow, self._settings.flow, sent=sent, refused=refused)
+
+    def _ready_at(self, lane: Lane, now_ms: int) -> float:
+        if not lane.queue or lane.busy or any(other.busy for other in lane.after):
+            return math.inf
+        settings = self._settings
+        enough = (
+            len(lane.queue) >= lane.flow.batch
+            or lane.waiting_bytes * _PORTION >= settings.shard_bytes_per_s
+        )
+        due_ms = now_ms if enough else lane.due_ms
+        records = min(len(lane.queue), -(-settings.shard_records_per_s // _PORTION))
+        size = min(lane.waiting_bytes, -(-settings.shard_bytes_per_s // _PORTION))
+        pace_ms = max(
+            wait_ms(lane.records, settings.record_rate, now_ms=now_ms, needed=records),
+            wait_ms(lane.bytes, settings.byte_rate, now_ms=now_ms, needed=size),
+        )
+        return max(due_ms, lane.not_before_ms, now_ms + pace_ms)
+
+    def _lane_for(self, record: OutgoingRecord, *, now_ms: int) -> Lane:
+        explicit = record.explicit_hash_key
+        lane = self._lane_of_key.get(record.partition_key) if explicit is None else None
+        if lane is None:
+            owner = self.map.owner(effective_hash(record.partition_key, explicit))
+            lane = self._lanes.get(owner.shard_id if owner else None) or self._open(owner, now_ms)
+            if explicit is None:
+                if len(self._lane_of_key) >= _KEYS_REMEMBERED:
+                    self._lane_of_key.clear()
+                self._lane_of_key[record.partition_key] = lane
+        return lane
+
+    def _open(self, owner: Shard | None, now_ms: int) -> Lane:
+        lane = Lane(
+            owner,
+            unhindered(self._settings.flow),
+            full_bucket(self._settings.record_rate, now_ms=now_ms),
+            full_bucket(self._settings.byte_rate, now_ms=now_ms),
+        )
+        lane.after = [other for other in self._draining if _overlap(other.bounds, lane.bounds)]
+        self._lanes[lane.shard_id] = lane
+        return lane
+
+
+def _overlap(one: HashKeyRange, other: HashKeyRange) -> bool:
+    return one.start <= other.end and other.start <= one.end
+
+
+def _due(lane: Lane) -> float:
+    return lane.due_ms

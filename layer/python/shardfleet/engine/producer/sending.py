@@ -1,0 +1,228 @@
+"""
+What a caller sees of a producer: calls, their checks, and the bound on what may wait.
+
+How records travel is decided in ``courier``, ``requests`` and ``lanes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from shardfleet.engine.ports import Clock, Entropy, StreamWriter
+from shardfleet.engine.producer.courier import Courier
+from shardfleet.engine.producer.lanes import Delivery, size_of
+from shardfleet.engine.producer.settings import (
+    ProducerCounts,
+    ProducerSettings,
+    Receipt,
+    ShardAnswer,
+    ShardFlow,
+)
+from shardfleet.errors import InvalidRecord
+from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
+
+
+class Producer:
+    """
+    Sends records to one stream, from one event loop; calls may overlap.
+
+    Records of a key are accepted in the order in which calls gave them, whatever their mixture of
+    ``send`` and ``put``. Nothing runs in the background while nothing waits, so there is nothing
+    to close; ``async with`` flushes at the end.
+
+    Args:
+        writer: the stream.
+        clock: for pauses and pace.
+        entropy: for jitter.
+        settings: limits.
+        observe: called with what each request did to each shard; must not raise.
+
+    """
+
+    def __init__(
+        self,
+        writer: StreamWriter,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        settings: ProducerSettings | None = None,
+        observe: Callable[[ShardAnswer], None] = lambda _: None,
+    ) -> None:
+        self._clock = clock
+        self._settings = settings or ProducerSettings()
+        self._courier = Courier(
+            writer, clock=clock, entropy=entropy, settings=self._settings, observe=observe
+        )
+        self._buffered = 0
+        self._unflushed: dict[int, Delivery] = {}
+        self._failures: list[BaseException] = []
+        self._for_room: deque[asyncio.Future[None]] = deque()
+        self._flushes: list[asyncio.Future[None]] = []
+
+    @property
+    def counts(self) -> ProducerCounts:
+        """Return what has happened so far."""
+        return self._courier.counts
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.flush()
+
+    @property
+    def flows(self) -> list[ShardFlow]:
+        """Return batch size, pause and what waits, per shard that was sent to."""
+        return self._courier.lanes.flows()
+
+    async def send(
+        self, records: Iterable[OutgoingRecord], *, aggregate: bool = False
+    ) -> list[Receipt]:
+        """
+        Send records and return, in their order, where each was accepted.
+
+        Args:
+            records: per partition key in the order in which they shall be read.
+            aggregate: pack records of one shard together, as far as they fit.
+
+        Raises:
+            InvalidRecord: a record breaks a limit of Kinesis, and nothing has been sent; or the
+                service refuses a request as it is.
+            Throttled: still refused after ``give_up_ms``; some records may have been accepted.
+            StreamGone: there is no such stream.
+
+        """
+        outgoing = self._checked(records)
+        if not outgoing:
+            return []
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        delivery = self._accept(outgoing, aggregate, due_ms=0, on_over=lambda _: _resolve(over))
+        try:
+            await over
+        except asyncio.CancelledError as error:
+            delivery.fail(error)
+            raise
+        if delivery.error is not None:
+            raise delivery.error
+        return [receipt for receipt in delivery.receipts if receipt is not None]
+
+    async def put(self, *records: OutgoingRecord, aggregate: bool = False) -> None:
+        """
+        Buffer records and return; ``flush`` says whether they were accepted.
+
+        Waits for room while ``buffer_bytes`` or more are waiting for the stream.
+
+        Raises:
+            InvalidRecord: a record breaks a limit of Kinesis; none of this call is buffered.
+
+        """
+        outgoing = self._checked(records)
+        if not outgoing:
+            return
+        await self._wait_for_room()
+        size = sum(size_of(record) for record in outgoing)
+        self._buffered += size
+
+        def on_over(delivery: Delivery) -> None:
+            self._buffered -= size
+            del self._unflushed[id(delivery)]
+            if delivery.error is not None:
+                self._failures.append(delivery.error)
+            self._wake()
+
+        due_ms = self._clock.monotonic_ms() + self._settings.linger_ms
+        delivery = self._accept(outgoing, aggregate, due_ms=due_ms, on_over=on_over)
+        self._unflushed[id(delivery)] = delivery
+
+    async def flush(self) -> None:
+        """
+        Send at once what ``put`` has buffered, and return when the stream has all of it.
+
+        Raises:
+            Throttled, InvalidRecord, StreamGone: some of it was given up, as by ``send``; said
+                once, with the number of failed calls in a note.
+
+        """
+        while self._unflushed:
+            self._courier.hurry()
+            flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._flushes.append(flushed)
+            await flushed
+        if self._failures:
+            first, count = self._failures[0], len(self._failures)
+            self._failures.clear()
+            first.add_note(f"{count} calls of put failed since the last flush; this is the first")
+            raise first
+
+    def _checked(self, records: Iterable[OutgoingRecord]) -> list[OutgoingRecord]:
+        outgoing = list(records)
+        most = self._settings.record_bytes
+        for number, record in enumerate(outgoing):
+            check_partition_key(record.partition_key)
+            if record.explicit_hash_key is not None:
+                parse_hash_key(record.explicit_hash_key)
+            if size_of(record) > most:
+                raise InvalidRecord(
+                    f"record {number} with partition key {record.partition_key!r} has "
+                    f"{size_of(record):,} bytes with its key, and {most:,} are allowed; send less, "
+                    "or raise the stream's MaxRecordSizeInKiB and the producer's record_bytes"
+                )
+        return outgoing
+
+    def _accept(
+        self,
+        records: Sequence[OutgoingRecord],
+        aggregate: bool,  # noqa: FBT001 - a private method
+        *,
+        due_ms: float,
+        on_over: Callable[[Delivery], None],
+    ) -> Delivery:
+        delivery = Delivery(
+            aggregate=aggregate,
+            until_ms=self._clock.monotonic_ms() + self._settings.give_up_ms,
+            receipts=[None] * len(records),
+            left=len(records),
+            on_over=on_over,
+        )
+        items = ((record, delivery, number) for number, record in enumerate(records))
+        self._courier.accept(items, due_ms=due_ms)
+        return delivery
+
+    async def _wait_for_room(self) -> None:
+        """Wait behind others who wait: calls keep their order."""
+        most = self._settings.buffer_bytes
+        while self._buffered >= most or self._for_room:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._for_room.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._for_room.remove(turn)
+                self._wake()
+                raise
+            self._for_room.remove(turn)
+            if self._buffered < most:
+                break
+
+    def _wake(self) -> None:
+        """Tell those who wait for room, or for the end of everything, that it has come."""
+        if self._buffered < self._settings.buffer_bytes:
+            for turn in self._for_room:
+                _resolve(turn)
+        if not self._unflushed:
+            for flushed in self._flushes:
+                _resolve(flushed)
+            self._flushes.clear()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
