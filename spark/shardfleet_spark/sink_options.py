@@ -18,6 +18,7 @@ from shardfleet_spark.options import (
 )
 
 RECORD_IDS = ("none", "position", "column")
+_RUN_ID_MOST = 64  # Together with partition and row it must stay below the 255 bytes of an id.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class SinkOptions:
         "partition, row) or `column` (`record_id`).",
     )
     run_id: str = option(
-        text(pattern=r"[\w.-]{0,64}", allowed="up to 64 letters, digits, dots, hyphens"),
+        optional_text(),
         default="",
         doc="Stands for the query in the ids of a batch write, which has none; the same for "
         "a repeated run.",
@@ -97,4 +98,8 @@ class SinkOptions:
         if self.role_external_id and not self.role_arn:
             raise ConfigurationError(
                 "option roleExternalId is of no use without roleArn: give both or neither"
+            )
+        if len(self.run_id.encode()) > _RUN_ID_MOST:
+            raise ConfigurationError(
+                f"option runId has {len(self.run_id.encode())} bytes, {_RUN_ID_MOST} are allowed"
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from shardfleet.adapters.kinesis_writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.shards import Shard
-from shardfleet.engine.producer import Producer, ProducerSettings
+from shardfleet.engine.producer import Producer, ProducerCounts, ProducerSettings
 from shardfleet.kpl.aggregate import OutgoingRecord
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ class SinkSession:
                 sent += self._send(chunk)
                 chunk = []
         return sent + self._send(chunk)
+
+    def figures(self) -> ProducerCounts:
+        """Return a copy of what the producer has gone through so far."""
+        return replace(self.producer.counts)
 
     def _send(self, chunk: Sequence[OutgoingRecord]) -> int:
         if chunk:
