@@ -73,6 +73,22 @@ def load_handler(name: str, *, contract: str = "auto") -> LoadedHandler:
             "for example orders.handler:handle"
         )
     function = _attribute(_module(module_name, name), path, name=name)
+    return as_handler(function, name=name, contract=contract)
+
+
+def as_handler(function: object, *, name: str, contract: str = "auto") -> LoadedHandler:
+    """
+    Take a callable for a handler.
+
+    Args:
+        function: the user's.
+        name: for messages.
+        contract: ``native``, ``event`` or ``auto``.
+
+    Raises:
+        ConfigurationError: it is no function, or takes other parameters.
+
+    """
     if not callable(function):
         raise ConfigurationError(
             f"handler {name}: it is a {type(function).__name__}, not a function; {_ADVICE}"

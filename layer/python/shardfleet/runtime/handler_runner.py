@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import inspect
 import logging
 import queue
 import threading
@@ -21,9 +20,10 @@ from typing import Any
 
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.records import Batch
-from shardfleet.runtime.event_contract import EventSource, kinesis_event, result_of_reply
-from shardfleet.runtime.handler_loading import HandlerContract, LoadedHandler, load_handler
-from shardfleet.runtime.lambda_context import BatchContext, LambdaContext
+from shardfleet.runtime.event_contract import EventSource
+from shardfleet.runtime.handler_call import HandlerCaller
+from shardfleet.runtime.handler_loading import LoadedHandler, load_handler
+from shardfleet.runtime.lambda_context import LambdaContext
 
 # How long a cancelled coroutine, and a thread that was asked to stop, may take to comply.
 GRACE_MS = 1_000
@@ -123,6 +123,7 @@ class ThreadHandlerRunner:
         self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
         self._clock = clock
         self._handler: LoadedHandler | None = None
+        self._caller: HandlerCaller | None = None
         self._thread: _HandlerThread | None = None
 
     @property
@@ -142,6 +143,9 @@ class ThreadHandlerRunner:
         load = thread.submit(lambda: load_handler(self._name, contract=self._contract))
         handler: LoadedHandler = await asyncio.wrap_future(load)
         self._handler = handler
+        self._caller = HandlerCaller(
+            handler, context=self._context, source=self._source, now_ms=self._clock.now_ms
+        )
         if handler.is_async:
             thread.run_loop()
 
@@ -186,20 +190,18 @@ class ThreadHandlerRunner:
     # --- in the handler's thread
 
     def _call(self, batch: Batch) -> HandlerResult:
+        assert self._caller is not None
         try:
-            reply = self._invoke(batch)
-            if inspect.isawaitable(reply):
-                # A decorator hid the coroutine function behind an ordinary one.
-                reply = asyncio.get_event_loop().run_until_complete(_value_of(reply))
-            return self._understand(reply, batch)
+            return self._caller.call(batch)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
             return _failure(batch, error)
 
     async def _call_into(
         self, call: concurrent.futures.Future[HandlerResult], batch: Batch
     ) -> None:
+        assert self._caller is not None
         try:
-            result = self._understand(await self._invoke(batch), batch)
+            result = await self._caller.call_async(batch)
         except asyncio.CancelledError:
             result = HandlerResult(
                 done_count=batch.done_count, error="cancelled: the call outlived its time-out"
@@ -207,25 +209,6 @@ class ThreadHandlerRunner:
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
             result = _failure(batch, error)
         call.set_result(result)
-
-    def _invoke(self, batch: Batch) -> Any:
-        assert self._handler is not None
-        if self._handler.contract is HandlerContract.NATIVE:
-            return self._handler.function(batch)
-        context = BatchContext(
-            self._context, deadline_ms=batch.deadline_ms, now_ms=self._clock.now_ms
-        )
-        return self._handler.function(kinesis_event(batch, self._source), context)
-
-    def _understand(self, reply: object, batch: Batch) -> HandlerResult:
-        assert self._handler is not None
-        if self._handler.contract is HandlerContract.NATIVE:
-            return HandlerResult(done_count=len(batch))
-        return result_of_reply(reply, batch)
-
-
-async def _value_of(reply: Any) -> Any:
-    return await reply
 
 
 def _failure(batch: Batch, error: BaseException) -> HandlerResult:
