@@ -123,7 +123,7 @@ def test_a_lost_reply_repeats_records_but_loses_and_reorders_none():
 
 def test_a_record_too_large_for_an_aggregate_goes_by_itself():
     stream = MemoryStream(1)
-    large = OutgoingRecord("big", b"3" * 10_000)
+    large = OutgoingRecord("big", b"3".rjust(10_000))
 
     _, receipts = send(
         stream, [*numbered(["a", "b", "a"]), large, OutgoingRecord("a", b"4")], aggregate=True

@@ -48,7 +48,8 @@ def test_each_note_says_where_its_record_is_read_and_what_it_holds():
     assert [record.number for record in sent] == list(range(1, 3001))
 
 
-def test_without_a_pace_nothing_is_waited_for():
+def test_without_a_pace_only_the_shards_quota_is_waited_for():
     sent, took_ms = fed(MemoryStream(2), FeedPace(0, tick_records=500))
 
-    assert (len(sent), took_ms) == (3_000, 0)
+    assert len(sent) == 3_000
+    assert took_ms < 1_000  # 1,000 plain records per shard, of which 500 go at once.
