@@ -38,7 +38,7 @@ from shardfleet_spark.row_checks import (
     refuse,
 )
 from shardfleet_spark.sink_options import SinkOptions
-from shardfleet_spark.sink_session import session_of
+from shardfleet_spark.sink_session import Sent, send
 from shardfleet_spark.task_place import TaskPlace, task_place
 
 if TYPE_CHECKING:
@@ -62,24 +62,14 @@ class SinkCommit(WriterCommitMessage):
 
     Attributes:
         partition: the task's.
-        rows: accepted by the stream.
         diverted: rows not sent.
-        requests: PutRecords calls.
-        refused: entries that the stream refused and that were sent again.
-        unanswered: requests of unknown outcome; their records may be there twice.
-        batch_size: entries in a request, as flow control had it at the end.
-        pause_ms: between requests, likewise.
+        sent: what was, with flow control's batch size and pause.
 
     """
 
     partition: int
-    rows: int
     diverted: int
-    requests: int
-    refused: int
-    unanswered: int
-    batch_size: int
-    pause_ms: int
+    sent: Sent
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 - as Spark calls it
@@ -156,31 +146,9 @@ class _Sink:
             return self._send(held, place, diverted=len(bad))
 
     def _send(self, held: HeldRows, place: TaskPlace, *, diverted: int) -> SinkCommit:
-        if not held.rows:
-            return SinkCommit(
-                partition=place.partition,
-                rows=0,
-                diverted=diverted,
-                requests=0,
-                refused=0,
-                unanswered=0,
-                batch_size=0,
-                pause_ms=0,
-            )
-        session = session_of(self.options)
-        before = session.figures()
-        rows = session.send(outgoing(held.batches(), self.options.record_id, place=place))
-        now = session.figures()
-        return SinkCommit(
-            partition=place.partition,
-            rows=rows,
-            diverted=diverted,
-            requests=now.requests - before.requests,
-            refused=now.refused - before.refused,
-            unanswered=now.unanswered - before.unanswered,
-            batch_size=getattr(now, "batch_least", None) or 0,
-            pause_ms=getattr(now, "pause_most_ms", 0),
-        )
+        records = outgoing(held.batches(), self.options.record_id, place=place)
+        sent = send(records, self.options) if held.rows else Sent()
+        return SinkCommit(partition=place.partition, diverted=diverted, sent=sent)
 
 
 class StreamSink(_Sink, _ArrowStreamWriter):  # type: ignore[misc]  # Depends on Spark's version.
@@ -285,16 +253,17 @@ def _batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
 
 def _tell(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
     done = [each for each in messages if isinstance(each, SinkCommit)]
+    sent = [each.sent for each in done]
     LOG.info(
         "%s: %d rows accepted in %d requests by %d tasks; %d entries refused and sent again, "
         "%d requests unanswered, %d rows diverted; batch size down to %d, pause up to %d ms",
         what,
-        sum(each.rows for each in done),
-        sum(each.requests for each in done),
+        sum(each.rows for each in sent),
+        sum(each.requests for each in sent),
         len(done),
-        sum(each.refused for each in done),
-        sum(each.unanswered for each in done),
+        sum(each.refused for each in sent),
+        sum(each.unanswered for each in sent),
         sum(each.diverted for each in done),
-        min((each.batch_size for each in done if each.requests), default=0),
-        max((each.pause_ms for each in done), default=0),
+        min((each.batch_size for each in sent if each.requests), default=0),
+        max((each.pause_ms for each in sent), default=0),
     )

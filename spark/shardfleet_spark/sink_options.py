@@ -99,6 +99,11 @@ class SinkOptions:
             raise ConfigurationError(
                 "option roleExternalId is of no use without roleArn: give both or neither"
             )
+        if self.aggregate_size_bytes > self.max_record_size_bytes:
+            raise ConfigurationError(
+                f"option aggregateSize = {self.aggregate_size_bytes} bytes: at most "
+                f"maxRecordSize = {self.max_record_size_bytes} is allowed"
+            )
         if len(self.run_id.encode()) > _RUN_ID_MOST:
             raise ConfigurationError(
                 f"option runId has {len(self.run_id.encode())} bytes, {_RUN_ID_MOST} are allowed"

@@ -9,9 +9,10 @@ both again in every task. A worker runs one task at a time, so nothing here is s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from shardfleet.adapters.account_access import Access, AccountClients
@@ -20,14 +21,14 @@ from shardfleet.adapters.kinesis_writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.shards import Shard
-from shardfleet.engine.producer import Producer, ProducerCounts, ProducerSettings
+from shardfleet.engine.producer import Producer, ProducerSettings, ShardAnswer
 from shardfleet.kpl.aggregate import OutgoingRecord
 
 if TYPE_CHECKING:
     from shardfleet_spark.sink_options import SinkOptions
 
-SENT_AT_ONCE = 10_000
-"""Records handed to the producer in one call: enough for several requests in flight."""
+PUT_AT_ONCE = 500
+"""Records handed to the producer in one call, which waits while too much is on its way."""
 
 _CONNECTIONS = 8
 
@@ -46,6 +47,29 @@ def open_shards(options: SinkOptions) -> list[Shard]:
     return sorted(found, key=lambda shard: shard.hash_key_range.start)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """
+    What one call of :meth:`SinkSession.send` went through.
+
+    Attributes:
+        rows: accepted by the stream.
+        requests: PutRecords calls.
+        refused: entries that the stream refused and that were sent again.
+        unanswered: requests of unknown outcome; their records may be there twice.
+        batch_size: smallest batch that flow control came to; 0 when nothing was sent.
+        pause_ms: longest pause that it came to.
+
+    """
+
+    rows: int = 0
+    requests: int = 0
+    refused: int = 0
+    unanswered: int = 0
+    batch_size: int = 0
+    pause_ms: int = 0
+
+
 class SinkSession:
     """
     A producer and the event loop that runs it.
@@ -59,58 +83,77 @@ class SinkSession:
         clients = _clients(options)
         self._aggregate = options.aggregate
         self._runner = asyncio.Runner()
+        self._answers: list[ShardAnswer] = []
         writer = KinesisWriter(
             clients.stream_arn(options.stream),
             records=clients.stream_records(),
             control=clients.stream_control(),
             pool=ThreadPool("sink", threads=_CONNECTIONS),
         )
-        self.producer = Producer(
+        settings = ProducerSettings(
+            aggregate_bytes=options.aggregate_size_bytes,
+            aggregate_records=options.aggregate_records,
+            record_bytes=options.max_record_size_bytes,
+            give_up_ms=options.give_up_after_ms,
+        )
+        self._producer = Producer(
             writer,
             clock=SystemClock(),
             entropy=SystemEntropy(),
-            settings=ProducerSettings(
-                aggregate_bytes=options.aggregate_size_bytes,
-                aggregate_records=options.aggregate_records,
-                give_up_ms=options.give_up_after_ms,
-            ),
+            settings=settings,
+            observe=self._answers.append,
         )
 
-    def send(self, records: Iterator[OutgoingRecord]) -> int:
+    def send(self, records: Iterator[OutgoingRecord]) -> Sent:
         """
         Send records in their order and wait until the stream has accepted all of them.
-
-        Returns:
-            How many.
 
         Raises:
             Throttled: still refused after ``giveUpAfter``.
             StreamGone: there is no such stream (any more).
 
         """
-        sent = 0
-        chunk: list[OutgoingRecord] = []
-        for record in records:
-            chunk.append(record)
-            if len(chunk) == SENT_AT_ONCE:
-                sent += self._send(chunk)
-                chunk = []
-        return sent + self._send(chunk)
+        before = replace(self._producer.counts)
+        self._answers.clear()
+        rows = self._runner.run(self._send(records))
+        now = self._producer.counts
+        return Sent(
+            rows=rows,
+            requests=now.requests - before.requests,
+            refused=now.refused - before.refused,
+            unanswered=now.unanswered - before.unanswered,
+            batch_size=min((each.batch for each in self._answers), default=0),
+            pause_ms=max((each.pause_ms for each in self._answers), default=0),
+        )
 
-    def figures(self) -> ProducerCounts:
-        """Return a copy of what the producer has gone through so far."""
-        return replace(self.producer.counts)
-
-    def _send(self, chunk: Sequence[OutgoingRecord]) -> int:
-        if chunk:
-            self._runner.run(self.producer.send(chunk, aggregate=self._aggregate))
-        return len(chunk)
+    async def _send(self, records: Iterator[OutgoingRecord]) -> int:
+        rows = 0
+        while chunk := list(islice(records, PUT_AT_ONCE)):
+            await self._producer.put(*chunk, aggregate=self._aggregate)
+            rows += len(chunk)
+        await self._producer.flush()
+        return rows
 
 
 @lru_cache(maxsize=8)
-def session_of(options: SinkOptions) -> SinkSession:
-    """Return this worker's session of a sink, made when first asked for."""
+def _session_of(options: SinkOptions) -> SinkSession:
     return SinkSession(options)
+
+
+def send(records: Iterator[OutgoingRecord], options: SinkOptions) -> Sent:
+    """
+    Send records through this worker's session of a sink, made when first asked for.
+
+    Raises:
+        Throttled, StreamGone: as :meth:`SinkSession.send`; the session is given up then, with
+            what its producer still held.
+
+    """
+    try:
+        return _session_of(options).send(records)
+    except BaseException:
+        _session_of.cache_clear()
+        raise
 
 
 def _clients(options: SinkOptions) -> AccountClients:
