@@ -61,6 +61,7 @@ class ShardFleet(Construct):
         state_machine: one execution is one worker slot.
         manager_function: assigns leases, starts slots.
         schedule_dead_letters: manager invocations that could not be made.
+        worker_options: as given, or the defaults.
 
     Raises:
         ConfigurationError: an option is unknown or out of range; the message begins with this
@@ -87,6 +88,7 @@ class ShardFleet(Construct):
         manager = manager or ManagerOptions()
         operations = operations or Operations()
         self.stream = stream
+        self.worker_options = worker
         try:
             check_names(config or {})
             self._make_stores(config or {}, tables or FleetTables(), operations=operations)

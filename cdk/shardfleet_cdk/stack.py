@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_sns as sns
 from constructs import Construct
 
+from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.lease_table import OWNER_INDEX
+from shardfleet_cdk.monitoring import AlarmSetting, FleetMonitoring, Level, MonitoringOptions
 from shardfleet_cdk.options import FleetTables, Operations, WorkerOptions
 from shardfleet_cdk.stack_settings import StackSettings, read_settings
 
@@ -31,6 +35,7 @@ class ShardFleetStack(Stack):
     Attributes:
         stream: new, or imported by its ARN.
         fleet: the fleet.
+        monitoring: its dashboard and alarms, or None.
 
     """
 
@@ -58,6 +63,7 @@ class ShardFleetStack(Stack):
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),
             operations=operations,
         )
+        self.monitoring = self._monitoring(settings)
         self._outputs(
             {
                 "StreamName": (self.stream.stream_name, "the stream"),
@@ -85,6 +91,28 @@ class ShardFleetStack(Stack):
             removal_policy=operations.removal_policy,
         )
 
+    def _monitoring(self, settings: StackSettings) -> FleetMonitoring | None:
+        if settings.monitoring is False:
+            return None
+        wanted = settings.monitoring if isinstance(settings.monitoring, Mapping) else {}
+        topics = {
+            name: [sns.Topic.from_topic_arn(self, f"{name.title()}Topic", wanted[name])]
+            for name in ("page", "notice")
+            if name in wanted
+        }
+        alarms = {
+            name: AlarmSetting(**_leveled(change)) if change is not False else None
+            for name, change in wanted.get("alarms", {}).items()
+        }
+        rest = {name: wanted[name] for name in ("retention_hours", "runbook") if name in wanted}
+        options = MonitoringOptions(
+            alarms=alarms,
+            page=topics.get("page", ()),
+            notice=topics.get("notice", ()),
+            **rest,
+        )
+        return FleetMonitoring(self, "Monitoring", fleet=self.fleet, options=options)
+
     def _existing_lease_table(self, settings: StackSettings) -> ddb.ITable | None:
         if not settings.lease_table:
             return None
@@ -97,3 +125,14 @@ class ShardFleetStack(Stack):
             CfnOutput(
                 self, f"{name}Output", value=value, description=description
             ).override_logical_id(name)
+
+
+def _leveled(change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an alarm's setting with its level as the enumeration's member."""
+    try:
+        return {**change, **({"level": Level(change["level"])} if "level" in change else {})}
+    except ValueError as error:
+        levels = ", ".join(Level)
+        raise ConfigurationError(
+            f"context: monitoring: level: {change['level']!r} found, one of {levels} allowed"
+        ) from error

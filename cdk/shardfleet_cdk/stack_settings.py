@@ -15,6 +15,9 @@ from typing import Any
 from shardfleet.errors import ConfigurationError
 
 PREFIX = "shardfleet:"
+# Of `MonitoringOptions`; the topics by their ARNs.
+MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook")
+ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
 WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "loops_most")
 
 
@@ -44,6 +47,11 @@ class StackSettings:
         None, (dict, type(None)), f"of the worker function: {', '.join(WORKER_OPTIONS)}"
     )
     lease_table: str = _setting("", (str,), "name of an existing lease table; empty makes one")
+    monitoring: Mapping[str, Any] | bool = _setting(
+        default=True,
+        kinds=(dict, bool),
+        doc=f"false for no dashboard and no alarms, or any of {', '.join(MONITORING_OPTIONS)}",
+    )
     removal: str = _setting(
         "retain", (str,), "tables, stream and logs when the stack goes: retain or destroy"
     )
@@ -70,6 +78,7 @@ class StackSettings:
             for name in self.worker or {}
             if name not in WORKER_OPTIONS
         ]
+        problems += _monitoring_problems(self.monitoring)
         if problems:
             message = "context: " + "; ".join(problems)
             raise ConfigurationError(message)
@@ -92,8 +101,35 @@ def read_settings(get: Callable[[str], Any]) -> StackSettings:
     )
 
 
+def _monitoring_problems(found: object) -> list[str]:
+    if not isinstance(found, Mapping):
+        return []
+    where = f"{PREFIX}monitoring"
+    problems = [
+        f"{where}: {name!r} found, one of {', '.join(MONITORING_OPTIONS)} allowed"
+        for name in found
+        if name not in MONITORING_OPTIONS
+    ]
+    problems += [
+        f"{where}: {name}: {found[name]!r} found, an SNS topic's ARN expected"
+        for name in ("page", "notice")
+        if name in found and not str(found[name]).startswith("arn:")
+    ]
+    alarms = found.get("alarms", {})
+    for alarm, wanted in alarms.items() if isinstance(alarms, Mapping) else [("alarms", alarms)]:
+        known = isinstance(wanted, Mapping) and wanted.keys() <= set(ALARM_SETTINGS)
+        if not known and wanted is not False:
+            allowed = f"false, or an object of {', '.join(ALARM_SETTINGS)}"
+            problems.append(f"{where}: {alarm}: {wanted!r} found, {allowed} expected")
+    return problems
+
+
 def _parsed(name: str, value: Any) -> Any:
-    if not (isinstance(value, str) and value.lstrip().startswith("{")):
+    if not isinstance(value, str):
+        return value
+    if name == "monitoring" and value in ("true", "false"):
+        return value == "true"
+    if not value.lstrip().startswith("{"):
         return value
     try:
         return json.loads(value)

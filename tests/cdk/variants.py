@@ -1,6 +1,7 @@
 """The variants of a fleet that the template tests look at; each makes one stack in an app."""
 
 from aws_cdk import Acknowledgment, App, RemovalPolicy, Stack, Validations
+from aws_cdk import aws_cloudwatch as cw
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
@@ -8,12 +9,17 @@ from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 
 from shardfleet_cdk import (
+    AlarmSetting,
+    FleetMonitoring,
     FleetTables,
     HandlerCode,
+    Level,
     ManagerOptions,
+    MonitoringOptions,
     Operations,
     ShardFleet,
     WorkerOptions,
@@ -48,7 +54,8 @@ def two_fleets(app, folder):
     stack = Stack(app, "Two")
     stream = kinesis.Stream(stack, "Clicks", encryption=kinesis.StreamEncryption.MANAGED)
     for name in ("First", "Second"):
-        ShardFleet(stack, name, stream=stream, handler=HandlerCode(folder=folder))
+        fleet = ShardFleet(stack, name, stream=stream, handler=HandlerCode(folder=folder))
+        FleetMonitoring(stack, f"{name}Watch", fleet=fleet)
 
 
 def everything(app, folder):
@@ -89,6 +96,7 @@ def everything(app, folder):
             tracing=True,
         ),
     )
+    FleetMonitoring(stack, "Watch", fleet=fleet, options=watching(stack, key))
     target = sqs.Queue(stack, "Target", enforce_ssl=True)
     Validations.of(target).acknowledge(
         Acknowledgment(id="AwsSolutions-SQS3", reason="The user's own."),
@@ -96,6 +104,26 @@ def everything(app, folder):
     )
     fleet.grant_principal.add_to_principal_policy(
         iam.PolicyStatement(actions=["sqs:SendMessage"], resources=[target.queue_arn])
+    )
+
+
+def watching(stack, key):
+    topics = {
+        name: sns.Topic(stack, name, master_key=key, enforce_ssl=True)
+        for name in ("Pager", "Notices")
+    }
+    return MonitoringOptions(
+        page=[topics["Pager"]],
+        notice=[topics["Notices"]],
+        retention_hours=168,
+        runbook="https://example.org/runbook",
+        quiet_while=cw.Alarm.from_alarm_arn(
+            stack, "Deploying", "arn:aws:cloudwatch:eu-central-1:111122223333:alarm:deploying"
+        ),
+        alarms={
+            "lag": AlarmSetting(threshold=60_000, datapoints=2, periods=4, level=Level.PAGE),
+            "hot_shard": None,
+        },
     )
 
 

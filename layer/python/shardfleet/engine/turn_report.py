@@ -9,13 +9,16 @@ from shardfleet.domain.lags import lags_of, unread_shards
 from shardfleet.domain.slots import SlotState
 from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.ports import EventSink
-from shardfleet.events import ManagerTurnDone
+from shardfleet.events import LeaseBehind, ManagerTurnDone
 
 if TYPE_CHECKING:
     from shardfleet.engine.lease_manager import TurnReport
 
 # An item of DynamoDB holds 400 KB; a reason is some 150 bytes.
 REASONS_MOST = 1_000
+# The dashboard's table: so many leases at most, from this lag on.
+BEHIND_MOST = 10
+BEHIND_MS = 60_000
 
 
 async def report_turn(
@@ -38,6 +41,9 @@ async def report_turn(
     lags = lags_of(
         unfinished, slots, stopped_since_ms=stops, now_ms=report.at_ms, still_ms=still_ms
     )
+    for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
+        if lags[key] >= BEHIND_MS:
+            events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
     running = sum(slot.state is SlotState.RUNNING for slot in slots)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
     events.emit(

@@ -27,6 +27,7 @@ from shardfleet.events.delivery import (
 from shardfleet.events.manager import (
     AssignmentLost,
     LeaseAssigned,
+    LeaseBehind,
     LeaseCreated,
     LeaseDeleted,
     LeaseSyncProblem,
@@ -67,6 +68,7 @@ __all__ = [
     "IteratorRenewed",
     "LeaseAdopted",
     "LeaseAssigned",
+    "LeaseBehind",
     "LeaseCreated",
     "LeaseDeleted",
     "LeaseEvent",

@@ -44,6 +44,13 @@ class ManagerTurnDone(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseBehind(LeaseEvent):
+    """One of the leases that are furthest behind, for the dashboard's table."""
+
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerTurnFailed(Event):
     """A manager turn was cut short; the next one begins anew."""
 

@@ -1,0 +1,246 @@
+"""The dashboard, top to bottom: is it well, how far behind, what is handled, by whom, for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from aws_cdk import Duration
+from aws_cdk import aws_cloudwatch as cw
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+from shardfleet_cdk.monitoring.metrics import FleetMetrics, math
+
+# What the manager logs of the leases that are furthest behind, each turn.
+LAG_EVENT = "LeaseBehind"
+SHARDS_SHOWN = 10
+WIDTH = 24  # CloudWatch's grid.
+HEIGHT = 6
+
+
+def fleet_dashboard(
+    scope: Construct,
+    construct_id: str,
+    *,
+    metrics: FleetMetrics,
+    page: cw.IAlarm,
+    alarms: Mapping[str, cw.Alarm],
+) -> cw.Dashboard:
+    """
+    Make the dashboard.
+
+    Args:
+        scope: the parent construct.
+        construct_id: within it.
+        metrics: the fleet's.
+        page: the composite alarm.
+        alarms: all others, by name.
+
+    """
+    return cw.Dashboard(
+        scope,
+        construct_id,
+        default_interval=Duration.hours(3),
+        widgets=[
+            _state(metrics, page, alarms),
+            _now(metrics),
+            _behind(metrics),
+            _handled(metrics),
+            _handlers(metrics),
+            _slots(metrics),
+            _limits(metrics),
+            _left_over(metrics),
+            _cost(metrics),
+        ],
+    )
+
+
+def _state(
+    metrics: FleetMetrics, page: cw.IAlarm, alarms: Mapping[str, cw.Alarm]
+) -> Sequence[cw.IWidget]:
+    about = (
+        f"**{metrics.fleet.config.fleet}**: shards behind, records handled, worker slots. "
+        "Each alarm's description points at its section of the run-book."
+    )
+    return [
+        cw.TextWidget(markdown=about, width=WIDTH, height=2),
+        cw.AlarmStatusWidget(
+            title="Alarms", alarms=[page, *alarms.values()], width=WIDTH, height=4
+        ),
+    ]
+
+
+def _now(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    shown = {
+        "Greatest lag": metrics.own("millis_behind_latest", "Maximum"),
+        "Unclaimed leases": metrics.own("unclaimed_leases", "Minimum"),
+        "Stopped shards": metrics.own("stopped_shards", "Maximum"),
+        "Unread shards": metrics.own("unread_shards", "Minimum"),
+        "Leases": metrics.own("total_leases", "Maximum"),
+        "Slots running": metrics.own("slots_running", "Minimum"),
+    }
+    return [
+        cw.SingleValueWidget(title=title, metrics=[metric], width=WIDTH // len(shown), height=3)
+        for title, metric in shown.items()
+    ]
+
+
+def _behind(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    query = cw.LogQueryWidget(
+        title=f"The {SHARDS_SHOWN} shards furthest behind",
+        log_group_names=[metrics.fleet.manager_function.log_group.log_group_name],
+        query_lines=[
+            f'filter message = "{LAG_EVENT}"',
+            "stats max(lag_ms) as greatest_lag_ms by lease_key",
+            "sort greatest_lag_ms desc",
+            f"limit {SHARDS_SHOWN}",
+        ],
+        view=cw.LogQueryVisualizationType.TABLE,
+        width=WIDTH // 2,
+        height=HEIGHT,
+    )
+    lag = _graph(
+        "Lag of all unfinished leases",
+        metrics.own("millis_behind_latest", "Maximum"),
+        metrics.own("millis_behind_latest", "Minimum"),
+    )
+    return [lag, query]
+
+
+def _handled(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    return [
+        _graph(
+            "Records",
+            metrics.stream("IncomingRecords", "Sum"),
+            metrics.own("records", "Sum"),
+            metrics.own("record_skipped", "Sum"),
+        ),
+        _graph(
+            "Bytes",
+            metrics.stream("IncomingBytes", "Sum"),
+            metrics.own("bytes", "Sum"),
+        ),
+    ]
+
+
+def _handlers(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    busy = math(
+        "busy / calls",
+        {
+            "busy": metrics.own("handler_busy_ms", "Sum"),
+            "calls": metrics.own("handler_calls", "Sum"),
+        },
+        label="average ms per call",
+    )
+    return [
+        _graph(
+            "Handler calls",
+            metrics.own("handler_calls", "Sum"),
+            metrics.own("batch_failed", "Sum"),
+        ),
+        _graph("Handler time", metrics.own("handler_ms", "Maximum"), busy),
+    ]
+
+
+def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    return [
+        _graph(
+            "Worker slots",
+            metrics.own("slots_wanted", "Maximum"),
+            metrics.own("slots_running", "Minimum"),
+            metrics.executions("ExecutionsStarted"),
+            across=3,
+        ),
+        _graph(
+            "Leases",
+            metrics.own("unclaimed_leases", "Maximum"),
+            metrics.own("expired_leases", "Maximum"),
+            metrics.own("lease_switches", "Sum"),
+            across=3,
+        ),
+        _graph(
+            "Turns and recoveries",
+            metrics.own("manager_turn_ms", "Maximum"),
+            metrics.own("recovery_ms", "Maximum"),
+            across=3,
+        ),
+    ]
+
+
+def _limits(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    worker, manager = metrics.fleet.worker_function, metrics.fleet.manager_function
+    return [
+        _graph(
+            "Throttled calls",
+            metrics.own("throttles", "Sum"),
+            metrics.stream("ReadProvisionedThroughputExceeded", "Sum"),
+            metrics.table("WriteThrottleEvents"),
+            across=3,
+        ),
+        _graph(
+            "Worker invocations",
+            metrics.function(worker, "ConcurrentExecutions", "Maximum"),
+            metrics.function(worker, "Errors", "Sum"),
+            metrics.function(worker, "Throttles", "Sum"),
+            across=3,
+        ),
+        _graph(
+            "Manager invocations",
+            metrics.function(manager, "Duration", "Maximum"),
+            metrics.function(manager, "Errors", "Sum"),
+            metrics.function(manager, "Throttles", "Sum"),
+            across=3,
+        ),
+    ]
+
+
+def _left_over(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    fleet = metrics.fleet
+    visible = "ApproximateNumberOfMessagesVisible"
+    queues: list[tuple[str, sqs.IQueue]] = [
+        ("Manager runs that could not be made", fleet.schedule_dead_letters)
+    ]
+    if fleet.failed_queue is not None:
+        queues.append(("Records given up", fleet.failed_queue))
+    return [
+        _graph(
+            "Executions that ended badly",
+            metrics.executions("ExecutionsFailed"),
+            metrics.executions("ExecutionsTimedOut"),
+            metrics.executions("ExecutionsAborted"),
+            across=3,
+        ),
+        *(
+            _graph(
+                title,
+                metrics.queue(queue, visible),
+                metrics.queue(queue, "ApproximateAgeOfOldestMessage"),
+                across=3,
+            )
+            for title, queue in queues
+        ),
+    ]
+
+
+def _cost(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+    """Show what is paid for: GB-seconds of the worker, and writes to the lease table."""
+    memory_gb = metrics.fleet.worker_options.memory_mb / 1024
+    seconds = math(
+        f"duration / 1000 * {memory_gb}",
+        {"duration": metrics.function(metrics.fleet.worker_function, "Duration", "Sum")},
+        label="GB-seconds of workers",
+    )
+    return [
+        _graph("Worker GB-seconds", seconds),
+        _graph("Lease writes", metrics.table("ConsumedWriteCapacityUnits")),
+    ]
+
+
+def _graph(title: str, *metrics: cw.IMetric, across: int = 2) -> cw.GraphWidget:
+    return cw.GraphWidget(
+        title=title,
+        left=list(metrics),
+        left_y_axis=cw.YAxisProps(min=0),
+        width=WIDTH // across,
+        height=HEIGHT,
+    )

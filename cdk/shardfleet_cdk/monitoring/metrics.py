@@ -1,0 +1,125 @@
+"""
+What can be measured of a fleet: its own metrics, and those of the services it is made of.
+
+The fleet's own are in one namespace, with the fleet's name as dimension; their names are those
+that `shardfleet.adapters.metrics` emits, which a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aws_cdk import Duration
+from aws_cdk import aws_cloudwatch as cw
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_sqs as sqs
+
+from shardfleet_cdk.fleet import ShardFleet
+from shardfleet_cdk.monitoring.settings import PERIOD_SECONDS
+
+NAMESPACE = "shardfleet"
+
+
+class FleetMetrics:
+    """
+    The metrics of one fleet.
+
+    Args:
+        fleet: what is measured.
+
+    """
+
+    def __init__(self, fleet: ShardFleet) -> None:
+        self.fleet = fleet
+
+    def own(self, name: str, statistic: str, *, period_s: int = PERIOD_SECONDS) -> cw.Metric:
+        """Return one of the fleet's own metrics."""
+        return _metric(
+            NAMESPACE,
+            name,
+            statistic,
+            dimensions={"fleet": self.fleet.config.fleet},
+            period_s=period_s,
+        )
+
+    def stream(self, name: str, statistic: str) -> cw.Metric:
+        """Return a metric of the stream; one of another account is not visible here."""
+        return _metric(
+            "AWS/Kinesis",
+            name,
+            statistic,
+            dimensions={"StreamName": self.fleet.stream.stream_name},
+        )
+
+    def function(
+        self,
+        function: lambda_.IFunction,
+        name: str,
+        statistic: str,
+        *,
+        period_s: int = PERIOD_SECONDS,
+    ) -> cw.Metric:
+        """Return a metric of a function, all versions together."""
+        return _metric(
+            "AWS/Lambda",
+            name,
+            statistic,
+            dimensions={"FunctionName": function.function_name},
+            period_s=period_s,
+        )
+
+    def executions(self, name: str, *, period_s: int = PERIOD_SECONDS) -> cw.Metric:
+        """Return how many executions ended or began so."""
+        return _metric(
+            "AWS/States",
+            name,
+            "Sum",
+            dimensions={"StateMachineArn": self.fleet.state_machine.state_machine_arn},
+            period_s=period_s,
+        )
+
+    def queue(self, queue: sqs.IQueue, name: str) -> cw.Metric:
+        """Return the greatest value of a metric of a queue."""
+        return _metric("AWS/SQS", name, "Maximum", dimensions={"QueueName": queue.queue_name})
+
+    def table(self, name: str) -> cw.Metric:
+        """Return a metric of the lease table."""
+        return _metric(
+            "AWS/DynamoDB",
+            name,
+            "Sum",
+            dimensions={"TableName": self.fleet.lease_table.table_name},
+        )
+
+
+def math(
+    expression: str,
+    metrics: Mapping[str, cw.IMetric],
+    *,
+    label: str,
+    period_s: int = PERIOD_SECONDS,
+) -> cw.MathExpression:
+    """Return metrics combined by metric math."""
+    return cw.MathExpression(
+        expression=expression,
+        using_metrics=dict(metrics),
+        label=label,
+        period=Duration.seconds(period_s),
+    )
+
+
+def _metric(
+    namespace: str,
+    name: str,
+    statistic: str,
+    *,
+    dimensions: Mapping[str, str],
+    period_s: int = PERIOD_SECONDS,
+) -> cw.Metric:
+    return cw.Metric(
+        namespace=namespace,
+        metric_name=name,
+        statistic=statistic,
+        dimensions_map=dict(dimensions),
+        period=Duration.seconds(period_s),
+    )

@@ -1,0 +1,293 @@
+"""Dashboard and alarms: what is deployed, how it is changed, and that run-book and code agree."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from shardfleet import events
+from shardfleet.adapters import metrics as emitted
+from shardfleet.errors import ConfigurationError
+from shardfleet.events import Event
+from tests.cdk.templates import of_type, only, spelled
+
+RUNBOOK = Path(__file__).resolve().parents[2] / "docs/operating.md"
+ALARM = "AWS::CloudWatch::Alarm"
+COMPOSITE = "AWS::CloudWatch::CompositeAlarm"
+ALWAYS = {
+    "data_loss", "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
+    "manager", "schedule", "manager_errors", "lag", "never_caught_up", "unknown_lag",
+    "handler_errors", "quarantine", "worker_errors", "slots_missing", "executions", "lease_churn",
+    "throttles", "lambda_throttles",
+}  # fmt: skip
+SOMETIMES = {"quarantine_age", "concurrency"}  # With a queue; with reserved concurrency.
+PAGING = {
+    "data_loss", "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
+    "manager", "schedule", "quarantine_age",
+}  # fmt: skip
+
+
+def named(template, *, inside=""):
+    """Alarm name, as in the run-book link of its description, to properties."""
+    return {
+        alarm["AlarmDescription"].rpartition("#")[2]: alarm
+        for alarm in of_type(template, ALARM, inside=inside).values()
+    }
+
+
+def metrics_of(alarm):
+    queries = alarm.get("Metrics") or [{"MetricStat": {"Metric": alarm}}]
+    return [query["MetricStat"]["Metric"] for query in queries if "MetricStat" in query]
+
+
+@pytest.fixture(scope="session")
+def watched(template_of):
+    return template_of("Two")
+
+
+def test_a_fleet_without_monitoring_has_no_alarm(minimum):
+    assert of_type(minimum, ALARM) == {}
+
+
+def test_every_alarm_is_there_and_points_at_its_section_of_the_run_book(watched, everything):
+    assert named(watched, inside="FirstWatch").keys() == ALWAYS | {"hot_shard"}
+    assert named(everything).keys() == ALWAYS | SOMETIMES
+    for alarm in named(watched).values():
+        assert re.fullmatch(r"[A-Z].+\. docs/operating\.md#\w+", alarm["AlarmDescription"])
+    for alarm in named(everything).values():
+        assert "https://example.org/runbook#" in alarm["AlarmDescription"]
+
+
+def test_the_run_book_has_a_section_and_a_row_for_every_alarm_and_for_no_other():
+    text = RUNBOOK.read_text("utf-8")
+    wanted = ALWAYS | SOMETIMES | {"hot_shard", "page"}
+
+    assert set(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == wanted
+    rows = re.findall(r"^\| \[`(\w+)`\]\(#(\w+)\) ", text, re.MULTILINE)
+    assert {name for name, _ in rows} == {anchor for _, anchor in rows} == wanted
+
+
+def test_the_run_books_table_has_the_numbers_that_are_deployed(everything, watched):
+    """The everything variant changes `lag` and retention; its other alarms are the defaults."""
+    text = RUNBOOK.read_text("utf-8")
+    for name, alarm in (named(everything) | named(watched, inside="FirstWatch")).items():
+        (row,) = re.findall(rf"^\| \[`{name}`\].*$", text, re.MULTILINE)
+        window = f"{alarm['DatapointsToAlarm']} of {alarm['EvaluationPeriods']}"
+        assert f"| {window} " in row, name
+        assert ("| page |" in row) == (name in PAGING), name
+
+
+def test_two_fleets_in_one_account_share_no_name(watched):
+    for kind in (ALARM, "AWS::CloudWatch::Dashboard"):
+        for name, resource in of_type(watched, kind).items():
+            assert not {"AlarmName", "DashboardName"} & resource.keys(), name
+    names = [composite["AlarmName"] for composite in of_type(watched, COMPOSITE).values()]
+    assert len(set(names)) == 2
+    assert all(name.startswith("Two") for name in names)
+
+
+def test_two_fleets_in_one_account_look_at_their_own_metrics_only(watched):
+    def dimensions(inside):
+        return {
+            spelled(dimension["Value"])
+            for alarm in named(watched, inside=inside).values()
+            for metric in metrics_of(alarm)
+            for dimension in metric["Dimensions"]
+            if dimension["Name"] != "StreamName"
+        }
+
+    assert not dimensions("FirstWatch") & dimensions("SecondWatch")
+
+
+def test_what_pages_is_the_composite_alarm_alone_unless_somebody_deploys(everything):
+    composite = only(everything, COMPOSITE)
+    rule = spelled(composite["AlarmRule"])
+    ids = {
+        name: logical
+        for logical, alarm in of_type(everything, ALARM).items()
+        for name in [alarm["AlarmDescription"].rpartition("#")[2]]
+    }
+
+    assert {name for name, logical in ids.items() if logical in rule} == PAGING | {"lag"}
+    assert rule.endswith(
+        'AND (NOT (ALARM("arn:aws:cloudwatch:eu-central-1:111122223333:alarm:deploying"))))'
+    )
+    (pager,) = (name for name in of_type(everything, "AWS::SNS::Topic") if "Pager" in name)
+    assert composite["AlarmActions"] == composite["OKActions"] == [{"Ref": pager}]
+    for alarm in named(everything).values():
+        assert {"Ref": pager} not in alarm.get("AlarmActions", [])
+
+
+def test_notices_go_to_their_own_topic(everything):
+    (notices,) = (name for name in of_type(everything, "AWS::SNS::Topic") if "Notices" in name)
+    for name, alarm in named(everything).items():
+        expected = [] if name in PAGING | {"lag"} else [{"Ref": notices}]
+        assert alarm.get("AlarmActions", []) == expected, name
+
+
+def test_an_alarm_is_changed_or_left_out_by_its_name(everything):
+    alarms = named(everything)
+
+    assert "hot_shard" not in alarms
+    lag = alarms["lag"]
+    window = (lag["DatapointsToAlarm"], lag["EvaluationPeriods"])
+    assert (lag["Threshold"], *window) == (60_000, 2, 4)
+
+
+def test_half_the_retention_is_the_limit_of_data_loss(watched, everything):
+    hour = 3_600_000
+
+    assert named(watched, inside="FirstWatch")["data_loss"]["Threshold"] == 12 * hour
+    assert named(everything)["data_loss"]["Threshold"] == 84 * hour
+
+
+def test_missing_data_is_no_alarm_but_for_the_managers_heartbeat(watched):
+    for name, alarm in named(watched, inside="FirstWatch").items():
+        expected = "breaching" if name == "manager" else "notBreaching"
+        assert alarm["TreatMissingData"] == expected, name
+
+
+def test_concurrency_is_watched_against_what_is_reserved(everything):
+    assert named(everything)["concurrency"]["Threshold"] == 4  # 80 % of 5.
+
+
+def known_metrics():
+    """Every metric that the functions can emit."""
+    tables = (emitted.READINGS, emitted.AMOUNTS, emitted.SHARD_AMOUNTS, emitted.SHARD_PEAKS)
+    found = {name for table in tables for wanted in table.values() for name in wanted.values()}
+    found |= {"throttles", "lease_switches", *emitted.COUNTED.values()}
+    kinds = (getattr(events, name) for name in events.__all__)
+    boundary = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+    return found | {
+        boundary.sub("_", kind.__name__).lower() for kind in kinds if issubclass(kind, Event)
+    }
+
+
+def test_alarms_look_at_metrics_that_the_functions_emit(watched):
+    names = {
+        metric["MetricName"]
+        for alarm in named(watched).values()
+        for metric in metrics_of(alarm)
+        if metric["Namespace"] == "shardfleet"
+    }
+
+    assert names <= known_metrics()
+    assert len(names) >= 12
+
+
+def body(template, *, inside=""):
+    dashboard = only(template, "AWS::CloudWatch::Dashboard", inside=inside)
+    return json.loads(spelled(dashboard["DashboardBody"]))
+
+
+def test_the_dashboard_shows_metrics_that_the_functions_emit(watched):
+    shown = {
+        metric[1]
+        for widget in body(watched, inside="FirstWatch")["widgets"]
+        for metric in widget["properties"].get("metrics", [])
+        if metric[0] == "shardfleet"
+    }
+
+    assert shown <= known_metrics()
+    assert len(shown) >= 18
+
+
+def test_the_dashboard_shows_every_alarm_and_the_log_event_of_lagging_shards(watched):
+    widgets = body(watched, inside="FirstWatch")["widgets"]
+    (alarms,) = (widget for widget in widgets if widget["type"] == "alarm")
+    (log,) = (widget for widget in widgets if widget["type"] == "log")
+
+    assert len(alarms["properties"]["alarms"]) == len(ALWAYS) + 2
+    assert hasattr(events, re.search(r'message = "(\w+)"', log["properties"]["query"])[1])
+    assert "FirstManagerLogs" in log["properties"]["query"]
+
+
+def test_the_widgets_fit_the_grid_and_do_not_overlap(watched, everything):
+    for template, inside in ((watched, "FirstWatch"), (everything, "")):
+        taken = set()
+        for widget in body(template, inside=inside)["widgets"]:
+            x, y, width, height = (widget[name] for name in ("x", "y", "width", "height"))
+            cells = {(x + i, y + j) for i in range(width) for j in range(height)}
+            assert not cells & taken
+            assert x + width <= 24
+            taken |= cells
+
+
+@pytest.fixture
+def a_watch(handler_folder):
+    # Imported here, because it starts Node, which collecting the tests shall not.
+    from aws_cdk import App, Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+
+    import shardfleet_cdk  # noqa: PLC0415
+
+    def make(**alarms):
+        stack = Stack(App(), "Stack")
+        arn = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
+        fleet = shardfleet_cdk.ShardFleet(
+            stack,
+            "Fleet",
+            stream=kinesis.Stream.from_stream_arn(stack, "Orders", arn),
+            handler=shardfleet_cdk.HandlerCode(folder=handler_folder),
+        )
+        settings = {
+            name: wanted and shardfleet_cdk.AlarmSetting(**wanted)
+            for name, wanted in alarms.items()
+        }
+        options = shardfleet_cdk.MonitoringOptions(alarms=settings)
+        return shardfleet_cdk.FleetMonitoring(stack, "Watch", fleet=fleet, options=options)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("alarms", "message"),
+    [
+        (
+            {"lagg": None},
+            "Stack/Watch: alarms: lagg: no such alarm of this fleet; did you mean lag",
+        ),
+        ({"lease_churn": {"periods": 25}}, "periods: 25 look back 90000 s, CloudWatch allows"),
+        ({"lag": {"datapoints": 0}}, "datapoints: 0 found, 1 or more allowed"),
+        (dict.fromkeys(PAGING - {"quarantine_age"}), "no alarm of level page is left"),
+    ],
+)
+def test_a_wrong_setting_is_named(a_watch, alarms, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        a_watch(**alarms)
+
+
+@pytest.mark.parametrize(
+    ("monitoring", "message"),
+    [
+        ({"colour": 1}, "shardfleet:monitoring: 'colour' found, one of page, notice, alarms"),
+        ({"page": "me"}, "page: 'me' found, an SNS topic's ARN expected"),
+        ({"alarms": {"lag": 3}}, "lag: 3 found, false, or an object of threshold, datapoints"),
+        ({"alarms": []}, "alarms: [] found"),
+    ],
+)
+def test_a_wrong_context_is_named(monitoring, message):
+    from shardfleet_cdk.stack_settings import read_settings  # noqa: PLC0415
+
+    context = {"shardfleet:stream": {"shards": 1}, "shardfleet:monitoring": monitoring}
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        read_settings(context.get)
+
+
+def test_the_context_sets_topics_and_alarms_and_switches_monitoring_off(tmp_path):
+    from shardfleet_cdk.synthesis import synthesize  # noqa: PLC0415
+
+    topic = "arn:aws:sns:eu-central-1:111122223333:pager"
+    alarms = {"lag": {"threshold": 5, "level": "page"}, "hot_shard": False}
+    wanted = {"page": topic, "alarms": alarms, "retention_hours": 48}
+    context = {"shardfleet:monitoring": wanted}
+    template = json.loads(synthesize(tmp_path / "on", context=context).read_text("utf-8"))
+    without = json.loads(
+        synthesize(tmp_path / "off", context={"shardfleet:monitoring": "false"}).read_text("utf-8")
+    )
+
+    assert only(template, COMPOSITE)["AlarmActions"] == [topic]
+    assert named(template)["lag"]["Threshold"] == 5
+    assert "hot_shard" not in named(template)
+    assert of_type(without, ALARM) == {}
