@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from shardfleet.cli import chaos, demo, local, resume, simulate, status
+from shardfleet.cli import chaos, demo, local, resume, simulate, status, tail, where
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 EXIT_FAILED = 1
@@ -58,6 +58,8 @@ app.add_typer(local.group, name="local")
 app.command("status")(status.status)
 app.command("leases")(status.leases)
 app.command("top")(status.top)
+app.command("where")(where.where)
+app.command("tail")(tail.tail)
 app.command("resume")(resume.resume)
 app.command("simulate")(simulate.simulate)
 

@@ -1,0 +1,140 @@
+"""`shardfleet tail`: the records of the fleet's stream as they arrive."""
+
+import asyncio
+import base64
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.records import Record
+
+
+def tail(
+    *,
+    shard: Annotated[
+        list[str] | None, typer.Option(metavar="SHARD", help="Only these shards.")
+    ] = None,
+    key: Annotated[str, typer.Option(metavar="KEY", help="Only this partition key.")] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="From when on: 15m, epoch ms, ISO 8601.")
+    ] = "0s",
+    records: Annotated[
+        int, typer.Option(help="End after so many records; 0: at Ctrl-C.", min=0)
+    ] = 0,
+    stack: StackOption = DEFAULT_STACK,
+    as_json: JsonOption = False,
+) -> None:
+    """Print records as they arrive, aggregates taken apart; one GetRecords a second per shard."""
+    printed = 0
+
+    def take(record: "Record") -> None:
+        nonlocal printed
+        if key and record.partition_key != key:
+            return
+        typer.echo(_line(record, as_json=as_json))
+        printed += 1
+        if printed == records:
+            raise _Enough
+
+    async def follow(fleet: "FleetAccess") -> None:
+        await _follow(fleet, shard or [], since=since, take=take)
+
+    try:
+        with_fleet(stack, follow)
+    except KeyboardInterrupt:
+        return
+
+
+class _Enough(Exception):
+    """As many records as were asked for have been printed."""
+
+
+class _Follower:
+    """Reads shards beside each other, and their children after them."""
+
+    def __init__(
+        self, fleet: "FleetAccess", since_ms: int, take: "Callable[[Record], None]"
+    ) -> None:
+        self._fleet = fleet
+        self._since_ms = since_ms
+        self._take = take
+        self._begun: set[str] = set()
+
+    async def follow(self, shard_ids: list[str]) -> None:
+        """Read until every shard and descendant has ended."""
+        from shardfleet.errors import ConfigurationError, StreamError
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._begin(shard_ids, group)
+        except* _Enough:
+            pass
+        except* StreamError as errors:
+            raise ConfigurationError(
+                f"{errors.exceptions[0]}; begin later with --since, or try again"
+            ) from errors
+
+    def _begin(self, shard_ids: "Iterable[str]", group: asyncio.TaskGroup) -> None:
+        for shard_id in sorted(set(shard_ids) - self._begun):
+            self._begun.add(shard_id)
+            group.create_task(self._read(shard_id, group))
+
+    async def _read(self, shard_id: str, group: asyncio.TaskGroup) -> None:
+        from shardfleet.cli.stream_records import pages
+        from shardfleet.domain.shards import ShardGraph
+
+        async for page in pages(self._fleet, shard_id, since_ms=self._since_ms):
+            for record in page.records:
+                self._take(record)
+        graph = ShardGraph(await self._fleet.stream.list_shards())
+        self._begin(graph.children(shard_id), group)
+
+
+async def _follow(
+    fleet: "FleetAccess", given: list[str], *, since: str, take: "Callable[[Record], None]"
+) -> None:
+    from shardfleet.cli.instants import instant_ms
+    from shardfleet.errors import ConfigurationError
+
+    since_ms = instant_ms("--since", since, now_ms=fleet.clock.now_ms())
+    listed = [each.shard_id for each in await fleet.stream.list_shards()]
+    unknown = [each for each in given if each not in listed]
+    if unknown:
+        raise ConfigurationError(
+            f"--shard: {', '.join(unknown)} not in the stream; its shards are: {', '.join(listed)}"
+        )
+    await _Follower(fleet, since_ms, take).follow(given or listed)
+
+
+def _line(record: "Record", *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(_as_json(record))
+    arrived = datetime.fromtimestamp(record.approximate_arrival_ms / 1000, UTC)
+    place = f"{record.shard_id} {record.sequence_number}:{record.sub_sequence_number}"
+    data = record.data.decode("utf-8", "backslashreplace").replace("\n", "\\n")
+    time = f"{arrived:%Y-%m-%dT%H:%M:%S}.{arrived.microsecond // 1000:03}Z"
+    return f"{time} {place} {record.partition_key} {data}"
+
+
+def _as_json(record: "Record") -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "shard_id": record.shard_id,
+        "sequence_number": record.sequence_number,
+        "sub_sequence_number": record.sub_sequence_number,
+        "partition_key": record.partition_key,
+        "explicit_hash_key": record.explicit_hash_key,
+        "arrived_ms": record.approximate_arrival_ms,
+        "aggregated": record.aggregated,
+    }
+    try:
+        return found | {"data": record.data.decode()}
+    except UnicodeDecodeError:
+        return found | {"data_base64": base64.b64encode(record.data).decode()}

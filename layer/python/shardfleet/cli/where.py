@@ -1,0 +1,138 @@
+"""`shardfleet where`: what became of the record of a key."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+
+if TYPE_CHECKING:
+    from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.domain.shards import Shard
+    from shardfleet.records import Record
+
+
+def where(
+    *,
+    key: Annotated[str, typer.Option(metavar="KEY", help="The partition key.")],
+    at: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="The first record at or after: 15m, epoch ms, ISO 8601."),
+    ] = "5m",
+    pages_most: Annotated[
+        int, typer.Option("--pages", help="Pages of 1,000 records to search, one a second.", min=1)
+    ] = 60,
+    stack: StackOption = DEFAULT_STACK,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether the first record of a key since a point in time is processed, and by whom."""
+
+    async def look(fleet: "FleetAccess") -> dict[str, Any]:
+        return await _where(fleet, key, at=at, pages_most=pages_most)
+
+    answer = with_fleet(stack, look)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    Console(highlight=False, soft_wrap=True).print(_sentence(key, answer), markup=False)
+
+
+async def _where(fleet: "FleetAccess", key: str, *, at: str, pages_most: int) -> dict[str, Any]:
+    from shardfleet.cli.instants import instant_ms
+    from shardfleet.domain.sequence import ExtendedSequenceNumber
+    from shardfleet.domain.whereabouts import whereabouts
+
+    since_ms = instant_ms("--at", at, now_ms=fleet.clock.now_ms())
+    shard, record, searched_ms = await _find(fleet, key, since_ms, pages_most=pages_most)
+    place: dict[str, Any] = {"key": key, "since_ms": since_ms, "shard_id": shard}
+    if record is None:
+        return place | {"state": "NOT_FOUND", "searched_to_ms": searched_ms}
+    reading = await fleet.reading()
+    position = ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
+    answer = whereabouts(
+        position,
+        record.shard_id,
+        leases=reading.leases,
+        shards=await fleet.stream.list_shards(),
+        stops=reading.stops,
+    )
+    return place | {
+        "shard_id": record.shard_id,
+        "state": answer.state.value,
+        "sequence_number": record.sequence_number,
+        "sub_sequence_number": record.sub_sequence_number,
+        "arrived_ms": record.approximate_arrival_ms,
+        "waited_ms": max(0, reading.at_ms - record.approximate_arrival_ms),
+        "owner": answer.owner,
+        "checkpoint": answer.checkpoint,
+        "why": answer.why,
+    }
+
+
+async def _find(
+    fleet: "FleetAccess", key: str, since_ms: int, *, pages_most: int
+) -> "tuple[str, Record | None, int | None]":
+    """
+    Search the shards that took the key since then, parents before children.
+
+    Returns the shard last searched, the record if it was found, and else up to which arrival time
+    was searched, None for everything there is.
+    """
+    from shardfleet.cli.stream_records import pages
+
+    line = await _shards_of(fleet, key, since_ms)
+    left, shard_id, arrived_ms = pages_most, "", since_ms
+    for shard in line:
+        shard_id = shard.shard_id
+        async for page in pages(fleet, shard_id, since_ms=since_ms):
+            for record in page.records:
+                arrived_ms = record.approximate_arrival_ms
+                if record.partition_key == key:
+                    return shard_id, record, None
+            left -= 1
+            if not left:
+                return shard_id, None, arrived_ms
+            if not page.lag_ms:
+                break
+    return shard_id, None, None
+
+
+async def _shards_of(fleet: "FleetAccess", key: str, since_ms: int) -> "list[Shard]":
+    from shardfleet.engine.ports import ListingFilter
+    from shardfleet.kpl.hash_keys import hash_of_partition_key
+
+    hash_key = hash_of_partition_key(key)
+    then = await fleet.stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=since_ms)
+    at_that_time = [shard for shard in then if shard.hash_key_range.contains(hash_key)]
+    everything = [
+        shard
+        for shard in await fleet.stream.list_shards()
+        if shard.hash_key_range.contains(hash_key)
+    ]
+    known = {shard.shard_id for shard in at_that_time}
+    begun = min((shard.creation_order for shard in at_that_time), default=(0, ""))
+    later = [
+        shard
+        for shard in everything
+        if shard.shard_id not in known and shard.creation_order >= begun
+    ]
+    return sorted([*at_that_time, *later], key=lambda shard: shard.creation_order)
+
+
+def _sentence(key: str, answer: dict[str, Any]) -> str:
+    if answer["state"] == "NOT_FOUND":
+        if answer["searched_to_ms"] is None:
+            return f"No record of key {key} has arrived since then."
+        return (
+            f"No record of key {key} found in the pages searched, up to arrival at "
+            f"{answer['searched_to_ms']} ms on {answer['shard_id']}; search more with --pages, or "
+            "begin later with --at."
+        )
+    record = f"{answer['sequence_number']}:{answer['sub_sequence_number']}"
+    return (
+        f"{answer['state'].lower()}: {answer['why']}.\n"
+        f"Record {record} of {answer['shard_id']}, arrived {answer['waited_ms'] / 1000:.1f} s ago; "
+        f"owner {answer['owner'] or 'none'}, checkpoint {answer['checkpoint'] or 'none'}."
+    )

@@ -1,0 +1,107 @@
+"""The commands against a deployed fleet: from nothing but the stack's name and the endpoint."""
+
+import json
+
+import pytest
+
+from shardfleet.cli import app as application
+from tests.end_to_end.cloud import deployed, wait_until
+
+pytestmark = pytest.mark.processes
+
+ORDERS, POISONED = 20, 7
+KEY_OF_POISON = "customer-1"
+DEADLINE_S = 90
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """Two shards of orders; one order cannot be shipped, and stops its shard."""
+    folder = tmp_path_factory.mktemp("cli")
+    environment = {
+        "ORDERS_CALLS": str(folder / "calls.jsonl"),
+        "ORDERS_CURED": str(folder / "cured"),
+    }
+    with deployed(
+        folder,
+        handler="powertools",
+        function="orders:handler",
+        environment=environment,
+        config={"max_attempts": 2, "workers_max": 1, "retry_most_ms": 300},
+        shards=2,
+    ) as fleet:
+        kinesis = fleet.client("kinesis")
+        for number in range(ORDERS):
+            kinesis.put_record(
+                StreamName=fleet.outputs["StreamName"],
+                PartitionKey=f"customer-{number % 3}",
+                Data=json.dumps({"number": number, "poison": number == POISONED}).encode(),
+            )
+        yield fleet
+
+
+@pytest.fixture
+def ask(shop, monkeypatch, capsys):
+    """Run a command with --json as a person in that account would."""
+    for name, value in shop.aws.environment().items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments):
+        assert application.run(list(arguments)) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return run
+
+
+def until(ask, command, condition, what, fleet):
+    def answer():
+        found = json.loads(ask(*command, "--json"))
+        return found if condition(found) else None
+
+    return wait_until(answer, what=what, within_s=DEADLINE_S, fleet=fleet)
+
+
+def test_a_stack_that_is_no_fleet_is_named_with_what_to_do(ask, capsys):
+    assert application.run(["status", "--stack", "Nonsense"]) == application.EXIT_WRONG_INPUT
+    assert "--stack Nonsense" in capsys.readouterr().err
+
+
+def test_a_failing_record_is_seen_found_cured_and_passed(shop, ask):
+    def one_is_stopped(rows):
+        return [row["state"] for row in rows].count("STOPPED") == 1
+
+    rows = until(ask, ["leases"], one_is_stopped, "a stopped shard", shop)
+    (stopped,) = [row for row in rows if row["state"] == "STOPPED"]
+    assert f"order {POISONED} cannot be shipped" in stopped["why"]
+    assert stopped["owner"]
+    assert json.loads(ask("status", "--json"))["leases"]["STOPPED"] == 1
+
+    lines = ask("tail", "--since", "10m", "--records", str(ORDERS), "--json").splitlines()
+    records = [json.loads(line) for line in lines]
+    assert sorted(json.loads(record["data"])["number"] for record in records) == list(range(ORDERS))
+    (poison,) = [r for r in records if json.loads(r["data"])["number"] == POISONED]
+    assert poison["shard_id"] == stopped["lease_key"]
+
+    at = str(poison["arrived_ms"])
+    where = ["where", "--key", KEY_OF_POISON, "--at", at]
+    found = json.loads(ask(*where, "--json"))
+    assert found["state"] == "STOPPED"
+    assert found["sequence_number"] == poison["sequence_number"]
+
+    (shop.folder / "cured").touch()
+    assert f"{stopped['lease_key']} goes on from" in ask("resume", stopped["lease_key"])
+    found = until(ask, where, lambda it: it["state"] == "PROCESSED", "the cured order", shop)
+    assert found["owner"] == stopped["owner"]
+    assert "processed: the shard's checkpoint has passed it." in ask(*where)
+    assert json.loads(ask("status", "--json"))["leases"] == {"READING": 2}
+
+
+def test_a_key_that_never_came_is_not_found(ask):
+    assert "No record of key nobody has arrived since then." in ask("where", "--key", "nobody")
+
+
+def test_tail_of_one_key_shows_its_records_in_order_as_text(ask):
+    lines = ask("tail", "--key", "customer-2", "--since", "10m", "--records", "6").splitlines()
+
+    numbers = [json.loads(line.split(" ", 4)[4])["number"] for line in lines]
+    assert numbers == list(range(2, ORDERS, 3))
