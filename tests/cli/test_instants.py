@@ -32,5 +32,5 @@ def test_anything_else_is_refused_with_what_is_allowed(text):
 
 
 def test_the_future_is_refused():
-    with pytest.raises(ConfigurationError, match="--at: .* lies in the future"):
+    with pytest.raises(ConfigurationError, match=r"--at: .* lies in the future"):
         instant_ms("--at", str(NOW_MS + 1), now_ms=NOW_MS)
