@@ -4,9 +4,10 @@ How much to send to a shard at once, and how long to wait after it refused: quic
 The idea is Hazelcast Jet's (`KinesisSinkP`: batches of 500 down to 10 entries, pauses of 0.1 to
 10 s, a refusal weighs as much as ten successes); the steps are ours, because Jet counts a request
 with one refused entry like one that was refused whole, and so nearly stops for a shard of which
-other producers take a part. Here the answer says how much the shard can take: that becomes the
-batch. A refusal of everything halves the batch and doubles the pause; a batch that passes whole
-makes the pause a fifth shorter and the next batch a tenth larger.
+other producers take a part. Here the answer says how much the shard can take, and if that is less
+than half of what was sent, the batch shrinks to it. A refusal of everything halves the batch and doubles
+the pause; a batch that passes whole makes the pause a fifth shorter and the next batch a tenth
+larger. As long as anything is refused, there is a pause.
 
 What a shard may take at most (1,000 records and 1 MiB a second) is decided in ``pacing``: a
 producer alone on its stream is never refused, and then nothing of this happens.
@@ -77,11 +78,12 @@ def after_answer(flow: Flow, limits: FlowLimits, *, sent: int, refused: int) -> 
         doubled = max(2 * flow.pause_ms, limits.pause_first_ms)
         return Flow(halved, min(doubled, limits.pause_most_ms))
     pause_ms = max(limits.pause_first_ms, _shorter(flow.pause_ms, limits))
-    if 4 * refused <= sent:
+    if accepted >= refused:
         return Flow(flow.batch, pause_ms)  # It takes most of it: sending the rest again is cheap.
-    if flow.batch <= limits.entries_least and 2 * accepted < sent:
+    if flow.batch <= limits.entries_least:
         pause_ms = min(max(flow.pause_ms * 3 // 2, limits.pause_first_ms), limits.pause_most_ms)
-    return Flow(max(min(accepted, flow.batch), limits.entries_least), pause_ms)
+    share = flow.batch * accepted // sent  # What it would have taken of a full batch.
+    return Flow(max(share, limits.entries_least), pause_ms)
 
 
 def _shorter(pause_ms: int, limits: FlowLimits) -> int:
