@@ -167,10 +167,10 @@ def _sentence(each: Described) -> str:
 
 
 def text(*, pattern: str = "", allowed: str = "a text that is not empty") -> Kind:
-    """Take a text that is not empty, or one that a pattern matches as a whole."""
+    """Take a text that a pattern matches as a whole; without one, any that is not empty."""
 
     def parse(value: str) -> str:
-        if not value or (pattern and not re.fullmatch(pattern, value)):
+        if not (re.fullmatch(pattern, value) if pattern else value):
             raise ValueError
         return value
 

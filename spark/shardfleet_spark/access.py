@@ -1,0 +1,80 @@
+"""
+From options to the stream and the seal store, kept in each process that uses them.
+
+Spark reuses its Python workers: connections, threads and clients made for one batch serve the
+next one. The driver-side reader, the planner processes and the workers each have their own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardfleet.adapters.account_access import Access, AccountClients
+from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+from shardfleet.adapters.system import SystemClock, SystemEntropy
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet_spark.fetching import ReadPolicy, ReadPorts
+from shardfleet_spark.file_seals import FileSealStore
+
+if TYPE_CHECKING:
+    from shardfleet_spark.seals import SealStore
+    from shardfleet_spark.source_options import SourceOptions
+
+_kept: dict[tuple[object, ...], KinesisPollingReader] = {}
+
+
+def read_ports(options: SourceOptions) -> ReadPorts:
+    """
+    Return the stream and all that reading it needs, the same objects each time.
+
+    Raises:
+        ConfigurationError: no region is known, or there is no such stream.
+
+    """
+    return ReadPorts(
+        stream=_stream_reader(options),
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        policy=ReadPolicy(
+            poll_interval_ms=options.poll_interval_ms,
+            records_per_read=options.records_per_read,
+            concurrency=options.concurrency,
+            retry_first_ms=options.retry_first_ms,
+            retry_most_ms=options.retry_most_ms,
+            retry_attempts=options.retry_attempts,
+            fail_on_data_loss=options.fail_on_data_loss,
+        ),
+    )
+
+
+def _stream_reader(options: SourceOptions) -> KinesisPollingReader:
+    # A forked process must not share its parent's connections.
+    key = (os.getpid(), options.stream, *sorted(options.access.items()))
+    if key not in _kept:
+        clients = AccountClients(Access(**options.access), stream=options.stream)
+        _kept[key] = KinesisPollingReader(
+            clients.stream_arn(options.stream),
+            records=clients.stream_records(),
+            control=clients.stream_control(),
+            pool=ThreadPool("spark-source", threads=options.concurrency),
+        )
+    return _kept[key]
+
+
+def seal_store(options: SourceOptions) -> SealStore | None:
+    """Return the seal store that the options name, None when they name none."""
+    kind, _, rest = options.seal_store.partition(":")
+    if kind == "file":
+        return FileSealStore(Path(rest.removeprefix("//")))
+    if not options.seal_store:
+        return None
+    from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
+
+    access = {**options.access, "endpoint": options.seal_endpoint}
+    clients = AccountClients(Access(**access), stream=options.stream)
+    if kind == "dynamodb":
+        return DynamoDBSealStore(clients.dynamodb(), table=rest)
+    bucket, _, prefix = rest.removeprefix("//").partition("/")
+    return S3SealStore(clients.s3(), bucket=bucket, prefix=prefix)

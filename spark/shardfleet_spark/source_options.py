@@ -1,0 +1,197 @@
+"""The options of the source, streaming and batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardfleet_spark.columns import COLUMNS
+from shardfleet_spark.options import (
+    boolean,
+    choice,
+    duration_ms,
+    integer,
+    names,
+    option,
+    optional_text,
+    size_bytes,
+    text,
+)
+from shardfleet_spark.starting import ENDING_KIND, STARTING_KIND, Start
+
+_STREAM = r"arn:aws[\w-]*:kinesis:[\w-]+:\d{12}:stream/[\w.-]{1,128}|[\w.-]{1,128}"
+_SEAL_STORE = r"|dynamodb:[\w.-]{3,255}|s3://[\w.-]+(/.*)?|file:.+"
+_ROLE = r"|arn:aws[\w-]*:iam::\d{12}:role/.+"
+_ENDPOINT = r"|https?://.+"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """
+    Options of ``spark.readStream`` and ``spark.read``; docs/spark-options.md is made of them.
+
+    Names in Spark are camel case, without a unit: ``poll_interval_ms`` is ``pollInterval``.
+    """
+
+    stream: str = option(
+        text(pattern=_STREAM, allowed="the name of a stream or its ARN"),
+        doc="The stream: its name, or its ARN (also of another account).",
+    )
+    region: str = option(
+        optional_text(),
+        default="",
+        doc="AWS region; none: that of the stream's ARN, else the environment's.",
+    )
+    endpoint: str = option(
+        text(pattern=_ENDPOINT, allowed="a URL"),
+        default="",
+        doc="URL of Kinesis (a VPC endpoint, an emulator); none: AWS's own.",
+    )
+    role_arn: str = option(
+        text(pattern=_ROLE, allowed="the ARN of a role"),
+        default="",
+        doc="Role to assume; none: the default credential chain.",
+    )
+    role_session_name: str = option(
+        text(pattern=r"[\w+=,.@-]{2,64}", allowed="2 to 64 letters, digits or any of +=,.@-_"),
+        default="shardfleet",
+        doc="Name of the assumed role's session.",
+    )
+    role_external_id: str = option(
+        optional_text(), default="", doc="External id that the role's trust policy asks for."
+    )
+    starting_position: Start = option(  # noqa: RUF009 - a field, made once
+        STARTING_KIND,
+        default="LATEST",
+        doc="Where a query without a checkpoint begins; `LATEST` is fixed once, 5 s before its "
+        "start, and shards found later are read from their beginning.",
+    )
+    ending_position: Start = option(  # noqa: RUF009 - a field, made once
+        ENDING_KIND,
+        default="LATEST",
+        doc="Batch only: where to stop; `LATEST` is the moment of the query.",
+    )
+    shards: tuple[str, ...] = option(
+        names(), default="", doc="Batch only: the shards to read; none named: all."
+    )
+    seal_store: str = option(
+        text(
+            pattern=_SEAL_STORE,
+            allowed="dynamodb:<table>, s3://<bucket>/<prefix> or file:<folder>, or nothing",
+        ),
+        default="",
+        doc="Where it is written what a batch read, so that a repeated batch is the same to the "
+        "record; none: the driver reads and the offset says it, for small streams.",
+    )
+    seal_endpoint: str = option(
+        text(pattern=_ENDPOINT, allowed="a URL"),
+        default="",
+        doc="URL of DynamoDB or S3 for the seal store; none: AWS's own.",
+    )
+    seals_retained: int = option(
+        integer(2), default="100", doc="Batches whose seals are kept (Spark keeps 100 itself)."
+    )
+    max_records_per_batch: int = option(
+        integer(),
+        default="0",
+        doc="Most stream records in a batch (an aggregate counts as one); 0: no limit.",
+    )
+    max_bytes_per_batch: int = option(
+        size_bytes(0), default="0", doc="Most bytes of stream records in a batch; 0: no limit."
+    )
+    max_records_per_shard: int = option(
+        integer(), default="0", doc="Most stream records of one shard in a batch; 0: no limit."
+    )
+    max_bytes_per_partition: int = option(
+        size_bytes(1),
+        default="64m",
+        doc="Most bytes that one task keeps in memory; up to `concurrency` answers may come on "
+        "top.",
+    )
+    max_fetch_time_ms: int = option(
+        duration_ms(),
+        default="2s",
+        doc="How long a task goes on reading a shard that has more.",
+    )
+    max_shard_skew_ms: int = option(
+        duration_ms(),
+        default="0",
+        doc="How far, by arrival, a shard may be ahead of the slowest one, so that a watermark "
+        "does not drop what a slow shard still has; 0: any.",
+    )
+    partitions: int = option(
+        integer(),
+        default="0",
+        doc="Tasks of a batch, shards spread by measured bytes; 0: one per core of the driver's "
+        "machine.",
+    )
+    shards_per_partition: int = option(
+        integer(), default="0", doc="Shards of one task; not 0: decides instead of `partitions`."
+    )
+    concurrency: int = option(
+        integer(1, 256), default="16", doc="Shards that one task reads at the same time."
+    )
+    poll_interval_ms: int = option(
+        duration_ms(200),
+        default="200ms",
+        doc="Least time between two GetRecords of a shard (Kinesis allows 5 a second, shared by "
+        "all consumers).",
+    )
+    probe_interval_ms: int = option(
+        duration_ms(200),
+        default="1s",
+        doc="How often idle shards are asked whether there is something, however often Spark asks.",
+    )
+    probes_per_second: int = option(
+        integer(1), default="100", doc="Most such questions a second over all shards."
+    )
+    discovery_interval_ms: int = option(
+        duration_ms(1_000), default="10s", doc="How often the shard list is read, on the driver."
+    )
+    retry_first_ms: int = option(
+        duration_ms(1), default="100ms", doc="Pause after a first refused or failed call."
+    )
+    retry_most_ms: int = option(
+        duration_ms(1), default="3s", doc="Longest pause; pauses double, half of each is random."
+    )
+    retry_attempts: int = option(
+        integer(), default="0", doc="Attempts of one call before the batch fails; 0: without end."
+    )
+    records_per_read: int = option(
+        integer(1, 10_000), default="10000", doc="Limit of one GetRecords call."
+    )
+    deaggregate: bool = option(
+        boolean(), default="true", doc="Whether KPL aggregates are taken apart."
+    )
+    misrouted: str = option(
+        choice("deliver", "kpl"),
+        default="deliver",
+        doc="An aggregate with records of another shard's keys: deliver all of it, or drop it as "
+        "the KCL does, right only for producers that send it again, as the KPL does.",
+    )
+    fail_on_data_loss: bool = option(
+        boolean(),
+        default="true",
+        doc="Whether records that are gone before they were read stop the query; if not, the "
+        "loss is stated in the query progress.",
+    )
+    columns: tuple[str, ...] = option(
+        names(among=COLUMNS), default="", doc="The columns to make, in this order; none named: all."
+    )
+
+    @property
+    def stream_name(self) -> str:
+        """Return the stream's name, without the rest of its ARN."""
+        return self.stream.rsplit("/", 1)[-1]
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """Return whom to ask, as keywords of ``shardfleet.adapters.account_access.Access``."""
+        return {
+            "region": self.region,
+            "endpoint": self.endpoint,
+            "role_arn": self.role_arn,
+            "role_session_name": self.role_session_name,
+            "role_external_id": self.role_external_id,
+            "connections": self.concurrency + 4,
+        }

