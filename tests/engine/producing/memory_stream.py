@@ -11,7 +11,13 @@ from shardfleet.kpl.hash_keys import effective_hash
 
 
 class MemoryStream:
-    """The `StreamWriter` port; `before_put` is called before each request with its number."""
+    """
+    The `StreamWriter` port.
+
+    `before_put` is called before each request with its number, and may answer what is to become
+    of it: "throttle", "lose the reply", "lose the reply and deliver late". `latency_ms` is asked
+    for each way of each request.
+    """
 
     def __init__(self, shard_count, *, before_put=lambda number: None):
         width = (HASH_KEY_MAX + 1) // shard_count
@@ -21,6 +27,9 @@ class MemoryStream:
         self.before_put = before_put
         self.refuse = lambda position: False
         self.fail_listing = False
+        self.list_as_before = False
+        self.latency_ms = lambda: 0
+        self.late = set()
         for number in range(shard_count):
             last = number == shard_count - 1
             end = HASH_KEY_MAX if last else width * (number + 1) - 1
@@ -64,21 +73,36 @@ class MemoryStream:
                 yield shard_id, sequence, sub, record
 
     async def put_records(self, entries):
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.latency_ms() / 1000)
         self.requests.append(list(entries))
         verdict = self.before_put(len(self.requests))
         if verdict == "throttle":
             raise Throttled("the whole request")
+        if verdict == "lose the reply and deliver late":
+            self._deliver_late(entries)
+            raise OutcomeUnknown("no answer")
         outcomes = [self._put(position, entry) for position, entry in enumerate(entries)]
+        await asyncio.sleep(self.latency_ms() / 1000)
         if verdict == "lose the reply":
             raise OutcomeUnknown("no answer")
         return outcomes
 
+    def _deliver_late(self, entries):
+        async def deliver():
+            await asyncio.sleep(10 * self.latency_ms() / 1000)
+            for position, entry in enumerate(entries):
+                self._put(position, entry)
+
+        task = asyncio.create_task(deliver())
+        self.late.add(task)
+        task.add_done_callback(self.late.discard)
+
     async def list_shards(self):
-        await asyncio.sleep(0)
+        before = list(self.shards)
+        await asyncio.sleep(self.latency_ms() / 1000)
         if self.fail_listing:
             raise Throttled("ListShards")
-        return list(self.shards)
+        return before if self.list_as_before else list(self.shards)
 
     def _put(self, position, entry: PutEntry):
         if self.refuse(position):

@@ -97,6 +97,7 @@ class Courier:
                     task = asyncio.create_task(self._carry(request), name="PutRecords")
                     in_flight.add(task)
                     task.add_done_callback(in_flight.discard)
+                    task.add_done_callback(lambda _: self._changed.set())
                 await self._wait(full=len(in_flight) >= self._settings.requests_most)
         except Exception as error:  # noqa: BLE001 - no caller may wait for a task that has ended
             self._give_up(self.lanes.waiting(), error)
@@ -135,7 +136,6 @@ class Courier:
             for portion in request.portions:
                 again = refused.get(id(portion), [])
                 self.lanes.arrive(portion.lane, again, now_ms=now_ms)
-            self._changed.set()
 
     async def _put(self, request: Request) -> Sequence[PutOutcome]:
         puts = request.puts
