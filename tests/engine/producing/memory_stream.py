@@ -107,11 +107,14 @@ class MemoryStream:
     def _put(self, position, entry: PutEntry):
         if self.refuse(position):
             return PutOutcome(error_code="ProvisionedThroughputExceededException")
+        shard_id, sequence = self.shard_of(entry), str(len(self.stored) + 1)
+        self.stored.append((shard_id, sequence, entry))
+        return PutOutcome(shard_id=shard_id, sequence_number=sequence)
+
+    def shard_of(self, entry: PutEntry):
         hash_key = effective_hash(entry.partition_key, entry.explicit_hash_key)
-        shard = next(s for s in self.open_shards() if s.hash_key_range.contains(hash_key))
-        sequence = str(len(self.stored) + 1)
-        self.stored.append((shard.shard_id, sequence, entry))
-        return PutOutcome(shard_id=shard.shard_id, sequence_number=sequence)
+        shards = self.open_shards()
+        return next(s.shard_id for s in shards if s.hash_key_range.contains(hash_key))
 
     def _close(self, shard):
         place = self.shards.index(shard)

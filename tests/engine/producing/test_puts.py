@@ -1,0 +1,338 @@
+"""Buffered puts, their limits, the pace of a shard, and the blocking twin."""
+
+import asyncio
+import threading
+
+import pytest
+
+from shardfleet.domain.flow_control import FlowLimits
+from shardfleet.engine.producer import (
+    REQUEST_BYTES_MOST,
+    BlockingProducer,
+    Producer,
+    ProducerSettings,
+)
+from shardfleet.errors import ConfigurationError, InvalidRecord, StreamGone, Throttled
+from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import SeededEntropy
+from tests.engine.producing.memory_stream import MemoryStream
+from tests.engine.producing.test_producer import first_deliveries, numbered
+
+
+def producer_of(stream, *, observe=lambda _: None, **settings):
+    return Producer(
+        stream,
+        clock=VirtualClock(),
+        entropy=SeededEntropy(1),
+        settings=ProducerSettings(**settings),
+        observe=observe,
+    )
+
+
+def test_puts_wait_for_company_and_no_longer():
+    stream = MemoryStream(1)
+
+    async def main():
+        producer = producer_of(stream, linger_ms=100)
+        for record in numbered(["a", "b", "c"]):
+            await producer.put(record)
+            await asyncio.sleep(0.03)
+        assert stream.requests == []
+        await asyncio.sleep(0.02)
+
+    run_virtual(main())
+    assert [len(request) for request in stream.requests] == [3]
+
+
+def test_a_full_batch_does_not_linger():
+    stream = MemoryStream(1)
+
+    async def main():
+        producer = producer_of(stream, linger_ms=60_000, flow=FlowLimits(entries_most=10))
+        await producer.put(*numbered([f"k{n}" for n in range(10)]))
+        await asyncio.sleep(0.01)
+
+    run_virtual(main())
+    assert [len(request) for request in stream.requests] == [10]
+
+
+def test_a_flush_returns_when_the_stream_has_everything():
+    stream = MemoryStream(2)
+
+    async def main():
+        producer = producer_of(stream, linger_ms=60_000)
+        await producer.put(*numbered(["a", "b", "a"]))
+        await producer.flush()
+        assert first_deliveries(stream) == {"a": [0, 2], "b": [1]}
+        assert asyncio.get_running_loop().time() < 1
+        await producer.flush()
+
+    run_virtual(main())
+
+
+def test_leaving_the_context_flushes():
+    stream = MemoryStream(1)
+
+    async def main():
+        async with producer_of(stream, linger_ms=60_000) as producer:
+            await producer.put(*numbered(["a"]))
+
+    run_virtual(main())
+    assert len(stream.stored) == 1
+
+
+def test_a_flush_names_what_was_given_up_and_then_forgets_it():
+    stream = MemoryStream(1, before_put=lambda _: "throttle")
+
+    async def main():
+        producer = producer_of(stream, give_up_ms=5_000)
+        await producer.put(*numbered(["a", "b"]))
+        await producer.put(*numbered(["c"]))
+        with pytest.raises(Throttled, match="2 records are still refused after 5000 ms") as caught:
+            await producer.flush()
+        assert "2 calls of put failed" in caught.value.__notes__[0]
+        await producer.flush()
+
+    run_virtual(main())
+
+
+def test_a_full_buffer_makes_puts_wait_in_their_order():
+    stream = MemoryStream(1, before_put=lambda number: "throttle" if number < 8 else None)
+
+    async def main():
+        producer = producer_of(stream, buffer_bytes=10, linger_ms=0)
+        records = [OutgoingRecord("k", str(n).encode()) for n in range(10, 40)]
+        puts = [asyncio.create_task(producer.put(record)) for record in records]
+        await asyncio.sleep(0.01)
+        assert sum(put.done() for put in puts) == 4  # 10 bytes are 4 records of 3, the last over.
+        puts[10].cancel()
+        await asyncio.gather(*puts, return_exceptions=True)
+        await producer.flush()
+
+    run_virtual(main())
+    assert first_deliveries(stream) == {"k": [n for n in range(10, 40) if n != 20]}
+
+
+def test_a_send_that_is_called_off_sends_nothing_more():
+    stream = MemoryStream(1, before_put=lambda _: "throttle")
+
+    async def main():
+        producer = producer_of(stream)
+        sending = asyncio.create_task(producer.send(numbered(["a", "b"])))
+        await asyncio.sleep(0.01)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        stream.before_put = lambda _: None
+        await producer.send([OutgoingRecord("a", b"7")])
+
+    run_virtual(main())
+    assert first_deliveries(stream) == {"a": [7]}
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        (OutgoingRecord("", b"x"), "1 to 256"),
+        (OutgoingRecord("k" * 257, b"x"), "257 characters"),
+        (OutgoingRecord("k", b"x" * 1_048_576), "1,048,577 bytes.*1,048,576 are allowed"),
+        (OutgoingRecord("k", b"x", "0x7"), "0x7"),
+    ],
+)
+def test_a_record_over_a_limit_stops_its_call_before_anything_is_sent(record, named):
+    stream = MemoryStream(1)
+
+    async def main():
+        producer = producer_of(stream)
+        fine = OutgoingRecord("fine", b"x")
+        with pytest.raises(InvalidRecord, match=named):
+            await producer.send([fine, record])
+        with pytest.raises(InvalidRecord, match=named):
+            await producer.put(fine, record)
+        await producer.flush()
+
+    run_virtual(main())
+    assert stream.requests == []
+
+
+def test_settings_out_of_range_are_all_named_at_once():
+    with pytest.raises(ConfigurationError) as caught:
+        ProducerSettings(
+            requests_most=0, request_bytes=REQUEST_BYTES_MOST + 1, flow=FlowLimits(entries_most=501)
+        )
+    for name in ("requests_most = 0", "request_bytes = 10485761", "batches of 10 to 501"):
+        assert name in str(caught.value)
+
+
+def test_a_stream_that_is_gone_fails_every_call():
+    stream = MemoryStream(1)
+
+    async def gone():
+        message = "no stream orders"
+        raise StreamGone(message)
+
+    stream.list_shards = gone
+
+    async def main():
+        producer = producer_of(stream)
+        await producer.put(*numbered(["a"]))
+        with pytest.raises(StreamGone, match="orders"):
+            await producer.send(numbered(["b"]))
+        with pytest.raises(StreamGone):
+            await producer.flush()
+
+    run_virtual(main())
+
+
+def test_a_shard_gets_no_more_than_its_quota_of_records():
+    stream, accepted_ms = MemoryStream(1), []
+    stream.refuse = lambda _: accepted_ms.append(asyncio.get_running_loop().time() * 1000)
+
+    async def main():
+        await producer_of(stream).send(numbered([f"k{n}" for n in range(3_500)]))
+
+    run_virtual(main())
+    assert accepted_ms[-1] == pytest.approx(3_000, abs=1)  # 500 at once, then 1,000 a second.
+    for start in range(0, 2_500, 50):
+        assert accepted_ms[start + 999] - accepted_ms[start] >= 490
+
+
+def test_a_shard_gets_no_more_than_its_quota_of_bytes_also_in_aggregates():
+    stream, sizes = MemoryStream(1), []
+    stream.refuse = lambda position: sizes.append(len(stream.requests[-1][position].data))
+
+    async def main():
+        records = [OutgoingRecord(f"k{n}", b"x" * 1_000) for n in range(5_000)]
+        await producer_of(stream).send(records, aggregate=True)
+        return asyncio.get_running_loop().time()
+
+    took_s = run_virtual(main())
+    assert 4.2 < took_s < 4.6  # 5 MB, half a MiB of it at once.
+    assert max(sizes) <= 51_200
+
+
+def test_requests_to_different_shards_overlap_and_those_to_one_do_not():
+    stream, running, most = MemoryStream(4), [], []
+    stream.latency_ms = lambda: 50
+    put = stream.put_records
+
+    async def watched(entries):
+        shards = {stream.shard_of(entry) for entry in entries}
+        assert not any(shards & others for others in running)
+        running.append(shards)
+        most.append(len(running))
+        try:
+            return await put(entries)
+        finally:
+            running.remove(shards)
+
+    stream.put_records = watched
+
+    async def main():
+        records = [OutgoingRecord(f"k{n}", b"x" * 5_000) for n in range(800)]
+        await producer_of(stream, request_bytes=500_000).send(records)
+
+    run_virtual(main())
+    assert max(most) >= 3
+
+
+def test_a_request_stays_within_its_bytes_unless_one_record_is_larger():
+    stream = MemoryStream(4)
+
+    async def main():
+        sizes = [900, 10, 900, 2_000, 500, 500]
+        records = [OutgoingRecord(f"k{n}", b"x" * size) for n, size in enumerate(sizes)]
+        await producer_of(stream, request_bytes=1_000).send(records)
+
+    run_virtual(main())
+    for request in stream.requests:
+        size = sum(len(entry.data) + len(entry.partition_key) for entry in request)
+        assert size <= 1_000 or len(request) == 1
+
+
+def test_an_observer_sees_batch_and_pause_after_each_answer():
+    stream, seen = MemoryStream(1), []
+    stream.refuse = lambda _: len(stream.requests) == 1
+
+    async def main():
+        producer = producer_of(stream, observe=seen.append)
+        await producer.send(numbered(["a", "b"]))
+        return producer
+
+    producer = run_virtual(main())
+    assert [(each.sent, each.refused, each.batch, each.pause_ms) for each in seen] == [
+        (2, 2, 250, 100),
+        (2, 0, 250, 0),
+    ]
+    assert (producer.counts.batch_least, producer.counts.pause_most_ms) == (250, 100)
+    assert [(flow.shard_id, flow.batch, flow.waiting) for flow in producer.flows] == [
+        ("shardId-000000000000", 250, 0)
+    ]
+
+
+def test_a_lost_listing_at_the_start_stops_nothing():
+    stream = MemoryStream(2)
+    stream.fail_listing = True
+
+    async def main():
+        await producer_of(stream).send(numbered(["a", "b", "a"]), aggregate=True)
+
+    run_virtual(main())
+    assert first_deliveries(stream) == {"a": [0, 2], "b": [1]}
+
+
+def blocking(stream, **settings):
+    def make():
+        return Producer(
+            stream,
+            clock=VirtualClock(),  # The time of the running loop, here a real one.
+            entropy=SeededEntropy(1),
+            settings=ProducerSettings(**settings),
+        )
+
+    return BlockingProducer(make)
+
+
+def test_the_blocking_producer_sends_puts_and_flushes_without_an_event_loop():
+    stream = MemoryStream(2)
+
+    with blocking(stream, linger_ms=60_000) as producer:
+        receipts = producer.send(numbered(["a", "b"]))
+        producer.put(OutgoingRecord("a", b"2"))
+        producer.flush()
+        producer.put(OutgoingRecord("b", b"3"))
+
+    assert first_deliveries(stream) == {"a": [0, 2], "b": [1, 3]}
+    assert len(receipts) == 2
+    assert producer.counts.accepted == 4
+    assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
+
+
+def test_a_closed_blocking_producer_says_so():
+    producer = blocking(MemoryStream(1))
+    producer.close()
+    producer.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.send(numbered(["a"]))
+
+
+def test_a_blocking_producer_that_is_left_by_an_error_gives_up_at_once():
+    stream = MemoryStream(1, before_put=lambda _: "throttle")
+
+    def fail():
+        with blocking(stream) as producer:
+            producer.put(*numbered(["a"]))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+
+
+def test_a_producer_that_cannot_be_made_leaves_no_thread():
+    def make():
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        BlockingProducer(make)
+    assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
