@@ -105,3 +105,73 @@ def test_tail_of_one_key_shows_its_records_in_order_as_text(ask):
 
     numbers = [json.loads(line.split(" ", 4)[4])["number"] for line in lines]
     assert numbers == list(range(2, ORDERS, 3))
+
+
+# --- doctor: last, for it breaks the fleet
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_fleet_that_runs(ask):
+    assert "Nothing is wrong" in ask("doctor")
+
+
+def plant(shop):
+    """Break ten things of a running fleet, each for a reason of its own."""
+    outputs, dynamodb, functions = shop.outputs, shop.client("dynamodb"), shop.client("lambda")
+    manager, worker = outputs["ManagerFunction"], outputs["WorkerFunction"]
+    for schedule in shop.client("scheduler").list_schedules()["Schedules"]:
+        found = shop.client("scheduler").get_schedule(Name=schedule["Name"])
+        kept = ("Name", "ScheduleExpression", "FlexibleTimeWindow", "Target")
+        again = {name: found[name] for name in kept}
+        shop.client("scheduler").update_schedule(**again, State="DISABLED")
+    functions.put_function_concurrency(FunctionName=manager, ReservedConcurrentExecutions=0)
+    functions.put_function_concurrency(FunctionName=worker, ReservedConcurrentExecutions=0)
+    functions.update_function_configuration(FunctionName=worker, Timeout=20)
+    variables = functions.get_function_configuration(FunctionName=manager)["Environment"]
+    variables["Variables"]["SHARDFLEET_LEASES_PER_WORKER"] = "1"
+    functions.update_function_configuration(FunctionName=manager, Environment=variables)
+    dynamodb.put_item(TableName=outputs["LeaseTable"], Item={"leaseKey": {"S": "notes"}})
+    bad = {"leaseKey": {"S": "bad"}, "leaseCounter": {"S": "five"}, "checkpoint": {"S": "1"}}
+    dynamodb.put_item(TableName=outputs["LeaseTable"], Item=bad)
+    overwrite(shop, "stream", "identity", "created_ms", 1)
+    overwrite(shop, "plan", "last", "at_ms", 1)
+    dynamodb.update_table(
+        TableName=outputs["LeaseTable"],
+        GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": "LeaseOwnerToLeaseKeyIndex"}}],
+    )
+
+
+def overwrite(shop, kind, name, field, value):
+    shop.client("dynamodb").update_item(
+        TableName=shop.outputs["StateTable"],
+        Key={"kind": {"S": kind}, "id": {"S": name}},
+        UpdateExpression="SET body.#field = :value",
+        ExpressionAttributeNames={"#field": field},
+        ExpressionAttributeValues={":value": {"N": str(value)}},
+    )
+
+
+def test_the_doctor_names_the_causes_of_ten_planted_misconfigurations(shop, ask, capsys):
+    plant(shop)
+
+    assert application.run(["doctor", "--json"]) == application.EXIT_FAILED
+    found = {each["code"]: each["found"] for each in json.loads(capsys.readouterr().out)}
+    assert set(found) >= {
+        "schedule-disabled",
+        "manager-concurrency",
+        "worker-concurrency",
+        "worker-timeout",
+        "foreign-item",
+        "malformed-lease",
+        "stream-replaced",
+        "owner-index",
+        # A lease that cannot be read hides the rest, so the rest is one finding.
+        "not-seen",
+    }
+    assert "bad" in found["malformed-lease"]
+
+    key = {"leaseKey": {"S": "bad"}}
+    shop.client("dynamodb").delete_item(TableName=shop.outputs["LeaseTable"], Key=key)
+    assert application.run(["doctor", "--json"]) == application.EXIT_FAILED
+    found = {each["code"]: each["found"] for each in json.loads(capsys.readouterr().out)}
+    assert "malformed-lease" not in found
+    assert set(found) >= {"manager-silent", "too-few-slots"}

@@ -149,7 +149,7 @@ class DynamoDBLeaseStore:
     def _scan(self) -> list[Lease]:
         call = self._call("Scan", "lease table")
         fetch = partial(call.run, self._pools.read_client.scan, TableName=self._table)
-        leases, foreign, problems = _sorted_out(
+        leases, foreign, problems = leases_among(
             item for page in pages(fetch, TABLE_PAGING) for item in page.get("Items", ())
         )
         if foreign:
@@ -225,7 +225,8 @@ class DynamoDBLeaseStore:
         return SdkCall(what, writes=writes, codes=codes)
 
 
-def _sorted_out(items: Iterable[Item]) -> tuple[list[Lease], list[Item], list[str]]:
+def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], list[str]]:
+    """Sort a lease table's items: leases, items that are none, and why leases cannot be read."""
     leases: list[Lease] = []
     foreign: list[Item] = []
     problems: list[str] = []

@@ -18,7 +18,18 @@ from typing import Annotated
 
 import typer
 
-from shardfleet.cli import chaos, demo, local, resume, simulate, status, tail, where
+from shardfleet.cli import (
+    chaos,
+    demo,
+    doctor,
+    local,
+    pipeline,
+    resume,
+    simulate,
+    status,
+    tail,
+    where,
+)
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 EXIT_FAILED = 1
@@ -55,12 +66,14 @@ def root(
 app.command("demo")(demo.demo)
 app.command("chaos")(chaos.chaos)
 app.add_typer(local.group, name="local")
+app.add_typer(pipeline.group, name="pipeline")
 app.command("status")(status.status)
 app.command("leases")(status.leases)
 app.command("top")(status.top)
 app.command("where")(where.where)
 app.command("tail")(tail.tail)
 app.command("resume")(resume.resume)
+app.command("doctor")(doctor.doctor)
 app.command("simulate")(simulate.simulate)
 
 

@@ -8,8 +8,8 @@ the AWS command line.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -104,16 +104,24 @@ def with_fleet(stack: str, work: Callable[[FleetAccess], Awaitable[T]]) -> T:
         ConfigurationError: no such stack, no fleet in it, or no way to reach AWS.
 
     """
-    from botocore.exceptions import BotoCoreError
-
-    from shardfleet.errors import ConfigurationError
 
     async def run() -> T:
         async with _opened(stack) as fleet:
             return await work(fleet)
 
-    try:
+    with reaching_aws():
         return asyncio.run(run())
+
+
+@contextmanager
+def reaching_aws() -> Iterator[None]:
+    """Turn what keeps the SDK from even asking (no region, no credentials) into one message."""
+    from botocore.exceptions import BotoCoreError
+
+    from shardfleet.errors import ConfigurationError
+
+    try:
+        yield
     except BotoCoreError as error:
         raise ConfigurationError(
             f"{error} Region, credentials and endpoint come from the environment, as for the AWS "

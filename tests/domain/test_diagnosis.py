@@ -1,0 +1,134 @@
+"""The doctor's rules: each planted fault has its finding, and a healthy fleet has none."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.diagnosis import OWNER_INDEX, Severity, diagnose
+from shardfleet.domain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
+from shardfleet.domain.fleet_view import FleetReading, Stop
+from tests.domain.builders import a_lease
+
+NOW_MS = 10_000_000
+CONFIG = FleetConfig(
+    fleet="clicks", stream_arn="arn", lease_table="leases", state_table="state", workers_max=2
+)
+LEASES = TableFacts(name="leases", keys=(("leaseKey", "HASH"),), indexes={OWNER_INDEX: "ACTIVE"})
+READING = FleetReading(
+    at_ms=NOW_MS,
+    leases=[a_lease("1 at 5 by a")],
+    slots=[],
+    sightings={},
+    stops={},
+    planned_ms=NOW_MS - 20_000,
+    failover_ms=10_000,
+)
+HEALTHY = Facts(
+    config=CONFIG,
+    lease_table=LEASES,
+    state_table=TableFacts(name="state", keys=(("kind", "HASH"), ("id", "RANGE"))),
+    neighbours={"LEADER": 1, "WORKER_METRIC_STATS": 3},
+    malformed=(),
+    stream=StreamFacts(status="ACTIVE", created_ms=7),
+    known_created_ms=7,
+    clock_ahead_ms=300,
+    manager=FunctionFacts(name="manager", timeout_ms=60_000, concurrency=None),
+    worker=FunctionFacts(name="worker", timeout_ms=900_000, concurrency=None),
+    schedule="ENABLED",
+    machine="ACTIVE",
+    failed_queue_exists=None,
+    reading=READING,
+    unread_shards=(),
+)
+MANY = replace(READING, leases=[a_lease(f"{number} at 5") for number in range(17)])
+STOPPED = replace(READING, stops={"1": Stop(at_ms=1, position="5:2", error="ValueError: x")})
+
+
+def test_a_healthy_fleet_has_no_finding():
+    assert diagnose(HEALTHY) == []
+
+
+def test_java_workers_rows_beside_the_leases_are_no_finding():
+    assert not diagnose(replace(HEALTHY, neighbours={"TABLE_MIGRATION": 1}))
+
+
+@pytest.mark.parametrize(
+    ("planted", "code", "words"),
+    [
+        ({"lease_table": TableFacts(name="leases")}, "lease-table-missing", "leases does not"),
+        (
+            {"lease_table": replace(LEASES, keys=(("id", "HASH"),))},
+            "lease-table-keys",
+            "leaseKey (HASH)",
+        ),
+        ({"lease_table": replace(LEASES, indexes={})}, "owner-index", "is missing"),
+        (
+            {"lease_table": replace(LEASES, indexes={OWNER_INDEX: "CREATING"})},
+            "owner-index",
+            "is creating",
+        ),
+        ({"state_table": TableFacts(name="state")}, "fleet-state-table-missing", "state does not"),
+        ({"malformed": ["lease 1: no counter"]}, "malformed-lease", "lease 1: no counter"),
+        ({"neighbours": {"": 2}}, "foreign-item", "2 items of leases"),
+        ({"stream": None}, "stream-missing", "arn does not exist"),
+        ({"known_created_ms": 6}, "stream-replaced", "created again"),
+        (
+            {"stream": StreamFacts(status="DELETING", created_ms=7)},
+            "stream-status",
+            "is DELETING",
+        ),
+        (
+            {"stream": StreamFacts(status="ACTIVE", created_ms=7, distribution="AUTO")},
+            "stream-distribution",
+            "ignores partition keys",
+        ),
+        ({"clock_ahead_ms": -2_500}, "clock", "-2500 ms"),
+        (
+            {"manager": FunctionFacts(name="manager", timeout_ms=60_000, concurrency=0)},
+            "manager-concurrency",
+            "concurrency of 0",
+        ),
+        (
+            {"worker": FunctionFacts(name="worker", timeout_ms=0, concurrency=None)},
+            "worker-missing",
+            "worker does not exist",
+        ),
+        (
+            {"worker": FunctionFacts(name="worker", timeout_ms=900_000, concurrency=1)},
+            "worker-concurrency",
+            "workers_max is 2",
+        ),
+        (
+            {"worker": FunctionFacts(name="worker", timeout_ms=30_000, concurrency=None)},
+            "worker-timeout",
+            "30000 ms",
+        ),
+        ({"schedule": "DISABLED"}, "schedule-disabled", "is disabled"),
+        ({"schedule": ""}, "schedule-disabled", "is missing"),
+        ({"machine": ""}, "machine-missing", "is missing"),
+        ({"failed_queue_exists": False}, "failed-queue-missing", "given-up records"),
+        ({"reading": replace(READING, planned_ms=0)}, "manager-silent", "planned never"),
+        (
+            {"reading": replace(READING, planned_ms=NOW_MS - 200_000)},
+            "manager-silent",
+            "planned 200 s ago",
+        ),
+        ({"reading": STOPPED}, "shard-stopped", "ValueError: x"),
+        ({"reading": MANY}, "too-few-slots", "17 leases"),
+        ({"unread_shards": ("7",)}, "shards-unread", "open shards 7"),
+        ({"unseen": (("the stream", "AccessDenied"),)}, "not-seen", "AccessDenied"),
+    ],
+)
+def test_a_planted_fault_is_the_one_finding(planted, code, words):
+    (finding,) = diagnose(replace(HEALTHY, **planted))
+
+    assert finding.code == code
+    assert words in f"{finding.found}; {finding.remedy}"
+    assert finding.remedy
+
+
+def test_errors_come_before_warnings():
+    found = diagnose(replace(HEALTHY, clock_ahead_ms=9_999, schedule="DISABLED"))
+
+    assert [each.severity for each in found] == [Severity.ERROR, Severity.WARNING]
