@@ -42,7 +42,7 @@ class MemoryLeaseStore:
     async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
         """Return lease keys by owner."""
         await asyncio.sleep(0)
-        return [k for k in sorted(self.leases) if self.leases[k].lease_owner == worker_id]
+        return sorted(k for k, lease in self.leases.items() if lease.lease_owner == worker_id)
 
     async def get(self, lease_key: str) -> Lease | None:
         """Return one lease."""

@@ -145,6 +145,10 @@ class MemoryStream:
         log.records.append(record)
         return record.sequence_number
 
+    def skip_to(self, sequence: int) -> None:
+        """Let no sequence number from here on be less than this one."""
+        self._sequence = max(self._sequence, sequence - 1)
+
     def split(self, shard_id: str) -> tuple[str, str]:
         """Split a shard in the middle; return the children."""
         hashes = self._logs[shard_id].shard.hash_key_range

@@ -1,0 +1,298 @@
+"""
+A large fleet in the simulation: how long until every shard is read again after a great loss.
+
+The manager, the workers and their renewals are the production engine; calls take 1 to 20 ms and
+nothing fails but what is lost on purpose. No records flow and idle shards are read rarely: what is
+measured is ownership, and what it costs at the lease table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.testing.checkers import CHECKERS, Checker, LeaseWrite, Violation, Window
+from shardfleet.testing.memory import MemoryStateStore
+from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
+from shardfleet.testing.simulation.actors import Actor, SimulationLoop
+from shardfleet.testing.simulation.faults import FaultMix, Faults
+from shardfleet.testing.simulation.functions import Functions, Services
+from shardfleet.testing.simulation.state_machine import StateMachine
+from shardfleet.testing.simulation.streams import TrueStream
+from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.tables import LeaseTable
+from shardfleet.testing.simulation.wire import Outage
+
+_BOX_MS = 900_000  # Lambda: an invocation lasts at most 15 minutes
+_MANAGER_EVERY_S = 60.0
+_SAMPLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """
+    How large, and for how long.
+
+    Attributes:
+        shards: all open.
+        slots: workers; the fleet keeps as many.
+        leases_most: most leases one worker holds; more than shards / slots leaves room.
+        lost_part: of the slots are lost at once, e.g. 0.1.
+        idle_read_ms: pause after an empty read.
+        settle_s: after each recovery, virtual seconds; long enough for a turn of the manager.
+        window_s: how long the quiet fleet is measured.
+        patience_s: a recovery that takes longer is given up.
+        seed: of the delays.
+
+    """
+
+    shards: int = 10_000
+    slots: int = 1_000
+    leases_most: int = 12
+    lost_part: float = 0.1
+    idle_read_ms: int = 60_000
+    settle_s: float = 45.0
+    window_s: float = 120.0
+    patience_s: float = 1_800.0
+    seed: int = 1
+
+    @property
+    def config(self) -> FleetConfig:
+        """Return the fleet's configuration: defaults but for its size and idle reads."""
+        return FleetConfig(
+            fleet="fleet",
+            stream_arn=MEMORY_STREAM_ARN,
+            lease_table="leases",
+            state_table="state",
+            leases_per_worker=self.leases_most,
+            workers_min=self.slots,
+            workers_max=self.slots,
+            idle_read_ms=self.idle_read_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """
+    From a loss, or from nothing, to full ownership.
+
+    Attributes:
+        name: what was lost.
+        slots_lost: how many.
+        leases_lost: how many were theirs.
+        half_s: until half of them were renewed by a living owner.
+        most_s: until 99 % of them were.
+        full_s: until all were; None: not within the patience.
+        moved: leases that changed hands until then.
+        moved_in_vain: of those, leases of workers that were not lost.
+        curve: seconds since the loss, and leases that no living owner has renewed yet.
+        calls: port calls by operation until then.
+
+    """
+
+    name: str
+    slots_lost: int
+    leases_lost: int
+    half_s: float | None
+    most_s: float | None
+    full_s: float | None
+    moved: int
+    moved_in_vain: int
+    curve: tuple[tuple[float, int], ...]
+    calls: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleResult:
+    """
+    What a scale run came to.
+
+    Attributes:
+        recoveries: from nothing, processes killed, executions gone.
+        quiet: the window without a loss.
+        per_shard_hour: port calls by operation in that window, per shard and hour.
+        virtual_ms: how long the fleet lived.
+        violations: none if all is well.
+
+    """
+
+    recoveries: tuple[Recovery, ...]
+    quiet: Window
+    per_shard_hour: dict[str, float]
+    virtual_ms: int
+    violations: tuple[Violation, ...]
+
+
+class _Served(Checker):
+    """
+    Which leases a living owner has renewed.
+
+    Attributes:
+        waiting: lease keys of which that is not so.
+        moved: leases that changed hands, by the worker that they were taken from.
+
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self.waiting: set[str] = set()
+        self.moved: Counter[str] = Counter()
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Take a lease off the list when its owner writes to it."""
+        after = write.after
+        if after is None:
+            return
+        if write.before is None:
+            self.waiting.add(after.lease_key)
+        elif write.before.effective_owner not in (None, after.effective_owner):
+            self.moved[write.before.effective_owner or ""] += 1
+        if write.by.worker_id and write.by.worker_id == after.effective_owner:
+            self.waiting.discard(after.lease_key)
+
+
+def run_scale(scale: Scale, say: Callable[[str], None]) -> ScaleResult:
+    """Run one large fleet; ``say`` is told of each phase."""
+    with asyncio.Runner(loop_factory=SimulationLoop) as runner:
+        return runner.run(_ScaleRun(scale, say).run())
+
+
+class _ScaleRun:
+    def __init__(self, scale: Scale, say: Callable[[str], None]) -> None:
+        self._scale = scale
+        self._say = say
+
+    async def run(self) -> ScaleResult:
+        """Build the fleet from nothing, measure it quiet, then lose a part of it twice."""
+        self._deploy()
+        around = self._around
+        around.spawn(self._schedule(), "schedule")
+        recoveries = [await self._recover("from nothing", slots=[])]
+        await asyncio.sleep(self._scale.settle_s)
+        quiet, rates = await self._quiet()
+        for name, is_gone in (("processes killed", False), ("executions gone", True)):
+            slots = self._chosen()
+            self._lose(slots, is_gone=is_gone)
+            recoveries.append(await self._recover(name, slots=slots))
+            await asyncio.sleep(self._scale.settle_s)
+        for actor in list(self._functions.alive):
+            actor.kill()
+        return ScaleResult(
+            recoveries=tuple(recoveries),
+            quiet=quiet,
+            per_shard_hour=rates,
+            virtual_ms=around.now_ms,
+            violations=tuple(around.violations),
+        )
+
+    def _deploy(self) -> None:
+        config = self._scale.config
+        faults = Faults(self._scale.seed, FaultMix.none())
+        checkers = (*CHECKERS, _Served)
+        self._around = Surroundings(
+            self._scale.seed, faults, renew_ms=config.renew_ms, checkers=checkers
+        )
+        served = self._around.checkers[-1]
+        assert isinstance(served, _Served)
+        self._served = served
+        self._stream = TrueStream(self._around, shards=self._scale.shards)
+        self._leases = LeaseTable(self._around)
+        services = Services(
+            leases=self._leases,
+            state=MemoryStateStore(),
+            stream=self._stream,
+            lease_outage=Outage(),
+            state_outage=Outage(),
+        )
+        self._functions = Functions(
+            self._around,
+            services,
+            config=config,
+            worker_box_ms=_BOX_MS,
+            handlers_overlap=True,
+        )
+        self._machine = StateMachine(self._around, self._functions, loops_most=1_000)
+
+    async def _schedule(self) -> None:
+        while True:
+            self._functions.manager(self._machine.launcher)
+            await asyncio.sleep(_MANAGER_EVERY_S)
+
+    def _chosen(self) -> list[str]:
+        """Draw the slots that are lost."""
+        names = sorted({actor.name.split("#")[0] for actor in self._workers()})
+        count = round(len(names) * self._scale.lost_part)
+        return self._around.chance(f"loss at {self._around.now_ms}").sample(names, count)
+
+    def _workers(self) -> list[Actor]:
+        return [actor for actor in self._functions.alive if actor.worker_id]
+
+    def _lose(self, slots: list[str], *, is_gone: bool) -> None:
+        lost = {f"{self._scale.config.fleet}-{slot_id}" for slot_id in slots}
+        for lease in self._leases.store.leases.values():
+            if lease.effective_owner in lost:
+                self._served.waiting.add(lease.lease_key)
+        for slot_id in slots if is_gone else ():
+            self._machine.abort(slot_id)
+        for actor in self._workers():
+            if actor.worker_id in lost:
+                actor.suffered("killed")
+                actor.kill()
+
+    async def _recover(self, name: str, *, slots: list[str]) -> Recovery:
+        """Wait until a living owner has renewed every lease."""
+        around, waiting = self._around, self._served.waiting
+        began_ms, calls, moved = around.now_ms, around.calls.copy(), self._served.moved.copy()
+        whole = len(waiting) or self._scale.shards
+        curve = [(0.0, whole)]
+        while not self._is_over(curve[-1][0]):
+            await asyncio.sleep(_SAMPLE_S)
+            missing = self._scale.shards - len(self._leases.store.leases)
+            curve.append(((around.now_ms - began_ms) / 1000, len(waiting) + missing))
+        lost = {f"{self._scale.config.fleet}-{slot_id}" for slot_id in slots}
+        moves = self._served.moved - moved
+        recovery = Recovery(
+            name=name,
+            slots_lost=len(slots),
+            leases_lost=whole,
+            half_s=_reached(curve, whole // 2),
+            most_s=_reached(curve, whole // 100),
+            full_s=_reached(curve, 0),
+            moved=moves.total(),
+            moved_in_vain=sum(n for owner, n in moves.items() if owner not in lost),
+            curve=tuple(curve),
+            calls=dict(sorted((around.calls - calls).items())),
+        )
+        self._say(str(replace(recovery, curve=())))
+        return recovery
+
+    def _is_over(self, elapsed_s: float) -> bool:
+        are_all_there = len(self._leases.store.leases) >= self._scale.shards
+        if are_all_there and not self._served.waiting:
+            return True
+        return bool(self._around.violations) or elapsed_s >= self._scale.patience_s
+
+    async def _quiet(self) -> tuple[Window, dict[str, float]]:
+        around, scale = self._around, self._scale
+        calls, changes = around.calls.copy(), self._leases.owner_changes
+        await asyncio.sleep(scale.window_s)
+        window = Window(
+            duration_ms=round(scale.window_s * 1000),
+            shards=scale.shards,
+            calls=dict(sorted((around.calls - calls).items())),
+            owner_changes=self._leases.owner_changes - changes,
+            renew_ms=scale.config.renew_ms,
+        )
+        for checker in around.checkers:
+            checker.calm_window(around.now_ms, window)
+        shard_hours = scale.shards * scale.window_s / 3_600
+        rates = {name: round(n / shard_hours, 2) for name, n in window.calls.items()}
+        self._say(f"quiet: {window}, per shard-hour {rates}")
+        return window, rates
+
+
+def _reached(curve: list[tuple[float, int]], level: int) -> float | None:
+    return next((at_s for at_s, waiting in curve if waiting <= level), None)
