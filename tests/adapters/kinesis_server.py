@@ -33,13 +33,14 @@ def kinesis_server():
 
 class Stream:
     """
-    A stream, its reader and writer.
+    A stream, its reader and writer, by way of `calls`: "wire" (ours) or "boto3".
 
     `sent` are the requests as (operation, parameters); `attempts` counts the SDK's repeats too.
     """
 
-    def __init__(self, endpoint, name):
+    def __init__(self, endpoint, name, calls="wire"):
         self.endpoint = endpoint
+        self.calls = calls
         self.name = name
         self.clients = AwsClients(LIMITS, stream_region=REGION)
         self.sent, self.attempts = [], 0
@@ -56,10 +57,23 @@ class Stream:
             "records": self.clients.stream_records,
             "control": self.clients.stream_control,
             "pool": self.pool,
+            "wire": self._opened if self.calls == "wire" else None,
         }
         self.reader = KinesisPollingReader(arn, **adapters)
         self.writer = KinesisWriter(arn, **adapters)
         return self
+
+    def _opened(self):
+        wire = self.clients.wire_to(self.arn)()
+        call = type(wire).call
+
+        def noted(operation, body):
+            self.sent.append((operation, json.loads(body)))
+            self._count()
+            return call(wire, operation, body)
+
+        wire.call = noted
+        return wire
 
     def _note(self, params, model, **_):
         self.sent.append((model.name, dict(params)))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from shardfleet.adapters import kinesis_shards
 from shardfleet.adapters.aws_clients import AwsClients, region_of
-from shardfleet.adapters.kinesis_polling import _instant, _ms
+from shardfleet.adapters.kinesis_decode import epoch_ms
+from shardfleet.adapters.kinesis_polling import _instant
 from shardfleet.domain.leases import HashKeyRange
 from shardfleet.engine.ports import IteratorKind, IteratorStart, ListingFilter, PutEntry
 from shardfleet.errors import (
@@ -43,16 +44,22 @@ def endpoint():
         yield endpoint
 
 
-@pytest.fixture
-def stream(endpoint, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    return Stream(endpoint, f"orders-{uuid.uuid4().hex[:8]}").create(2)
+@pytest.fixture(params=["wire", "boto3"])
+def calls(request):
+    """Both ways of reading and writing pass the same tests."""
+    return request.param
 
 
 @pytest.fixture
-def absent(endpoint, monkeypatch):
+def stream(endpoint, monkeypatch, calls):
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    return Stream(endpoint, "no-such-stream")
+    return Stream(endpoint, f"orders-{uuid.uuid4().hex[:8]}", calls).create(2)
+
+
+@pytest.fixture
+def absent(endpoint, monkeypatch, calls):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    return Stream(endpoint, "no-such-stream", calls)
 
 
 def test_records_are_read_as_they_were_written_in_order(stream):
@@ -291,5 +298,5 @@ def test_the_stream_of_another_region_is_asked_there(monkeypatch):
 @given(st.integers(0, 4_102_444_800_000))
 @example(543_726_592_527)  # a millisecond less when seconds are multiplied and cut off
 def test_an_instant_survives_the_way_through_a_datetime_and_the_sdks_float(instant_ms):
-    assert _ms(_instant(instant_ms)) == instant_ms
-    assert _ms(datetime.fromtimestamp(instant_ms / 1000, tz=UTC)) == instant_ms
+    assert epoch_ms(_instant(instant_ms)) == instant_ms
+    assert epoch_ms(datetime.fromtimestamp(instant_ms / 1000, tz=UTC)) == instant_ms

@@ -176,6 +176,13 @@ class FleetConfig:
         "a slot with nothing held or assigned ends after this long; longer than the time between "
         "two manager turns, or a new slot would end before it is given anything",
     )
+    stream_calls: str = _choice(
+        "wire",
+        "how records are read and written: wire (our own signer and decoder for GetRecords and "
+        "PutRecords, three to ten times less CPU) or boto3 (the SDK for everything)",
+        "wire",
+        "boto3",
+    )
     io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
 
     # --- what is told

@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import boto3
+import botocore.session
 from botocore.config import Config
+
+from shardfleet.adapters.kinesis_wire import KinesisWire, OpenWire, open_wire
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -67,7 +71,10 @@ class AwsClients:
         """Make no client yet."""
         self._limits = limits
         self._stream_region = stream_region
-        self._session = boto3.session.Session()
+        self._sdk = botocore.session.get_session()
+        self._session = boto3.session.Session(botocore_session=self._sdk)
+        self._wires: dict[str, KinesisWire | None] = {}
+        self._wire_lock = Lock()
 
     @cached_property
     def table_writes(self) -> DynamoDBClient:
@@ -85,6 +92,19 @@ class AwsClients:
         """GetShardIterator, GetRecords and PutRecords: one attempt, the engine repeats."""
         config = client_config(self._limits.streams, attempts=1, read_timeout_s=RECORDS_TIMEOUT_S)
         return self._session.client("kinesis", config=config, region_name=self._stream_region)
+
+    def wire_to(self, stream_arn: str) -> OpenWire:
+        """Return what opens the quick way for GetRecords and PutRecords, once for all callers."""
+
+        def opened() -> KinesisWire | None:
+            with self._wire_lock:
+                if stream_arn not in self._wires:
+                    self._wires[stream_arn] = open_wire(
+                        stream_arn, client=self.stream_records, session=self._sdk
+                    )
+                return self._wires[stream_arn]
+
+        return opened
 
     @cached_property
     def stream_control(self) -> KinesisClient:

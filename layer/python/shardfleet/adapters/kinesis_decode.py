@@ -123,7 +123,7 @@ class UnreadableAnswer(ResponseParserError):
     """An answer of GetRecords that botocore cannot read, or that lacks what every one has."""
 
 
-def decode_page(body: bytes) -> RecordsPage:
+def decode_page(body: bytes | bytearray) -> RecordsPage:
     """
     Return the page that a GetRecords answer describes.
 
@@ -140,9 +140,9 @@ def decode_page(body: bytes) -> RecordsPage:
         return decode_page_slowly(body)
 
 
-def decode_page_slowly(body: bytes) -> RecordsPage:
+def decode_page_slowly(body: bytes | bytearray) -> RecordsPage:
     """Do as :func:`decode_page` with botocore alone; the two are equal on every body."""
-    response = {"body": body, "headers": {}, "status_code": 200}
+    response = {"body": bytes(body), "headers": {}, "status_code": 200}
     try:
         return page_of(_parser().parse(response, _answer_shape()))
     except Exception as error:
@@ -170,7 +170,7 @@ def epoch_ms(instant: datetime) -> int:
     return round((instant - _EPOCH) / _MILLISECOND)
 
 
-def _decode_quickly(body: bytes) -> RecordsPage:
+def _decode_quickly(body: bytes | bytearray) -> RecordsPage:
     first = body.find(_OPENING)
     start = first + len(_OPENING)
     if first < 0 or body.find(b'"', start, start + _CUT_FROM) >= 0:
@@ -178,7 +178,7 @@ def _decode_quickly(body: bytes) -> RecordsPage:
     return _decode_cut(body)
 
 
-def _decode_whole(body: bytes) -> RecordsPage:
+def _decode_whole(body: bytes | bytearray) -> RecordsPage:
     """Parse the body in one go, base64 included."""
     answer = _typed(_WHOLE, body)
     records = [
@@ -194,7 +194,7 @@ def _decode_whole(body: bytes) -> RecordsPage:
     return _page(answer, records)
 
 
-def _decode_cut(body: bytes) -> RecordsPage:
+def _decode_cut(body: bytes | bytearray) -> RecordsPage:
     """Cut the data out, parse the rest, and put the two together."""
     payloads: list[bytes] = []
     rest = []
@@ -231,7 +231,7 @@ def _decode_cut(body: bytes) -> RecordsPage:
     return _page(answer, records)
 
 
-def _typed(decoders: tuple[msgspec.json.Decoder[Any], ...], text: bytes) -> Any:
+def _typed(decoders: tuple[msgspec.json.Decoder[Any], ...], text: bytes | bytearray) -> Any:
     """
     Parse, and refuse everything that :mod:`json` refuses.
 
@@ -303,8 +303,10 @@ def _parser() -> ResponseParser:
 
 
 @cache
-def _answer_shape() -> Shape | None:
+def _answer_shape() -> Shape:
     """Load botocore's model of Kinesis, which takes a while: only an odd body needs it."""
     session = get_session()
     model = session.get_service_model("kinesis")
-    return model.operation_model("GetRecords").output_shape
+    shape = model.operation_model("GetRecords").output_shape
+    assert shape is not None, "GetRecords has an answer"
+    return shape

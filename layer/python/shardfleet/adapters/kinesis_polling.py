@@ -35,6 +35,8 @@ from shardfleet.errors import (
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
+    from shardfleet.adapters.kinesis_wire import OpenWire
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Kinesis has no filter of this name: AT_TIMESTAMP takes an instant, the others take nothing.
 _FILTERS = {
@@ -53,6 +55,8 @@ class KinesisPollingReader:
         records: client for GetShardIterator and GetRecords; sends once.
         control: client for ListShards and DescribeStreamSummary; may repeat.
         pool: threads of all these.
+        wire: opens the quick way for GetRecords when first needed; None, or an answer of None:
+            the client does it.
 
     """
 
@@ -63,8 +67,10 @@ class KinesisPollingReader:
         records: KinesisClient,
         control: KinesisClient,
         pool: ThreadPool,
+        wire: OpenWire | None = None,
     ) -> None:
         """Ask nothing yet."""
+        self._open_wire = wire
         self._stream_arn = stream_arn
         self._records = records
         self._control = control
@@ -156,7 +162,11 @@ class KinesisPollingReader:
         return answer["ShardIterator"]
 
     def _get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
-        answer: Mapping[str, Any] = self._call("GetRecords", shard_id, invalid=IteratorExpired).run(
+        call = self._call("GetRecords", shard_id, invalid=IteratorExpired)
+        wire = call.run(self._open_wire) if self._open_wire is not None else None
+        if wire is not None:
+            return call.run(wire.get_records, iterator=iterator, limit=limit)
+        answer: Mapping[str, Any] = call.run(
             self._records.get_records,
             StreamARN=self._stream_arn,
             ShardIterator=iterator,

@@ -21,6 +21,8 @@ from shardfleet.errors import InvalidRecord, StreamGone
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
+    from shardfleet.adapters.kinesis_wire import OpenWire
+
 
 class KinesisWriter:
     """
@@ -31,6 +33,8 @@ class KinesisWriter:
         records: client for PutRecords; sends once.
         control: client for ListShards; may repeat.
         pool: threads of both.
+        wire: opens the quick way for PutRecords when first needed; None, or an answer of None:
+            the client does it.
 
     """
 
@@ -41,8 +45,10 @@ class KinesisWriter:
         records: KinesisClient,
         control: KinesisClient,
         pool: ThreadPool,
+        wire: OpenWire | None = None,
     ) -> None:
         """Send nothing yet."""
+        self._open_wire = wire
         self._stream_arn = stream_arn
         self._records = records
         self._control = control
@@ -82,6 +88,9 @@ class KinesisWriter:
                 "ValidationException": InvalidRecord,
             },
         )
+        wire = call.run(self._open_wire) if self._open_wire is not None else None
+        if wire is not None:
+            return call.run(wire.put_records, entries=entries)
         answer = call.run(
             self._records.put_records,
             StreamARN=self._stream_arn,

@@ -148,11 +148,13 @@ def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:
 
 def stream_reader(sandbox: Sandbox, threads: TurnThreads) -> StreamReader:
     """Return the stream."""
+    config, clients = sandbox.config, sandbox.clients
     return KinesisPollingReader(
-        sandbox.config.stream_arn,
-        records=sandbox.clients.stream_records,
-        control=sandbox.clients.stream_control,
+        config.stream_arn,
+        records=clients.stream_records,
+        control=clients.stream_control,
         pool=threads.streams,
+        wire=clients.wire_to(config.stream_arn) if config.stream_calls == "wire" else None,
     )
 
 

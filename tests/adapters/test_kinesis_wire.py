@@ -1,0 +1,374 @@
+"""Our own way to GetRecords and PutRecords: TLS, proxies, connections, repeats."""
+
+import json
+import random
+import socket
+import threading
+import uuid
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import (
+    ClientError,
+    ConnectionClosedError,
+    EndpointConnectionError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from shardfleet.adapters.http_connections import BODY_BYTES_MOST
+from shardfleet.adapters.kinesis_wire import WireTime, open_wire
+from shardfleet.engine.ports import PutEntry
+from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
+from tests.adapters.loopback import HANG, HANG_UP, Service, error, serving
+from tests.adapters.tls import certificate, proxy, tls_front
+
+SHARD_0 = "shardId-000000000000"
+ARN = f"arn:aws:kinesis:{REGION}:000000000000:stream/orders"
+EMPTY = (200, {"Records": [], "NextShardIterator": "next", "MillisBehindLatest": 0})
+THROTTLED = error("ProvisionedThroughputExceededException")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with kinesis_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory):
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def pauses():
+    return []
+
+
+def wire_to(endpoint, *, when=None, **config):
+    session = botocore.session.get_session()
+    given = {"connect_timeout": 20, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
+    client = session.create_client(
+        "kinesis", endpoint_url=endpoint, region_name=REGION, config=Config(**(given | config))
+    )
+    return open_wire(ARN, client=client, session=session, when=when)
+
+
+def written_and_read(endpoint, monkeypatch):
+    """Put records into a new stream and read them back, all by the wire."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    stream = Stream(endpoint, f"orders-{uuid.uuid4().hex[:8]}").create(1)
+    payloads = [b"small", bytes(900_000), b""]
+    stream.put(*(PutEntry(data=data, partition_key="k") for data in payloads[:2]))
+    pages = stream.read(SHARD_0)
+    assert [r.data for page in pages for r in page.records] == payloads[:2]
+    return [name for name, _ in stream.sent]
+
+
+# --- certificates
+
+
+def test_a_certificate_of_ones_own_is_trusted_where_the_bundle_says_so(engine, pem, monkeypatch):
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(pem))
+    with tls_front(engine, pem) as endpoint:
+        assert "GetRecords" in written_and_read(endpoint, monkeypatch)
+
+
+def test_the_bundle_of_requests_counts_too(pem, monkeypatch):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(pem))
+    with serving(Service(EMPTY)) as plain, tls_front(plain, pem) as endpoint:
+        assert wire_to(endpoint).get_records("iterator", limit=1).next_iterator == "next"
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(pem):
+    service = Service(EMPTY)
+    with (
+        serving(service) as plain,
+        tls_front(plain, pem) as endpoint,
+        pytest.raises(SSLError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        wire_to(endpoint).get_records("iterator", limit=1)
+    assert service.requests == []
+
+
+# --- proxies
+
+
+def test_https_goes_through_the_tunnel_of_a_proxy_with_its_password(engine, pem, monkeypatch):
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(pem))
+    seen = []
+    with tls_front(engine, pem) as endpoint, proxy(seen) as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://ann:s%40crt@127.0.0.1:{port}")
+        assert "PutRecords" in written_and_read(endpoint, monkeypatch)
+    target = endpoint.removeprefix("https://")
+    ours = [head for head in seen if "proxy-authorization" in head]
+    assert ours, "the wire did not go through the proxy"
+    assert all(head.startswith(f"CONNECT {target} HTTP/1.") for head in seen)
+    assert "proxy-authorization: Basic YW5uOnNAY3J0\r\n" in ours[0]
+
+
+def test_http_is_relayed_by_a_proxy(engine, monkeypatch):
+    seen = []
+    with proxy(seen) as port:
+        monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
+        assert "GetRecords" in written_and_read(engine, monkeypatch)
+    assert any("x-amz-target: Kinesis_20131202.PutRecords" in head for head in seen)
+    assert all(head.startswith(f"POST {engine}/ HTTP/1.1\r\n") for head in seen)
+
+
+def test_a_host_excepted_from_the_proxy_is_asked_directly(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(Service(EMPTY)) as endpoint:
+        assert wire_to(endpoint).get_records("iterator", limit=1).next_iterator == "next"
+
+
+def test_a_proxy_of_the_client_s_configuration_counts_before_the_environment(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    seen = []
+    with serving(Service(EMPTY)) as endpoint, proxy(seen) as port:
+        wire = wire_to(endpoint, proxies={"http": f"http://127.0.0.1:{port}"})
+        wire.get_records("iterator", limit=1)
+        wire.close()
+    assert len(seen) == 1
+
+
+def test_a_proxy_that_refuses_or_is_not_there_is_named(pem, monkeypatch):
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(pem))
+    with serving(Service(EMPTY)) as plain, tls_front(plain, pem) as endpoint:
+        with proxy([], refuse=True) as port:
+            there = wire_to(endpoint, proxies={"https": f"http://127.0.0.1:{port}"})
+            with pytest.raises(ProxyConnectionError, match=f":{port}") as caught:
+                there.get_records("iterator", limit=1)
+            assert "407" in str(caught.value.__cause__)
+        gone = wire_to(endpoint, proxies={"https": "http://127.0.0.1:1"})
+        with pytest.raises(ProxyConnectionError, match=r"127\.0\.0\.1:1"):
+            gone.get_records("iterator", limit=1)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "config"),
+    [
+        ("http://127.0.0.1:9/behind/a/path", {}),
+        ("http://127.0.0.1:9", {"proxies": {"http": "https://127.0.0.1:9"}}),
+        ("http://127.0.0.1:9", {"proxies_config": {"proxy_use_forwarding_for_https": True}}),
+        ("https://127.0.0.1:9", {"client_cert": "/no/file"}),
+    ],
+)
+def test_what_the_wire_cannot_do_is_left_to_botocore(endpoint, config):
+    assert wire_to(endpoint, **config) is None
+
+
+# --- the endpoint
+
+
+def test_the_endpoint_follows_botocores_rules_for_the_streams_account():
+    session = botocore.session.get_session()
+    client = session.create_client("kinesis", region_name="eu-west-1")
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    sent = []
+
+    def note(request, **_):
+        sent.append(request.url)
+        raise ConnectionClosedError(endpoint_url=request.url)
+
+    client.meta.events.register("before-send.kinesis.GetRecords", note)
+    with pytest.raises(ConnectionClosedError):
+        client.get_records(StreamARN=arn, ShardIterator="iterator")
+    wire = open_wire(arn, client=client, session=session)
+    assert wire._connections._endpoint.url == sent[0]
+
+
+# --- connections
+
+
+def test_a_connection_is_used_again_and_no_more_are_kept_than_allowed():
+    with serving(Service(EMPTY)) as endpoint:
+        wire = wire_to(endpoint, max_pool_connections=2)
+        connect, made = wire._connections._connect, []
+        wire._connections._connect = lambda: made.append(1) or connect()
+        for _ in range(5):
+            wire.get_records("iterator", limit=1)
+        assert (len(made), wire._connections.idle) == (1, 1)
+        together = threading.Barrier(4)
+
+        def overlapping():
+            together.wait()
+            for _ in range(5):
+                wire.get_records("iterator", limit=1)
+
+        threads = [threading.Thread(target=overlapping) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wire._connections.idle <= 2
+        wire.close()
+
+
+def test_small_writes_are_not_held_back_by_the_kernel():
+    with serving(Service(EMPTY)) as endpoint:
+        wire = wire_to(endpoint)
+        wire.get_records("iterator", limit=1)
+        (connection,) = wire._connections._idle
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        wire.close()
+
+
+@pytest.fixture
+def raw_server():
+    """Return a function: serve these bytes, one per connection; yields what was received."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    threads = []
+
+    def serve(*answers, split=None):
+        def run():
+            for answer in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    for part in [answer] if split is None else _pieces(answer, split):
+                        connection.sendall(part)
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield serve
+    for thread in threads:
+        thread.join()
+    listener.close()
+
+
+def _pieces(data, seed):
+    chance, at = random.Random(seed), 0
+    while at < len(data):
+        size = chance.randrange(1, 60)
+        yield data[at : at + size]
+        at += size
+
+
+def http(body, *lines, status="200 OK"):
+    return "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode() + body
+
+
+PAGE = json.dumps({"Records": [], "NextShardIterator": "x" * 500}).encode()
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(PAGE, f"Content-Length: {len(PAGE)}"),
+        http(PAGE, "Connection: close"),
+        http(
+            b"%x\r\n%s\r\n5;x=y\r\n%s\r\n0\r\n\r\n" % (len(PAGE) - 5, PAGE[:-5], PAGE[-5:]),
+            "Transfer-Encoding: chunked",
+        ),
+        http(b"", status="100 Continue") + http(PAGE, f"content-length:{len(PAGE)}"),
+    ],
+    ids=["length", "to the end", "chunked", "continue"],
+)
+def test_an_answer_is_read_however_it_comes(answer, number, seed, raw_server):
+    endpoint = raw_server(answer, split=f"{seed}-{number}")
+    assert wire_to(endpoint).get_records("iterator", limit=1).next_iterator == "x" * 500
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\n",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        http(PAGE, f"Content-Length: {len(PAGE) + 1}"),
+        http(PAGE, f"Content-Length: {len(PAGE) - 1}"),
+        http(PAGE, f"Content-Length: {BODY_BYTES_MOST + 1}"),
+        http(PAGE, "Content-Length: -5"),
+        http(b"zz\r\n", "Transfer-Encoding: chunked"),
+        http(b"%x\r\n" % (BODY_BYTES_MOST + 1), "Transfer-Encoding: chunked"),
+        http(b"2\r\nabc\r\n0\r\n\r\n", "Transfer-Encoding: chunked"),
+        b"HTTP/1.1 200 OK\r\n" + b"x" * 200_000,
+    ],
+)
+def test_an_answer_that_is_none_is_a_broken_connection(answer, raw_server):
+    with pytest.raises(ConnectionClosedError):
+        wire_to(raw_server(answer)).get_records("iterator", limit=1)
+
+
+def test_a_connection_that_the_service_has_closed_is_not_used_again(raw_server):
+    answer = http(PAGE, f"Content-Length: {len(PAGE)}")
+    wire = wire_to(raw_server(answer, answer))
+    for _ in range(2):
+        wire.get_records("iterator", limit=1)
+        for connection in wire._connections._idle:
+            connection.settimeout(20)
+            assert connection.recv(1, socket.MSG_PEEK) == b"", "the server closes after each"
+    wire.close()
+
+
+# --- errors and repeats
+
+
+def calm(pauses):
+    return WireTime(sleep_s=pauses.append, chance=lambda: 0.5)
+
+
+def test_a_silent_service_is_given_up_after_the_read_timeout():
+    with serving(Service(HANG)) as endpoint, pytest.raises(ReadTimeoutError):
+        wire_to(endpoint, read_timeout=0.2).get_records("iterator", limit=1)
+
+
+def test_nobody_there_is_an_endpoint_that_cannot_be_reached():
+    with pytest.raises(EndpointConnectionError):
+        wire_to("http://127.0.0.1:1").get_records("iterator", limit=1)
+
+
+def test_a_refusal_has_code_message_and_status_as_botocore_reads_them():
+    with (
+        serving(Service(error("ExpiredIteratorException"))) as endpoint,
+        pytest.raises(ClientError) as caught,
+    ):
+        wire_to(endpoint).get_records("iterator", limit=1)
+    found = caught.value.response
+    assert found["Error"]["Code"] == "ExpiredIteratorException"
+    assert found["Error"]["Message"] == "ExpiredIteratorException it is"
+    assert found["ResponseMetadata"]["HTTPStatusCode"] == 400
+
+
+@pytest.mark.parametrize("answer", [THROTTLED, HANG_UP, (503, {}), (500, {})], ids=str)
+def test_a_passing_failure_is_repeated_as_often_as_asked_with_growing_pauses(answer, pauses):
+    service = Service(answer)
+    with serving(service) as endpoint:
+        wire = wire_to(endpoint, when=calm(pauses), retries={"total_max_attempts": 4})
+        with pytest.raises((ClientError, ConnectionClosedError)):
+            wire.get_records("iterator", limit=1)
+    assert len(service.requests) == 4
+    assert pauses == [0.5, 1, 2]
+
+
+def test_a_repeat_that_succeeds_is_the_answer(pauses):
+    with serving(Service(THROTTLED, HANG_UP, EMPTY)) as endpoint:
+        wire = wire_to(endpoint, when=calm(pauses), retries={"total_max_attempts": 3})
+        assert wire.get_records("iterator", limit=1).next_iterator == "next"
+        wire.close()
+
+
+def test_what_no_repeat_can_help_is_asked_once(pauses):
+    service = Service(error("ResourceNotFoundException"))
+    with serving(service) as endpoint:
+        wire = wire_to(endpoint, when=calm(pauses), retries={"total_max_attempts": 4})
+        with pytest.raises(ClientError):
+            wire.get_records("iterator", limit=1)
+    assert (len(service.requests), pauses) == (1, [])
+
+
+def test_repeats_are_rationed_when_a_service_is_in_trouble(pauses):
+    service = Service((503, {}))
+    with serving(service) as endpoint:
+        wire = wire_to(endpoint, when=calm(pauses), retries={"total_max_attempts": 60})
+        for _ in range(3):
+            with pytest.raises(ClientError):
+                wire.get_records("iterator", limit=1)
+    assert len(service.requests) == 100 + 3, "500 tokens at 5 a repeat, and three first attempts"
