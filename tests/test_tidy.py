@@ -25,8 +25,9 @@ SDK = ("boto3", "botocore", "aws_lambda_powertools")
 ARROWS = {
     **dict.fromkeys(PURE, (PURE, ())),
     "": (PURE, ()),
-    "kpl": ((*PURE, "kpl"), ("google.protobuf",)),
     # Records are msgspec structures: there are thousands in a page.
+    "records": (PURE, ("msgspec",)),
+    "kpl": ((*PURE, "kpl"), ("google.protobuf", "msgspec")),
     "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
     # msgspec and pybase64 decode what the wire brings; pyarrow shapes it for Spark.
     "adapters": (

@@ -22,10 +22,12 @@ from shardfleet.kpl.deaggregate import (
     Deaggregated,
     ExpansionLimits,
     MisroutedPolicy,
+    Origin,
     Verdict,
-    deaggregate,
+    deaggregate_records,
     records_after,
 )
+from shardfleet.kpl.envelope import is_framed
 from shardfleet.records import Record
 
 # Decoding shares the loop with the renewals (hazard H17): so many user records at a stretch.
@@ -71,51 +73,44 @@ class Deaggregator:
     ) -> UserRecords:
         """Return the user records after ``done``; all of them if it is None."""
         expanded: list[Record] = []
-        end: ExtendedSequenceNumber | None = None
+        last: tuple[str, int] | None = None
         unusual: Counter[Verdict] = Counter()
         dropped: Counter[Verdict] = Counter()
         stretch = 0
         for record in records:
-            found = deaggregate(
-                record.data,
-                partition_key=record.partition_key,
-                limits=self._limits,
-                hash_range=self._hash_range,
-                policy=self._policy,
-            )
+            found = self._user_records(record)
             if found.verdict not in _ORDINARY:
                 unusual[found.verdict] += 1
                 dropped[found.verdict] += found.dropped
-            expanded += self._behind(record, found, done)
-            end = ExtendedSequenceNumber(record.sequence_number, found.last_sub_sequence)
+            number = record.sequence_number
+            if done is None:
+                expanded += found.records
+            else:
+                expanded += records_after(found, sequence_number=number, done=done)
+            last = (number, found.last_sub_sequence)
             stretch += 1 + len(found.records)
             if stretch >= _RECORDS_AT_A_STRETCH:
                 stretch = 0
                 await asyncio.sleep(0)
         self._tell(unusual, dropped)
-        return UserRecords(expanded, end)
+        return UserRecords(expanded, None if last is None else ExtendedSequenceNumber(*last))
 
-    def _behind(
-        self, record: StreamRecord, found: Deaggregated, done: ExtendedSequenceNumber | None
-    ) -> list[Record]:
-        number = record.sequence_number
-        users = found.records
-        if done is not None:
-            users = records_after(found, sequence_number=number, done=done)
-        return [
-            Record(
-                data=user.data,
-                partition_key=user.partition_key,
-                sequence_number=number,
-                sub_sequence_number=user.sub_sequence_number,
-                shard_id=self._shard_id,
-                approximate_arrival_ms=record.approximate_arrival_ms,
-                explicit_hash_key=user.explicit_hash_key,
-                encryption_type=record.encryption_type,
-                aggregated=found.aggregated,
-            )
-            for user in users
-        ]
+    def _user_records(self, record: StreamRecord) -> Deaggregated[Record]:
+        data, shard_id = record.data, self._shard_id
+        number, arrival_ms = record.sequence_number, record.approximate_arrival_ms
+        encryption = record.encryption_type
+        if not is_framed(data):  # The usual thing, without the ceremony.
+            key = record.partition_key
+            plain = Record(data, key, number, shard_id, arrival_ms, 0, None, encryption)
+            return Deaggregated((plain,), Verdict.PLAIN, 0, 0)
+        return deaggregate_records(
+            data,
+            partition_key=record.partition_key,
+            origin=Origin(number, shard_id, arrival_ms, encryption),
+            limits=self._limits,
+            hash_range=self._hash_range,
+            policy=self._policy,
+        )
 
     def _tell(self, unusual: Counter[Verdict], dropped: Counter[Verdict]) -> None:
         for verdict in sorted(unusual):
