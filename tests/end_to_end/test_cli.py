@@ -107,6 +107,22 @@ def test_tail_of_one_key_shows_its_records_in_order_as_text(ask):
     assert numbers == list(range(2, ORDERS, 3))
 
 
+@pytest.mark.parametrize("aggregate", [[], ["--aggregate"]])
+def test_what_is_put_arrives_in_order(ask, tmp_path, aggregate):
+    file = tmp_path / "orders.jsonl"
+    name = f"put{len(aggregate)}"
+    orders = [{"number": 100 + number, "poison": False, "by": name} for number in range(30)]
+    file.write_text("".join(json.dumps(order) + "\n" for order in orders))
+    put = ["put", "--input", str(file), "--key", "by", *aggregate]
+
+    assert "30 records read; nothing was sent" in ask(*put, "--dry-run")
+    sent = json.loads(ask(*put, "--json"))["sent"]
+    assert sent["accepted"] == 30
+    assert (sent["entries"] == 1) == bool(aggregate)
+    lines = ask("tail", "--key", name, "--since", "1m", "--records", "30", "--json").splitlines()
+    assert [json.loads(json.loads(line)["data"]) for line in lines] == orders
+
+
 # --- doctor: last, for it breaks the fleet
 
 

@@ -24,6 +24,7 @@ from shardfleet.cli import (
     doctor,
     local,
     pipeline,
+    put,
     resume,
     simulate,
     status,
@@ -72,6 +73,7 @@ app.command("leases")(status.leases)
 app.command("top")(status.top)
 app.command("where")(where.where)
 app.command("tail")(tail.tail)
+app.command("put")(put.put)
 app.command("resume")(resume.resume)
 app.command("doctor")(doctor.doctor)
 app.command("simulate")(simulate.simulate)

@@ -17,6 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+    from shardfleet.adapters.kinesis_writer import KinesisWriter
     from shardfleet.config import FleetConfig
     from shardfleet.domain.fleet_view import FleetReading
     from shardfleet.engine.fleet_state import FleetState
@@ -47,7 +48,8 @@ class FleetAccess:
         config: as the manager has it.
         leases: the lease table.
         state: the fleet-state table.
-        stream: the stream.
+        stream: the stream, to read.
+        writer: the stream, to write.
         clock: this machine's.
 
     """
@@ -56,6 +58,7 @@ class FleetAccess:
     leases: "LeaseStore"
     state: "FleetState"
     stream: "KinesisPollingReader"
+    writer: "KinesisWriter"
     clock: "Clock"
 
     async def reading(self) -> "FleetReading":
@@ -135,6 +138,7 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
     from shardfleet.adapters.fleet_state import DynamoDBStateStore
     from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+    from shardfleet.adapters.kinesis_writer import KinesisWriter
     from shardfleet.adapters.system import SystemClock
     from shardfleet.adapters.thread_pool import ThreadPool
     from shardfleet.engine.fleet_state import FleetState
@@ -157,6 +161,12 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
             leases=DynamoDBLeaseStore(config.lease_table, tables, events=_NobodyListens()),
             state=FleetState(DynamoDBStateStore(config.state_table, tables), clock),
             stream=KinesisPollingReader(
+                config.stream_arn,
+                records=clients.stream_records,
+                control=clients.stream_control,
+                pool=streams,
+            ),
+            writer=KinesisWriter(
                 config.stream_arn,
                 records=clients.stream_records,
                 control=clients.stream_control,

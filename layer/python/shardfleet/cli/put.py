@@ -1,0 +1,86 @@
+"""`shardfleet put`: JSON lines or CSV into the fleet's stream."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+
+if TYPE_CHECKING:
+    from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.engine.producer import ProducerCounts
+    from shardfleet.local.demo.source import Source
+
+
+def put(
+    *,
+    input_file: Annotated[
+        str,
+        typer.Option("--input", metavar="FILE", help="JSON lines or CSV; - for standard input."),
+    ],
+    key: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD", help="The partition key. Default: every line is a key of its own."
+        ),
+    ] = "",
+    aggregate: Annotated[
+        bool, typer.Option("--aggregate", help="Send KPL aggregates: fewer, larger records.")
+    ] = False,
+    rejects: Annotated[
+        bool, typer.Option("--rejects", help="Leave bad lines out and count them.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and check the input; send nothing.")
+    ] = False,
+    stack: StackOption = DEFAULT_STACK,
+    as_json: JsonOption = False,
+) -> None:
+    """Put records into the stream, in order per key; the whole input is checked first."""
+    from shardfleet.local.demo.source import read_source
+
+    source = read_source(input_file, key or None, rejects=rejects)
+    counts = None
+    if not dry_run:
+
+        async def send(fleet: "FleetAccess") -> "ProducerCounts":
+            return await _send(fleet, source, aggregate=aggregate)
+
+        counts = with_fleet(stack, send)
+    if as_json:
+        found = {"read": len(source.records), "rejected": dict(source.rejects)}
+        typer.echo(json.dumps(found | {"sent": asdict(counts) if counts else None}, indent=2))
+        return
+    _say(source, counts)
+
+
+async def _send(fleet: "FleetAccess", source: "Source", *, aggregate: bool) -> "ProducerCounts":
+    from shardfleet.adapters.system import SystemEntropy
+    from shardfleet.engine.producer import Producer
+    from shardfleet.kpl.aggregate import OutgoingRecord
+
+    producer = Producer(fleet.writer, clock=fleet.clock, entropy=SystemEntropy())
+    records = [OutgoingRecord(each.key, each.data) for each in source.records]
+    await producer.send(records, aggregate=aggregate)
+    return producer.counts
+
+
+def _say(source: "Source", counts: "ProducerCounts | None") -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for why, count in source.rejects.items():
+        console.print(f"rejected lines, {why}: {count:,}", markup=False)
+    if counts is None:
+        console.print(f"{len(source.records):,} records read; nothing was sent (--dry-run).")
+        return
+    console.print(
+        f"{counts.accepted:,} records sent in {counts.entries:,} stream records and "
+        f"{counts.requests:,} requests; {counts.refused:,} entries were refused and sent again."
+    )
+    if counts.unanswered:
+        console.print(
+            f"{counts.unanswered:,} requests had no answer; their records may be there twice.",
+            style="yellow",
+        )
