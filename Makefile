@@ -1,5 +1,5 @@
 # Every target installs what it needs into .venv, from Python >= 3.11, make and git alone.
-# `make` lists the targets. Overridable: PYTHON=…, INPUT=FILE, KEY=field, MINUTES=…, ARGS="…".
+# `make` lists the targets. Overridable: PYTHON=…, INPUT=FILE, KEY=field, MINUTES=…, JOBS=…, ARGS="…".
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -15,6 +15,7 @@ ARGS ?=
 MINUTES ?=
 STATES ?=
 N ?=
+JOBS ?= 2
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -45,8 +46,8 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install ## run the tests; ARGS="-k name" is passed to pytest
-	@$(WITH_NODE) $(BIN)/python -m pytest $(ARGS)
+test: install ## run the tests in JOBS=2 processes; ARGS="-k name" is passed to pytest
+	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results
 	@$(BIN)/shardfleet simulate --jobs 2 --output benchmarks/results/simulation.json \
