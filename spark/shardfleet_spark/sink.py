@@ -135,7 +135,7 @@ class _Sink:
         options = self.options
         place = task_place(run_id=options.run_id)
         bad: list[BadRow] = []
-        with HeldRows(options.held_bytes) as held:
+        with HeldRows(options.held_in_memory_bytes) as held:
             for good, found in check_batches(batches, options):
                 held.add(good)
                 bad += found

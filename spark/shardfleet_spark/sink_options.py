@@ -54,7 +54,7 @@ class SinkOptions:
     aggregate_size_bytes: int = option(
         size_bytes(512, MAX_RECORD_BYTES),
         default=str(DEFAULT_MAX_BYTES),
-        doc="Length of an aggregate at most (KPL `AggregationMaxSize`).",
+        doc="Length of an aggregate at most (KPL `AggregationMaxSize`), never above `maxRecordSize`.",
     )
     aggregate_records: int = option(
         integer(1, 100_000), default="500", doc="Rows in an aggregate at most."
@@ -82,7 +82,7 @@ class SinkOptions:
         doc="Folder or file system URI for rows that Kinesis would refuse, as JSON lines "
         "(default: the batch fails).",
     )
-    held_bytes: int = option(
+    held_in_memory_bytes: int = option(
         size_bytes(),
         default="64m",
         doc="Rows of a task are held until all are checked; beyond this, in a temporary file.",
@@ -98,11 +98,6 @@ class SinkOptions:
         if self.role_external_id and not self.role_arn:
             raise ConfigurationError(
                 "option roleExternalId is of no use without roleArn: give both or neither"
-            )
-        if self.aggregate_size_bytes > self.max_record_size_bytes:
-            raise ConfigurationError(
-                f"option aggregateSize = {self.aggregate_size_bytes} bytes: at most "
-                f"maxRecordSize = {self.max_record_size_bytes} is allowed"
             )
         if len(self.run_id.encode()) > _RUN_ID_MOST:
             raise ConfigurationError(

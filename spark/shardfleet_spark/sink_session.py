@@ -91,7 +91,7 @@ class SinkSession:
             pool=ThreadPool("sink", threads=_CONNECTIONS),
         )
         settings = ProducerSettings(
-            aggregate_bytes=options.aggregate_size_bytes,
+            aggregate_bytes=min(options.aggregate_size_bytes, options.max_record_size_bytes),
             aggregate_records=options.aggregate_records,
             record_bytes=options.max_record_size_bytes,
             give_up_ms=options.give_up_after_ms,
