@@ -3,6 +3,7 @@
 from shardfleet.testing.checkers.checker import (
     CallBegun,
     Checker,
+    DocumentWrite,
     Handled,
     LeaseWrite,
     Suspect,
@@ -24,6 +25,15 @@ from shardfleet.testing.checkers.leases import (
     OneEffectiveOwner,
 )
 from shardfleet.testing.checkers.ledger import Entry, Ledger
+from shardfleet.testing.checkers.ownership import (
+    HandoversEnd,
+    NobodyIsRobbed,
+    NobodyLosesToItself,
+    OnlyTheHarmedLose,
+    RewindsOnlyUnowned,
+    UpdatesNeverCreate,
+)
+from shardfleet.testing.checkers.progress import ProgressIsStored, RepetitionsBounded
 from shardfleet.testing.checkers.records import (
     CheckpointCoversDone,
     NoRecordLost,
@@ -32,6 +42,13 @@ from shardfleet.testing.checkers.records import (
     OrderWithinShard,
     ParentsBeforeChildren,
     RepetitionsExplained,
+)
+from shardfleet.testing.checkers.slots import (
+    OneInvocationPerEpoch,
+    OneManagerAtATime,
+    ReadsArePaced,
+    SlotsEndServed,
+    WithinRights,
 )
 
 CHECKERS: tuple[type[Checker], ...] = (
@@ -52,6 +69,19 @@ CHECKERS: tuple[type[Checker], ...] = (
     QuietFleetKeepsLeases,
     CallsAreBounded,
     AlarmsAreTrue,
+    NobodyIsRobbed,
+    NobodyLosesToItself,
+    OnlyTheHarmedLose,
+    HandoversEnd,
+    RewindsOnlyUnowned,
+    UpdatesNeverCreate,
+    ProgressIsStored,
+    RepetitionsBounded,
+    OneInvocationPerEpoch,
+    SlotsEndServed,
+    OneManagerAtATime,
+    WithinRights,
+    ReadsArePaced,
 )
 
 __all__ = [
@@ -65,21 +95,35 @@ __all__ = [
     "ChildrenBeforeEnd",
     "CounterByOne",
     "DeletedOnlyFinished",
+    "DocumentWrite",
     "Entry",
     "Handled",
+    "HandoversEnd",
     "LeaseWrite",
     "Ledger",
     "NoRecordLost",
+    "NobodyIsRobbed",
+    "NobodyLosesToItself",
     "NothingForeign",
     "OneEffectiveOwner",
+    "OneInvocationPerEpoch",
+    "OneManagerAtATime",
     "OnlyTheGuiltyGivenUp",
+    "OnlyTheHarmedLose",
     "OrderWithinKey",
     "OrderWithinShard",
     "ParentsBeforeChildren",
+    "ProgressIsStored",
     "QuietFleetKeepsLeases",
+    "ReadsArePaced",
+    "RepetitionsBounded",
     "RepetitionsExplained",
+    "RewindsOnlyUnowned",
+    "SlotsEndServed",
     "Suspect",
     "TurnsEndCleanly",
+    "UpdatesNeverCreate",
     "Violation",
     "Window",
+    "WithinRights",
 ]

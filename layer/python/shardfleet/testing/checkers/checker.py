@@ -7,11 +7,12 @@ handled and every turn that ended, in order, and reports what must not be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from shardfleet.domain.leases import Lease, LeaseChange
+from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.events import Event
 from shardfleet.testing.checkers.ledger import Entry, Ledger
 
@@ -26,6 +27,10 @@ class Suspect(Protocol):
     @property
     def worker_id(self) -> str:
         """Return the owner's name it works under; "" for a manager."""
+
+    @property
+    def execution(self) -> tuple[int, int]:
+        """Return start epoch and generation of the execution that invoked it; (0, 0) for others."""
 
     @property
     def frozen_ms(self) -> int:
@@ -55,6 +60,31 @@ class LeaseWrite:
     change: LeaseChange
     before: Lease | None
     after: Lease | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentWrite:
+    """
+    A write to the fleet-state table that landed.
+
+    Attributes:
+        at_ms: milliseconds of the simulation.
+        epoch_ms: the true time, epoch milliseconds.
+        by: who sent it.
+        kind: of the document, e.g. ``slot``.
+        name: its id.
+        before: its body before, None when there was none.
+        after: its body now.
+
+    """
+
+    at_ms: int
+    epoch_ms: int
+    by: Suspect
+    kind: str
+    name: str
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +174,15 @@ class Checker:
     def lease_written(self, write: LeaseWrite) -> None:
         """See a write to the lease table that landed."""
 
+    def update_created(self, write: LeaseWrite) -> None:
+        """See an update that DynamoDB would have turned into a new, malformed item."""
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """See a write to the fleet-state table that landed."""
+
+    def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """See a call of GetRecords begin."""
+
     def call_begun(self, call: CallBegun) -> None:
         """See a handler call begin."""
 
@@ -155,6 +194,11 @@ class Checker:
 
     def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a handler call that did not get through its batch."""
+
+    def batch_done(
+        self, at_ms: int, by: Suspect, shard_id: str, done: ExtendedSequenceNumber
+    ) -> None:
+        """See a handler call that got through its batch, of which ``done`` is the last record."""
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """See a diagnostic event."""

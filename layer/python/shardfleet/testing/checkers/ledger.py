@@ -106,6 +106,10 @@ class Ledger:
         self._numbers[key] = self._numbers.get(key, 0) + 1
         return self._numbers[key]
 
+    def last_number(self, key: str) -> int:
+        """Return the number of the latest record of a key, 0 if there is none."""
+        return self._numbers.get(key, 0)
+
     def put(self, entry: Entry) -> None:
         """Note a record that the stream has taken."""
         self.shards[entry.shard_id].entries.append(entry)

@@ -98,6 +98,7 @@ class RepetitionsExplained(Checker):
         self._who: dict[str, Suspect] = {}
         self._failed: dict[tuple[str, str], int] = {}
         self._moved: dict[tuple[str, str], int] = {}
+        self._rewound: set[str] = set()
 
     def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """Remember that the handler failed: what it had done of the batch comes again."""
@@ -106,6 +107,8 @@ class RepetitionsExplained(Checker):
     def lease_written(self, write: LeaseWrite) -> None:
         """Remember when somebody lost a lease."""
         before, after = write.before, write.after
+        if write.change.operation == "rewind":
+            self._rewound.add(write.change.lease_key)
         if before is None or before.effective_owner is None:
             return
         if after is None or after.effective_owner != before.effective_owner:
@@ -128,6 +131,7 @@ class RepetitionsExplained(Checker):
         before = self._who[entry.by]
         return (
             bool(before.faults or by.faults)
+            or entry.shard_id in self._rewound
             or self._failed.get((entry.by, entry.shard_id), -1) >= 0
             or any((entry.shard_id, who.worker_id) in self._moved for who in (before, by))
         )

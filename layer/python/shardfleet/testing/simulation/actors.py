@@ -36,6 +36,7 @@ class Actor:
         tasks: those that run, in the order of their creation.
         frozen_ms: how long it has been frozen so far, milliseconds.
         faults: what was done to it, in order: milliseconds and what.
+        execution: start epoch and generation of the execution that invoked it.
 
     """
 
@@ -49,6 +50,7 @@ class Actor:
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.frozen_ms = 0
         self.faults: list[tuple[int, str]] = []
+        self.execution = (0, 0)
         self._now_ms = now_ms
         self._frozen_since_ms: int | None = None
         self._parked: list[tuple[Callable[..., object], tuple[Any, ...], Context | None]] = []

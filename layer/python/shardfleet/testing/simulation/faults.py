@@ -12,6 +12,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, fields
 
+from shardfleet.errors import ConfigurationError
+
 # Of a kind that a seed has at all, the probability is drawn between these parts of the greatest.
 _LEAST_PART, _MOST_PART = 0.1, 1.0
 _KINDS_PER_SEED = 0.6
@@ -25,7 +27,9 @@ class FaultMix:
     Attributes of tables and streams are per call; ``connection_lost``, ``duplicate_call`` and
     ``late_start`` per invocation or start; ``kill_between`` and ``freeze`` per actor and second;
     handler faults per batch,
-    ``poison`` per put: a record that kills whoever handles it.
+    ``poison`` per put: a record that kills whoever handles it; ``cold_start`` and ``slow_import``
+    per invocation; ``foreign_checkpoint`` and ``rewind`` per lease and second; those of the sink
+    per call of it.
     """
 
     # --- DynamoDB and Step Functions
@@ -61,6 +65,18 @@ class FaultMix:
     handler_slow: float = 0.1
     handler_hangs: float = 0.004
     poison: float = 0.002
+    # --- more of Lambda
+    freeze_in_call: float = 0.002
+    cold_start: float = 0.2
+    slow_import: float = 0.1
+    # --- other hands on the lease table
+    foreign_checkpoint: float = 0.002
+    rewind: float = 0.002
+
+    # --- the sink of a user's handler
+    sink_refuses: float = 0.01
+    sink_no_answer: float = 0.01
+    kill_at_sink: float = 0.003
 
     @classmethod
     def drawn(cls, chance: random.Random) -> FaultMix:
@@ -76,6 +92,42 @@ class FaultMix:
     def none(cls) -> FaultMix:
         """Return the mix of a perfect world."""
         return cls(**{kind.name: 0.0 for kind in fields(cls)})
+
+
+def all_but(kinds: frozenset[str]) -> list[str]:
+    """Return the other kinds of faults, in order."""
+    return [kind.name for kind in fields(FaultMix) if kind.name not in kinds]
+
+
+def names_checked(text: str) -> frozenset[str]:
+    """
+    Read kinds of faults, separated by commas.
+
+    Raises:
+        ConfigurationError: there is no such kind.
+
+    """
+    named = frozenset(filter(None, text.split(",")))
+    known = all_but(frozenset())
+    unknown = sorted(named - set(known))
+    if unknown:
+        raise ConfigurationError(
+            f"kinds of faults: {', '.join(unknown)} found, of {', '.join(known)} allowed"
+        )
+    return named
+
+
+def muted_but(only: str | None) -> frozenset[str]:
+    """
+    Return the kinds of faults that a list of wanted ones leaves out; None wants all.
+
+    Raises:
+        ConfigurationError: there is no such kind.
+
+    """
+    if only is None:
+        return frozenset()
+    return frozenset(all_but(names_checked(only)))
 
 
 class Faults:

@@ -17,7 +17,7 @@ from shardfleet.domain.slots import SlotInput, TurnOutcome
 from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.lease_manager import ManagerPorts
 from shardfleet.engine.manager_loop import run_manager
-from shardfleet.engine.ports import WorkerLauncher
+from shardfleet.engine.ports import Clock, HandlerRunner, WorkerLauncher
 from shardfleet.engine.worker import worker_turn
 from shardfleet.engine.worker_ports import WorkerPorts
 from shardfleet.errors import OutcomeUnknown, Throttled
@@ -35,6 +35,8 @@ MANAGER_BOX_MS = 70_000
 _FOREVER_MS = 24 * 3_600_000
 # Two managers' clocks may differ by clock_skew_ms (2,000), so each by less than half of that.
 _DRIFT_MS = 900
+# With the last renewal before it, and the adoption after it, still within the failover time.
+_COLD_MOST_S = 8.0
 
 
 class ActorClock:
@@ -111,6 +113,7 @@ class Functions:
         alive: actors that run, in the order of their beginning.
         killed: how many were killed, cut off or ended their process.
         turns: worker turns begun.
+        handler_of: makes the ``HandlerRunner`` port of an invocation.
 
     """
 
@@ -132,11 +135,13 @@ class Functions:
         self._config = config
         self._box_ms = worker_box_ms
         self._overlaps = handlers_overlap
+        self.handler_of: Callable[[Actor, Clock], HandlerRunner] = self._scripted
         self._numbers = 0
 
     async def worker(self, given: SlotInput) -> TurnOutcome | None:
         """Invoke the worker function; None is a crash, as far as the caller can tell."""
         faults = self._around.faults
+        await self._cold_start()
         actor = self._begin_worker(given)
         if faults.strike("duplicate_call"):
             actor.suffered("duplicate call")
@@ -181,6 +186,7 @@ class Functions:
     def _begin_worker(self, given: SlotInput) -> Actor:
         worker_id = f"{self._config.fleet}-{given.slot_id}"
         actor = self._new_actor(given.slot_id, worker_id)
+        actor.execution = (given.start_epoch, given.generation)
         self.turns += 1
         clock = ActorClock(actor, self._around)
         ports = WorkerPorts(
@@ -189,7 +195,7 @@ class Functions:
             leases=self._leases(actor),
             state=self._state(actor),
             stream=self._stream(actor),
-            handler=UserHandler(actor, self._around, clock, overlaps=self._overlaps),
+            handler=self.handler_of(actor, clock),
             dead_letters=KeptElsewhere(actor, self._around, Wire(actor, self._around, Outage())),
             events=_Sink(actor, self._around),
             process=_Process(actor, self._around),
@@ -198,6 +204,12 @@ class Functions:
         turn = worker_turn(given, config=self._config, ports=ports, deadline_ms=deadline_ms)
         self._start(actor, turn, self._box_ms)
         return actor
+
+    async def _cold_start(self) -> None:
+        """Let Lambda take its time to find a sandbox; the invocation's own time begins after."""
+        faults = self._around.faults
+        if faults.strike("cold_start"):
+            await asyncio.sleep(faults.between("cold_start", 0.5, _COLD_MOST_S))
 
     def _start(self, actor: Actor, main: Coroutine[Any, Any, object], box_ms: int) -> None:
         self.alive.append(actor)
@@ -227,6 +239,9 @@ class Functions:
             checker.turn_over(around.now_ms, actor, left=left, error=text)
         actor.kill()
 
+    def _scripted(self, actor: Actor, clock: Clock) -> HandlerRunner:
+        return UserHandler(actor, self._around, clock, overlaps=self._overlaps)
+
     def _new_actor(self, role: str, worker_id: str) -> Actor:
         self._numbers += 1
         return Actor(f"{role}#{self._numbers}", worker_id, now_ms=self._around.clock.monotonic_ms)
@@ -239,10 +254,9 @@ class Functions:
         return FaultyLeases(self._services.leases, wire, around=self._around, by=actor)
 
     def _state(self, actor: Actor) -> FaultyState:
-        return FaultyState(
-            self._services.state, Wire(actor, self._around, self._services.state_outage)
-        )
+        wire = Wire(actor, self._around, self._services.state_outage)
+        return FaultyState(self._services.state, wire, around=self._around, by=actor)
 
     def _stream(self, actor: Actor) -> FaultyStream:
         wire = Wire(actor, self._around, Outage(), throttle="stream_throttle")
-        return FaultyStream(self._services.stream, wire, self._around)
+        return FaultyStream(self._services.stream, wire, around=self._around, by=actor)

@@ -4,7 +4,8 @@ A worker that behaves like the KCL for Java: mixed fleets are explored with it.
 From protocol.md §1.6-1.8, §3.5 and §4.6, not from our engine: it renews, takes and checkpoints by
 the counter alone, knows no monotonic guard, no epochs and no slots, notices the dead by its own
 watching, steals one lease at a time, adopts what the index shows it, and, as a leader of KCL 3,
-now and then starts a graceful handover to itself. It handles records for the same ledger.
+now and then starts a graceful handover, to itself or to another worker. It handles
+records for the same ledger.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class JavaLikePeer:
         self._stream = stream
         self._held: dict[str, _Held] = {}
         self._changed: dict[str, tuple[int, int]] = {}
+        self._begun: set[str] = set()
+        self._chance = around.chance(f"java/{actor.name}")
 
     async def run(self) -> None:
         """Work until killed."""
@@ -124,13 +127,15 @@ class JavaLikePeer:
                 self._hold(lease)
 
     async def _lead(self) -> None:
-        """Start a handover to oneself; force one that took too long (§3.5)."""
+        """Start a handover, to oneself or to another; force one that took too long (§3.5)."""
         leases = await self._leases.scan()
         me = self._actor.worker_id
         for lease in leases:
-            if lease.checkpoint_owner is not None and lease.lease_owner == me:
-                await self._leases.apply(lease_changes.assign(lease, me))
+            if lease.checkpoint_owner is not None and lease.lease_key in self._begun:
+                self._begun.discard(lease.lease_key)
+                await self._leases.apply(lease_changes.assign(lease, lease.lease_owner or me))
                 return
+        self._begun.clear()
         others = [
             lease
             for lease in leases
@@ -139,7 +144,11 @@ class JavaLikePeer:
             and not lease.is_finished
         ]
         if others:
-            await self._leases.apply(lease_changes.initiate_handover(others[0], me))
+            chosen = self._chance.choice(others)
+            owners = {lease.lease_owner for lease in others} - {chosen.lease_owner}
+            target = self._chance.choice((me, *sorted(filter(None, owners))))
+            self._begun.add(chosen.lease_key)
+            await self._leases.apply(lease_changes.initiate_handover(chosen, target))
 
     def _hold(self, lease: Lease) -> None:
         if lease.lease_key not in self._held:

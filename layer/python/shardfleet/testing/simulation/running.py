@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields, replace
 from shardfleet.testing.checkers import CHECKERS, Checker, Violation
 from shardfleet.testing.simulation.actors import SimulationLoop
 from shardfleet.testing.simulation.faults import FaultMix, Faults
+from shardfleet.testing.simulation.play import Play
+from shardfleet.testing.simulation.played_world import PlayedWorld, muted_in, shape_of
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.world import Shape, World
 
@@ -28,6 +30,9 @@ class Options:
         busy_s: how long faults happen, virtual seconds; None: drawn from the seed.
         checkers: the invariants.
         mix: of faults; None: drawn from the seed.
+        is_small: a small fleet for a short time: many seeds in little time.
+        reshape: changes the shape that was drawn.
+        play: a user's handler and records, instead of ours; it says how long faults happen.
 
     """
 
@@ -37,6 +42,9 @@ class Options:
     busy_s: float | None = None
     checkers: tuple[type[Checker], ...] = CHECKERS
     mix: FaultMix | None = None
+    is_small: bool = False
+    reshape: Callable[[Shape], Shape] | None = None
+    play: Play | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +91,13 @@ def run_seed(options: Options) -> RunResult:
 async def _run(options: Options) -> RunResult:
     seed = options.seed
     chance = random.Random(f"{seed}/shape")
-    shape = Shape.drawn(chance, busy_s=options.busy_s)
-    muted = options.muted
+    draw = Shape.small if options.is_small else Shape.drawn
+    play, muted = options.play, options.muted
+    shape = shape_of(play, chance) if play else draw(chance, busy_s=options.busy_s)
+    if options.reshape is not None:
+        shape = options.reshape(shape)
+    if play is not None:
+        muted |= muted_in(play)
     if shape.config.on_exhausted == "stop":
         # A shard stopped for a record that kills would rest until somebody removes the record.
         muted |= {"poison"}
@@ -98,8 +111,10 @@ async def _run(options: Options) -> RunResult:
     )
     around.log("world", "shape", shape)
     around.log("world", "mix", faults.mix)
-    world = World(around, shape)
+    world = PlayedWorld(around, shape, play) if play else World(around, shape)
     await world.run()
+    if isinstance(world, PlayedWorld):
+        world.judge()
     return RunResult(
         seed=seed,
         violations=tuple(around.violations),
@@ -111,21 +126,27 @@ async def _run(options: Options) -> RunResult:
         reshards=world.stream.reshards,
         turns=world.functions.turns,
         ended_hard=world.functions.killed,
-        freezes=world.freezes,
+        freezes=around.freezes,
         lines=tuple(around.lines),
     )
 
 
-def shrink(options: Options, say: Callable[[str], None]) -> Options:
+def shrink(
+    options: Options,
+    say: Callable[[str], None],
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Options:
     """
     Mute one kind of fault after another as long as the same checker still complains.
 
     Args:
         options: of a run that fails.
         say: is told what could be left out.
+        is_over: asked before each run; True ends the search with what was found so far.
 
     Returns:
-        Options of a run that fails with fewer kinds of faults.
+        Options of a run that fails with fewer kinds of faults, and keeps its log.
 
     """
     whole = run_seed(options)
@@ -134,12 +155,14 @@ def shrink(options: Options, say: Callable[[str], None]) -> Options:
     for kind in fields(FaultMix):
         if kind.name in muted:
             continue
+        if is_over():
+            break
         simpler = replace(options, muted=muted | {kind.name}, keeps_log=False)
         found = run_seed(simpler).violations
         if found and found[0].checker == first.checker:
             muted |= {kind.name}
             say(f"fails without {kind.name}, too")
-    return Options(seed=options.seed, muted=muted, busy_s=options.busy_s, checkers=options.checkers)
+    return replace(options, muted=muted, keeps_log=True)
 
 
 def story(result: RunResult) -> list[str]:

@@ -36,6 +36,7 @@ class StateMachine:
         self._functions = functions
         self._loops_most = loops_most
         self._executions: dict[str, _Execution] = {}
+        self._aborted: set[str] = set()
 
     def launcher(self, actor: Actor) -> FaultyLauncher:
         """Return the ``WorkerLauncher`` port of one invocation."""
@@ -58,6 +59,10 @@ class StateMachine:
         found = self._executions.get(name)
         return ExecutionStatus.ABSENT if found is None else found.status
 
+    def abort(self, slot_id: str) -> None:
+        """Let the execution of a slot end, without a word, when its invocation next ends."""
+        self._aborted.add(slot_id)
+
     async def _run(self, name: str, execution: _Execution) -> None:
         faults = self._around.faults
         given = SlotInput.from_payload(json.loads(execution.text))
@@ -74,6 +79,9 @@ class StateMachine:
             loops += 1
             if self._around.faults.strike("execution_dies"):
                 return "dies"
+            if given.slot_id in self._aborted:
+                self._aborted.discard(given.slot_id)
+                return "aborted"
             if outcome in (TurnOutcome.IDLE, TurnOutcome.DRAINED):
                 return outcome.value
             crashes = 0 if outcome is TurnOutcome.CONTINUE else crashes + 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from shardfleet.domain.leases import HashKeyRange
@@ -22,14 +23,16 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.errors import IteratorExpired
 from shardfleet.kpl.aggregate import AggregateBuilder
+from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
-from shardfleet.testing.checkers import Entry
+from shardfleet.testing.checkers import Entry, Suspect
 from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Wire
 
 _LISTING_BEHIND_MS = 4_000
 _VISIBLE_AFTER_MS = 1_500
+_DAMAGED_ONE_IN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +70,26 @@ class TrueStream:
 
     def put(self, key: str, *, users: int = 1, kills: bool = False) -> None:
         """Put the next records of a key, as one aggregate if there are several; one may kill."""
-        ledger, now_ms = self._around.ledger, self._around.now_ms
-        numbers = [ledger.next_number(key) for _ in range(users)]
-        payloads = [f"{key}/{number}".encode() for number in numbers]
-        data = payloads[0]
+        first = self._around.ledger.last_number(key) + 1
+        payloads = [f"{key}/{number}".encode() for number in range(first, first + users)]
+        if users == 1 and self._chance.randrange(_DAMAGED_ONE_IN) == 0:
+            # What looks like an aggregate and is none is a record like any other.
+            payloads[0] = MAGIC + payloads[0] + bytes(ENVELOPE_BYTES)
+        self.send(key, payloads, kills=kills)
+
+    def send(self, key: str, payloads: Sequence[bytes], *, kills: bool = False) -> None:
+        """Put records of a key, as one aggregate if there are several; one may kill."""
+        ledger, now_ms, users = self._around.ledger, self._around.now_ms, len(payloads)
+        numbers = [ledger.next_number(key) for _ in payloads]
+        outer, data = key, payloads[0]
         if users > 1:
+            outer = "a"  # as the KPL does (amazon-kinesis-producer issue 439)
             builder = AggregateBuilder()
             for payload in payloads:
                 builder.add(_User(key, payload))
             data = builder.build().data
         shard_id = self._shard_of(key)
-        sequence = int(self.memory.put(data, key=key, shard_id=shard_id))
+        sequence = int(self.memory.put(data, key=outer, shard_id=shard_id))
         self.memory.calls.clear()
         for sub, (number, payload) in enumerate(zip(numbers, payloads, strict=True)):
             entry = Entry(shard_id, (sequence, sub), key, number, now_ms, payload)
@@ -106,12 +118,17 @@ class TrueStream:
         self._remember()
         self._around.log("stream", "reshard", ",".join(parents), "into", ",".join(children))
 
-    def forget(self) -> None:
+    def is_listed(self, shard_id: str) -> bool:
+        """Tell whether the stream still has a shard."""
+        return shard_id in self._listed
+
+    def forget(self, *, but: AbstractSet[str]) -> None:
         """Let one closed shard leave the stream whose records are all done, as retention does."""
         for shard_id in self._listed:
             truth = self._around.ledger.shards[shard_id]
             gone = [parent for parent in truth.parents if parent in self._listed]
-            if truth.children and truth.first_unfinished() is None and not gone:
+            is_over = truth.children and truth.first_unfinished() is None and not gone
+            if is_over and shard_id not in but:
                 self._listed.remove(shard_id)
                 self.memory.forget_shard(shard_id)
                 self._remember()
@@ -146,11 +163,14 @@ class TrueStream:
 class FaultyStream:
     """The ``StreamReader`` port of one invocation."""
 
-    def __init__(self, stream: TrueStream, wire: Wire, around: Surroundings) -> None:
+    def __init__(
+        self, stream: TrueStream, wire: Wire, *, around: Surroundings, by: Suspect
+    ) -> None:
         """Reach the stream over a wire."""
         self._stream = stream
         self._wire = wire
         self._around = around
+        self._by = by
 
     async def incarnation(self) -> StreamIncarnation:
         """Describe the stream."""
@@ -182,6 +202,9 @@ class FaultyStream:
 
         async def work() -> RecordsPage:
             return await self._page(iterator, shard_id, limit)
+
+        for checker in self._around.checkers:
+            checker.read_begun(self._around.now_ms, self._by, shard_id)
 
         return await self._wire.read("stream.get_records", work, about=shard_id)
 

@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from shardfleet.domain.leases import Lease, LeaseChange
 from shardfleet.events import Event
-from shardfleet.testing.checkers import CHECKERS, Checker, LeaseWrite, Ledger, Suspect, Violation
+from shardfleet.testing.checkers import (
+    CHECKERS,
+    Checker,
+    DocumentWrite,
+    LeaseWrite,
+    Ledger,
+    Suspect,
+    Violation,
+)
 from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.simulation.actors import outside_actors
+from shardfleet.testing.simulation.actors import Actor, outside_actors
 from shardfleet.testing.simulation.faults import Faults
 
 
@@ -28,6 +36,7 @@ class Surroundings:
         lines: the event log, one line per event; empty unless kept.
         calls: port calls by operation.
         violations: in the order of their discovery.
+        freezes: how many times an invocation was frozen.
 
     """
 
@@ -49,6 +58,7 @@ class Surroundings:
         self.calls: Counter[str] = Counter()
         self.violations: list[Violation] = []
         self.broken = asyncio.Event()
+        self.freezes = 0
         self.checkers = [kind(self.ledger, self.violated, renew_ms=renew_ms) for kind in checkers]
         self._keeps_log = keeps_log
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -68,6 +78,17 @@ class Surroundings:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def freeze(self, actor: Actor, duration_s: float) -> None:
+        """Let nothing of an invocation run for so long."""
+
+        async def thaw() -> None:
+            await asyncio.sleep(duration_s)
+            actor.thaw()
+
+        self.freezes += 1
+        actor.freeze()
+        self.spawn(thaw(), f"thaw {actor.name}")
 
     def log(self, who: str, what: str, *details: object) -> None:
         """Write one line of the event log."""
@@ -95,3 +116,31 @@ class Surroundings:
         write = LeaseWrite(at_ms=self.now_ms, by=by, change=change, before=before, after=after)
         for checker in self.checkers:
             checker.lease_written(write)
+
+    def wrote_nothing(self, by: Suspect, change: LeaseChange) -> None:
+        """Show an update to the checkers that DynamoDB would have made an item of."""
+        write = LeaseWrite(at_ms=self.now_ms, by=by, change=change, before=None, after=None)
+        for checker in self.checkers:
+            checker.update_created(write)
+
+    def stored(
+        self,
+        by: Suspect,
+        kind: str,
+        name: str,
+        *,
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any],
+    ) -> None:
+        """Show a document of the fleet state that was written to the checkers."""
+        write = DocumentWrite(
+            at_ms=self.now_ms,
+            epoch_ms=self.clock.now_ms(),
+            by=by,
+            kind=kind,
+            name=name,
+            before=before,
+            after=after,
+        )
+        for checker in self.checkers:
+            checker.document_written(write)

@@ -6,7 +6,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardfleet.domain.leases import Applied, ChangeKind, ChangeResult, Lease, LeaseChange
+from shardfleet.domain.lease_changes import failing
+from shardfleet.domain.leases import (
+    Applied,
+    ChangeKind,
+    ChangeResult,
+    Gone,
+    Lease,
+    LeaseChange,
+)
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.testing.checkers import Suspect
 from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
@@ -41,19 +49,31 @@ class LeaseTable:
         """Apply a change; remember what was before, and show it to the checkers."""
         result = await self.store.apply(change)
         self.store.changes.clear()
+        is_update = change.kind is ChangeKind.UPDATE
+        if isinstance(result, Gone) and is_update and not failing(change, None):
+            # An UpdateItem whose conditions hold on nothing makes an item (protocol.md §0.2).
+            self._around.wrote_nothing(by, change)
         if not isinstance(result, Applied):
             return result
+        self._landed(change, result.lease, by)
+        return result
+
+    def write_by_hand(self, lease: Lease, change: LeaseChange, by: Suspect) -> None:
+        """Overwrite a lease unconditionally, as no part of a fleet may."""
+        self.store.leases[lease.lease_key] = lease
+        self._landed(change, lease, by)
+
+    def _landed(self, change: LeaseChange, lease: Lease, by: Suspect) -> None:
         key = change.lease_key
         past = self._past.setdefault(key, deque(maxlen=64))
         before = past[-1][1] if past else None
-        after = None if change.kind is ChangeKind.DELETE else result.lease
+        after = None if change.kind is ChangeKind.DELETE else lease
         past.append((self._around.now_ms, after))
         owners = [None if lease is None else lease.effective_owner for lease in (before, after)]
         self.owner_changes += owners[0] != owners[1] and None not in owners
         if before is None and after is not None:
             self.created(after)
         self._around.wrote(by, change, before=before, after=after)
-        return result
 
     def as_of(self, behind_most_ms: int) -> Sequence[Lease]:
         """Return leases by key, each as it was at some moment of its own in the recent past."""
@@ -120,10 +140,14 @@ class FaultyLeases:
 class FaultyState:
     """The ``StateStore`` port of one invocation."""
 
-    def __init__(self, store: MemoryStateStore, wire: Wire) -> None:
+    def __init__(
+        self, store: MemoryStateStore, wire: Wire, *, around: Surroundings, by: Suspect
+    ) -> None:
         """Reach the table over a wire."""
         self._store = store
         self._wire = wire
+        self._around = around
+        self._by = by
 
     async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
         """Read one document."""
@@ -145,10 +169,17 @@ class FaultyState:
     ) -> Written | Conflict:
         """Compare-and-set."""
         kept = dict(body)
+
+        async def work() -> Written | Conflict:
+            before = self._store.documents.get((kind, id))
+            result = await self._store.write(kind, id, kept, expected_version=expected_version)
+            if isinstance(result, Written):
+                old = None if before is None else before.body
+                self._around.stored(self._by, kind, id, before=old, after=kept)
+            return result
+
         return await self._wire.write(
-            "state.write",
-            lambda: self._store.write(kind, id, kept, expected_version=expected_version),
-            about=f"{kind} {id} over {expected_version}",
+            "state.write", work, about=f"{kind} {id} over {expected_version}"
         )
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.records import Batch, Record
 from shardfleet.testing.checkers import CallBegun, Entry, Handled, Violation
@@ -13,6 +14,8 @@ from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Wire
 
 _HANG_S = 3_600.0
+# Longer than the failover time: leases are renewed meanwhile (hazard H16).
+_IMPORT_MOST_MS = 15_000
 
 
 class HandlerError(Exception):
@@ -28,6 +31,8 @@ class UserHandler:
         self._around = around
         self._chance = around.chance(f"handler/{actor.name}")
         load_ms = round(self._chance.uniform(0, 3_000))
+        if around.faults.strike("slow_import"):
+            load_ms = round(around.faults.between("slow_import", 3_000, _IMPORT_MOST_MS))
         self._memory = MemoryHandler(clock, self._script, overlaps=overlaps, load_ms=load_ms)
 
     @property
@@ -61,6 +66,10 @@ class UserHandler:
             for checker in around.checkers:
                 checker.batch_failed(around.now_ms, actor, batch.shard_id)
             around.log(actor.name, "handler.run", batch.shard_id, "->", result)
+        else:
+            last = ExtendedSequenceNumber(batch[-1].sequence_number, batch[-1].sub_sequence_number)
+            for checker in around.checkers:
+                checker.batch_done(around.now_ms, actor, batch.shard_id, last)
         return result
 
     async def close(self) -> bool:
@@ -93,7 +102,7 @@ def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
     """Have a record's effect on the outside world, once more."""
     now_ms = around.now_ms
     entry = _entry_of(record, around)
-    if entry is None or entry.data != record.data:
+    if entry is None or (entry.key, entry.data) != (record.partition_key, record.data):
         text = f"{actor.name} was given {record}, which nobody put there"
         around.violated(Violation(now_ms, "NoRecordInvented", record.shard_id, text))
         return

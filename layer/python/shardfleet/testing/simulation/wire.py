@@ -117,6 +117,8 @@ class Wire:
         around.calls[what] += 1
         if faults.strike("kill_in_call"):
             self._die(what, about)
+        if faults.strike("freeze_in_call") and not self._actor.is_frozen:
+            self._freeze(what, about)
         await asyncio.sleep(self._delay_s())
         self._actor.check()
         if faults.strike("slow_call"):
@@ -143,6 +145,12 @@ class Wire:
         self._around.log(self._actor.name, "killed in", what, about)
         self._actor.kill()
         self._actor.check()
+
+    def _freeze(self, what: str, about: str) -> None:
+        """Let nothing of the caller run for a while, the call on the tip of its tongue."""
+        self._actor.suffered("frozen")
+        self._around.log(self._actor.name, "frozen in", what, about)
+        self._around.freeze(self._actor, self._around.faults.between("freeze_in_call", 0.5, 45.0))
 
     def _delay_s(self) -> float:
         return self._chance.uniform(_FASTEST_MS, _SLOWEST_MS) / 1000

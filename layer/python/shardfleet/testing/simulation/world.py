@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases import Lease
@@ -20,6 +20,7 @@ from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.functions import Functions, Services
+from shardfleet.testing.simulation.other_hands import OtherHands
 from shardfleet.testing.simulation.state_machine import StateMachine
 from shardfleet.testing.simulation.streams import TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -48,6 +49,7 @@ class Shape:
     Attributes:
         config: the fleet's.
         shards: at the beginning.
+        shards_least: never fewer are open.
         shards_most: never more are open.
         records_per_s: put on average.
         reshard_every_s: on average.
@@ -61,6 +63,7 @@ class Shape:
 
     config: FleetConfig
     shards: int
+    shards_least: int
     shards_most: int
     records_per_s: float
     reshard_every_s: float
@@ -80,6 +83,7 @@ class Shape:
         return cls(
             config=config,
             shards=shards,
+            shards_least=_SHARDS_LEAST,
             shards_most=18,
             records_per_s=chance.uniform(0.5, 4.0),
             reshard_every_s=chance.uniform(8.0, 60.0),
@@ -88,6 +92,20 @@ class Shape:
             busy_s=busy_s or chance.uniform(200.0, 800.0),
             measures_quiet=chance.randrange(5) == 0 and not may_have_peer,
             has_peer=may_have_peer,
+        )
+
+    @classmethod
+    def small(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
+        """Draw a cheap shape: 3 to 8 shards on at least 2 slots, for a minute or two."""
+        drawn = cls.drawn(chance, busy_s=busy_s or chance.uniform(60.0, 150.0))
+        config = replace(drawn.config, workers_min=chance.randint(2, 3), workers_max=6)
+        return replace(
+            drawn,
+            config=config,
+            shards=chance.randint(3, 5),
+            shards_least=3,
+            shards_most=8,
+            reshard_every_s=chance.uniform(5.0, 30.0),
         )
 
 
@@ -127,7 +145,6 @@ class World:
         self.stream = TrueStream(around, shards=shape.shards)
         self.leases = LeaseTable(around)
         self._state = MemoryStateStore()
-        self.freezes = 0
         self.functions = Functions(
             around,
             Services(
@@ -142,6 +159,7 @@ class World:
             handlers_overlap=shape.handlers_overlap,
         )
         self._machine = StateMachine(around, self.functions, loops_most=shape.loops_most)
+        self._hands = OtherHands(around, self.leases, self.stream.is_listed)
         self.leases.created = self._excuse
         self._puts = True
         self._begun = asyncio.Event()
@@ -171,6 +189,9 @@ class World:
         ]
         if shape.has_peer:
             around.spawn(self._keep_peer(), "java")
+        else:
+            # A worker of Java's has no guard against what a tool has stored.
+            busy.append(around.spawn(self._hands.run(), "other hands"))
         await asyncio.sleep(shape.busy_s)
         for task in busy:
             task.cancel()
@@ -224,6 +245,8 @@ class World:
             return
         pin = self._state.documents[PIN, lease.lease_key].body["instant_ms"]
         before_ms = pin - (self._around.clock.now_ms() - self._around.now_ms)
+        # What comes once the lease is there is wanted, whatever the manager's clock says.
+        before_ms = min(before_ms, self._around.now_ms)
         self._around.ledger.excuse(lease.lease_key, before_ms)
 
     # --- what goes on
@@ -241,7 +264,9 @@ class World:
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
             grows = self._around.now_ms // _TREND_MS % 2 == 0
-            self.stream.reshard(grows=grows, least=_SHARDS_LEAST, most=self._shape.shards_most)
+            self.stream.reshard(
+                grows=grows, least=self._shape.shards_least, most=self._shape.shards_most
+            )
 
     async def _keep_peer(self) -> None:
         """Let a peer run, and another one after it was killed."""
@@ -255,7 +280,7 @@ class World:
         await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.uniform(5, 60))
-            self.stream.forget()
+            self.stream.forget(but=self._hands.rewound)
 
     async def _schedule(self) -> None:
         """Invoke the manager each minute, more or less, now and then not or twice."""
@@ -293,12 +318,5 @@ class World:
     def _freeze(self, actor: Actor) -> None:
         duration_s = self._around.faults.between("freeze", 0.5, 45.0)
         actor.suffered("frozen")
-        self.freezes += 1
         self._around.log(actor.name, "frozen for", round(duration_s * 1000), "ms")
-        actor.freeze()
-        self._around.spawn(_thaw(actor, duration_s), f"thaw {actor.name}")
-
-
-async def _thaw(actor: Actor, duration_s: float) -> None:
-    await asyncio.sleep(duration_s)
-    actor.thaw()
+        self._around.freeze(actor, duration_s)

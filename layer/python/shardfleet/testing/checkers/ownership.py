@@ -1,0 +1,201 @@
+"""Invariants about who may take a lease from whom, and about handovers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.slots import SlotState
+from shardfleet.engine.fleet_state import SLOT
+from shardfleet.events import Event, LeaseLost, TurnBegun
+from shardfleet.testing.checkers.checker import (
+    Checker,
+    DocumentWrite,
+    LeaseWrite,
+    Suspect,
+)
+
+_OPERATOR = "operator"
+# Kinesis Client Library 3: a leader forces a handover after 30 s (protocol.md §3.5).
+_PATIENCE_MS = 30_000
+# An owner that knows of a handover finishes its batch first: a time-out, and its last writes.
+_BATCH_MS = 20_000
+
+
+class NobodyIsRobbed(Checker):
+    """
+    A lease leaves an owner that renews it only by a steal or by its own release.
+
+    Whoever assigns or evicts it otherwise must have seen it expire, or its owner's slot end; the
+    beginning of a handover leaves the effective owner.
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no lease and no slot known."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        # lease -> who wrote as its owner or was given it, and when
+        self._kept: dict[str, tuple[str | None, int]] = {}
+        # (lease, worker) -> when the worker itself wrote to it
+        self._renewed: dict[tuple[str, str], int] = {}
+        self._ended: dict[str, int] = {}
+        self._handovers: dict[str, int] = {}
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Learn which slots have ended."""
+        if write.kind == SLOT and write.after["state"] == SlotState.ENDED:
+            self._ended[write.after["worker_id"]] = write.at_ms
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at what changes owners."""
+        before, after, key = write.before, write.after, write.change.lease_key
+        if before is not None and after is not None:
+            self._judge(write)
+        if after is None:
+            self._kept.pop(key, None)
+            return
+        if after.effective_owner == write.by.worker_id:
+            self._renewed[key, write.by.worker_id] = write.at_ms
+        if before is None or after.lease_counter != before.lease_counter:
+            self._kept[key] = (after.effective_owner, write.at_ms)
+        if write.change.operation == "initiate_handover":
+            self._handovers[key] = write.at_ms
+
+    def _judge(self, write: LeaseWrite) -> None:
+        before, after, key = write.before, write.after, write.change.lease_key
+        if before is None or after is None:
+            return
+        operation, owner = write.change.operation, before.effective_owner
+        if operation == "initiate_handover" and after.effective_owner != owner:
+            text = f"{write.by.name} began a handover of {owner}'s lease from somebody else"
+            self.found(write.at_ms, key, text)
+        if operation not in ("assign", "evict") or owner in (None, write.by.worker_id):
+            return
+        is_forced = (
+            before.checkpoint_owner is not None
+            and before.lease_owner == after.lease_owner
+            and write.at_ms - self._handovers[key] >= _PATIENCE_MS
+        )
+        ended_ms = self._ended.get(owner or "", -1)
+        is_over = ended_ms >= max(0, self._renewed.get((key, owner or ""), 0))
+        age_ms = write.at_ms - self._kept[key][1]
+        is_free = is_forced or is_over or write.by.name == _OPERATOR
+        if age_ms < 3 * self.renew_ms and not is_free:
+            text = f"{write.by.name} wrote {operation} to a lease of {owner}, {age_ms} ms old"
+            self.found(write.at_ms, key, text)
+
+
+class UpdatesNeverCreate(Checker):
+    """No update is conditional on nothing but absence: DynamoDB would make a malformed item."""
+
+    def update_created(self, write: LeaseWrite) -> None:
+        """Report it."""
+        text = f"{write.by.name} wrote {write.change.operation} to a lease that was deleted"
+        self.found(write.at_ms, write.change.lease_key, text)
+
+
+class RewindsOnlyUnowned(Checker):
+    """A lease is set back only while nobody has it (hazard H8)."""
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at who has a lease that is set back."""
+        before = write.before
+        if before is None or write.change.operation != "rewind":
+            return
+        owners = {before.lease_owner, before.checkpoint_owner} - {None}
+        if owners:
+            text = f"{write.by.name} set it back under {', '.join(sorted(map(str, owners)))}"
+            self.found(write.at_ms, write.change.lease_key, text)
+
+
+class NobodyLosesToItself(Checker):
+    """Nobody takes its own write for somebody else's (protocol.md §8 rows 11 and 12)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no write seen."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._last: dict[str, str] = {}
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Remember who wrote last what an owner would notice."""
+        before, after, key = write.before, write.after, write.change.lease_key
+        if before is None or after is None or _version(before) != _version(after):
+            self._last[key] = write.by.name
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look at who was the last to write to a lease that somebody says it has lost."""
+        if isinstance(event, LeaseLost) and self._last.get(event.lease_key) == by.name:
+            text = f"{by.name} says that it lost the lease, and was itself the last to write"
+            self.found(at_ms, event.lease_key, text)
+
+
+def _version(lease: Lease) -> tuple[int, str | None, str | None]:
+    return (lease.lease_counter, lease.lease_owner, lease.checkpoint_owner)
+
+
+class HandoversEnd(Checker):
+    """An owner that renews during a handover ends it once its batch is finished (§3.5)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no handover."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._begun: dict[str, int] = {}
+        # lease -> who wrote during its handover, when first, and how long it had been frozen
+        self._writers: dict[str, tuple[str, int, int]] = {}
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at writes of the old owner while a handover is pending."""
+        after, key, by = write.after, write.change.lease_key, write.by
+        if after is None or after.checkpoint_owner is None:
+            self._writers.pop(key, None)
+            return
+        if after.checkpoint_owner != by.worker_id or after.is_finished:
+            return
+        name, since_ms, frozen_ms = self._writers.get(key, ("", 0, 0))
+        if name != by.name:
+            self._writers[key] = (by.name, write.at_ms, by.frozen_ms)
+            return
+        lasted_ms = write.at_ms - since_ms - (by.frozen_ms - frozen_ms)
+        refused_ms = _PATIENCE_MS if any(at_ms >= since_ms for at_ms, _ in by.faults) else 0
+        if lasted_ms > _BATCH_MS + refused_ms:
+            text = f"{by.name} still renews, {lasted_ms} ms after it could know of the handover"
+            self.found(write.at_ms, key, text)
+
+
+class OnlyTheHarmedLose(Checker):
+    """A lease expires only under a worker to whom something happened (hazards H15, H16)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no worker known."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._invocations: dict[str, list[Suspect]] = {}
+        self._robbed: dict[str, tuple[str, tuple[int, int]]] = {}
+        self._states: dict[str, Mapping[str, Any]] = {}
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Remember the slots."""
+        if write.kind == SLOT:
+            self._states[write.after["worker_id"]] = write.after
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look at who begins a turn of the same execution after it has lost a lease."""
+        if not isinstance(event, TurnBegun):
+            return
+        self._invocations.setdefault(by.worker_id, []).append(by)
+        key, execution = self._robbed.pop(by.worker_id, ("", (0, 0)))
+        if key and execution[0] == by.execution[0]:
+            text = f"taken from {by.worker_id}, to whom nothing had happened"
+            self.found(at_ms, key, text)
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at assignments of leases that have an owner."""
+        before, after = write.before, write.after
+        if before is None or after is None or write.change.operation != "assign":
+            return
+        owner = before.effective_owner
+        if owner is None or owner in (write.by.worker_id, after.effective_owner):
+            return
+        known = self._invocations.get(owner)
+        state = self._states.get(owner, {}).get("state")
+        if known and state == SlotState.RUNNING and not any(by.faults for by in known):
+            self._robbed[owner] = (write.change.lease_key, known[-1].execution)

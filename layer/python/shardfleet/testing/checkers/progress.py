@@ -1,0 +1,143 @@
+"""Invariants about stored progress: nothing done is forgotten, repetitions are bounded."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.events import Event, LeaseAdopted, TurnBegun, TurnEnded
+from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
+
+_IN_ORDER = "time is over"
+
+
+class ProgressIsStored(Checker):
+    """
+    What a handler has done is in the table when a lease is given back or a turn ends in order.
+
+    A worker whose memory says that it is stored while the table does not have it would repeat it
+    (protocol.md §8 row 10).
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing done."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._done: dict[tuple[str, str], ExtendedSequenceNumber] = {}
+        self._leases: dict[str, Lease] = {}
+        self._last: dict[str, str] = {}
+
+    def batch_done(
+        self, at_ms: int, by: Suspect, shard_id: str, done: ExtendedSequenceNumber
+    ) -> None:
+        """Remember how far an invocation is."""
+        del at_ms
+        self._done[by.name, shard_id] = done
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at leases that are given back by those who have them."""
+        before, after, key, by = write.before, write.after, write.change.lease_key, write.by
+        gives_back = (
+            before is not None
+            and after is not None
+            and write.change.operation in ("evict", "assign")
+            and before.effective_owner == by.worker_id != after.effective_owner
+        )
+        if gives_back and before is not None and self._last.get(key) == by.name:
+            self._compare(write.at_ms, by, before)
+        self._last[key] = by.name
+        if after is None:
+            self._leases.pop(key, None)
+        else:
+            self._leases[key] = after
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look at everything that an invocation leaves to the next one."""
+        if isinstance(event, LeaseAdopted):
+            self._done.pop((by.name, event.lease_key), None)
+        if not isinstance(event, TurnEnded) or event.reason != _IN_ORDER:
+            return
+        for name, key in list(self._done):
+            lease = self._leases.get(key)
+            if name == by.name and lease is not None and self._last[key] == by.name:
+                self._compare(at_ms, by, lease)
+
+    def _compare(self, at_ms: int, by: Suspect, lease: Lease) -> None:
+        done = self._done.get((by.name, lease.lease_key))
+        if done is not None and lease.checkpoint < done:
+            text = f"{by.name} has done everything up to {done} and left it at {lease.checkpoint}"
+            self.found(at_ms, lease.lease_key, text)
+
+
+class RepetitionsBounded(Checker):
+    """
+    Of each shard no more records come again than its restarts and failures can explain.
+
+    Whoever adopts a lease may repeat what had been done beyond the checkpoint it finds; a call
+    that fails may repeat what it had done; and what somebody does who has been overtaken comes
+    once more. Shards that a worker of Java's has had are left out: it tells nobody when it begins.
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing allowed."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._allowed: Counter[str] = Counter()
+        self._repeated: Counter[str] = Counter()
+        self._latest: dict[str, str] = {}
+        self._ours: set[str] = set()
+        self._foreign: set[str] = set()
+        self._in_call: Counter[tuple[str, str]] = Counter()
+        self._adoptions: Counter[str] = Counter()
+        # The adoptions of the shard when the present call of an invocation began.
+        self._call_adoptions: dict[tuple[str, str], int] = {}
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Count what whoever begins on a shard may repeat."""
+        del at_ms
+        if isinstance(event, TurnBegun):
+            self._ours.add(by.name)
+        if isinstance(event, LeaseAdopted):
+            number, _, sub = event.checkpoint.partition(":")
+            checkpoint = ExtendedSequenceNumber(number, int(sub or 0))
+            self._latest[event.lease_key] = by.name
+            self._adoptions[event.lease_key] += 1
+            self._allowed[event.lease_key] += self._done_beyond(event.lease_key, checkpoint)
+
+    def _done_beyond(self, shard_id: str, checkpoint: ExtendedSequenceNumber) -> int:
+        if checkpoint.is_shard_end:
+            return 0
+        reach = (-1, 0)
+        if not checkpoint.is_sentinel:
+            reach = (int(checkpoint.sequence_number), checkpoint.sub_sequence_number)
+        entries = self.ledger.shards[shard_id].entries
+        return sum(1 for entry in entries if entry.times and entry.position > reach)
+
+    def call_begun(self, call: CallBegun) -> None:
+        """Begin to count what a call does."""
+        self._in_call[call.by.name, call.shard_id] = 0
+        self._call_adoptions[call.by.name, call.shard_id] = self._adoptions[call.shard_id]
+
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """Count what a failed call had done."""
+        del at_ms
+        self._allowed[shard_id] += self._in_call[by.name, shard_id]
+
+    def record_handled(self, handled: Handled) -> None:
+        """Count a repetition, and compare."""
+        entry, by = handled.entry, handled.by
+        shard_id = entry.shard_id
+        self._in_call[by.name, shard_id] += 1
+        if by.name not in self._ours:
+            self._foreign.add(shard_id)
+        in_old_call = self._call_adoptions.get((by.name, shard_id)) != self._adoptions[shard_id]
+        if in_old_call or self._latest.get(shard_id) != by.name:
+            self._allowed[shard_id] += 1
+        if not entry.times:
+            return
+        self._repeated[shard_id] += 1
+        if self._repeated[shard_id] > self._allowed[shard_id] and shard_id not in self._foreign:
+            text = (
+                f"{by.name} handled {entry} again: repetition {self._repeated[shard_id]} of this "
+                f"shard, and restarts and failures explain {self._allowed[shard_id]}"
+            )
+            self.found(handled.at_ms, shard_id, text)

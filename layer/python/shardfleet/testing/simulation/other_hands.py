@@ -1,0 +1,105 @@
+"""
+Other hands on the lease table: an operator who rewinds, and a tool that stores checkpoints.
+
+An operator evicts a lease, waits a moment, and sets it back on the condition that nobody has it
+(protocol.md L12). A tool of another making stores progress and leaves the counter alone, as
+kcl-rust does: the monotonic guard is there for that (hazard H8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.leases import Applied, ChangeKind, LeaseChange
+from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.testing.checkers import Entry
+from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.tables import LeaseTable
+
+_THINKS_MOST_S = 20.0
+
+
+@dataclass(slots=True)
+class _Person:
+    """Somebody who is no invocation; see ``Suspect``."""
+
+    name: str
+    worker_id: str = ""
+    execution: tuple[int, int] = (0, 0)
+    frozen_ms: int = 0
+    faults: Sequence[tuple[int, str]] = field(default_factory=list)
+
+
+class OtherHands:
+    """
+    Everybody who writes to the lease table and is neither manager nor worker.
+
+    Attributes:
+        rewound: leases that were set back: their shards must stay readable.
+
+    """
+
+    def __init__(
+        self, around: Surroundings, table: LeaseTable, is_listed: Callable[[str], bool]
+    ) -> None:
+        """Begin with nothing touched; ``is_listed`` tells whether the stream has a shard still."""
+        self.rewound: set[str] = set()
+        self._around = around
+        self._table = table
+        self._is_listed = is_listed
+        self._chance = around.chance("hands")
+        self._operator = _Person("operator")
+        self._tool = _Person("tool")
+
+    async def run(self) -> None:
+        """Look at each lease once a second, until cancelled."""
+        faults = self._around.faults
+        while True:
+            await asyncio.sleep(1)
+            for key in sorted(self._table.store.leases):
+                if faults.strike("foreign_checkpoint"):
+                    self._store_progress(key)
+                if faults.strike("rewind") and self._is_listed(key):
+                    self._around.spawn(self._rewind(key), f"rewind {key}")
+
+    def _store_progress(self, key: str) -> None:
+        """Store how far the shard is truly done, without a look at counter or owner."""
+        lease = self._table.store.leases[key]
+        done = self._done(key)
+        if lease.is_finished or not done or _position(done[-1]) <= lease.checkpoint:
+            return
+        after = replace(lease, checkpoint=_position(done[-1]))
+        change = LeaseChange(
+            operation="foreign_checkpoint", lease_key=key, kind=ChangeKind.UPDATE, conditions=()
+        )
+        self._around.log(self._tool.name, "stores", key, after.checkpoint)
+        self._table.write_by_hand(after, change, self._tool)
+
+    async def _rewind(self, key: str) -> None:
+        """Evict the lease, think, and set it back if it is still as it was left."""
+        done = self._done(key)
+        target = AT_TRIM_HORIZON
+        if done and self._chance.randrange(2):
+            target = _position(self._chance.choice(done))
+        # Before the first write: retention must not take what is to be read again.
+        self.rewound.add(key)
+        lease = self._table.store.leases[key]
+        evicted = await self._table.apply(lease_changes.evict(lease), self._operator)
+        if not isinstance(evicted, Applied):
+            return
+        await asyncio.sleep(self._chance.uniform(0, _THINKS_MOST_S))
+        change = lease_changes.rewind(evicted.lease, target)
+        result = await self._table.apply(change, self._operator)
+        self._around.log(self._operator.name, "rewinds", key, target, "->", result)
+
+    def _done(self, key: str) -> Sequence[Entry]:
+        truth = self._around.ledger.shards[key]
+        truth.first_unfinished()
+        return truth.entries[: truth.prefix]
+
+
+def _position(entry: Entry) -> ExtendedSequenceNumber:
+    return ExtendedSequenceNumber(str(entry.position[0]), entry.position[1])

@@ -1,0 +1,66 @@
+"""
+Kinds of runs in which mutants are looked for.
+
+``drawn`` is a small fleet whose faults are drawn from the seed, as in ``make sim``. The others fix
+some of the faults, and leave the rest to the seed or to nobody: a bug that needs one kind of fault
+undisturbed is found sooner there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from shardfleet.testing.simulation import Options
+from shardfleet.testing.simulation.faults import FaultMix
+from shardfleet.testing.simulation.world import Shape
+
+
+def _only(**probabilities: float) -> Callable[[int], Options]:
+    """Return runs in which nothing goes wrong but these."""
+    mix = replace(FaultMix.none(), **probabilities)
+    return lambda seed: Options(seed=seed, is_small=True, mix=mix)
+
+
+def _drawn(reshape: Callable[[Shape], Shape], **probabilities: float) -> Callable[[int], Options]:
+    """Return runs with drawn faults, these excepted, in fleets of another shape."""
+
+    def options(seed: int) -> Options:
+        chance = random.Random(f"{seed}/arena")
+        mix = replace(FaultMix.drawn(chance), **probabilities)
+        return Options(seed=seed, is_small=True, mix=mix, reshape=reshape)
+
+    return options
+
+
+def _with_peer(shape: Shape) -> Shape:
+    """Let a worker like Java's share the stream."""
+    config = replace(shape.config, initial_position="TRIM_HORIZON", on_exhausted="stop")
+    return replace(shape, config=config, has_peer=True, measures_quiet=False)
+
+
+def _restless(shape: Shape) -> Shape:
+    """Reshard every few seconds, and let managers look often."""
+    config = replace(shape.config, cycle_ms=2_000, checkpoint_ms=0)
+    return replace(shape, config=config, reshard_every_s=3.0, records_per_s=8.0)
+
+
+ARENAS: Mapping[str, Callable[[int], Options]] = {
+    "drawn": lambda seed: Options(seed=seed, is_small=True),
+    "perfect": _only(),
+    "kills": _only(kill_between=0.03, handler_slow=0.3, handler_partial=0.3),
+    "failures": _only(handler_raises=0.1, handler_slow=0.3, kill_between=0.02),
+    "twins": _only(duplicate_call=0.5, connection_lost=0.3, request_lost=0.02, reply_lost=0.03),
+    "pauses": _only(freeze=0.02, freeze_in_call=0.01, clock_drift=1.0, stale_read=0.3),
+    "slow starts": _only(cold_start=0.7, slow_import=0.7),
+    "contradictions": _only(false_end=0.05, empty_with_lag=0.1, stale_listing=0.4),
+    "lost answers": _only(reply_lost=0.1, request_lost=0.05, late_write=0.05, throttle=0.05),
+    "other hands": _only(
+        foreign_checkpoint=0.02, rewind=0.02, handler_slow=0.5, handler_raises=0.1
+    ),
+    "java": _drawn(_with_peer, freeze_in_call=0.01),
+    "ghosts": _drawn(_restless, freeze_in_call=0.02, stale_read=0.5, freeze=0.02),
+    "dead managers": _only(kill_between=0.05, manager_missing=0.2, manager_twice=0.5),
+}
+"""Name → the options of a seed."""

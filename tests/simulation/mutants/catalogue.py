@@ -1,0 +1,7 @@
+"""All mutants."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.conditions import CONDITIONS
+
+MUTANTS = (*CONDITIONS,)

@@ -1,0 +1,249 @@
+"""One mutant for every AND-term of every condition in docs/protocol.md §1.6 (L1-L13)."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.mutant import mutant
+
+CHANGES = "domain/lease_changes.py"
+SEMANTICS = "domain/lease_semantics.py"
+
+_SEEN = "        _as_seen(LeaseField.LEASE_OWNER, lease.lease_owner),\n"
+_SEEN_TOO = "        _as_seen(LeaseField.CHECKPOINT_OWNER, lease.checkpoint_owner),\n"
+_EXISTS = "        _EXISTS,\n"
+_ASSIGN = "    conditions: tuple[Condition, ...] = (\n"
+_ASSIGN_END = "    )\n    if expired:\n"
+_EVICT = '        "evict",\n        lease,\n        conditions=(\n'
+_TERMS = _EXISTS + _SEEN + _SEEN_TOO
+
+
+def _indented(lines: str) -> str:
+    return "".join(f"    {line}" for line in lines.splitlines(keepends=True))
+
+
+_BEGIN = (
+    "            _EXISTS,\n"
+    "            FieldEquals(LeaseField.LEASE_OWNER, owner),\n"
+    "            FieldAbsent(LeaseField.CHECKPOINT_OWNER),\n"
+)
+_REWIND = (
+    "            FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),\n"
+    "            FieldAbsent(LeaseField.LEASE_OWNER),\n"
+    "            FieldAbsent(LeaseField.CHECKPOINT_OWNER),\n"
+)
+_REWIND_LINES = _REWIND.splitlines(keepends=True)
+_BEGIN_LINES = _BEGIN.splitlines(keepends=True)
+_IMPLIED = (
+    "implied by the other terms: no write sets checkpointOwner but the beginning of a handover, "
+    "which changes the owner too, and no write takes it away without moving the counter"
+)
+_SECOND_LINE = (
+    "a second line: with the counter intact, no writer of the protocol moves a checkpoint back; "
+    "sentinels are less than every number"
+)
+
+CONDITIONS = (
+    mutant(
+        "create over a lease that exists",
+        "L1 leaseKey absent",
+        (CHANGES, "conditions=(FieldAbsent(LeaseField.LEASE_KEY),)", "conditions=()"),
+    ),
+    mutant(
+        "renew without the counter",
+        "L2 counter",
+        (
+            CHANGES,
+            (
+                "    conditions: tuple[Condition, ...] = (\n"
+                "        FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),\n"
+                "    )\n"
+                "    if not in_handover:\n"
+            ),
+            "    conditions: tuple[Condition, ...] = ()\n    if not in_handover:\n",
+        ),
+    ),
+    mutant(
+        "renew whatever the checkpointOwner",
+        "L2 checkpointOwner absent",
+        (CHANGES, "    if not in_handover:\n", "    if in_handover and not in_handover:\n"),
+        why_not=(
+            "the same outcome by another way: a renewal answers with the lease as it is now, and "
+            "a checkpointOwner in an accepted answer is noticed as one in a refusal is "
+            "(LeaseWriter._accept); see 'a handover is not noticed'"
+        ),
+    ),
+    mutant(
+        "a handover is not noticed",
+        "L2 checkpointOwner absent",
+        (CHANGES, "    if not in_handover:\n", "    if in_handover and not in_handover:\n"),
+        (
+            "engine/held_lease.py",
+            "            held.halt.set()\n            self._events.emit(\n                HandoverNoticed(",
+            "            self._events.emit(\n                HandoverNoticed(",
+        ),
+    ),
+    mutant(
+        "take without the counter",
+        "L5 counter",
+        (
+            CHANGES,
+            (
+                '        "take",\n'
+                "        lease,\n"
+                "        conditions=(FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),),\n"
+            ),
+            '        "take",\n        lease,\n        conditions=(_EXISTS,),\n',
+        ),
+    ),
+    mutant(
+        "assign a lease that does not exist",
+        "L3 leaseKey present",
+        (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _SEEN + _SEEN_TOO + _ASSIGN_END),
+        arena="ghosts",
+    ),
+    mutant(
+        "assign whatever the owner",
+        "L3 leaseOwner as seen",
+        (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _EXISTS + _SEEN_TOO + _ASSIGN_END),
+    ),
+    mutant(
+        "assign whatever the checkpointOwner",
+        "L3 checkpointOwner as seen",
+        (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _EXISTS + _SEEN + _ASSIGN_END),
+        arena="java",
+    ),
+    mutant(
+        "assign an expired lease whatever the counter",
+        "L4 counter, H15",
+        (CHANGES, "    if expired:\n", "    if expired and not expired:\n"),
+    ),
+    mutant(
+        "begin a handover of a lease that does not exist",
+        "L6 leaseKey present",
+        (CHANGES, _BEGIN, _BEGIN_LINES[1] + _BEGIN_LINES[2]),
+        why_not="implied: an owner as seen is there only if the item is",
+    ),
+    mutant(
+        "begin a handover whatever the owner",
+        "L6 leaseOwner as seen",
+        (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[2]),
+        arena="java",
+    ),
+    mutant(
+        "begin a handover in the middle of another",
+        "L6 checkpointOwner absent",
+        (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[1]),
+        arena="java",
+    ),
+    mutant(
+        "evict a lease that does not exist",
+        "L8 leaseKey present",
+        (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_SEEN + _SEEN_TOO)),
+    ),
+    mutant(
+        "evict whatever the owner",
+        "L8 leaseOwner as seen",
+        (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN_TOO)),
+    ),
+    mutant(
+        "evict whatever the checkpointOwner",
+        "L8 checkpointOwner as seen",
+        (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN)),
+        arena="java",
+    ),
+    mutant(
+        "checkpoint without the counter",
+        "L9 counter",
+        (
+            CHANGES,
+            (
+                "            FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),\n"
+                "            CheckpointNotPast(to),\n"
+            ),
+            "            CheckpointNotPast(to),\n",
+        ),
+    ),
+    mutant(
+        "checkpoint backwards",
+        "L13, H8",
+        (
+            CHANGES,
+            "            CheckpointNotPast(to),\n        ),\n",
+            "        ),\n",
+        ),
+        arena="other hands",
+    ),
+    mutant(
+        "checkpoint over SHARD_END",
+        "L13 not SHARD_END",
+        (SEMANTICS, "    if stored.is_shard_end:\n        return False\n", ""),
+        arena="other hands",
+    ),
+    mutant(
+        "no checkpoint over a sentinel",
+        "L13 or a sentinel",
+        (
+            SEMANTICS,
+            "    return stored.is_sentinel or stored <= new\n",
+            "    return stored <= new\n",
+        ),
+        why_not=(
+            "no difference for the reference: sentinels are less than every number (§1.5). "
+            "DynamoDB compares text, so its expression needs the term"
+        ),
+    ),
+    mutant(
+        "a checkpoint that is equal is backwards",
+        "L13 or equal",
+        (SEMANTICS, "stored.is_sentinel or stored <= new", "stored.is_sentinel or stored < new"),
+        arena="other hands",
+    ),
+    mutant(
+        "children are written on a lease that does not exist",
+        "L10 leaseKey present",
+        (
+            CHANGES,
+            '        "set_children", lease, conditions=(_EXISTS,),',
+            '        "set_children", lease, conditions=(),',
+        ),
+    ),
+    mutant(
+        "a hash range is written on a lease that does not exist",
+        "L10 leaseKey present",
+        (
+            CHANGES,
+            '        "set_hash_range",\n        lease,\n        conditions=(_EXISTS,),\n',
+            '        "set_hash_range",\n        lease,\n        conditions=(),\n',
+        ),
+    ),
+    mutant(
+        "delete whatever the counter",
+        "L11 counter",
+        (
+            CHANGES,
+            (
+                "        conditions=(FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),),\n"
+                "    )\n\n\ndef rewind"
+            ),
+            "        conditions=(_EXISTS,),\n    )\n\n\ndef rewind",
+        ),
+        arena="other hands",
+    ),
+    mutant(
+        "rewind whatever the counter",
+        "L12 counter",
+        (CHANGES, _REWIND, _REWIND_LINES[1] + _REWIND_LINES[2]),
+        arena="other hands",
+    ),
+    mutant(
+        "rewind whatever the owner",
+        "L12 leaseOwner absent",
+        (CHANGES, _REWIND, _REWIND_LINES[0] + _REWIND_LINES[2]),
+        why_not="implied by the counter: nobody becomes the owner without moving it",
+    ),
+    mutant(
+        "rewind in the middle of a handover",
+        "L12 checkpointOwner absent",
+        (CHANGES, _REWIND, _REWIND_LINES[0] + _REWIND_LINES[1]),
+        why_not="implied: an unowned lease is in no handover",
+    ),
+)

@@ -1,0 +1,128 @@
+"""
+The long run: ``python -m tests.simulation.mutants.run --seeds 200 --jobs 2 --output FILE``.
+
+Each mutant gets a process of its own, which runs seeds until a checker complains; a mutant with a
+test instead is given to that test. One line per mutant, the sums last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.mutants.catalogue import MUTANTS
+from tests.simulation.mutants.mutant import Mutant
+
+ROOT = Path(__file__).parents[3]
+_SEEDS = 200
+LEAST_SHARE = 0.95
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all mutants, or those whose name or source contains a text; 1 if too few are caught."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=_SEEDS, help="most seeds per mutant")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--only", default="", help="mutants whose name or source contains this")
+    parser.add_argument("--output", type=Path, help="result file, JSON")
+    given = parser.parse_args(arguments)
+    wanted = [m for m in MUTANTS if given.only in m.name or given.only in m.source]
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(given.jobs) as pool:
+        rows = list(pool.map(lambda mutant: _tell(_row(mutant, given.seeds)), wanted))
+    body = {**_sums(rows), "seeds_most": given.seeds, "mutants": rows}
+    body["elapsed_s"] = round(time.monotonic() - began_s)
+    if given.output is not None:
+        given.output.write_text(json.dumps(body, indent=1) + "\n", "utf-8")
+    sys.stdout.write(
+        f"{body['caught_by_seed']} of {body['expressible']} mutants caught by a seed "
+        f"({body['share']:.1%}), {body['caught_by_test']} more by a test, "
+        f"{body['equivalent']} make no difference, {len(body['missed'])} missed: "
+        f"{', '.join(body['missed']) or 'none'}\n"
+    )
+    return 0 if body["share"] >= LEAST_SHARE else 1
+
+
+def _row(mutant: Mutant, seeds: int) -> dict[str, Any]:
+    row = {
+        "name": mutant.name,
+        "source": mutant.source,
+        "arena": mutant.arena,
+        "seed": None,
+        "checker": "",
+        "test": mutant.test,
+        "why_not": mutant.why_not,
+    }
+    if mutant.test:
+        return {**row, **by_test(mutant)}
+    return {**row, **by_seeds(mutant, 1, seeds)}
+
+
+def by_seeds(mutant: Mutant, first: int, last: int) -> dict[str, Any]:
+    """
+    Look for a mutant with these seeds, in a process of its own.
+
+    Raises:
+        RuntimeError: the process failed for another reason than a violation.
+
+    """
+    command = [sys.executable, "-m", "tests.simulation.mutants.child"]
+    ended = subprocess.run(
+        [*command, mutant.name, str(first), str(last)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        message = f"mutant {mutant.name!r}: {ended.stderr.strip()}"
+        raise RuntimeError(message)
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def by_test(mutant: Mutant) -> dict[str, Any]:
+    """Run a mutant's test with it; caught if the test fails, and not for another reason."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    plugin = ["-p", "tests.simulation.mutants.plugin", mutant.test]
+    environment = {**os.environ, "SHARDFLEET_MUTANT": mutant.name}
+    ended = subprocess.run(
+        [*command, *plugin], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    lines = ended.stdout.strip().splitlines()
+    is_caught = ended.returncode == 1
+    return {"checker": "test" if is_caught else "", "text": lines[-1] if lines else ended.stderr}
+
+
+def _tell(row: dict[str, Any]) -> dict[str, Any]:
+    found = f"seed {row['seed']}, {row['checker']}" if row["seed"] else row["checker"] or "missed"
+    sys.stdout.write(f"{row['source']:<28} {row['name']:<60} {found} ({row.get('cpu_s', 0)} s)\n")
+    sys.stdout.flush()
+    return row
+
+
+def _sums(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    expressible = [row for row in rows if not row["test"] and not row["why_not"]]
+    caught = [row for row in expressible if row["seed"]]
+    missed = [row["name"] for row in expressible if not row["seed"]]
+    missed += [row["name"] for row in rows if row["test"] and not row["checker"]]
+    return {
+        "expressible": len(expressible),
+        "caught_by_seed": len(caught),
+        "share": round(len(caught) / max(1, len(expressible)), 4),
+        "caught_by_test": sum(bool(row["test"] and row["checker"]) for row in rows),
+        "equivalent": sum(bool(row["why_not"]) for row in rows),
+        "missed": missed,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
