@@ -20,6 +20,7 @@ import typer
 
 from shardfleet.cli import (
     chaos,
+    configuration,
     demo,
     doctor,
     local,
@@ -76,6 +77,7 @@ app.command("tail")(tail.tail)
 app.command("put")(put.put)
 app.command("resume")(resume.resume)
 app.command("doctor")(doctor.doctor)
+app.command("config")(configuration.config)
 app.command("simulate")(simulate.simulate)
 
 

@@ -1,0 +1,34 @@
+"""`shardfleet config`: the page of all settings is what the code says."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+from shardfleet.cli import app as application
+from shardfleet.cli.configuration import configuration_page
+from shardfleet.config import FleetConfig
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/configuration.md"
+
+
+def test_the_page_in_docs_is_what_the_code_says():
+    hint = "run: .venv/bin/shardfleet config > docs/configuration.md"
+    assert PAGE.read_text("utf-8") == configuration_page(), hint
+
+
+def test_every_setting_has_a_row_with_default_range_and_meaning():
+    rows = [line.split(" | ") for line in configuration_page().splitlines() if line[:3] == "| `"]
+
+    assert [row[0] for row in rows] == [f"| `{each.name}`" for each in fields(FleetConfig)]
+    assert ["| `failover_ms`", "`10000`", "1000 or more"] in [row[:3] for row in rows]
+    assert ["| `workers_max`", "`16`", "1 to 1000"] in [row[:3] for row in rows]
+    assert ["| `misrouted`", "`deliver`", "`deliver`, `kpl`"] in [row[:3] for row in rows]
+    assert ["| `stream_arn`", "set by the construct", "text"] in [row[:3] for row in rows]
+
+
+def test_json_has_the_same_for_programs(capsys):
+    assert application.run(["config", "--json"]) == 0
+
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    assert found["cycle_ms"]["default"] == 20_000
+    assert "manager turns" in found["cycle_ms"]["meaning"]
