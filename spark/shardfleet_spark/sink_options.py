@@ -54,7 +54,8 @@ class SinkOptions:
     aggregate_size_bytes: int = option(
         size_bytes(512, MAX_RECORD_BYTES),
         default=str(DEFAULT_MAX_BYTES),
-        doc="Length of an aggregate at most (KPL `AggregationMaxSize`), never above `maxRecordSize`.",
+        doc="Length of an aggregate at most (KPL `AggregationMaxSize`); never above "
+        "`maxRecordSize`.",
     )
     aggregate_records: int = option(
         integer(1, 100_000), default="500", doc="Rows in an aggregate at most."
