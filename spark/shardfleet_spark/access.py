@@ -15,8 +15,8 @@ from shardfleet.adapters.account_access import Access, AccountClients
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet_spark.fetching import ReadPolicy, ReadPorts
 from shardfleet_spark.file_seals import FileSealStore
+from shardfleet_spark.shard_pages import ReadPolicy, ReadPorts
 
 if TYPE_CHECKING:
     from shardfleet_spark.seals import SealStore

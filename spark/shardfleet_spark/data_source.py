@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from shardfleet_spark.columns import ddl
 from shardfleet_spark.options import read_options
-from shardfleet_spark.source_options import SourceOptions
+from shardfleet_spark.source_options import BatchOptions, SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -39,19 +39,20 @@ class ShardfleetDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of the source."""
-        return ddl(self._source_options().columns)
+        # Asked for both kinds of reading, before it is known which: the batch knows all options.
+        return ddl(read_options(BatchOptions, self._given()).columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 - Spark's
         """Return the streaming source."""
         from shardfleet_spark.stream_reader import KinesisStreamReader  # noqa: PLC0415
 
-        return KinesisStreamReader(self._source_options())
+        return KinesisStreamReader(read_options(SourceOptions, self._given()))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
         """Return the batch source."""
         from shardfleet_spark.batch_reader import KinesisBatchReader  # noqa: PLC0415
 
-        return KinesisBatchReader(self._source_options())
+        return KinesisBatchReader(read_options(BatchOptions, self._given()))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001 - Spark's
         """Return the streaming sink."""
@@ -67,6 +68,3 @@ class ShardfleetDataSource(DataSource):
 
     def _given(self) -> dict[str, Any]:
         return dict(self.options)
-
-    def _source_options(self) -> SourceOptions:
-        return read_options(SourceOptions, self._given())

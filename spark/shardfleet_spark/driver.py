@@ -17,7 +17,7 @@ from shardfleet.domain.shards import ShardGraph
 from shardfleet.engine.ports import StreamRecord
 from shardfleet.errors import ConfigurationError, StreamReplaced, Throttled
 from shardfleet_spark.beginning import begin, common_start, opening_of
-from shardfleet_spark.fetching import DataLost, Hint, ReadPorts, ShardRange, fetch
+from shardfleet_spark.fetching import fetch
 from shardfleet_spark.lineage import Family, admit, first_family, needs_listing
 from shardfleet_spark.plan_token import (
     Emission,
@@ -37,6 +37,7 @@ from shardfleet_spark.planning import (
 from shardfleet_spark.probing import Hints, ProbePace, Prober
 from shardfleet_spark.sealing import PartitionRange, insist, pause
 from shardfleet_spark.seals import MARK, Seal, SealKey, SealStore, seal_from_bytes
+from shardfleet_spark.shard_pages import DataLost, Hint, ReadPorts, ShardRange
 from shardfleet_spark.starting import Start
 
 # Old seals are deleted once in so many commits, not at each.

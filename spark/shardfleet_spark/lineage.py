@@ -61,7 +61,8 @@ def first_family(
     """
     stands: dict[str, Stand] = {}
     waiting: dict[str, tuple[str, ...]] = {}
-    started = set(begun)
+    # At the moment of a reshard the service may count parent and child as open: the child waits.
+    started = {shard_id for shard_id in begun if not graph.ancestors(shard_id) & set(begun)}
     for shard_id, shard in graph.shards.items():
         if shard_id in started:
             at = instant_ms if start is PointKind.INSTANT else 0

@@ -19,7 +19,8 @@ from shardfleet.errors import (
     ShardGone,
     Throttled,
 )
-from shardfleet_spark.fetching import (
+from shardfleet_spark.plan_token import Stand, position_text
+from shardfleet_spark.shard_pages import (
     ITERATOR_LIFE_MS,
     SHORTEST_RETENTION_MS,
     Hint,
@@ -27,7 +28,6 @@ from shardfleet_spark.fetching import (
     is_done,
     where,
 )
-from shardfleet_spark.plan_token import Stand, position_text
 
 # The record at the position itself may come first (hazard H4), so two are asked for.
 _PROBE_RECORDS = 2

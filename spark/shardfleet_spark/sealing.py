@@ -12,15 +12,20 @@ dies later is repeated to the record.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from shardfleet.domain.failures import back_off_ms
-from shardfleet.engine.ports import IteratorKind, IteratorStart, StreamRecord
-from shardfleet.errors import IteratorExpired, OutcomeUnknown, ShardGone, Throttled
-from shardfleet_spark.fetching import DataLost, ReadPorts, ShardRange, fetch
-from shardfleet_spark.plan_token import Quota
+from shardfleet.domain.sequence import (
+    ExtendedSequenceNumber,
+    PointKind,
+    Position,
+    StreamIncarnation,
+)
+from shardfleet.engine.ports import StreamRecord
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet_spark.fetching import fetch, together
+from shardfleet_spark.plan_token import Quota, Stand
 from shardfleet_spark.planning import check_layout
 from shardfleet_spark.seals import (
     Seal,
@@ -31,6 +36,7 @@ from shardfleet_spark.seals import (
     seal_from_bytes,
     seal_to_bytes,
 )
+from shardfleet_spark.shard_pages import DataLost, ReadPorts, ShardPages, ShardRange
 
 T = TypeVar("T")
 
@@ -117,19 +123,16 @@ async def conform(
         seal, [each.shard_id for each in partition.ranges], partition=partition.key.partition
     )
     gate = asyncio.Semaphore(ports.policy.concurrency)
+    incarnation = partition.ranges[0].stand.position.incarnation
 
     async def one(sealed: ShardSeal) -> SealedRecords:
         kept = within_seal(sealed, buffers.get(sealed.shard_id, ()))
         if not is_complete(sealed, kept):
             async with gate:
-                kept = await _read_again(sealed, ports)
+                kept = await _read_again(sealed, incarnation, ports)
         return SealedRecords(sealed, kept)
 
-    outcomes = await asyncio.gather(*map(one, seal.shards), return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-    return [outcome for outcome in outcomes if isinstance(outcome, SealedRecords)]
+    return await together(map(one, seal.shards))
 
 
 def within_seal(sealed: ShardSeal, records: Sequence[StreamRecord]) -> Sequence[StreamRecord]:
@@ -149,38 +152,28 @@ def is_complete(sealed: ShardSeal, records: Sequence[StreamRecord]) -> bool:
     )
 
 
-async def _read_again(sealed: ShardSeal, ports: ReadPorts) -> Sequence[StreamRecord]:
+async def _read_again(
+    sealed: ShardSeal, incarnation: StreamIncarnation, ports: ReadPorts
+) -> Sequence[StreamRecord]:
     """Read a sealed range from the stream."""
     assert sealed.first is not None
     assert sealed.last is not None
+    # At the first record, which is not done: behind it, anything may have been trimmed.
+    at_first = ExtendedSequenceNumber(sealed.first)
+    position = Position(incarnation, sealed.shard_id, PointKind.SEQUENCE, done=at_first)
+    now_ms = ports.clock.now_ms()
+    pages = ShardPages(ShardRange(sealed.shard_id, Stand(position, tip_ms=now_ms)), ports)
     found: list[StreamRecord] = []
-    iterator: str | None = None
-    failures = 0
-    while not found or int(found[-1].sequence_number) < int(sealed.last):
-        start = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, sealed.first)
-        if found:
-            start = IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, found[-1].sequence_number)
-        try:
-            if iterator is None:
-                iterator = await ports.stream.shard_iterator(sealed.shard_id, start)
-            limit = min(ports.policy.records_per_read, max(1, sealed.count - len(found)))
-            page = await ports.stream.get_records(iterator, shard_id=sealed.shard_id, limit=limit)
-        except (Throttled, OutcomeUnknown) as error:
-            failures += 1
-            await pause(ports, failures, error)
-            continue
-        except IteratorExpired:
-            iterator = None
-            continue
-        except ShardGone:
-            break
-        failures = 0
+    while True:
+        await pages.wait()
+        limit = min(ports.policy.records_per_read, max(1, sealed.count - len(found)))
+        page = await pages.next(limit=limit)
+        assert page is not None
         found += within_seal(sealed, page.records)
-        iterator = page.next_iterator
         beyond = page.records and int(page.records[-1].sequence_number) >= int(sealed.last)
-        if iterator is None or beyond or (not page.records and not page.millis_behind_latest):
+        at_tip = not page.records and not page.millis_behind_latest
+        if beyond or at_tip or page.next_iterator is None:
             break
-        await ports.clock.sleep_ms(ports.policy.poll_interval_ms)
     if not is_complete(sealed, found) and ports.policy.fail_on_data_loss:
         raise DataLost(
             f"{sealed.shard_id}: the batch is to be read again, but of the {sealed.count} records "
@@ -207,6 +200,23 @@ async def insist(call: Callable[[], T], ports: ReadPorts) -> T:
             await pause(ports, failures, error)
 
 
+async def persist(call: Callable[[], Awaitable[T]], ports: ReadPorts) -> T:
+    """
+    Await a call, again and again while it is refused or unanswered.
+
+    Raises:
+        Throttled, OutcomeUnknown: more often than the policy allows.
+
+    """
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except (Throttled, OutcomeUnknown) as error:
+            failures += 1
+            await pause(ports, failures, error)
+
+
 async def pause(ports: ReadPorts, failures: int, error: Exception) -> None:
     """
     Wait after a failure, longer each time.
@@ -215,14 +225,6 @@ async def pause(ports: ReadPorts, failures: int, error: Exception) -> None:
         Exception: the error, when the policy allows no further attempt.
 
     """
-    policy = ports.policy
-    if policy.retry_attempts and failures >= policy.retry_attempts:
+    if not ports.may_retry(failures):
         raise error
-    await ports.clock.sleep_ms(
-        back_off_ms(
-            failures,
-            first_ms=policy.retry_first_ms,
-            most_ms=policy.retry_most_ms,
-            jitter=ports.entropy.uniform(0.0, 1.0),
-        )
-    )
+    await ports.clock.sleep_ms(ports.back_off_ms(failures))

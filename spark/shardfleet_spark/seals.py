@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from shardfleet.errors import ShardfleetError
 
 SEAL_VERSION = 1
+# DynamoDB: an item has at most 400 KB, keys included.
+_BYTES_MOST = 390_000
 # What each key of a sealed shard is called in JSON, the short ones being per shard and batch.
 _FIELDS = {
     "shard_id": "shard", "first": "first", "last": "last", "last_sub": "sub", "count": "count",
@@ -187,8 +189,16 @@ def seal_from_json(found: Mapping[str, Any]) -> Seal:
 
 
 def seal_to_bytes(seal: Seal) -> bytes:
-    """Return the seal as it is stored."""
-    return json.dumps(seal_to_json(seal), separators=(",", ":")).encode()
+    """
+    Return the seal as it is stored.
+
+    A seal of very many shards goes without their iterators, which save a call each and no more.
+    """
+    body = json.dumps(seal_to_json(seal), separators=(",", ":")).encode()
+    if len(body) <= _BYTES_MOST:
+        return body
+    shards = tuple(replace(shard, iterator=None) for shard in seal.shards)
+    return json.dumps(seal_to_json(replace(seal, shards=shards)), separators=(",", ":")).encode()
 
 
 def seal_from_bytes(body: bytes) -> Seal:

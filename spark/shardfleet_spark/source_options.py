@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ _ENDPOINT = r"|https?://.+"
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """
-    Options of ``spark.readStream`` and ``spark.read``; docs/spark-options.md is made of them.
+    Options of ``spark.readStream``; docs/spark-options.md is made of them.
 
     Names in Spark are camel case, without a unit: ``poll_interval_ms`` is ``pollInterval``.
     """
@@ -65,14 +66,6 @@ class SourceOptions:
         default="LATEST",
         doc="Where a query without a checkpoint begins; `LATEST` is fixed once, 5 s before its "
         "start, and shards found later are read from their beginning.",
-    )
-    ending_position: Start = option(  # noqa: RUF009 - a field, made once
-        ENDING_KIND,
-        default="LATEST",
-        doc="Batch only: where to stop; `LATEST` is the moment of the query.",
-    )
-    shards: tuple[str, ...] = option(
-        names(), default="", doc="Batch only: the shards to read; none named: all."
     )
     seal_store: str = option(
         text(
@@ -180,6 +173,11 @@ class SourceOptions:
     )
 
     @property
+    def tasks(self) -> int:
+        """Return how many tasks a batch has unless shards per task are given."""
+        return self.partitions or os.cpu_count() or 1
+
+    @property
     def stream_name(self) -> str:
         """Return the stream's name, without the rest of its ARN."""
         return self.stream.rsplit("/", 1)[-1]
@@ -195,3 +193,20 @@ class SourceOptions:
             "role_external_id": self.role_external_id,
             "connections": self.concurrency + 4,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(SourceOptions):
+    """Options of ``spark.read``: those of the stream where they mean something, and these."""
+
+    starting_position: Start = option(  # noqa: RUF009 - a field, made once
+        STARTING_KIND, default="TRIM_HORIZON", doc="Where to begin."
+    )
+    ending_position: Start = option(  # noqa: RUF009 - a field, made once
+        ENDING_KIND,
+        default="LATEST",
+        doc="Where to stop; `LATEST` is the moment of the query.",
+    )
+    shards: tuple[str, ...] = option(
+        names(), default="", doc="The shards to read; none named: all."
+    )

@@ -30,11 +30,11 @@ from shardfleet_spark.compat import (
     SupportsTriggerAvailableNow,
 )
 from shardfleet_spark.driver import DriverSettings, PlannedPartition, SourceDriver
-from shardfleet_spark.fetching import ReadPorts
 from shardfleet_spark.plan_token import Emission
 from shardfleet_spark.planning import BatchLimits
 from shardfleet_spark.probing import ProbePace
 from shardfleet_spark.sealing import SealedRecords, conform, read_sealed
+from shardfleet_spark.shard_pages import ReadPorts
 from shardfleet_spark.source_options import SourceOptions
 
 
@@ -147,7 +147,7 @@ def settings_of(options: SourceOptions) -> DriverSettings:
             bytes_per_partition=options.max_bytes_per_partition,
             fetch_ms=options.max_fetch_time_ms,
             skew_ms=options.max_shard_skew_ms,
-            partitions=options.partitions or os.cpu_count() or 1,
+            partitions=options.tasks,
             shards_per_partition=options.shards_per_partition,
         ),
         emission=Emission(options.deaggregate, options.misrouted),

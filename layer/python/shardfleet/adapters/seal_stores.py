@@ -1,0 +1,252 @@
+"""
+First writer wins, on DynamoDB and on S3: where a Spark query keeps what its batches read.
+
+An item is stored only if there is none under its key yet; whoever comes later gets what is stored.
+A repeated write is harmless, so an unanswered one may simply be repeated. Calls block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
+from shardfleet.errors import ConfigurationError, Throttled
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.client import DynamoDBClient
+    from mypy_boto3_s3.client import S3Client
+
+SID = "sid"
+ITEM = "item"
+BODY = "body"
+"""The attributes of the DynamoDB table: partition key, sort key (both text), the seal."""
+
+# DynamoDB: BatchWriteItem takes 25 items; S3: DeleteObjects takes 1,000 keys.
+_ITEMS_PER_DELETE = 25
+_KEYS_PER_DELETE = 1_000
+_READS_AT_ONCE = 8
+_LISTING = ("NextContinuationToken", "ContinuationToken")
+
+
+class Key(Protocol):
+    """Where something is kept; plans order as text."""
+
+    @property
+    def sid(self) -> str:
+        """Return the query's id."""
+
+    @property
+    def plan(self) -> str:
+        """Return the plan's key, without a slash."""
+
+    @property
+    def partition(self) -> int:
+        """Return the number within the plan."""
+
+
+class DynamoDBSealStore:
+    """
+    Seals in a DynamoDB table with partition key ``sid`` and sort key ``item``, both text.
+
+    Args:
+        client: may repeat.
+        table: its name.
+
+    """
+
+    def __init__(self, client: DynamoDBClient, *, table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def get(self, key: Key) -> bytes | None:
+        """Return what is stored, read consistently; None when nothing is."""
+        found = self._call("GetItem").run(
+            self._client.get_item,
+            TableName=self._table,
+            Key={SID: {"S": key.sid}, ITEM: {"S": _name(key)}},
+            ConsistentRead=True,
+        )
+        return bytes(found["Item"][BODY]["B"]) if "Item" in found else None
+
+    def put_if_absent(self, key: Key, body: bytes) -> bytes:
+        """Store unless something is stored already; return what is stored then."""
+        try:
+            self._call("PutItem", writes=True).run(
+                self._client.put_item,
+                TableName=self._table,
+                Item={SID: {"S": key.sid}, ITEM: {"S": _name(key)}, BODY: {"B": body}},
+                ConditionExpression="attribute_not_exists(#sid)",
+                ExpressionAttributeNames={"#sid": SID},
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        except ConditionFailed as error:
+            if error.item is not None:
+                return bytes(error.item[BODY]["B"])
+            return self._stored(key)
+        return body
+
+    def read_plan(self, sid: str, plan: str) -> Mapping[int, bytes]:
+        """Return all that is stored of one plan, by number, read consistently."""
+        found = self._query("begins_with(#item, :item)", sid, f"{plan}/", what=f"#item, {BODY}")
+        return {_number(item[ITEM]["S"]): bytes(item[BODY]["B"]) for item in found}
+
+    def delete_before(self, sid: str, plan: str) -> int:
+        """Delete every plan of ``sid`` whose key is smaller as text; return how many items."""
+        found = [item[ITEM]["S"] for item in self._query("#item < :item", sid, plan, what="#item")]
+        for first in range(0, len(found), _ITEMS_PER_DELETE):
+            requests = [
+                {"DeleteRequest": {"Key": {SID: {"S": sid}, ITEM: {"S": name}}}}
+                for name in found[first : first + _ITEMS_PER_DELETE]
+            ]
+            # What is left unprocessed is found again by the next cleaning.
+            self._call("BatchWriteItem").run(
+                self._client.batch_write_item, RequestItems={self._table: requests}
+            )
+        return len(found)
+
+    def _stored(self, key: Key) -> bytes:
+        found = self.get(key)
+        if found is None:
+            raise Throttled(f"{_name(key)} of {key.sid} was there, and is gone: read again")
+        return found
+
+    def _query(self, condition: str, sid: str, item: str, *, what: str) -> list[Mapping[str, Any]]:
+        fetch = partial(
+            self._call("Query").run,
+            self._client.query,
+            TableName=self._table,
+            KeyConditionExpression=f"#sid = :sid AND {condition}",
+            ExpressionAttributeNames={"#sid": SID, "#item": ITEM},
+            ExpressionAttributeValues={":sid": {"S": sid}, ":item": {"S": item}},
+            ProjectionExpression=what,
+            ConsistentRead=True,
+        )
+        return [found for page in pages(fetch, TABLE_PAGING) for found in page["Items"]]
+
+    def _call(self, operation: str, *, writes: bool = False) -> SdkCall:
+        missing = {"ResourceNotFoundException": self._missing}
+        return SdkCall(f"{operation} in seal table {self._table}", writes=writes, codes=missing)
+
+    def _missing(self, text: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{text}; create the table with partition key {SID} and sort key {ITEM}, both strings"
+        )
+
+
+class S3SealStore:
+    """
+    Seals as objects ``<prefix>/<sid>/<plan>/<number>`` of a bucket, by conditional puts.
+
+    Args:
+        client: may repeat.
+        bucket: its name.
+        prefix: without a slash at either end, may be empty.
+
+    """
+
+    def __init__(self, client: S3Client, *, bucket: str, prefix: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+    def get(self, key: Key) -> bytes | None:
+        """Return what is stored; None when nothing is."""
+        return self._read(self._path(key))
+
+    def put_if_absent(self, key: Key, body: bytes) -> bytes:
+        """Store unless something is stored already; return what is stored then."""
+        codes = {
+            "PreconditionFailed": lambda _: _Taken(),
+            # Two conditional puts at the same moment: one of them is asked to try again.
+            "ConditionalRequestConflict": Throttled,
+        }
+        try:
+            self._call("PutObject", writes=True, codes=codes).run(
+                self._client.put_object,
+                Bucket=self._bucket,
+                Key=self._path(key),
+                Body=body,
+                IfNoneMatch="*",
+            )
+        except _Taken:
+            found = self.get(key)
+            if found is None:
+                text = f"{self._path(key)} was there, and is gone: read again"
+                raise Throttled(text) from None
+            return found
+        return body
+
+    def read_plan(self, sid: str, plan: str) -> Mapping[int, bytes]:
+        """Return all that is stored of one plan, by number."""
+        names = self._names(f"{self._prefix}{sid}/{plan}/")
+        with ThreadPoolExecutor(_READS_AT_ONCE) as readers:
+            bodies = list(readers.map(self._read, names))
+        return {
+            _number(name): body
+            for name, body in zip(names, bodies, strict=True)
+            if body is not None
+        }
+
+    def delete_before(self, sid: str, plan: str) -> int:
+        """Delete every plan of ``sid`` whose key is smaller as text; return how many objects."""
+        limit = f"{self._prefix}{sid}/{plan}"
+        old = [name for name in self._names(f"{self._prefix}{sid}/") if name < limit]
+        for first in range(0, len(old), _KEYS_PER_DELETE):
+            objects = [{"Key": name} for name in old[first : first + _KEYS_PER_DELETE]]
+            self._call("DeleteObjects").run(
+                self._client.delete_objects,
+                Bucket=self._bucket,
+                Delete={"Objects": objects, "Quiet": True},
+            )
+        return len(old)
+
+    def _read(self, name: str) -> bytes | None:
+        codes = {"NoSuchKey": lambda _: _Absent()}
+        try:
+            answer = self._call("GetObject", codes=codes).run(
+                self._client.get_object, Bucket=self._bucket, Key=name
+            )
+        except _Absent:
+            return None
+        return answer["Body"].read()
+
+    def _names(self, prefix: str) -> list[str]:
+        fetch = partial(
+            self._call("ListObjectsV2").run,
+            self._client.list_objects_v2,
+            Bucket=self._bucket,
+            Prefix=prefix,
+        )
+        return [
+            found["Key"] for page in pages(fetch, _LISTING) for found in page.get("Contents", ())
+        ]
+
+    def _path(self, key: Key) -> str:
+        return f"{self._prefix}{key.sid}/{_name(key)}"
+
+    def _call(
+        self, operation: str, *, writes: bool = False, codes: Mapping[str, Any] | None = None
+    ) -> SdkCall:
+        what = f"{operation} in seal bucket {self._bucket}"
+        return SdkCall(
+            what, writes=writes, codes={"NoSuchBucket": ConfigurationError, **(codes or {})}
+        )
+
+
+class _Taken(ConfigurationError):
+    """Something is stored under this key."""
+
+
+class _Absent(ConfigurationError):
+    """Nothing is stored under this key."""
+
+
+def _name(key: Key) -> str:
+    return f"{key.plan}/{key.partition:08d}"
+
+
+def _number(name: str) -> int:
+    return int(name.rsplit("/", 1)[-1])

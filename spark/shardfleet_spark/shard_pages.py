@@ -1,0 +1,307 @@
+"""
+One shard, page by page: paced, patient, and never silent about a loss.
+
+Refused and failed calls are repeated with back-off; an expired iterator is renewed behind the last
+page; an answer that contradicts itself is asked for again (protocol.md §4.5); a position that the
+stream no longer has is a loss, unless the shard was at its tip within the shortest retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shardfleet.domain.failures import back_off_ms
+from shardfleet.domain.pacing import Rate, full_bucket, spend
+from shardfleet.domain.sequence import PointKind
+from shardfleet.domain.shards import end_contradiction
+from shardfleet.engine.ports import (
+    Clock,
+    Entropy,
+    IteratorKind,
+    IteratorStart,
+    RecordsPage,
+    StreamReader,
+    StreamRecord,
+)
+from shardfleet.errors import (
+    IteratorExpired,
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardGone,
+    Throttled,
+)
+from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
+from shardfleet_spark.plan_token import Stand, position_text
+
+# Kinesis: an iterator lives 5 minutes; an older one than this is not worth the risk of clocks
+# that differ.
+ITERATOR_LIFE_MS = 240_000
+# Kinesis quota: no stream retains records for less than 24 hours.
+SHORTEST_RETENTION_MS = 24 * 3_600_000
+# After a 10 MiB answer Kinesis refuses a shard for 5 s: no hint is worth waiting longer.
+_LONGEST_HINTED_WAIT_MS = 10_000
+_EXPANSION = ExpansionLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPolicy:
+    """
+    How the stream is asked.
+
+    Attributes:
+        poll_interval_ms: least time between two calls to a shard.
+        bytes_per_s: of a shard (Kinesis quota: 2 MiB).
+        records_per_read: ``Limit`` of GetRecords.
+        concurrency: shards asked at the same time by one task.
+        retry_first_ms: back-off after a first failure.
+        retry_most_ms: longest back-off.
+        retry_attempts: attempts before a batch fails; 0: without end.
+        fail_on_data_loss: whether a loss stops the query.
+
+    """
+
+    poll_interval_ms: int = 200
+    bytes_per_s: int = 2 * 1024 * 1024
+    records_per_read: int = 10_000
+    concurrency: int = 16
+    retry_first_ms: int = 100
+    retry_most_ms: int = 3_000
+    retry_attempts: int = 0
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPorts:
+    """What reading asks of the world."""
+
+    stream: StreamReader
+    clock: Clock
+    entropy: Entropy
+    policy: ReadPolicy
+
+    def back_off_ms(self, failures: int) -> int:
+        """Return how long to wait after so many failures in a row."""
+        return back_off_ms(
+            failures,
+            first_ms=self.policy.retry_first_ms,
+            most_ms=self.policy.retry_most_ms,
+            jitter=self.entropy.uniform(0.0, 1.0),
+        )
+
+    def may_retry(self, failures: int) -> bool:
+        """Tell whether a call that failed so often may be made again."""
+        return not self.policy.retry_attempts or failures < self.policy.retry_attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """
+    What a former batch knows beside the position; a batch without it reads the same.
+
+    Attributes:
+        iterator: continues at the position.
+        iterator_ms: wall clock at which it was issued.
+        free_ms: wall clock before which the shard is not to be asked.
+        is_proven: whether nothing is lost between the position and the iterator.
+
+    """
+
+    iterator: str | None = None
+    iterator_ms: int = 0
+    free_ms: int = 0
+    is_proven: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """A shard to read: where it stands, and what a former batch left."""
+
+    shard_id: str
+    stand: Stand
+    hint: Hint = Hint()
+
+
+class DataLost(PositionTrimmed):
+    """Records are gone that the query has not read; ``failOnDataLoss`` decides."""
+
+
+class ShardPages:
+    """
+    The pages of one shard, from where it stands.
+
+    Attributes:
+        iterator: continues behind the last page; None at the shard's end, or when there is none.
+        iterator_ms: wall clock at which it was issued.
+        next_call_ms: monotonic time before which the shard is not asked again.
+        lost: what was lost, for a person; empty for nothing.
+        throttles: calls that were refused or failed.
+        calls: calls that were answered.
+
+    """
+
+    def __init__(self, reading: ShardRange, ports: ReadPorts) -> None:
+        """Stand there; nothing is read yet."""
+        self._shard_id = reading.shard_id
+        self._stand = reading.stand
+        self._ports = ports
+        self._accepted: str | None = None
+        now_ms, hint = ports.clock.now_ms(), reading.hint
+        young = hint.iterator is not None and now_ms - hint.iterator_ms < ITERATOR_LIFE_MS
+        self.iterator = hint.iterator if young else None
+        self.iterator_ms = hint.iterator_ms if young else 0
+        self._proven = hint.is_proven if young else reading.stand.position.done is None
+        wait_ms = max(0, min(hint.free_ms - now_ms, _LONGEST_HINTED_WAIT_MS))
+        self.next_call_ms = ports.clock.monotonic_ms() + wait_ms
+        self._rate = Rate(per_s=ports.policy.bytes_per_s, burst=ports.policy.bytes_per_s)
+        self._bucket = full_bucket(self._rate, now_ms=ports.clock.monotonic_ms())
+        self.lost = ""
+        self.throttles = 0
+        self.calls = 0
+
+    async def wait(self) -> None:
+        """Sleep until the shard may be asked."""
+        clock = self._ports.clock
+        await clock.sleep_ms(max(0, self.next_call_ms - clock.monotonic_ms()))
+
+    async def next(
+        self, *, limit: int, give_up: Callable[[], bool] = lambda: False
+    ) -> RecordsPage | None:
+        """
+        Return the next page.
+
+        Args:
+            limit: most stream records.
+            give_up: asked after each failure whether to leave it at that.
+
+        Returns:
+            None when it was given up.
+
+        Raises:
+            DataLost: records are gone, and that stops the query.
+            Throttled, OutcomeUnknown: more failures in a row than the policy allows.
+
+        """
+        failures = 0
+        while True:
+            try:
+                page = await self._attempt(limit)
+            except (Throttled, OutcomeUnknown):
+                failures += 1
+                self.throttles += 1
+                if not self._ports.may_retry(failures):
+                    raise
+                if give_up():
+                    return None
+            except IteratorExpired:
+                self.iterator = None
+                failures += 1
+                if failures == 1:
+                    continue
+            except ShardGone as error:
+                return self._gone(error)
+            else:
+                ended = page.next_iterator is None
+                if not end_contradiction(page.child_shards, ended=ended, shard_id=self._shard_id):
+                    self._accept(page)
+                    return page
+                failures += 1
+            await self._ports.clock.sleep_ms(self._ports.back_off_ms(failures))
+
+    async def _attempt(self, limit: int) -> RecordsPage:
+        stream = self._ports.stream
+        if self.iterator is None:
+            try:
+                iterator = await stream.shard_iterator(self._shard_id, self._where())
+            except PositionTrimmed as error:
+                # The service refuses the number as older than anything it has.
+                self._tell_loss(str(error))
+                oldest = IteratorStart(IteratorKind.TRIM_HORIZON)
+                iterator = await stream.shard_iterator(self._shard_id, oldest)
+                self._proven = True
+            self.iterator, self.iterator_ms = iterator, self._ports.clock.now_ms()
+        return await stream.get_records(self.iterator, shard_id=self._shard_id, limit=max(1, limit))
+
+    def _where(self) -> IteratorStart:
+        if self._accepted is not None:
+            return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, self._accepted)
+        return where(self._stand)
+
+    def _accept(self, page: RecordsPage) -> None:
+        self._check_gap(page)
+        self.calls += 1
+        now_ms = self._ports.clock.monotonic_ms()
+        size = size_of(page.records)
+        self._bucket, debt_ms = spend(self._bucket, self._rate, amount=size, now_ms=now_ms)
+        self.next_call_ms = now_ms + max(debt_ms, self._ports.policy.poll_interval_ms)
+        self.iterator, self.iterator_ms = page.next_iterator, self._ports.clock.now_ms()
+        if page.records:
+            self._accepted = page.records[-1].sequence_number
+
+    def _check_gap(self, page: RecordsPage) -> None:
+        """Compare the first answer with the position: the service skips what is trimmed."""
+        done = self._stand.position.done
+        if self._proven or done is None:
+            return
+        if not page.records and page.millis_behind_latest and page.next_iterator is not None:
+            return  # An empty answer with lag says nothing yet (hazard H6).
+        self._proven = True
+        if page.records and page.records[0].sequence_number == done.sequence_number:
+            return
+        if self._ports.clock.now_ms() - self._stand.tip_ms < SHORTEST_RETENTION_MS:
+            return  # Read to its tip within the shortest retention: what came since is there.
+        first = page.records[0].sequence_number if page.records else "none"
+        self._tell_loss(
+            f"the last record read, {done}, is older than what the stream retains (the oldest "
+            f"now is {first}): records behind it may be lost"
+        )
+
+    def _gone(self, error: ShardGone) -> RecordsPage:
+        at = position_text(self._stand.position)
+        self._tell_loss(f"it expired before it was read to its end (it stood at {at}): {error}")
+        return RecordsPage(records=(), next_iterator=None, millis_behind_latest=0)
+
+    def _tell_loss(self, text: str) -> None:
+        self.lost = f"{self._shard_id}: {text}"
+        if self._ports.policy.fail_on_data_loss:
+            raise DataLost(f"{self.lost}. To go on with what is there, set failOnDataLoss=false")
+
+
+def where(stand: Stand) -> IteratorStart:
+    """Return where an iterator of a shard begins: at what is done, never behind it."""
+    position = stand.position
+    match position.kind:
+        case PointKind.SEQUENCE if position.done is not None:
+            number = position.done.sequence_number
+            return IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, number)
+        case PointKind.INSTANT:
+            return IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=position.instant_ms)
+        case _:
+            return IteratorStart(IteratorKind.TRIM_HORIZON)
+
+
+def is_done(stand: Stand, record: StreamRecord) -> bool:
+    """Tell whether nothing of a stream record is left to read, for a shard that stands there."""
+    done = stand.position.done
+    if done is None or int(record.sequence_number) > int(done.sequence_number):
+        return False
+    if int(record.sequence_number) < int(done.sequence_number):
+        return True
+    return last_sub_of(record) <= done.sub_sequence_number
+
+
+def last_sub_of(record: StreamRecord) -> int:
+    """Return the index of the last user record inside a stream record, 0 for a plain one."""
+    found = deaggregate(
+        record.data,
+        partition_key=record.partition_key,
+        limits=_EXPANSION,
+        hash_range=None,
+        policy="deliver",
+    )
+    return found.last_sub_sequence
+
+
+def size_of(records: Sequence[StreamRecord]) -> int:
+    """Return the bytes of data and keys of stream records."""
+    return sum(len(record.data) + len(record.partition_key) for record in records)

@@ -1,0 +1,125 @@
+"""One contract for every seal store: a folder, DynamoDB and S3 of the embedded AWS, memory."""
+
+import threading
+import uuid
+
+import pytest
+
+from shardfleet.adapters.seal_stores import ITEM, SID, DynamoDBSealStore, S3SealStore
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.file_seals import FileSealStore
+from shardfleet_spark.seals import MARK, SealKey
+from tests.spark.memory_seals import MemorySealStore
+
+PLANS = ["0000000001-aa", "0000000002-bb", "0000000010-cc"]
+
+
+def make_table(aws):
+    name = f"seals-{uuid.uuid4().hex[:8]}"
+    aws.client("dynamodb").create_table(
+        TableName=name,
+        KeySchema=[
+            {"AttributeName": SID, "KeyType": "HASH"},
+            {"AttributeName": ITEM, "KeyType": "RANGE"},
+        ],
+        AttributeDefinitions=[
+            {"AttributeName": SID, "AttributeType": "S"},
+            {"AttributeName": ITEM, "AttributeType": "S"},
+        ],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    return name
+
+
+def make_bucket(aws):
+    name = f"seals-{uuid.uuid4().hex[:8]}"
+    aws.client("s3").create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture(params=["memory", "file", "dynamodb", "s3"])
+def store(request, tmp_path):
+    if request.param == "memory":
+        return MemorySealStore()
+    if request.param == "file":
+        return FileSealStore(tmp_path / "seals")
+    aws = request.getfixturevalue("embedded_aws")
+    if request.param == "dynamodb":
+        return DynamoDBSealStore(aws.client("dynamodb"), table=make_table(aws))
+    return S3SealStore(aws.client("s3"), bucket=make_bucket(aws), prefix="a/b/")
+
+
+def test_nothing_is_stored_at_first(store):
+    assert store.get(SealKey("sid", PLANS[0], 0)) is None
+    assert store.read_plan("sid", PLANS[0]) == {}
+
+
+def test_the_first_writer_wins_and_the_next_is_told_what_stands(store):
+    key = SealKey("sid", PLANS[0], 3)
+
+    assert store.put_if_absent(key, b"first") == b"first"
+    assert store.put_if_absent(key, b"second") == b"first"
+    assert store.get(key) == b"first"
+
+
+def test_of_many_writers_at_once_exactly_one_wins(store):
+    key, found = SealKey("sid", PLANS[0], 0), []
+    start = threading.Barrier(6)
+
+    def write(number):
+        start.wait()
+        found.append(store.put_if_absent(key, b"writer %d" % number))
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert len(found) == 6
+    assert len(set(found)) == 1
+    assert store.get(key) == found[0]
+
+
+def test_a_plan_is_read_whole_and_alone(store):
+    for plan in PLANS:
+        for partition in (0, 11, MARK):
+            body = f"{plan} {partition}".encode()
+            store.put_if_absent(SealKey("sid", plan, partition), body)
+    store.put_if_absent(SealKey("other", PLANS[0], 0), b"of another query")
+
+    assert store.read_plan("sid", PLANS[1]) == {
+        0: b"0000000002-bb 0",
+        11: b"0000000002-bb 11",
+        MARK: b"0000000002-bb %d" % MARK,
+    }
+
+
+def test_old_plans_are_deleted_and_new_ones_stay(store):
+    for sid in ("sid", "other"):
+        for plan in PLANS:
+            store.put_if_absent(SealKey(sid, plan, 0), b"x")
+
+    assert store.delete_before("sid", "0000000010") == 2
+    assert store.delete_before("sid", "0000000010") == 0
+    assert [bool(store.read_plan("sid", plan)) for plan in PLANS] == [False, False, True]
+    assert all(store.read_plan("other", plan) for plan in PLANS)
+
+
+def test_many_plans_are_deleted(store):
+    for number in range(60):
+        store.put_if_absent(SealKey("sid", f"{number:010d}-x", 0), b"x")
+
+    assert store.delete_before("sid", "0000000059") == 59
+    assert store.get(SealKey("sid", "0000000000-x", 0)) is None
+
+
+def test_a_missing_table_or_bucket_is_named(embedded_aws):
+    key = SealKey("sid", PLANS[0], 0)
+
+    with pytest.raises(ConfigurationError, match=r"no-such-table.*partition key sid"):
+        DynamoDBSealStore(embedded_aws.client("dynamodb"), table="no-such-table").get(key)
+    with pytest.raises(ConfigurationError, match="no-such-bucket"):
+        S3SealStore(embedded_aws.client("s3"), bucket="no-such-bucket", prefix="").put_if_absent(
+            key, b"x"
+        )
