@@ -1,0 +1,74 @@
+"""The pages in docs: their commands exist, their JSON is what the commands print."""
+
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from shardfleet.cli.app import app
+from shardfleet.cli.tail import _as_json
+from shardfleet.domain.diagnosis import Finding
+from shardfleet.domain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
+from shardfleet.domain.whereabouts import Whereabouts
+from shardfleet.engine.producer import ProducerCounts
+from shardfleet.records import Record
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+CLI = (DOCS / "cli.md").read_text("utf-8")
+COMMAND = re.compile(r"`(shardfleet [^`]+)`|^(shardfleet .+)$", re.MULTILINE)
+
+
+def commands_of(page):
+    text = page.read_text("utf-8")
+    return [one or other for one, other in COMMAND.findall(text)]
+
+
+ALL = sorted({(page.name, line) for page in DOCS.glob("*.md") for line in commands_of(page)})
+
+
+@pytest.mark.parametrize(("page", "line"), ALL)
+def test_every_command_of_a_page_exists_with_its_options(page, line):
+    words = shlex.split(line.replace("…", ""))[1:]
+    found = get_command(app)
+    while words and words[0].split("|")[0] in getattr(found, "commands", {}):
+        found = found.commands[words.pop(0).split("|")[0]]
+    assert found.name != "shardfleet", f"docs/{page}: no such command: {line}"
+    known = {option for parameter in found.params for option in parameter.opts}
+    used = {word.split("=")[0] for word in words if word.startswith("--")}
+    assert used <= known | {"--help", "--version"}, f"docs/{page}: {line}"
+
+
+def shape(command):
+    """Return the JSON object that follows the mention of a command."""
+    after = CLI[CLI.index(f"`{command} --json`") :]
+    return json.loads(re.search(r"```json\n(.*?)```", after, re.DOTALL)[1])
+
+
+def names(kind):
+    return [field.name for field in fields(kind)]
+
+
+def test_the_documented_json_of_each_command_has_the_fields_it_prints():
+    status = shape("shardfleet status")
+    assert list(status) == [*names(FleetSummary), "slot_rows"]
+    assert list(status["slot_rows"][0]) == names(SlotRow)
+    assert list(shape("shardfleet leases")) == names(LeaseRow)
+    assert list(shape("shardfleet doctor")) == names(Finding)
+    assert list(shape("shardfleet put")["sent"]) == names(ProducerCounts)
+    record = Record(
+        data=b"{}",
+        partition_key="k",
+        sequence_number="1",
+        shard_id="s",
+        approximate_arrival_ms=1,
+    )
+    assert list(shape("shardfleet tail")) == list(_as_json(record))
+
+
+def test_every_state_is_explained():
+    for state in (*LeaseState, *Whereabouts):
+        assert f"| `{state}` |" in CLI
