@@ -18,7 +18,7 @@ PREFIX = "shardfleet:"
 # Of `MonitoringOptions`; the topics by their ARNs.
 MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook")
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
-WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "loops_most")
+WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "reserved_concurrency", "loops_most")
 
 
 def _setting(default: Any, kinds: tuple[type, ...], doc: str) -> Any:

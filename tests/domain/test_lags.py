@@ -82,6 +82,7 @@ def test_an_open_shard_that_no_lease_leads_to_is_unread():
 
     assert unread_shards(shards, [a_lease("a")]) == ("b",)
     assert unread_shards(shards, [a_lease("a"), a_lease("b")]) == ()
+    assert unread_shards(shards, [a_lease("a"), a_lease("b", finished=True)]) == ("b",)
 
 
 def test_a_child_is_led_to_by_the_unfinished_lease_of_any_ancestor():

@@ -60,24 +60,23 @@ def lags_of(
 
 def unread_shards(shards: Iterable[Shard], leases: Iterable[Lease]) -> tuple[str, ...]:
     """
-    Return the open shards that no lease leads to, sorted.
+    Return the open shards that no unfinished lease leads to, sorted.
 
-    A lease leads to its shard, and while it is unfinished to all descendants, whose leases are
-    made when it ends. A closed shard without a lease was left out on purpose, or aged out.
+    It leads to its shard and to all descendants, whose leases are made when it ends. Leases are
+    read before shards are listed, so a finished lease of an open shard is a mistake too. A closed
+    shard without a lease was left out on purpose, or aged out.
     """
     graph = ShardGraph(shards)
-    leases = tuple(leases)
-    leased = {lease.lease_key for lease in leases}
     pending = {lease.lease_key for lease in leases if not lease.is_finished}
     return tuple(
         shard_id
         for shard_id, shard in graph.shards.items()
-        if shard.is_open and shard_id not in leased and not pending & _line(graph, shard_id)
+        if shard.is_open and not pending & _line(graph, shard_id)
     )
 
 
 def _line(graph: ShardGraph, shard_id: str) -> set[str]:
-    """Return a shard's ancestors, those that have aged out of the listing too."""
+    """Return a shard and its ancestors, those that have aged out of the listing too."""
     listed = graph.ancestors(shard_id)
     parents = {p for s in (shard_id, *listed) for p in graph.shards[s].parent_shard_ids}
-    return {*listed, *parents}
+    return {shard_id, *listed, *parents}

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 
 from ministack import app as ministack_app
 
-from shardfleet.local import lambda_service
+from shardfleet.local import alarms, lambda_service
 
 PREFIX = "/_shardfleet/"
 
@@ -35,10 +35,16 @@ def _lambda_environment(_: Mapping[str, str], body: Any) -> Any:
     return {}
 
 
+def _alarm_period_scale(_: Mapping[str, str], body: Any) -> Any:
+    alarms.scale_periods(body)
+    return {}
+
+
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "health"): _health,
     ("GET", "workers"): _workers,
     ("PUT", "lambda-environment"): _lambda_environment,
+    ("PUT", "alarm-period-scale"): _alarm_period_scale,
 }
 """Method and name → operation; it takes the query and the JSON body and returns JSON."""
 

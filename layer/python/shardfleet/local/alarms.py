@@ -22,6 +22,9 @@ from shardfleet.local.settings import ServerSettings
 EXTRA_PERIODS = 2
 """CloudWatch looks this much further back than EvaluationPeriods for data points that exist."""
 
+SCALE_MOST = 1_000
+"""Longest minute of an alarm, in minutes."""
+
 COMPARISONS = {
     "GreaterThanOrEqualToThreshold": lambda value, threshold: value >= threshold,
     "GreaterThanThreshold": lambda value, threshold: value > threshold,
@@ -31,6 +34,14 @@ COMPARISONS = {
 """The comparison operators of alarms with a fixed threshold."""
 
 logger = logging.getLogger("shardfleet.local.alarms")
+_period_scale = [1.0]
+
+
+def scale_periods(scale: float) -> None:
+    """Shorten or lengthen the periods of all alarms, from now on. Raises ValueError."""
+    if not 0 < scale <= SCALE_MOST:
+        raise ValueError(f"scale: {scale!r} found, above 0 to {SCALE_MOST} allowed")
+    _period_scale[-1] = float(scale)
 
 
 def decide(breaching: Sequence[bool | None], alarm: Mapping[str, Any], current: str) -> str:
@@ -60,9 +71,15 @@ def decide(breaching: Sequence[bool | None], alarm: Mapping[str, Any], current: 
     return "ALARM" if treat == "missing" and oldest_age >= needed else current
 
 
-def evaluate(alarm: dict[str, Any], now: float) -> None:
-    """Look at an alarm's last whole periods and change its state, history and parents if needed."""
+def evaluate(alarm: dict[str, Any], now: float, *, period_scale: float = 1.0) -> None:
+    """
+    Look at an alarm's last whole periods and change its state, history and parents if needed.
+
+    A `period_scale` other than 1 shortens or lengthens every period, whole seconds at least.
+    """
     queries = alarm.get("Metrics") or _single_query(alarm)
+    if period_scale != 1.0:
+        queries = [_scaled(query, period_scale) for query in queries]
     compare = COMPARISONS.get(str(alarm.get("ComparisonOperator")))
     if not queries or compare is None:
         return
@@ -84,6 +101,15 @@ def evaluate(alarm: dict[str, Any], now: float) -> None:
         shown = [value for value in values if value is not None][-looked_at + EXTRA_PERIODS :]
         reason = f"Data points {shown}, threshold {threshold}"
         _change(alarm, state, reason=reason, now=now)
+
+
+def _scaled(query: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    scaled = dict(query)
+    if query.get("Period"):
+        scaled["Period"] = max(1, round(int(query["Period"]) * scale))
+    if query.get("MetricStat"):
+        scaled["MetricStat"] = _scaled({"Period": 60, **query["MetricStat"]}, scale)
+    return scaled
 
 
 def _single_query(alarm: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -121,7 +147,7 @@ def _evaluate_periodically(settings: ServerSettings) -> None:
 
     def evaluate_now(alarm: dict[str, Any]) -> None:
         with one_at_a_time:
-            evaluate(alarm, time.time())
+            evaluate(alarm, time.time(), period_scale=_period_scale[-1])
 
     def look() -> None:
         while True:

@@ -199,6 +199,10 @@ class EmbeddedAws:
         """Replace what is injected into Lambda processes that start from now on."""
         self.admin("PUT", "lambda-environment", body=dict(variables))
 
+    def scale_alarm_periods(self, scale: float) -> None:
+        """Shorten or lengthen the periods of all alarms, from now on; whole seconds at least."""
+        self.admin("PUT", "alarm-period-scale", body=scale)
+
     def admin(
         self, method: str, name: str, *, query: Mapping[str, str] | None = None, body: Any = None
     ) -> Any:

@@ -40,6 +40,7 @@ def patches() -> tuple[Patch, ...]:
         kinesis_service,
         lambda_service,
         schedules,
+        service_metrics,
         state_machines,
     )
 
@@ -51,6 +52,7 @@ def patches() -> tuple[Patch, ...]:
         cloudwatch,
         alarms,
         cloudformation,
+        service_metrics,
     )
     return tuple(patch for module in modules for patch in module.PATCHES)
 
