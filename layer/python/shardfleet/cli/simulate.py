@@ -1,6 +1,8 @@
 """`shardfleet simulate`: whole fleets in one process, from seeds, with faults everywhere."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +10,11 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from shardfleet.testing.simulation import Options
+    from shardfleet.testing.simulation import Options, RunResult
+    from shardfleet.testing.simulation.play import Play
+
+_VISITS = 500
+_WITHOUT = "Without --seed: "
 
 
 def simulate(
@@ -20,49 +26,94 @@ def simulate(
     mute: Annotated[
         str, typer.Option(metavar="KIND,KIND", help="Replay without these kinds of faults.")
     ] = "",
+    only: Annotated[
+        str | None, typer.Option(metavar="KIND,KIND", help="Replay with these kinds alone.")
+    ] = None,
     shrink: Annotated[
         bool, typer.Option(help="Of a seed that fails, find the faults that it takes.")
     ] = True,
+    handler: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="A handler of yours, instead of ours.")
+    ] = "",
+    input_file: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Records for it, as JSON lines."),
+    ] = None,
+    key: Annotated[str, typer.Option(help="The field with the partition key.")] = "",
+    hours: Annotated[
+        float, typer.Option(help="With --handler: virtual hours in which records flow.")
+    ] = 0.25,
+    any_effects: Annotated[
+        bool,
+        typer.Option(
+            "--any-effects",
+            help="With --handler: the sink need not end up as it does without faults.",
+        ),
+    ] = False,
     minutes: Annotated[
-        float, typer.Option(help="Without --seed: begin no more seeds after that.")
+        float, typer.Option(help=f"{_WITHOUT}begin no more seeds after that.")
     ] = 1.0,
-    jobs: Annotated[int, typer.Option(help="Without --seed: processes.", min=1)] = 1,
-    first_seed: Annotated[int, typer.Option(help="Without --seed: where to begin.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help=f"{_WITHOUT}processes.", min=1)] = 1,
+    first_seed: Annotated[int, typer.Option(help=f"{_WITHOUT}where to begin.", min=1)] = 1,
     output: Annotated[
-        Path | None, typer.Option(help="Without --seed: a JSON file for the sums.")
+        Path | None, typer.Option(help=f"{_WITHOUT}a JSON file for the sums.")
     ] = None,
 ) -> None:
     """Run the production engine against failing ports in virtual time, and check invariants."""
+    from shardfleet.errors import ConfigurationError
     from shardfleet.testing.simulation import Options
+    from shardfleet.testing.simulation.faults import muted_but, names_checked
 
+    if (input_file or key) and not handler:
+        raise ConfigurationError("--input and --key are for a handler of yours: name it, --handler")
+    muted = names_checked(mute) | muted_but(only)
+    options = Options(seed=seed, keeps_log=bool(seed), muted=muted)
+    if handler:
+        play = _play(handler, input_file, key or None, hours)
+        options = replace(options, play=_with_expectation(play, is_exact=not any_effects))
     if seed:
-        muted = frozenset(kind for kind in mute.split(",") if kind)
-        options = Options(seed=seed, keeps_log=True, muted=_checked(muted))
-        if not _replay(options, log=log, shrinks=shrink):
-            raise typer.Exit(1)
-        return
-    if not _campaign(minutes=minutes, jobs=jobs, first_seed=first_seed, output=output):
+        is_well = _replay(options, log=log, shrinks=shrink)
+    else:
+        is_well = _campaign(
+            options, minutes=minutes, jobs=jobs, first_seed=first_seed, output=output
+        )
+    if not is_well:
         raise typer.Exit(1)
 
 
-def _checked(muted: frozenset[str]) -> frozenset[str]:
-    from dataclasses import fields
+def _play(handler: str, input_file: Path | None, key: str | None, hours: float) -> "Play":
+    from shardfleet.testing.simulation.given import visits
+    from shardfleet.testing.simulation.play import Play, records_of
 
-    from shardfleet.errors import ConfigurationError
-    from shardfleet.testing.simulation.faults import FaultMix
+    # As for Python itself: code in the current folder can be imported.
+    sys.path.insert(0, str(Path.cwd()))
+    if input_file is not None:
+        records = records_of(input_file, key=key)
+    else:
+        records = visits(_VISITS)
+        typer.echo(f"no --input: {_VISITS} generated page views", err=True)
+    return Play(handler=handler, records=records, hours=hours)
 
-    known = [kind.name for kind in fields(FaultMix)]
-    unknown = sorted(muted - set(known))
-    if unknown:
-        raise ConfigurationError(
-            f"--mute: {', '.join(unknown)} found, of {', '.join(known)} allowed"
-        )
-    return muted
+
+def _with_expectation(play: "Play", *, is_exact: bool) -> "Play":
+    """Find out what the sink holds when nothing goes wrong."""
+    from shardfleet.testing.simulation import Options, run_seed
+
+    # Says what is wrong with the handler before anything runs.
+    play.load()
+    calm = replace(play, has_faults=False)
+    result = run_seed(Options(seed=1, keeps_log=True, play=calm))
+    if result.violations:
+        _tell(result, play=calm)
+        typer.echo("without any fault")
+        raise typer.Exit(1)
+    return replace(play, expected=dict(calm.sink.values)) if is_exact else play
 
 
 def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
-    from shardfleet.testing.simulation import run_seed, shrink, story
+    from shardfleet.testing.simulation import run_seed, shrink
     from shardfleet.testing.simulation.campaign import Totals
+    from shardfleet.testing.simulation.faults import all_but
 
     result = run_seed(options)
     if log:
@@ -73,30 +124,47 @@ def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
         err.print("looking for the faults that it takes ...")
         simpler = shrink(options, err.print)
         result = run_seed(simpler)
-        typer.echo(f"with --mute {','.join(sorted(simpler.muted))}:")
-    for line in story(result):
-        typer.echo(line)
-    for violation in result.violations:
-        typer.echo(f"seed {result.seed}: {violation}")
+        typer.echo(f"with --seed {options.seed} --only {','.join(all_but(simpler.muted))}:")
+    _tell(result, play=options.play)
     totals = Totals()
     totals.add(result)
     typer.echo(totals.line())
     return not result.violations
 
 
-def _campaign(*, minutes: float, jobs: int, first_seed: int, output: Path | None) -> bool:
-    from shardfleet.testing.simulation.campaign import Totals, campaign
-    from shardfleet.testing.simulation.running import RunResult
+def _tell(result: "RunResult", *, play: "Play | None") -> None:
+    from shardfleet.testing.simulation import story
+    from shardfleet.testing.simulation.telling import tell
 
-    def done(result: RunResult, totals: Totals) -> None:
+    if not result.violations:
+        return
+    if play is not None:
+        for line in tell(result):
+            typer.echo(line)
+        return
+    for line in story(result):
+        typer.echo(line)
+    for violation in result.violations:
+        typer.echo(f"seed {result.seed}: {violation}")
+
+
+def _campaign(
+    options: "Options", *, minutes: float, jobs: int, first_seed: int, output: Path | None
+) -> bool:
+    from shardfleet.testing.simulation.campaign import Totals, campaign
+
+    def done(result: "RunResult", totals: Totals) -> None:
         for violation in result.violations:
             typer.echo(f"seed {result.seed}: {violation}")
         if len(totals.seeds) % 20 == 0:
             typer.echo(totals.line(), err=True)
 
-    totals = campaign(minutes=minutes, jobs=jobs, first_seed=first_seed, done=done)
+    totals = campaign(minutes=minutes, jobs=jobs, first_seed=first_seed, options=options, done=done)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(totals.body(), indent=2) + "\n", encoding="utf-8")
     typer.echo(totals.line())
+    if totals.failed and options.play is not None:
+        first = replace(options, seed=min(result.seed for result in totals.failed), keeps_log=True)
+        _replay(first, log=False, shrinks=True)
     return not totals.failed

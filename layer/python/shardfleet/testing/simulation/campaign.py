@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -93,6 +93,7 @@ def campaign(
     minutes: float,
     jobs: int,
     first_seed: int = 1,
+    options: Options | None = None,
     done: Callable[[RunResult, Totals], None],
 ) -> Totals:
     """
@@ -103,12 +104,14 @@ def campaign(
         minutes: wall-clock bound.
         jobs: processes.
         first_seed: where to begin.
+        options: of each run, apart from its seed.
         done: called after each run.
 
     """
     began_s = time.monotonic()
     wanted = count(first_seed) if seeds is None else seeds
     totals = Totals()
+    each = options or Options(seed=0)
     with ProcessPoolExecutor(max_workers=jobs) as pool:
         running: set[Future[RunResult]] = set()
         while True:
@@ -116,7 +119,7 @@ def campaign(
                 seed = next(wanted, None)
                 if seed is None:
                     break
-                running.add(pool.submit(run_seed, Options(seed=seed)))
+                running.add(pool.submit(run_seed, replace(each, seed=seed)))
             if not running:
                 return totals
             ended, running = wait(running, return_when=FIRST_COMPLETED)

@@ -14,7 +14,7 @@ from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.faults import FaultMix
 from shardfleet.testing.simulation.play import Play
-from shardfleet.testing.simulation.sink import Effect
+from shardfleet.testing.simulation.sink import Effect, begin_with
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.user_code import PlayedHandler
 from shardfleet.testing.simulation.world import Shape, World
@@ -77,7 +77,7 @@ class PlayedWorld(World):
     def __init__(self, around: Surroundings, shape: Shape, play: Play) -> None:
         """Deploy the user's handler; the outside world is empty."""
         super().__init__(around, shape)
-        play.sink.clear()
+        begin_with(play.sink)
         self._play = play
         self._overlaps = play.load().is_async
         self.functions.handler_of = self._handler

@@ -29,6 +29,7 @@ from shardfleet.testing.simulation.wire import Outage
 _BOX_MS = 900_000  # Lambda: an invocation lasts at most 15 minutes
 _MANAGER_EVERY_S = 60.0
 _SAMPLE_S = 1.0
+_TOLD_EVERY = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +253,8 @@ class _ScaleRun:
             await asyncio.sleep(_SAMPLE_S)
             missing = self._scale.shards - len(self._leases.store.leases)
             curve.append(((around.now_ms - began_ms) / 1000, len(waiting) + missing))
+            if len(curve) % _TOLD_EVERY == 0:
+                self._say(f"{name}: {curve[-1][1]:,} leases wait after {curve[-1][0]:.0f} s")
         lost = {f"{self._scale.config.fleet}-{slot_id}" for slot_id in slots}
         moves = self._served.moved - moved
         recovery = Recovery(

@@ -80,6 +80,30 @@ class Passage(Protocol):
 PASSAGE: ContextVar[Passage | None] = ContextVar("the way out of the running handler", default=None)
 
 
+_CURRENT: ContextVar[Sink | None] = ContextVar("the sink of the simulated fleet", default=None)
+
+
+def current_sink() -> Sink:
+    """
+    Return the sink of the fleet that runs the calling handler.
+
+    Raises:
+        RuntimeError: no simulated fleet runs it.
+
+    """
+    sink = _CURRENT.get()
+    if sink is None:
+        message = "current_sink() is for handlers that run in a simulated fleet"
+        raise RuntimeError(message)
+    return sink
+
+
+def begin_with(sink: Sink) -> None:
+    """Make an emptied sink the current one, for everything that this context begins."""
+    sink.clear()
+    _CURRENT.set(sink)
+
+
 class Sink:
     """
     Values by key, which only grow, are counted, or are replaced.
