@@ -2,6 +2,7 @@
 
 from shardfleet.domain.slots import ClaimRefused, SlotState, claim
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import ProcessEndedError
 from tests.engine.manager_side.fleet_kit import Fleet, invocation, running_fleet
 
 
@@ -30,12 +31,12 @@ def test_a_manager_that_died_between_intent_and_start_is_made_good_by_the_next()
         start = fleet.launcher.start
 
         async def dies(name, text):
-            raise KeyboardInterrupt
+            raise ProcessEndedError
 
         fleet.launcher.start = dies
         try:
             await fleet.manager.turn()
-        except KeyboardInterrupt:
+        except ProcessEndedError:
             fleet.launcher.start = start
         assert not fleet.launcher.executions
         await fleet.manager.turn()

@@ -8,7 +8,7 @@ nobody created (§4.6), and a hole beside a lease that has been read (§8 row 7)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -94,6 +94,17 @@ class LeaseSyncPlan:
 
     create: tuple[LeaseToCreate, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def generations(self) -> Iterator[tuple[LeaseToCreate, ...]]:
+        """Return ``create`` in parts, of which no lease is a parent of another in its part."""
+        part: dict[str, LeaseToCreate] = {}
+        for wanted in self.create:
+            if not part.keys().isdisjoint(wanted.lease.parent_shard_ids):
+                yield tuple(part.values())
+                part = {}
+            part[wanted.lease.lease_key] = wanted
+        if part:
+            yield tuple(part.values())
 
 
 def plan_lease_sync(

@@ -24,6 +24,7 @@ from shardfleet.domain.assignment import (
 from shardfleet.domain.leases import Applied, Lease, LeaseChange
 from shardfleet.domain.slots import Slot, SlotState, announce_assignment
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.patience import each_of
 from shardfleet.engine.ports import Entropy, EventSink, LeaseStore
 from shardfleet.events import AssignmentLost, LeaseAssigned
 
@@ -78,8 +79,9 @@ class Assigner:
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in plan.assignments:
             by_worker[assignment.worker_id].append(assignment)
-        for worker_id in sorted(by_worker):
-            await self._give(able[worker_id], by_worker[worker_id])
+        await each_of(
+            sorted(by_worker), lambda worker_id: self._give(able[worker_id], by_worker[worker_id])
+        )
         return plan
 
     def _plan(

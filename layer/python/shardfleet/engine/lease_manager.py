@@ -18,7 +18,12 @@ from shardfleet.domain import lease_changes
 from shardfleet.domain.assignment import AssignmentPlan
 from shardfleet.domain.expiry import expired_leases, update_sightings
 from shardfleet.domain.lease_cleanup import CleanupPlan, plan_lease_cleanup
-from shardfleet.domain.lease_sync import InitialPosition, LeaseSyncPlan, plan_lease_sync
+from shardfleet.domain.lease_sync import (
+    InitialPosition,
+    LeaseSyncPlan,
+    LeaseToCreate,
+    plan_lease_sync,
+)
 from shardfleet.domain.leases import Applied, Lease
 from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
@@ -26,6 +31,7 @@ from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, plan_slots
 from shardfleet.domain.slots import SlotState, ask_to_drain
 from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.patience import each_of
 from shardfleet.engine.ports import (
     Clock,
     Entropy,
@@ -228,7 +234,8 @@ class LeaseManager:
         plan = plan_lease_sync(shards, leases, initial=initial, listed_at_initial=at_initial)
         for problem in plan.problems:
             self._ports.events.emit(LeaseSyncProblem(problem=problem))
-        for wanted in plan.create:
+
+        async def create(wanted: LeaseToCreate) -> None:
             if wanted.lease.checkpoint == AT_LATEST:
                 await self._ports.state.pin(
                     wanted.lease.lease_key,
@@ -240,6 +247,9 @@ class LeaseManager:
                 self._ports.events.emit(
                     LeaseCreated(lease_key=wanted.lease.lease_key, reason=str(wanted.reason))
                 )
+
+        for generation in plan.generations():
+            await each_of(generation, create)
         await self._fill_hash_ranges(shards, leases)
         return plan
 

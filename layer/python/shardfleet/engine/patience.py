@@ -8,8 +8,9 @@ Whoever waits is woken by a :class:`Halt` and leaves through :class:`Halted`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from shardfleet.config import FleetConfig
@@ -18,6 +19,27 @@ from shardfleet.engine.ports import Clock, Entropy
 from shardfleet.errors import OutcomeUnknown, Throttled
 
 T = TypeVar("T")
+U = TypeVar("U")
+
+
+# As many calls as a large fleet's manager makes at once; one after the other, a manager of 1,000
+# slots would need minutes for what must be done within a turn. As many as the adapters' threads.
+CALLS_AT_ONCE = 16
+
+
+async def each_of(items: Iterable[U], call: Callable[[U], Awaitable[T]]) -> list[T]:
+    """
+    Make a call per item, some of them at once; after a failure no more are begun.
+
+    Raises:
+        Exception: the first one, in the order of the items, after all that were begun have ended.
+
+    """
+    waiting = iter(items)
+    results: list[T] = []
+    while batch := list(islice(waiting, CALLS_AT_ONCE)):
+        results += await all_of(*(call(item) for item in batch))
+    return results
 
 
 async def all_of(*calls: Awaitable[T]) -> list[T]:

@@ -14,6 +14,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.slot_upkeep import SlotDecision, SlotPlan, SlotTask
 from shardfleet.domain.slots import Slot, SlotState, ask_to_drain, intend_start
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.patience import each_of
 from shardfleet.engine.ports import Clock, EventSink, ExecutionStatus, WorkerLauncher
 from shardfleet.errors import ShardfleetError
 from shardfleet.events import SlotRestarted, SlotStarted, SlotUpkeepFailed
@@ -51,7 +52,8 @@ class SlotUpkeep:
 
         """
         known = {found.slot.slot_id: found for found in slots}
-        for decision in plan.decisions:
+
+        async def carry_out_one(decision: SlotDecision) -> None:
             try:
                 await self._one(decision, known, holders)
             except ShardfleetError as error:
@@ -60,6 +62,8 @@ class SlotUpkeep:
                         slot_id=decision.slot_id, task=decision.task.value, error=str(error)
                     )
                 )
+
+        await each_of(plan.decisions, carry_out_one)
 
     async def _one(
         self,
