@@ -38,10 +38,10 @@ def test_a_record_without_magic_and_body_is_plain(data, read):
         ("12 01 ff 0a 01 6b 1a 05 08 00 1a 01 78", Verdict.BAD_ENCODING),  # nor is a hash key
         ("0a 01 6b 1a 03 1a 01 78", Verdict.BAD_ENCODING),  # a record without a key index
         ("0a 01 6b 1a 02 08 00", Verdict.BAD_ENCODING),  # a record without data
-        ("0a 01 6b 1a 07 08 00 1a 01 78 22 00", Verdict.BAD_ENCODING),  # a tag without a key
         ("0a 01 6b 1a 05 08 01 1a 01 78", Verdict.BAD_INDEX),  # key 1 of 1
         ("0a 01 6b 1a 07 08 00 10 00 1a 01 78", Verdict.BAD_INDEX),  # hash key 0 of 0
         (f"0a 01 6b 1a 0e 08 {'ff' * 9}01 1a 01 78", Verdict.BAD_INDEX),  # key 2**64 - 1
+        ("0a 01 6b 1a 04 08 00 1a 00 1a 02 08 00", Verdict.BAD_ENCODING),  # empty data, then none
         ("0a 01 6b", Verdict.EMPTY),  # a table and no records
         ("28 01", Verdict.EMPTY),  # nothing but an unknown field
     ],
@@ -72,8 +72,15 @@ def test_a_record_without_explicit_hash_key_is_not_given_the_first_of_the_table(
     assert [r.explicit_hash_key for r in read(aggregate(records)).records] == ["42", None]
 
 
-def test_tags_are_ignored(framed, read):
-    tagged = bytes.fromhex("1a 0d 08 00 1a 01 78 22 06 0a 01 74 12 01 76")  # tag "t" = "v"
+@pytest.mark.parametrize(
+    "record",
+    [
+        "1a 0d 08 00 1a 01 78 22 06 0a 01 74 12 01 76",  # tag "t" = "v"
+        "1a 07 08 00 1a 01 78 22 00",  # a tag without a key, which Java takes for damage
+    ],
+)
+def test_tags_are_ignored(record, framed, read):
+    tagged = bytes.fromhex(record)
     assert read(framed(KEY_K + tagged)).records == [UserRecord("k", None, b"x", 0)]
 
 

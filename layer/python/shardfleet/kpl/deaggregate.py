@@ -2,9 +2,10 @@
 From the data of one Kinesis record to its user records, losing none.
 
 Rules: protocol.md §5.3; hazard H4 for resuming inside an aggregate. Java: ``AggregatorUtil``,
-from which three things differ on purpose. A malformed aggregate is delivered *whole*, as the
+from which four things differ on purpose. A malformed aggregate is delivered *whole*, as the
 plain record it is (Java keeps what it had decoded before the fault, and nothing else). An
-aggregate without user records is delivered plain, too. Explicit hash keys that are no hash keys
+aggregate without user records is delivered plain, too. Tags, which nobody reads, are not looked at,
+so a damaged one spoils nothing. Explicit hash keys that are no hash keys
 never discard anything. This module does not log: the verdict is for the caller's metrics.
 """
 
@@ -32,7 +33,9 @@ What to do with an aggregate that has user records of another shard's hash range
 counted; right only if the producer sends such records again, as the KPL does.
 """
 
-_MAX_UTF8_BYTES_PER_CHARACTER = 4
+# What a missing index of an explicit hash key reads as (messages.proto). Index 0 would be the first
+# key of the table, which one library does give to records that have none.
+_ABSENT = 2**64 - 1
 
 
 class Verdict(StrEnum):
@@ -232,6 +235,10 @@ def records_after(
     return [raw._replace(sub_sequence_number=number)]
 
 
+class _Incomplete(Exception):
+    """A record without data."""
+
+
 class _Content(NamedTuple):
     """The parts of an intact body: both tables, and the parser's records."""
 
@@ -260,10 +267,13 @@ def _expanded(
     try:
         records = made(content)
     except IndexError:
-        return Verdict.BAD_INDEX
-    longest = sum(max(map(len, table), default=0) for table in (content.keys, content.hash_keys))
-    # A cheap bound first; the exact sum only when it cannot decide.
-    bound = len(body) + len(records) * longest * _MAX_UTF8_BYTES_PER_CHARACTER
+        complete = all(record.IsInitialized() for record in content.records)
+        return Verdict.BAD_INDEX if complete else Verdict.BAD_ENCODING
+    except _Incomplete:
+        return Verdict.BAD_ENCODING
+    # A bound that costs nothing first (no key is longer than the body); the exact sum only when it
+    # cannot decide.
+    bound = len(body) * (1 + 2 * len(records))
     if bound > limits.max_expanded_bytes < _expanded_bytes(records):
         return Verdict.TOO_MANY_BYTES
     last = len(records) - 1
@@ -285,14 +295,22 @@ def _content(body: bytes, limits: ExpansionLimits) -> _Content | Verdict:
         return Verdict.BAD_ENCODING
     # Each access decodes the text anew; a list shares one string among all records of a key.
     keys, hash_keys = list(message.partition_key_table), list(message.explicit_hash_key_table)
-    # The parser lets missing required fields pass, and hands out invalid UTF-8 as bytes.
-    if not message.IsInitialized() or not {*map(type, keys), *map(type, hash_keys)} <= {str}:
+    try:
+        "".join(keys + hash_keys)
+    except TypeError:  # The parser hands out invalid UTF-8 as bytes.
         return Verdict.BAD_ENCODING
     if not message.records:
         return Verdict.EMPTY
     if len(message.records) > limits.max_sub_records:
         return Verdict.TOO_MANY_RECORDS
     return _Content(keys, hash_keys, message.records)
+
+
+def _no_data(record: Any) -> bytes:
+    """Return the data of a record that seems to have none; the parser lets missing fields pass."""
+    if not record.HasField("data"):
+        raise _Incomplete
+    return b""
 
 
 def _user_records(content: _Content) -> list[UserRecord]:
@@ -304,12 +322,8 @@ def _user_records(content: _Content) -> list[UserRecord]:
             UserRecord,
             (
                 keys[record.partition_key_index],
-                # By presence: index 0 is also what an absent field reads as, and then the
-                # first key of the table would be given to records that have none.
-                hash_keys[record.explicit_hash_key_index]
-                if record.HasField("explicit_hash_key_index")
-                else None,
-                record.data,
+                None if (at := record.explicit_hash_key_index) == _ABSENT else hash_keys[at],
+                record.data or _no_data(record),
                 index,
             ),
         )
@@ -323,16 +337,13 @@ def _records(content: _Content, origin: Origin) -> list[Record]:
     number, shard_id, arrival_ms, encryption = origin
     return [
         Record(
-            record.data,
+            record.data or _no_data(record),
             keys[record.partition_key_index],
             number,
             shard_id,
             arrival_ms,
             index,
-            # By presence, as above.
-            hash_keys[record.explicit_hash_key_index]
-            if record.HasField("explicit_hash_key_index")
-            else None,
+            None if (at := record.explicit_hash_key_index) == _ABSENT else hash_keys[at],
             encryption,
             True,  # noqa: FBT003 - positional is twice as quick
         )

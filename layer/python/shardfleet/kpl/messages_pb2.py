@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dshardfleet/kpl/messages.proto\x12\x0eshardfleet.kpl\"y\n\x10\x41ggregatedRecord\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\t\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\t\x12\'\n\x07records\x18\x03 \x03(\x0b\x32\x16.shardfleet.kpl.Record\"w\n\x06Record\x12\x1b\n\x13partition_key_index\x18\x01 \x02(\x04\x12\x1f\n\x17\x65xplicit_hash_key_index\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x02(\x0c\x12!\n\x04tags\x18\x04 \x03(\x0b\x32\x13.shardfleet.kpl.Tag\"!\n\x03Tag\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x01(\t')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dshardfleet/kpl/messages.proto\x12\x0eshardfleet.kpl\"y\n\x10\x41ggregatedRecord\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\t\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\t\x12\'\n\x07records\x18\x03 \x03(\x0b\x32\x16.shardfleet.kpl.Record\"\xa3\x01\n\x06Record\x12\x31\n\x13partition_key_index\x18\x01 \x02(\x04:\x14\x31\x38\x34\x34\x36\x37\x34\x34\x30\x37\x33\x37\x30\x39\x35\x35\x31\x36\x31\x35\x12\x35\n\x17\x65xplicit_hash_key_index\x18\x02 \x01(\x04:\x14\x31\x38\x34\x34\x36\x37\x34\x34\x30\x37\x33\x37\x30\x39\x35\x35\x31\x36\x31\x35\x12\x0c\n\x04\x64\x61ta\x18\x03 \x02(\x0c\x12!\n\x04tags\x18\x04 \x03(\x0b\x32\x13.shardfleet.kpl.Tag\"!\n\x03Tag\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x01(\t')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_AGGREGATEDRECORD']._serialized_start=49
   _globals['_AGGREGATEDRECORD']._serialized_end=170
-  _globals['_RECORD']._serialized_start=172
-  _globals['_RECORD']._serialized_end=291
-  _globals['_TAG']._serialized_start=293
-  _globals['_TAG']._serialized_end=326
+  _globals['_RECORD']._serialized_start=173
+  _globals['_RECORD']._serialized_end=336
+  _globals['_TAG']._serialized_start=338
+  _globals['_TAG']._serialized_end=371
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,97 @@
+"""
+Four GetRecords answers, each near the 10 MiB that one may hold, for the benchmarks of reading.
+
+a: 1,000 records of 10 KiB; b: 10,000 of 1 KiB; c: 310 KPL aggregates of 270 user records of about
+100 B, most keys new; d: 200 aggregates of 48 user records of about 1 KiB.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable, Sequence
+
+from bench_aggregate import large_records, ours, small_records
+from botocore.parsers import create_parser
+from botocore.session import get_session
+
+from shardfleet.adapters.kinesis_decode import decode_page
+from shardfleet.engine.ports import RecordsPage
+from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_records
+from shardfleet.records import Record
+
+SHARD = "shardId-000000000000"
+LIMITS = ExpansionLimits()
+LOADS = ("a", "b", "c", "d")
+_FIRST_MS = 1_750_000_000_000
+
+
+def payloads(load: str) -> Sequence[bytes]:
+    """Return the data of the stream records of a load."""
+    chance = random.Random(load)
+    match load:
+        case "a":
+            return [chance.randbytes(10 * 1024) for _ in range(1_000)]
+        case "b":
+            return [chance.randbytes(1024) for _ in range(10_000)]
+        case "c":
+            return ours(small_records())
+        case _:
+            return ours(large_records())
+
+
+def body_of(data: Sequence[bytes]) -> bytes:
+    """Return the body as Kinesis writes it: compact JSON."""
+    records = [
+        {
+            "ApproximateArrivalTimestamp": (_FIRST_MS + 3 * index) / 1000,
+            "Data": base64.b64encode(each).decode(),
+            "EncryptionType": "KMS",
+            "PartitionKey": f"key-{index % 997}",
+            "SequenceNumber": str(49_590_338_271_490_256_608_559_692_538_361_571_095 + index),
+        }
+        for index, each in enumerate(data)
+    ]
+    answer = {"MillisBehindLatest": 0, "NextShardIterator": "A" * 200, "Records": records}
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def expanded(page: RecordsPage, take: Callable[[Sequence[Record]], object]) -> None:
+    """Hand over the user records of a page, one stream record after the other."""
+    for record in page.records:
+        origin = Origin(
+            record.sequence_number, SHARD, record.approximate_arrival_ms, record.encryption_type
+        )
+        found = deaggregate_records(
+            record.data,
+            partition_key=record.partition_key,
+            origin=origin,
+            limits=LIMITS,
+            hash_range=None,
+            policy="deliver",
+        )
+        take(found.records)
+
+
+def count_users(body: bytes | bytearray) -> int:
+    """Decode and expand a body our way; return how many user records there are."""
+    counts: list[int] = []
+    expanded(decode_page(body), lambda records: counts.append(len(records)))
+    return sum(counts)
+
+
+class BotocoreParser:
+    """What boto3 does with the body of an answer."""
+
+    def __init__(self) -> None:
+        """Load the model of Kinesis."""
+        model = get_session().get_service_model("kinesis").operation_model("GetRecords")
+        assert model.output_shape is not None
+        self._shape, self._parser = model.output_shape, create_parser("json")
+
+    def __call__(self, body: bytes) -> dict[str, object]:
+        """Return the answer as a caller of `get_records` gets it."""
+        response = {"body": body, "headers": {}, "status_code": 200}
+        found: dict[str, object] = self._parser.parse(response, self._shape)
+        return found
