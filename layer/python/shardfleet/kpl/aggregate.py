@@ -10,16 +10,33 @@ bytes are written by hand, since a table of ready prefixes and one join beat the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, KeysView, Sequence
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, ENVELOPE_BYTES, frame
-from shardfleet.kpl.hash_keys import (
-    MAX_PARTITION_KEY_CHARACTERS,
-    check_partition_key,
-    parse_hash_key,
+from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
+from shardfleet.kpl.packing import (
+    HASH_ENTRY,
+    KEY_ENTRY,
+    RECORD,
+    RECORD_DATA,
+    RECORD_HASH_INDEX,
+    RECORD_KEY_INDEX,
+    KeyIndexes,
+    OutgoingRecord,
+    pack,
+    varint,
 )
+
+__all__ = [
+    "DEFAULT_MAX_BYTES",
+    "MAX_RECORD_BYTES",
+    "Aggregatable",
+    "Aggregate",
+    "AggregateBuilder",
+    "OutgoingRecord",
+    "aggregate",
+]
 
 MAX_RECORD_BYTES = 10 * 1024 * 1024
 """
@@ -33,23 +50,12 @@ DEFAULT_MAX_BYTES = 51_200
 
 _MIN_BYTES = ENVELOPE_BYTES + 16  # Frame, a key of one character, and some bytes of data.
 
-# Tags of the wire format: field number * 8 + type (0 = varint, 2 = length-delimited).
-_KEY_ENTRY = b"\x0a"
-_HASH_ENTRY = b"\x12"
-_RECORD = b"\x1a"
-_RECORD_KEY_INDEX = b"\x08"
-_RECORD_HASH_INDEX = b"\x10"
-_RECORD_DATA = b"\x1a"
+_PIECES_MOST = 50  # A digest takes pieces one by one; more of them are joined first.
 
-_LOW_BITS = 0x7F
-_MORE = 0x80
-_VARINT_CACHE = 4096  # Indexes and lengths repeat; about 100 bytes each.
-
-
-_Plan = tuple[int, bytes, bytes, bytes, bytes, bytes]
+_Plan = tuple[int, bytes, bytes, bytes]
 """
-What a record would add: bytes in all, the head before its data, and for either key the field that
-refers to it and its table entry (empty if the key is known).
+What a record would add: bytes in all, the head before its data, and for either key its table entry
+(empty if the key is known).
 """
 
 
@@ -71,14 +77,6 @@ class Aggregatable(Protocol):
     @property
     def data(self) -> bytes:
         """Return the payload."""
-
-
-class OutgoingRecord(NamedTuple):
-    """A user record on its way out (see ``Aggregatable``)."""
-
-    partition_key: str
-    data: bytes
-    explicit_hash_key: str | None = None
 
 
 class Aggregate(NamedTuple):
@@ -132,10 +130,10 @@ class AggregateBuilder:
         self.max_records = max_records
         self.size_bytes = ENVELOPE_BYTES
         self._keys = _KeyTable(
-            entry_tag=_KEY_ENTRY, index_tag=_RECORD_KEY_INDEX, check=check_partition_key
+            entry_tag=KEY_ENTRY, index_tag=RECORD_KEY_INDEX, check=check_partition_key
         )
         self._hash_keys = _KeyTable(
-            entry_tag=_HASH_ENTRY, index_tag=_RECORD_HASH_INDEX, check=parse_hash_key
+            entry_tag=HASH_ENTRY, index_tag=RECORD_HASH_INDEX, check=parse_hash_key
         )
         self._parts: list[bytes] = []
         self._count = 0
@@ -149,7 +147,7 @@ class AggregateBuilder:
     @property
     def partition_keys(self) -> KeysView[str]:
         """The keys of the user records so far, each once; a view."""
-        return self._keys.indexes.keys()
+        return self._keys.indexes.keys.keys()
 
     def is_full_for(self, record: Aggregatable) -> bool:
         """
@@ -186,11 +184,11 @@ class AggregateBuilder:
             plan = self._plan(record)
             if not self._has_room_for(plan):
                 raise self._no_room(record, plan) if self._parts else self._too_large(record)
-        size_bytes, head, key_index, key_entry, hash_index, hash_entry = plan
+        size_bytes, head, key_entry, hash_entry = plan
         if key_entry:
-            self._keys.keep(record.partition_key, index=key_index, entry=key_entry)
+            self._keys.keep(record.partition_key, key_entry)
         if hash_entry and record.explicit_hash_key is not None:
-            self._hash_keys.keep(record.explicit_hash_key, index=hash_index, entry=hash_entry)
+            self._hash_keys.keep(record.explicit_hash_key, hash_entry)
         if self._first is None:
             self._first = record
         self._parts += (head, record.data)
@@ -210,57 +208,24 @@ class AggregateBuilder:
         """
         place, stop = start, min(len(records), start + self.max_records - self._count)
         while place < stop:
-            place = self._fill_plain(records, place, stop=stop)
-            if place < stop:  # It has an explicit hash key, is wrong, or has no room.
-                plan = self._plan(records[place])
-                if not self._has_room_for(plan):
-                    break
-                self._planned = records[place], plan
-                self.add(records[place])
-                place += 1
-        return place
-
-    def _fill_plain(self, records: Sequence[Aggregatable], place: int, *, stop: int) -> int:
-        """Add records that need no second thought; return the index of the first that does."""
-        indexes, entries, parts = self._keys.indexes, self._keys.entries, self._parts
-        size, most, began = self.size_bytes, self.max_bytes, place
-        shape_of, key_bytes = (
-            (-1, -1),
-            -1,
-        )  # Neighbours are often alike: ask again only if they differ.
-        before = behind = key_head = b""
-        frame_bytes = 0
+            packed = pack(
+                records[place:stop], self._keys.indexes, room=self.max_bytes - self.size_bytes
+            )
+            if packed is None:
+                break
+            self._first = self._first or records[place]
+            self._keys.entries.append(packed.keys)
+            self._parts.append(packed.records)
+            self._count += packed.taken
+            self.size_bytes += len(packed.keys) + len(packed.records)
+            place += packed.taken
         while place < stop:
-            record = records[place]
-            key, data = record.partition_key, record.data
-            if record.explicit_hash_key is not None or type(data) is not bytes:
+            plan = self._plan(records[place])
+            if not self._has_room_for(plan):
                 break
-            entry = b""
-            index = indexes.get(key)
-            if index is None:
-                if not key.isascii() or not 0 < len(key) <= MAX_PARTITION_KEY_CHARACTERS:
-                    break
-                if len(key) != key_bytes:
-                    key_bytes = len(key)
-                    key_head = _KEY_ENTRY + _varint(key_bytes)
-                entry = key_head + key.encode()
-                index = _index_of(len(entries))
-            if (len(index), len(data)) != shape_of:
-                shape_of = len(index), len(data)
-                before, behind, frame_bytes = _shape(*shape_of)
-            needed = len(entry) + frame_bytes + len(data)
-            if size + needed > most:
-                break
-            size += needed
-            if entry:
-                indexes[key] = index
-                entries.append(entry)
-            parts += (before, index, behind, data)
+            self._planned = records[place], plan
+            self.add(records[place])
             place += 1
-        if self._first is None and place > began:
-            self._first = records[began]
-        self._count += place - began
-        self.size_bytes = size
         return place
 
     def build(self) -> Aggregate:
@@ -273,9 +238,11 @@ class AggregateBuilder:
         """
         if self._first is None:
             raise InvalidRecord("an aggregate needs at least one user record: add one first")
-        body = b"".join((*self._keys.entries, *self._hash_keys.entries, *self._parts))
+        pieces = (*self._keys.entries, *self._hash_keys.entries, *self._parts)
+        if len(pieces) > _PIECES_MOST:
+            pieces = (b"".join(pieces),)
         return Aggregate(
-            self._first.partition_key, self._first.explicit_hash_key, frame(body), len(self)
+            self._first.partition_key, self._first.explicit_hash_key, frame(*pieces), len(self)
         )
 
     def _has_room_for(self, plan: _Plan) -> bool:
@@ -296,10 +263,10 @@ class AggregateBuilder:
         if hash_key is not None:
             known = self._hash_keys.indexes.get(hash_key)
             hash_index, hash_entry = (known, b"") if known else self._hash_keys.new(hash_key)
-        fields = key_index + hash_index + _RECORD_DATA + _varint(len(data))
-        head = _RECORD + _varint(len(fields) + len(data)) + fields
+        fields = key_index + hash_index + RECORD_DATA + varint(len(data))
+        head = RECORD + varint(len(fields) + len(data)) + fields
         size_bytes = len(key_entry) + len(hash_entry) + len(head) + len(data)
-        return size_bytes, head, key_index, key_entry, hash_index, hash_entry
+        return size_bytes, head, key_entry, hash_entry
 
     def _no_room(self, record: Aggregatable, plan: _Plan) -> InvalidRecord:
         return InvalidRecord(
@@ -352,44 +319,18 @@ class _KeyTable:
         self, *, entry_tag: bytes, index_tag: bytes, check: Callable[[str], object]
     ) -> None:
         self.entries: list[bytes] = []
-        self.indexes: dict[str, bytes] = {}
+        self.indexes = KeyIndexes(index_tag)
         self._entry_tag = entry_tag
-        self._index_tag = index_tag
         self._check = check
 
     def new(self, key: str) -> tuple[bytes, bytes]:
         """Return the field that would refer to ``key`` and the entry it would need."""
         self._check(key)
         text = key.encode()
-        entry = self._entry_tag + _varint(len(text)) + text
-        return self._index_tag + _varint(len(self.entries)), entry
+        entry = self._entry_tag + varint(len(text)) + text
+        return self.indexes.following(), entry
 
-    def keep(self, key: str, *, index: bytes, entry: bytes) -> None:
+    def keep(self, key: str, entry: bytes) -> None:
         """Give a new key the place that ``new`` foresaw for it."""
-        self.indexes[key] = index
+        self.indexes.add(key)
         self.entries.append(entry)
-
-
-@lru_cache(maxsize=_VARINT_CACHE)
-def _varint(value: int) -> bytes:
-    """Return a protobuf varint: seven bits per byte, lowest first, the high bit says *more*."""
-    encoded = bytearray()
-    while value > _LOW_BITS:
-        encoded.append(value & _LOW_BITS | _MORE)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-@lru_cache(maxsize=_VARINT_CACHE)
-def _index_of(number: int) -> bytes:
-    """Return the field of a record that refers to a key."""
-    return _RECORD_KEY_INDEX + _varint(number)
-
-
-@lru_cache(maxsize=_VARINT_CACHE)
-def _shape(index_bytes: int, data_bytes: int) -> tuple[bytes, bytes, int]:
-    """Return what stands before and behind the index of a record, and their bytes with it."""
-    behind = _RECORD_DATA + _varint(data_bytes)
-    before = _RECORD + _varint(index_bytes + len(behind) + data_bytes)
-    return before, behind, len(before) + index_bytes + len(behind)

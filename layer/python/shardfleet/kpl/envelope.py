@@ -36,9 +36,12 @@ def body_of(data: bytes) -> bytes | None:
     return body if digest_of(body) == data[-DIGEST_BYTES:] else None
 
 
-def frame(body: bytes) -> bytes:
-    """Return ``body`` with the magic number before and its digest behind it."""
-    return b"".join((MAGIC, body, digest_of(body)))
+def frame(*pieces: bytes) -> bytes:
+    """Return the body, given in pieces, with the magic number before and its digest behind it."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for piece in pieces:
+        digest.update(piece)
+    return b"".join((MAGIC, *pieces, digest.digest()))
 
 
 def digest_of(body: bytes) -> bytes:

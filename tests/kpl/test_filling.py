@@ -1,0 +1,109 @@
+"""Many records at once into an aggregate: the same bytes as one by one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardfleet.errors import InvalidRecord
+from shardfleet.kpl.aggregate import AggregateBuilder, OutgoingRecord
+
+KEYS = st.one_of(
+    st.integers(0, 400).map("key-{}".format),
+    st.integers(0, 9).map(str),
+    st.just("k" * 200),
+    st.just("kĸ" * 100),
+)
+RECORDS = st.lists(
+    st.builds(
+        OutgoingRecord,
+        KEYS,
+        st.integers(0, 300).map(lambda size: b"x" * size),
+        st.none() | st.none() | st.none() | st.sampled_from(["0", "7", "123456789"]),
+    ),
+    max_size=120,
+)
+
+
+def one_by_one(records, start=0, **limits):
+    builder = AggregateBuilder(**limits)
+    for place in range(start, len(records)):
+        try:
+            if builder.is_full_for(records[place]):
+                return builder, place
+        except InvalidRecord:
+            return builder, place
+        builder.add(records[place])
+    return builder, len(records)
+
+
+def same(builder, other):
+    assert len(builder) == len(other)
+    assert builder.size_bytes == other.size_bytes
+    assert list(builder.partition_keys) == list(other.partition_keys)
+    if len(other):
+        assert builder.build() == other.build()
+        assert len(builder.build().data) == builder.size_bytes
+
+
+@given(RECORDS, st.sampled_from([100, 1_000, 3_000, 20_000]), st.sampled_from([1, 20, 1_000]))
+def test_filling_is_adding_one_by_one(records, max_bytes, max_records):
+    limits = {"max_bytes": max_bytes, "max_records": max_records}
+    place = 0
+    while place < len(records):
+        builder = AggregateBuilder(**limits)
+        filled = builder.fill(records, place)
+        expected, stopped = one_by_one(records, place, **limits)
+        assert filled == stopped
+        same(builder, expected)
+        place = max(filled, place + 1)
+
+
+@given(RECORDS, st.integers(0, 120))
+def test_filling_goes_on_after_other_records(records, first):
+    builder = AggregateBuilder()
+    for record in records[:first]:
+        builder.add(record)
+    assert builder.fill(records, first) == max(first, len(records))
+    builder.add(OutgoingRecord("last", b"x", "7"))
+    expected, _ = one_by_one([*records, OutgoingRecord("last", b"x", "7")])
+    same(builder, expected)
+
+
+@pytest.mark.parametrize("count", [127, 128, 129, 16_383, 16_384, 16_385, 20_000])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_indexes_are_right_where_they_grow(count, repeated):
+    records = [OutgoingRecord(f"key-{number:06d}", b"x") for number in range(count)]
+    records += records[::50] if repeated else []
+    records += [OutgoingRecord("new", b"x" * 130)] * 20
+
+    builder = AggregateBuilder(max_bytes=10_000_000)
+    assert builder.fill(records) == len(records)
+
+    same(builder, one_by_one(records, max_bytes=10_000_000)[0])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        OutgoingRecord("", b"x"),
+        OutgoingRecord("k" * 257, b"x"),
+        OutgoingRecord("k", "text"),
+        OutgoingRecord("k", bytearray(b"x")),
+        OutgoingRecord("\ud800", b"x"),
+        OutgoingRecord("k", b"x", "-1"),
+    ],
+    ids=repr,
+)
+def test_a_wrong_record_is_refused_and_those_before_it_are_inside(wrong):
+    records = [*(OutgoingRecord(f"k{n}", b"x") for n in range(30)), wrong]
+    builder = AggregateBuilder()
+
+    with pytest.raises(InvalidRecord):
+        builder.fill(records)
+    same(builder, one_by_one(records[:-1])[0])
+
+
+def test_a_record_too_large_for_any_aggregate_stays_outside():
+    records = [OutgoingRecord("k", b"x" * 1_000)] * 40
+
+    assert AggregateBuilder(max_bytes=500).fill(records) == 0
