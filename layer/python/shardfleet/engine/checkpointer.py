@@ -30,6 +30,9 @@ from shardfleet.engine.ports import EventSink
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import LeaseAdopted, LeaseReleased, ShardEnded, WriteDelayed
 
+# How often, within a renewal time, is looked for leases that would be older than that by the next
+# look: the fewer looks, the earlier they are renewed, and each renewal is a write that is paid for.
+_TICKS = 8
 # A lease that names us and is adopted while an outdated invocation still renews it: that one
 # learns of its end within a tick, so a few rounds suffice.
 _ADOPTION_ROUNDS_MOST = 3
@@ -222,13 +225,13 @@ class Checkpointer:
 
         """
         failures = 0
-        tick_ms = max(1, self._renew_ms // 2)
+        tick_ms = max(1, self._renew_ms // _TICKS)
         while not halt.is_set:
             due = [h for h in self.held if self._writer.age_ms(h) + tick_ms > self._renew_ms]
             answered = await all_of(*(self._renew_once(held) for held in due))
             failures = 0 if all(answered) else failures + 1
             back_off_ms = self._patience.back_off_ms(failures) if failures else tick_ms
-            await halt.wait(min(tick_ms, back_off_ms))
+            await halt.wait(min(self._renew_ms // 2, back_off_ms))
 
     async def renew_before_leaving(self, since_monotonic_ms: int, halt: Halt) -> None:
         """
