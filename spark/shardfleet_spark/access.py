@@ -8,13 +8,17 @@ next one. The driver-side reader, the planner processes and the workers each hav
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardfleet.adapters.account_access import Access, AccountClients
+from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.leases import Lease
+from shardfleet.events import Event
 from shardfleet_spark.file_seals import FileSealStore
 from shardfleet_spark.shard_pages import ReadPolicy, ReadPorts
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from shardfleet_spark.seals import SealStore
     from shardfleet_spark.source_options import SourceOptions
 
+_CLOSE_MS = 5_000
 _kept: dict[tuple[object, ...], KinesisPollingReader] = {}
 
 
@@ -63,6 +68,33 @@ def _stream_reader(options: SourceOptions) -> KinesisPollingReader:
     return _kept[key]
 
 
+async def leases_of(options: SourceOptions, application: str) -> Sequence[Lease]:
+    """
+    Read the lease table of a fleet.
+
+    Raises:
+        ConfigurationError, MalformedLease, Throttled: see the messages.
+
+    """
+    clients = AccountClients(
+        Access(**{**options.access, "endpoint": options.store_endpoint}), stream=options.stream
+    )
+    pool = ThreadPool("spark-leases", threads=1)
+    client = clients.dynamodb()
+    pools = TablePools(writes=pool, reads=pool, write_client=client, read_client=client)
+    try:
+        return await DynamoDBLeaseStore(application, pools, events=_NoEvents()).scan()
+    finally:
+        await pool.close(within_ms=_CLOSE_MS)
+
+
+class _NoEvents:
+    """The ``EventSink`` port: a driver has no metrics stream of the fleet's."""
+
+    def emit(self, event: Event) -> None:
+        """Drop it."""
+
+
 def seal_store(options: SourceOptions) -> SealStore | None:
     """Return the seal store that the options name, None when they name none."""
     kind, _, rest = options.seal_store.partition(":")
@@ -72,7 +104,7 @@ def seal_store(options: SourceOptions) -> SealStore | None:
         return None
     from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
 
-    access = {**options.access, "endpoint": options.seal_endpoint}
+    access = {**options.access, "endpoint": options.store_endpoint}
     clients = AccountClients(Access(**access), stream=options.stream)
     if kind == "dynamodb":
         return DynamoDBSealStore(clients.dynamodb(), table=rest)

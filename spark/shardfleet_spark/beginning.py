@@ -107,6 +107,12 @@ def _with_named(
 ) -> Family:
     stands, waiting = dict(family.stands), dict(family.waiting)
     for shard_id, start in named.items():
+        unread = [a for a in graph.ancestors(shard_id) if a in named and named[a] != _ENDED]
+        if start.kind == TRIM_HORIZON and unread:
+            # A fleet leases a child early sometimes; it does not read it early, nor do we.
+            stands.pop(shard_id, None)
+            waiting[shard_id] = graph.shards[shard_id].parent_shard_ids
+            continue
         stands[shard_id] = stand_of(start, shard_id, now_ms=now_ms, incarnation=incarnation)
         waiting.pop(shard_id, None)
         for ancestor in graph.ancestors(shard_id) - set(named):

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardfleet.domain.sequence import PointKind, StreamIncarnation
-from shardfleet.domain.shards import ShardGraph
+from shardfleet.domain.sequence import PointKind
 from shardfleet.engine.ports import StreamRecord
-from shardfleet.errors import ConfigurationError, StreamReplaced, Throttled
-from shardfleet_spark.beginning import begin, common_start, opening_of
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.discovery import Discovery
 from shardfleet_spark.fetching import fetch
+from shardfleet_spark.fleet_positions import LeaseReader, start_after
 from shardfleet_spark.lineage import Family, admit, first_family, needs_listing
 from shardfleet_spark.plan_token import (
     Emission,
@@ -35,10 +35,10 @@ from shardfleet_spark.planning import (
     next_token,
 )
 from shardfleet_spark.probing import Hints, ProbePace, Prober
-from shardfleet_spark.sealing import PartitionRange, insist, pause
+from shardfleet_spark.sealing import PartitionRange, insist
 from shardfleet_spark.seals import MARK, Seal, SealKey, SealStore, seal_from_bytes
 from shardfleet_spark.shard_pages import DataLost, Hint, ReadPorts, ShardRange
-from shardfleet_spark.starting import Start
+from shardfleet_spark.starting import FLEET, Start
 
 # Old seals are deleted once in so many commits, not at each.
 _CLEAN_EVERY = 10
@@ -97,21 +97,32 @@ class SourceDriver:
         settings: from the options.
         ports: the stream and the rest.
         store: of seals; None: this process reads the stream itself and the offsets say what.
+        leases: reads the lease table of a fleet, for a start at its positions.
 
     """
 
-    def __init__(self, settings: DriverSettings, ports: ReadPorts, store: SealStore | None) -> None:
+    def __init__(
+        self,
+        settings: DriverSettings,
+        ports: ReadPorts,
+        store: SealStore | None,
+        *,
+        leases: LeaseReader | None = None,
+    ) -> None:
         self._settings = settings
         self._ports = ports
         self._store = store
+        self._leases = leases
         self._hints = Hints()
         self._prober = Prober(ports, settings.pace, self._hints)
         self._initial: PlanToken | None = None
         self._last: dict[str, Any] | None = None
         self._after: tuple[str, Advanced] = ("", _NOTHING)
-        self._graph: ShardGraph | None = None
-        self._incarnation: StreamIncarnation | None = None
-        self._listing_due_ms: int | None = None
+        self._discovery = Discovery(
+            ports,
+            interval_ms=settings.discovery_interval_ms,
+            hurry_ms=settings.pace.interval_ms,
+        )
         self._target_ms = 0
         self._converged: frozenset[str] = frozenset()
         self._prefetched: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
@@ -148,7 +159,8 @@ class SourceDriver:
         known = start or self._last or await self.initial()
         token = token_from_json(known)
         after = await self._after_plan(token)
-        await self._discover(token, urgent=needs_listing(after.family))
+        urgent = needs_listing(after.family)
+        await self._discovery.refresh(token.incarnation, urgent=urgent)
         token, after = self._reborn(token, after)
         after = self._admitted(token, after)
         limits = replace(
@@ -200,38 +212,23 @@ class SourceDriver:
     # --- gathering
 
     async def _begin(self) -> PlanToken:
-        opening = opening_of(common_start(self._settings.start))
-        failures = 0
-        while True:
-            try:
-                begun = await self._ports.stream.list_shards(
-                    opening.listing, instant_ms=opening.instant_ms
-                )
-                await self._list_shards()
-            except Throttled as error:
-                failures += 1
-                await pause(self._ports, failures, error)
-                continue
-            if self._graph is not None and self._incarnation is not None:
-                break
-            failures += 1
-            await pause(self._ports, failures, Throttled("ListShards shows no consistent list"))
-        family = begin(
-            self._settings.start,
-            self._graph,
-            [shard.shard_id for shard in begun],
-            now_ms=self._ports.clock.now_ms(),
-            incarnation=self._incarnation,
-        )
+        family, incarnation = await self._discovery.begin(await self._start())
         return PlanToken(
             sid=self._ports.entropy.token(),
             number=0,
-            incarnation=self._incarnation,
+            incarnation=incarnation,
             stands=family.stands,
             waiting=family.waiting,
             quota=Quota(records_per_shard=0, bytes_per_partition=0, fetch_ms=0),
             emission=self._settings.emission,
         )
+
+    async def _start(self) -> Start:
+        start = self._settings.start
+        if start.kind != FLEET:
+            return start
+        assert self._leases is not None
+        return start_after(start.application, await self._leases(start.application))
 
     async def _after_plan(self, token: PlanToken) -> Advanced:
         if self._after[0] == token.key:
@@ -267,48 +264,16 @@ class SourceDriver:
             if index < len(token.layout)
         }
 
-    async def _discover(self, token: PlanToken, *, urgent: bool) -> None:
-        now_ms = self._ports.clock.monotonic_ms()
-        due_ms = self._listing_due_ms
-        if due_ms is not None and now_ms < due_ms and not (urgent and self._is_stale(now_ms)):
-            return
-        try:
-            await self._list_shards()
-        except Throttled:
-            # The list that is known serves; children wait a little longer.
-            self._listing_due_ms = now_ms + self._ports.policy.retry_most_ms
-            return
-        if self._incarnation != token.incarnation and self._ports.policy.fail_on_data_loss:
-            raise StreamReplaced(
-                f"{token.incarnation.stream_arn} was deleted and created again; positions of the "
-                "old stream mean nothing. Begin with a new checkpoint location, or set "
-                "failOnDataLoss=false to read the new stream from its beginning"
-            )
-
-    def _is_stale(self, now_ms: int) -> bool:
-        due_ms = self._listing_due_ms or 0
-        listed_ms = due_ms - self._settings.discovery_interval_ms
-        return now_ms - listed_ms >= self._settings.pace.interval_ms
-
-    async def _list_shards(self) -> None:
-        self._incarnation = await self._ports.stream.incarnation()
-        graph = ShardGraph(await self._ports.stream.list_shards())
-        # Empty, or read in the middle of a reshard: it proves nothing (protocol.md §4.3).
-        if graph.shards and not graph.inconsistent():
-            self._graph = graph
-        interval_ms = self._settings.discovery_interval_ms
-        self._listing_due_ms = self._ports.clock.monotonic_ms() + interval_ms
-
     # --- deciding
 
     def _reborn(self, token: PlanToken, after: Advanced) -> tuple[PlanToken, Advanced]:
         """Begin anew with a stream that was created again; only if losses are allowed."""
-        new = self._incarnation
-        if new is None or new == token.incarnation or self._graph is None:
+        new, graph = self._discovery.incarnation, self._discovery.graph
+        if new is None or new == token.incarnation or graph is None:
             return token, after
         family = first_family(
-            self._graph,
-            self._graph.roots(),
+            graph,
+            graph.roots(),
             start=PointKind.TRIM_HORIZON,
             instant_ms=0,
             incarnation=new,
@@ -318,7 +283,7 @@ class SourceDriver:
         return replace(token, incarnation=new), replace(_NOTHING, family=family, stats=stats)
 
     def _admitted(self, token: PlanToken, after: Advanced) -> Advanced:
-        family = admit(after.family, self._graph, token.incarnation)
+        family = admit(after.family, self._discovery.graph, token.incarnation)
         if set(family.live) - set(after.family.live):
             self._prober.hurry()
         stands = {
@@ -355,11 +320,12 @@ class SourceDriver:
 
     def _hashes(self, token: PlanToken) -> dict[str, tuple[int, int]]:
         """Return the hash ranges of the plan's shards, where aggregates may be dropped by them."""
-        if token.emission.misrouted != "kpl" or self._graph is None:
+        graph = self._discovery.graph
+        if token.emission.misrouted != "kpl" or graph is None:
             return {}
         found = dict(token.hashes)
         for shard_id in (shard_id for shards in token.layout for shard_id in shards):
-            shard = self._graph.shards.get(shard_id)
+            shard = graph.shards.get(shard_id)
             if shard is not None:
                 found[shard_id] = (shard.hash_key_range.start, shard.hash_key_range.end)
         return found

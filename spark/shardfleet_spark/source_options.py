@@ -76,10 +76,10 @@ class SourceOptions:
         doc="Where it is written what a batch read, so that a repeated batch is the same to the "
         "record; none: the driver reads and the offset says it, for small streams.",
     )
-    seal_endpoint: str = option(
+    store_endpoint: str = option(
         text(pattern=_ENDPOINT, allowed="a URL"),
         default="",
-        doc="URL of DynamoDB or S3 for the seal store; none: AWS's own.",
+        doc="URL of DynamoDB and S3, for seals and lease tables; none: AWS's own.",
     )
     seals_retained: int = option(
         integer(2), default="100", doc="Batches whose seals are kept (Spark keeps 100 itself)."

@@ -14,13 +14,14 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from shardfleet_spark.access import read_ports, seal_store
+from shardfleet_spark.access import leases_of, read_ports, seal_store
 from shardfleet_spark.arrow import Rows, batches_of
 from shardfleet_spark.compat import (
     ReadAllAvailable,
@@ -105,7 +106,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             options = self._options
             self._driver = SourceDriver(
-                settings_of(options), read_ports(options), seal_store(options)
+                settings_of(options),
+                read_ports(options),
+                seal_store(options),
+                leases=partial(leases_of, options),
             )
         return self._driver
 

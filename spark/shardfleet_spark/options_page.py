@@ -1,0 +1,59 @@
+"""
+The options reference, made from the code: ``python -m shardfleet_spark.options_page FILE``.
+
+A test says that docs/spark-options.md is current.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from shardfleet_spark.columns import TYPES
+from shardfleet_spark.options import reference_table
+from shardfleet_spark.sink_options import SinkOptions
+from shardfleet_spark.source_options import BatchOptions, SourceOptions
+
+_PAGE = """# Options of the Spark source and sink
+
+This page is made from the code: `python -m shardfleet_spark.options_page docs/spark-options.md`.
+Names may be written in any case; a name that does not exist is refused with the nearest one.
+Durations have a unit (`200ms`, `2s`, `5m`, `1h`, `1d`); a bare number is milliseconds.
+Sizes have a unit (`512k`, `64m`, `1g`, powers of 1,024); a bare number is bytes.
+
+## Source: `spark.readStream.format("shardfleet")`
+
+{source}
+
+## Source, batch: `spark.read.format("shardfleet")`
+
+The options above where they mean something to a bounded reading, and these.
+
+{batch}
+
+## Columns of the source
+
+{columns}
+
+## Sink: `df.writeStream.format("shardfleet")` and `df.write.format("shardfleet")`
+
+{sink}
+"""
+
+
+def page() -> str:
+    """Return the whole page, Markdown."""
+    stream = reference_table(SourceOptions)
+    known = set(stream.splitlines()[2:])
+    table = reference_table(BatchOptions).splitlines()
+    batch = "\n".join(table[:2] + [line for line in table[2:] if line not in known])
+    columns = "\n".join(
+        ["| column | type |", "|---|---|", *(f"| `{name}` | {TYPES[name]} |" for name in TYPES)]
+    )
+    return _PAGE.format(
+        source=stream, batch=batch, columns=columns, sink=reference_table(SinkOptions)
+    )
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

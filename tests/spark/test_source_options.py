@@ -1,0 +1,154 @@
+"""Every option is read, defaulted, and refused with a useful message."""
+
+from pathlib import Path
+
+import pytest
+
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.options import described, read_options
+from shardfleet_spark.options_page import page
+from shardfleet_spark.source_options import BatchOptions, SourceOptions
+from shardfleet_spark.starting import Start
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLE = "arn:aws:iam::123456789012:role/reader"
+
+# Option: (a right text, what it reads as, wrong texts).
+CASES = {
+    "stream": ("clicks", "clicks", ["", "a stream", "arn:aws:s3:::bucket"]),
+    "region": ("eu-west-1", "eu-west-1", []),
+    "endpoint": ("http://127.0.0.1:4566", "http://127.0.0.1:4566", ["localhost:4566"]),
+    "roleArn": (ROLE, ROLE, ["reader", "arn:aws:iam::1:role/x"]),
+    "roleSessionName": ("job-7", "job-7", ["a b", "x"]),
+    "roleExternalId": ("id", "id", []),
+    "startingPosition": (
+        "trim_horizon",
+        Start("TRIM_HORIZON"),
+        ["EARLIEST", "2026-11-21T06:00:00"],
+    ),
+    "endingPosition": ("latest", Start("LATEST"), ["TRIM_HORIZON", "fleet:orders", "{}"]),
+    "shards": ("a, b", ("a", "b"), []),
+    "sealStore": ("s3://bucket/prefix", "s3://bucket/prefix", ["bucket", "dynamodb:", "redis:x"]),
+    "storeEndpoint": ("https://x.y", "https://x.y", ["x.y"]),
+    "sealsRetained": ("5", 5, ["1", "-3", "many"]),
+    "maxRecordsPerBatch": ("1000", 1_000, ["-1", "1e3"]),
+    "maxBytesPerBatch": ("1g", 1 << 30, ["1t", "-1"]),
+    "maxRecordsPerShard": ("7", 7, ["x"]),
+    "maxBytesPerPartition": ("512k", 512 * 1024, ["0", "big"]),
+    "maxFetchTime": ("1500ms", 1_500, ["-1s", "soon"]),
+    "maxShardSkew": ("5m", 300_000, ["5 minutes"]),
+    "partitions": ("8", 8, ["-1"]),
+    "shardsPerPartition": ("50", 50, ["half"]),
+    "concurrency": ("32", 32, ["0", "257"]),
+    "pollInterval": ("1s", 1_000, ["100ms"]),
+    "probeInterval": ("2s", 2_000, ["0"]),
+    "probesPerSecond": ("5", 5, ["0"]),
+    "discoveryInterval": ("1m", 60_000, ["10"]),
+    "retryFirst": ("50ms", 50, ["0"]),
+    "retryMost": ("10s", 10_000, ["0"]),
+    "retryAttempts": ("3", 3, ["-1"]),
+    "recordsPerRead": ("100", 100, ["0", "10001"]),
+    "deaggregate": ("FALSE", False, ["no"]),
+    "misrouted": ("KPL", "kpl", ["drop"]),
+    "failOnDataLoss": ("false", False, ["0"]),
+    "columns": ("data, shard_id", ("data", "shard_id"), ["payload", "data,shardid"]),
+}
+FIELDS = {each.name: each.field for each in described(BatchOptions)}
+WRONG = [(name, text) for name, (_, _, wrong) in CASES.items() for text in wrong]
+
+
+def read(**options):
+    return read_options(BatchOptions, {"stream": "clicks", **options})
+
+
+def test_every_option_has_its_cases():
+    assert set(CASES) == set(FIELDS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_right_value_is_read_whatever_the_case_of_its_name(name):
+    text, value, _ = CASES[name]
+
+    assert getattr(read(**{name: text}), FIELDS[name]) == value
+    assert getattr(read(**{"stream": "clicks", name.lower(): text}), FIELDS[name]) == value
+
+
+@pytest.mark.parametrize(("name", "text"), WRONG)
+def test_a_wrong_value_is_refused_with_what_was_found_and_what_is_allowed(name, text):
+    with pytest.raises(ConfigurationError) as refused:
+        read(**{name: text})
+
+    assert f"option {name} = {text!r}" in str(refused.value)
+    assert "allowed is " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("found", "nearest"),
+    [
+        ("startingPositon", "startingPosition"),
+        ("failondataloss2", "failOnDataLoss"),
+        ("streamName", "stream"),
+        ("max_records_per_batch", "maxRecordsPerBatch"),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_nearest_name(found, nearest):
+    with pytest.raises(ConfigurationError, match=f"option {found.lower()} .*nearest is {nearest}$"):
+        read(**{found: "x"})
+
+
+def test_everything_wrong_is_named_at_once():
+    with pytest.raises(ConfigurationError) as refused:
+        read_options(SourceOptions, {"concurrency": "none", "zzz": "1"})
+
+    for part in ("option stream is missing", "option concurrency = 'none'", "option zzz does not"):
+        assert part in str(refused.value)
+
+
+def test_the_options_of_a_batch_are_none_of_a_stream():
+    with pytest.raises(ConfigurationError, match="endingposition does not exist"):
+        read_options(SourceOptions, {"stream": "clicks", "endingPosition": "LATEST"})
+
+
+def test_what_spark_adds_is_let_through():
+    read_options(SourceOptions, {"stream": "clicks", "checkpointLocation": "/x", "queryName": "q"})
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("LATEST", Start("LATEST")),
+        ("1700000000123", Start("INSTANT", instant_ms=1_700_000_000_123)),
+        ("2026-11-21T06:00:00Z", Start("INSTANT", instant_ms=1_795_240_800_000)),
+        ("2026-11-21T07:00:00.250+01:00", Start("INSTANT", instant_ms=1_795_240_800_250)),
+        ("AFTER:49:2", Start("AFTER", done=ExtendedSequenceNumber("49", 2))),
+        ("fleet:orders", Start("fleet", application="orders")),
+        (
+            '{"s-1": "AFTER:49", "s-2": 5, "default": "LATEST"}',
+            Start(
+                "shards",
+                shards={
+                    "s-1": Start("AFTER", done=ExtendedSequenceNumber("49")),
+                    "s-2": Start("INSTANT", instant_ms=5),
+                },
+                default=Start("LATEST"),
+            ),
+        ),
+    ],
+)
+def test_start_positions_are_words_instants_positions_and_json(text, start):
+    assert read(startingPosition=text).starting_position == start
+
+
+@pytest.mark.parametrize(
+    "text", ["AFTER:x", "AFTER:1:y", "{", '{"s": "soon"}', '{"s": [1]}', '{"s": true}', "fleet:"]
+)
+def test_what_is_no_start_position_is_refused(text):
+    with pytest.raises(ConfigurationError, match="option startingPosition"):
+        read(startingPosition=text)
+
+
+def test_the_reference_page_is_current():
+    written = (ROOT / "docs/spark-options.md").read_text("utf-8")
+
+    assert written == page(), "make it: python -m shardfleet_spark.options_page FILE"
