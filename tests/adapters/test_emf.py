@@ -23,6 +23,7 @@ from shardfleet.events import (
     SlotDelayed,
     TurnBegun,
     TurnEnded,
+    WorkerBeat,
 )
 
 TURN = ManagerTurnDone(
@@ -182,6 +183,16 @@ def test_metrics_are_written_each_minute_without_being_asked(sink, clock, out):
     told = len(metrics(out))
     sink.emit(handled("shardId-000000000000"))
     assert len(metrics(out)) == told
+
+
+def test_what_was_counted_is_told_within_a_minute_although_nothing_happens_any_more(
+    sink, clock, out
+):
+    """A stopped shard, or a handler that hangs, brings no event: the worker's sign of life does."""
+    sink.emit(a_failure("ValueError"))
+    clock.ms += FLUSH_MS
+    sink.emit(WorkerBeat(slot_id="s0001", worker_id="orders-s0001", held_leases=6))
+    assert (total(out, "batch_failed"), total(out, "worker_leases")) == (1, 6)
 
 
 def test_metrics_are_written_as_often_as_the_configuration_says(clock, out):

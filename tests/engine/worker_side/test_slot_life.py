@@ -6,7 +6,7 @@ from dataclasses import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
 from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
-from shardfleet.events import LeaseAdopted, LeaseLost
+from shardfleet.events import LeaseAdopted, LeaseLost, WorkerBeat
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
@@ -168,6 +168,18 @@ def test_the_heartbeat_tells_the_lag_of_each_lease():
         assert world.slot().lags_ms == {key(0): 0, key(1): 0}
 
     in_world(scenario, shards=2)
+
+
+def test_a_worker_to_which_nothing_happens_tells_that_it_lives_within_each_failover_time():
+    """Metrics are flushed with events: without this one, those of a stopped shard would wait."""
+
+    async def scenario(world):
+        await world.turn()
+        return world.told(WorkerBeat)
+
+    beats = in_world(scenario, shards=1)
+    assert len(beats) >= 3
+    assert {beat.held_leases for beat in beats} == {1}
 
 
 # --- drain

@@ -36,6 +36,7 @@ READINGS: Mapping[str, Mapping[str, str]] = {
         "duration_ms": "manager_turn_ms",
     },
     "TurnBegun": {"recovery_ms": "recovery_ms"},
+    "WorkerBeat": {"held_leases": "worker_leases"},
     "TurnEnded": {"held_leases": "worker_leases", "duration_ms": "turn_ms"},
 }
 # Added up between two flushes.

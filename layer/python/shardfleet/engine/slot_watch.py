@@ -20,7 +20,7 @@ from shardfleet.engine.patience import Halt
 from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.engine.slot_record import SlotRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import SlotDelayed
+from shardfleet.events import SlotDelayed, WorkerBeat
 
 _INDEX_TICKS = 3  # the index is asked at each third tick
 
@@ -178,6 +178,13 @@ class SlotWatch:
         lags_ms = {h.lease_key: h.lag_at(now_ms, still_ms=still_ms) for h in held}
         self._slot = await self._ports.record.beat(self._served_seq, lags_ms) or self._slot
         self._told, self._beat_ms = keys, now_ms
+        self._ports.events.emit(
+            WorkerBeat(
+                slot_id=self._slot.slot_id,
+                worker_id=self._slot.worker_id,
+                held_leases=len(held),
+            )
+        )
 
     async def _has_ended(self) -> bool:
         """End a slot that has held nothing, with nothing to come, for long enough (H2)."""

@@ -52,6 +52,7 @@ from shardfleet.events.worker import (
     TurnEnded,
     TurnFailed,
     TurnRefused,
+    WorkerBeat,
     WriteDelayed,
 )
 
@@ -96,5 +97,6 @@ __all__ = [
     "TurnEnded",
     "TurnFailed",
     "TurnRefused",
+    "WorkerBeat",
     "WriteDelayed",
 ]

@@ -72,6 +72,17 @@ class SlotDelayed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBeat(Event):
+    """A worker has told that it lives: also when nothing else happens, so that metrics flow."""
+
+    slot_id: str
+    worker_id: str
+    held_leases: int
+
+    level: ClassVar[Level] = Level.DEBUG  # several a minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAdopted(LeaseEvent):
     """A worker has a lease in its hands, renewed."""
 
