@@ -1,5 +1,5 @@
 """
-The construct: `ShardFleet` deploys a fleet that consumes one Kinesis stream.
+The constructs: `ShardFleet` is a fleet, `SparkPipeline` a Spark job, that consumes a stream.
 
 Importing this package starts Node (the CDK runs on it) and fails with a clear message when there
 is none.
@@ -14,6 +14,9 @@ from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.monitoring import AlarmSetting, FleetMonitoring, Level, MonitoringOptions
 from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
+from shardfleet_cdk.spark_environment import TransformCode
+from shardfleet_cdk.spark_options import PipelineWork, SparkAlarms, SparkBuckets, SparkOptions
+from shardfleet_cdk.spark_pipeline import SparkPipeline
 
 __all__ = [
     "AlarmSetting",
@@ -24,6 +27,12 @@ __all__ = [
     "ManagerOptions",
     "MonitoringOptions",
     "Operations",
+    "PipelineWork",
     "ShardFleet",
+    "SparkAlarms",
+    "SparkBuckets",
+    "SparkOptions",
+    "SparkPipeline",
+    "TransformCode",
     "WorkerOptions",
 ]

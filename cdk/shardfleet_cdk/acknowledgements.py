@@ -48,6 +48,12 @@ DEAD_LETTERS = {
 BUCKET = {
     "AwsSolutions-S1": "Written by the worker alone, one object per given-up record range.",
 }
+WORK_BUCKET = {
+    "AwsSolutions-S1": "Written by one Spark job alone: its checkpoint, its seals, its files.",
+}
+JOB_LOG_GROUPS = {
+    "AwsSolutions-IAM5[Resource::*]": "EMR looks for the log group by name: AWS documents *.",
+}
 UNTRACED = {
     "AwsSolutions-SF2": "Tracing is an option (`Operations.tracing`); it is charged per trace.",
     "Serverless-StepFunctionStateMachineXray": (
@@ -71,6 +77,8 @@ NETWORK_ROLE = {
 ANY_EXECUTION = (
     "An execution's name is known only when it is started; the machine is the fleet's own."
 )
+JOB_OBJECTS = "Spark names the objects of checkpoint, seals and tables itself."
+JOB_LOG_STREAMS = "EMR names a log stream after each run, driver and executor."
 ANY_OBJECT = "One object per given-up record range, all under the fleet's own prefix."
 
 

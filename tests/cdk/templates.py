@@ -29,8 +29,8 @@ def spelled(value):
             return separator.join(map(spelled, parts))
         case {"Fn::Select": [index, {"Fn::Split": [separator, whole]}]}:
             return f"part {index} of {spelled(whole)} by {separator}"
-        case str():
-            return value
+        case str() | {"Fn::Sub": str()}:
+            return value if isinstance(value, str) else value["Fn::Sub"]
         case _:
             return json.dumps(value, sort_keys=True)
 

@@ -21,7 +21,13 @@ from shardfleet_cdk import (
     ManagerOptions,
     MonitoringOptions,
     Operations,
+    PipelineWork,
     ShardFleet,
+    SparkAlarms,
+    SparkBuckets,
+    SparkOptions,
+    SparkPipeline,
+    TransformCode,
     WorkerOptions,
 )
 from shardfleet_cdk.synthesis import NO_BUNDLING, add_checks, project_context
@@ -36,6 +42,7 @@ def synthesize_all(outdir, *, plain, packed):
     two_fleets(app, plain)
     everything(app, packed)
     existing_parts(app, plain)
+    spark_variants(app, transform=plain)
     add_checks(app)
     try:
         app.synth()
@@ -138,5 +145,54 @@ def existing_parts(app, folder):
         tables=FleetTables(
             lease_table=ddb.Table.from_table_name(stack, "Application", "kcl-application"),
             failed_bucket=s3.Bucket.from_bucket_name(stack, "Failed", "given-up"),
+        ),
+    )
+
+
+def spark_variants(app, *, transform):
+    """A pipeline with the defaults, and one with everything."""
+    stack = Stack(app, "SparkMinimum")
+    Validations.of(stack).acknowledge(
+        Acknowledgment(id="Annotation::shardfleet:spark-vpc", reason="The test wants no VPC.")
+    )
+    stream = kinesis.Stream(stack, "Clicks", encryption=kinesis.StreamEncryption.MANAGED)
+    SparkPipeline(stack, "Archive", source=stream, work=PipelineWork(transform="archive"))
+
+    stack = Stack(app, "SparkEverything")
+    key = kms.Key(stack, "Key", enable_key_rotation=True)
+    vpc = ec2.Vpc(stack, "Network", max_azs=2, nat_gateways=0)
+    vpc.add_flow_log("Flow")
+    streams = [
+        kinesis.Stream(stack, name, encryption=kinesis.StreamEncryption.MANAGED)
+        for name in ("Clicks", "Counts")
+    ]
+    topic = sns.Topic(stack, "Pager", master_key=key, enforce_ssl=True)
+    SparkPipeline(
+        stack,
+        "Counting",
+        source=streams[0],
+        sink=streams[1],
+        code=TransformCode(folder=transform, function="handler:handle"),
+        work=PipelineWork(schema="origin string", trigger="available-now"),
+        spark=SparkOptions(
+            vpc=vpc,
+            subnets=vpc.isolated_subnets,
+            release_label="emr-spark-8.1.0",
+            cpu_most=4,
+            memory_gb_most=16,
+            executors_most=1,
+            conf={"spark.executor.memory": "2g"},
+            schedule="rate(1 hour)",
+            attempts=3,
+        ),
+        buckets=SparkBuckets(work=s3.Bucket.from_bucket_name(stack, "Given", "given-work")),
+        alarms=SparkAlarms(topics=[topic], lag_ms=60_000),
+        operations=Operations(
+            removal_policy=RemovalPolicy.DESTROY,
+            encryption_key=key,
+            tracing=True,
+            permissions_boundary=iam.ManagedPolicy.from_managed_policy_name(
+                stack, "Boundary", "boundary"
+            ),
         ),
     )

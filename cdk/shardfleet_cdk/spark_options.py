@@ -1,0 +1,143 @@
+"""Options of `SparkPipeline`, in groups; every default is written where it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
+
+from shardfleet.errors import ConfigurationError
+
+AVAILABLE_NOW = "available-now"
+
+_RELEASE = re.compile(r"emr-(spark-)?\d+\.\d+(\.\d+)?")
+_SCHEDULE = re.compile(r"(rate|cron|at)\(.+\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineWork:
+    """
+    What the pipeline does: the fields of a plan, as `shardfleet pipeline run --print-plan` shows.
+
+    Attributes:
+        transform: ``archive``, ``aggregate``, or empty where ``code`` names a function.
+        sink_format: ``parquet`` or another format of files; not used when the sink is a stream.
+        sink_prefix: of files in the sink's bucket.
+        schema: of the payload; empty: the transform gets the source's columns.
+        payload: ``json``, ``csv`` or ``avro``.
+        payload_options: of the payload's reader.
+        source_options: of the source, such as ``startingPosition``.
+        sink_options: of the sink.
+        settings: of ``archive`` or ``aggregate``.
+        output_mode: ``append``, ``update`` or ``complete``.
+        trigger: an interval such as ``30s``: the job runs for ever; ``available-now``: it ends
+            when it has read what there is, and is started again by the schedule.
+
+    """
+
+    transform: str = ""
+    sink_format: str = "parquet"
+    sink_prefix: str = "data"
+    schema: str = ""
+    payload: str = "json"
+    payload_options: Mapping[str, str] = field(default_factory=dict)
+    source_options: Mapping[str, str] = field(default_factory=dict)
+    sink_options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    output_mode: str = "append"
+    trigger: str = "30s"
+
+    @property
+    def streaming(self) -> bool:
+        """Tell whether the job is to run for ever."""
+        return self.trigger != AVAILABLE_NOW
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkOptions:
+    """
+    The application and its job.
+
+    Attributes:
+        release_label: of EMR Serverless, with Spark 4.0 or newer.
+        vpc: where the application runs. Without one it reaches AWS services of its own region
+            through EMR's network, which Kinesis is not part of: give one, with an interface
+            endpoint for Kinesis or a NAT.
+        subnets: which subnets of the VPC (default: the private ones).
+        security_groups: default: a new one.
+        cpu_most: vCPU of all workers together: the breaker of cost.
+        memory_gb_most: likewise.
+        executors_most: of the job.
+        conf: further settings of Spark.
+        schedule: how often it is looked after (default: each 5 minutes).
+        attempts: how often EMR repeats a failing streaming job within an hour.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+
+    """
+
+    release_label: str = "emr-spark-8.0.0"
+    vpc: ec2.IVpc | None = None
+    subnets: Sequence[ec2.ISubnet] = ()
+    security_groups: Sequence[ec2.ISecurityGroup] = ()
+    cpu_most: int = 16
+    memory_gb_most: int = 64
+    executors_most: int = 2
+    conf: Mapping[str, str] = field(default_factory=dict)
+    schedule: str = "rate(5 minutes)"
+    attempts: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse what EMR Serverless or Scheduler would refuse later."""
+        problems = []
+        if not _RELEASE.fullmatch(self.release_label):
+            problems.append(f"release_label {self.release_label!r}: such as emr-spark-8.0.0")
+        if not _SCHEDULE.fullmatch(self.schedule):
+            problems.append(f"schedule {self.schedule!r}: rate(...), cron(...) or at(...)")
+        problems += [
+            f"{name}: {getattr(self, name)} found, 1 or more allowed"
+            for name in ("cpu_most", "memory_gb_most", "executors_most", "attempts")
+            if getattr(self, name) < 1
+        ]
+        if self.vpc is None and (self.subnets or self.security_groups):
+            problems.append("subnets and security_groups: only together with `vpc`")
+        if problems:
+            raise ConfigurationError("; ".join(problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkAlarms:
+    """
+    Who is told what.
+
+    Attributes:
+        topics: told of every alarm.
+        idle_minutes: a streaming job that has not run for so long.
+        lag_ms: oldest unread record of the source, over all of the stream's consumers, for 15
+            minutes.
+
+    """
+
+    topics: Sequence[sns.ITopic] = ()
+    idle_minutes: int = 15
+    lag_ms: int = 900_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkBuckets:
+    """
+    Where files go.
+
+    Attributes:
+        work: checkpoint and seals (default: a new one, which is kept when the stack goes).
+        sink: the files of a pipeline that ends in files (default: the same as ``work``).
+
+    """
+
+    work: s3.IBucket | None = None
+    sink: s3.IBucket | None = None

@@ -1,0 +1,127 @@
+"""Who of a Spark pipeline may do what, written out (hazard H19): job, state machine, schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from aws_cdk import Aws, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_s3_assets as assets
+from aws_cdk import aws_sqs as sqs
+from constructs import Construct
+
+SOURCE_ACTIONS = ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
+SINK_ACTIONS = ("DescribeStreamSummary", "ListShards", "PutRecords")
+OBJECT_ACTIONS = ("AbortMultipartUpload", "DeleteObject", "GetObject", "PutObject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResources:
+    """
+    What the job's rights are about.
+
+    Attributes:
+        source: the stream that is read.
+        sink: the stream that is written, if there is one.
+        folders: buckets and prefixes in which the job may do everything with objects.
+        code: what it loads.
+        log_group_arn: where it logs.
+
+    """
+
+    source: kinesis.IStream
+    sink: kinesis.IStream | None
+    folders: Iterable[tuple[s3.IBucket, str]]
+    code: Iterable[assets.Asset]
+    log_group_arn: str
+
+
+def job_role(scope: Construct, construct_id: str, resources: JobResources) -> iam.Role:
+    """Make the role that Spark's driver and executors have."""
+    trust = iam.ServicePrincipal(
+        "emr-serverless.amazonaws.com",
+        conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
+    )
+    return iam.Role(
+        scope,
+        construct_id,
+        assumed_by=trust,
+        inline_policies={"Job": iam.PolicyDocument(statements=_job_rights(resources))},
+    )
+
+
+def _job_rights(resources: JobResources) -> list[iam.PolicyStatement]:
+    found = [_allow("kinesis", SOURCE_ACTIONS, [resources.source.stream_arn])]
+    keys = [(resources.source.encryption_key, ["Decrypt"])]
+    if resources.sink:
+        found.append(_allow("kinesis", SINK_ACTIONS, [resources.sink.stream_arn]))
+        keys.append((resources.sink.encryption_key, ["GenerateDataKey"]))
+    for bucket, prefix in resources.folders:
+        found.append(_allow("s3", OBJECT_ACTIONS, [bucket.arn_for_objects(f"{prefix}/*")]))
+        listing = _allow("s3", ["ListBucket"], [bucket.bucket_arn])
+        listing.add_condition("StringLike", {"s3:prefix": [prefix, f"{prefix}/*"]})
+        found.append(listing)
+        keys.append((bucket.encryption_key, ["Decrypt", "GenerateDataKey"]))
+    found += [
+        _allow("s3", ["GetObject"], [each.bucket.arn_for_objects(each.s3_object_key)])
+        for each in resources.code
+    ]
+    streams = [resources.log_group_arn, f"{resources.log_group_arn}:log-stream:*"]
+    found += [
+        _allow("logs", ["CreateLogStream", "DescribeLogStreams", "PutLogEvents"], streams),
+        # AWS documents * for it: EMR looks for the group by its name.
+        _allow("logs", ["DescribeLogGroups"], ["*"]),
+    ]
+    return found + [_allow("kms", what, [key.key_arn]) for key, what in keys if key]
+
+
+def watch_role(
+    scope: Construct, construct_id: str, *, application_arn: str, role_arn: str
+) -> iam.Role:
+    """Make the state machine's role: it looks for runs, starts one, and hands over the job's."""
+    passing = _allow("iam", ["PassRole"], [role_arn])
+    passing.add_condition("StringEquals", {"iam:PassedToService": "emr-serverless.amazonaws.com"})
+    statements = [
+        _allow("emr-serverless", ["ListJobRuns", "StartJobRun"], [application_arn]),
+        passing,
+    ]
+    return iam.Role(
+        scope,
+        construct_id,
+        assumed_by=iam.ServicePrincipal("states.amazonaws.com"),
+        inline_policies={"Job": iam.PolicyDocument(statements=statements)},
+    )
+
+
+def schedule_role(
+    scope: Construct, construct_id: str, *, machine_arn: str, dead_letters: sqs.IQueue
+) -> iam.Role:
+    """Make the schedule's role; only schedules of this account's default group may assume it."""
+    group = Stack.of(scope).format_arn(
+        service="scheduler", resource="schedule-group", resource_name="default"
+    )
+    conditions = {
+        "StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID, "aws:SourceArn": group},
+    }
+    statements = [
+        _allow("states", ["StartExecution"], [machine_arn]),
+        _allow("sqs", ["SendMessage"], [dead_letters.queue_arn]),
+    ]
+    key = dead_letters.encryption_master_key
+    if key:
+        statements.append(_allow("kms", ["Decrypt", "GenerateDataKey"], [key.key_arn]))
+    return iam.Role(
+        scope,
+        construct_id,
+        assumed_by=iam.ServicePrincipal("scheduler.amazonaws.com", conditions=conditions),
+        inline_policies={"Watch": iam.PolicyDocument(statements=statements)},
+    )
+
+
+def _allow(service: str, actions: Iterable[str], resources: Iterable[str]) -> iam.PolicyStatement:
+    return iam.PolicyStatement(
+        actions=[f"{service}:{action}" for action in actions], resources=list(resources)
+    )

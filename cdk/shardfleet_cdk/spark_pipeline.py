@@ -1,0 +1,371 @@
+"""
+`SparkPipeline`: a stream through Spark on EMR Serverless, started, kept running and watched.
+
+Nothing of it has a cost while it is not deployed, and a streaming job never idles to zero: the
+job's workers are paid for as long as it runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_cdk import Annotations, Aws, Duration, Names, RemovalPolicy, Stack
+from aws_cdk import aws_cloudwatch as cw
+from aws_cdk import aws_cloudwatch_actions as actions
+from aws_cdk import aws_ec2 as ec2
+from aws_cdk import aws_emrserverless as emr
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_scheduler as scheduler
+from aws_cdk import aws_stepfunctions as sfn
+from constructs import Construct
+
+from shardfleet.errors import ConfigurationError
+from shardfleet_cdk import acknowledgements as nag
+from shardfleet_cdk import spark_permissions as permissions
+from shardfleet_cdk.failed_records import dead_letter_queue
+from shardfleet_cdk.functions import log_group
+from shardfleet_cdk.naming import vended_log_group_name
+from shardfleet_cdk.options import Operations
+from shardfleet_cdk.spark_environment import (
+    PYTHON,
+    UNPACKED,
+    TransformCode,
+    environment_asset,
+    job_asset,
+)
+from shardfleet_cdk.spark_options import PipelineWork, SparkAlarms, SparkBuckets, SparkOptions
+from shardfleet_cdk.spark_watch import JobRun, watch_definition
+
+NAME_MOST = 64  # EMR Serverless: of an application.
+_CHECKPOINT = "checkpoint"
+_SEALS = "seals"
+_LAG_PERIODS = 15
+_WATCH_MINUTES_MOST = 4  # Less than the schedule's interval: two looks never overlap.
+_AT_LEAST = cw.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD
+
+
+class SparkPipeline(Construct):
+    """
+    A pipeline from a stream to a stream or to files.
+
+    Args:
+        scope: the parent construct.
+        construct_id: within it.
+        source: the stream that is read.
+        sink: the stream that is written; None: files in the sink's bucket.
+        code: the user's transform; None for ``archive`` and ``aggregate``.
+        work: what the pipeline does.
+        spark: the application and its job.
+        buckets: where files go.
+        alarms: who is told.
+        operations: removal, encryption, boundary, logs.
+
+    Attributes:
+        application: of EMR Serverless.
+        job_role: what driver and executors may do; a principal for rights of the transform's own.
+        work_bucket: checkpoint and seals.
+        state_machine: starts the job unless it runs.
+        plan: the job's one argument.
+
+    Raises:
+        ConfigurationError: options contradict each other; begins with the construct's path.
+
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        source: kinesis.IStream,
+        sink: kinesis.IStream | None = None,
+        code: TransformCode | None = None,
+        work: PipelineWork | None = None,
+        spark: SparkOptions | None = None,
+        buckets: SparkBuckets | None = None,
+        alarms: SparkAlarms | None = None,
+        operations: Operations | None = None,
+    ) -> None:
+        super().__init__(scope, construct_id)
+        work, spark = work or PipelineWork(), spark or SparkOptions()
+        buckets, operations = buckets or SparkBuckets(), operations or Operations()
+        if bool(code) == bool(work.transform):
+            raise ConfigurationError(
+                f"{self.node.path}: either code with a function of yours, or work.transform = "
+                "archive or aggregate"
+            )
+        self.work_bucket = buckets.work or self._new_bucket(operations)
+        self._sink_bucket = buckets.sink or self.work_bucket
+        self.plan = self._plan(source, sink, code=code, work=work)
+        self._make_job(source, sink, code=code, work=work, operations=operations)
+        self._make_application(spark)
+        self._keep_running(work, spark, operations=operations)
+        self._watch(source, work, alarms=alarms or SparkAlarms())
+        if not operations.tracing:
+            nag.acknowledge(self, nag.UNTRACED)
+        if operations.permissions_boundary:
+            iam.PermissionsBoundary.of(self).apply(operations.permissions_boundary)
+
+    @property
+    def grant_principal(self) -> iam.IPrincipal:
+        """Return who the user's transform runs as, for ``bucket.grant_read(pipeline.job_role)``."""
+        return self.job_role
+
+    def _new_bucket(self, operations: Operations) -> s3.Bucket:
+        key = operations.encryption_key
+        bucket = s3.Bucket(
+            self,
+            "Work",
+            block_public_access=s3.BlockPublicAccess.BLOCK_ALL,
+            encryption=s3.BucketEncryption.KMS if key else s3.BucketEncryption.S3_MANAGED,
+            encryption_key=key,
+            bucket_key_enabled=True if key else None,
+            enforce_ssl=True,
+            removal_policy=operations.removal_policy,
+        )
+        nag.acknowledge(bucket, nag.WORK_BUCKET)
+        return bucket
+
+    def _plan(
+        self,
+        source: kinesis.IStream,
+        sink: kinesis.IStream | None,
+        *,
+        code: TransformCode | None,
+        work: PipelineWork,
+    ) -> dict[str, Any]:
+        own = f"s3://{self.work_bucket.bucket_name}"
+        files = f"s3://{self._sink_bucket.bucket_name}/{work.sink_prefix}"
+        return {
+            "source": f"shardfleet:{source.stream_arn}",
+            "sink": f"shardfleet:{sink.stream_arn}" if sink else f"{work.sink_format}:{files}",
+            "transform": code.function if code else work.transform,
+            "schema": work.schema,
+            "payload": work.payload,
+            "payload_options": dict(work.payload_options),
+            "source_options": {"sealStore": f"{own}/{_SEALS}", **work.source_options},
+            "sink_options": dict(work.sink_options),
+            "settings": dict(work.settings),
+            "checkpoint": f"{own}/{_CHECKPOINT}",
+            "trigger": work.trigger,
+            "output_mode": work.output_mode,
+        }
+
+    def _make_job(
+        self,
+        source: kinesis.IStream,
+        sink: kinesis.IStream | None,
+        *,
+        code: TransformCode | None,
+        work: PipelineWork,
+        operations: Operations,
+    ) -> None:
+        self._environment = environment_asset(self, "Environment", code=code)
+        self._program = job_asset(self, "Program")
+        self.log_group = log_group(self, "Logs", operations=operations)
+        folders = [(self.work_bucket, _CHECKPOINT), (self.work_bucket, _SEALS)]
+        if not sink:
+            folders.append((self._sink_bucket, work.sink_prefix))
+        resources = permissions.JobResources(
+            source=source,
+            sink=sink,
+            folders=folders,
+            code=(self._environment, self._program),
+            log_group_arn=self.log_group.log_group_arn,
+        )
+        self.job_role = permissions.job_role(self, "JobRole", resources)
+        for bucket, prefix in folders:
+            objects = bucket.arn_for_objects(f"{prefix}/*")
+            nag.acknowledge(self.job_role, nag.wildcard(self, objects, nag.JOB_OBJECTS))
+        streams = f"{self.log_group.log_group_arn}:log-stream:*"
+        nag.acknowledge(self.job_role, nag.wildcard(self, streams, nag.JOB_LOG_STREAMS))
+        nag.acknowledge(self.job_role, nag.JOB_LOG_GROUPS)
+
+    def _make_application(self, spark: SparkOptions) -> None:
+        capacity = emr.CfnApplication.MaximumAllowedResourcesProperty(
+            cpu=f"{spark.cpu_most} vCPU", memory=f"{spark.memory_gb_most} GB"
+        )
+        self.application = emr.CfnApplication(
+            self,
+            "Application",
+            name=Names.unique_resource_name(self, max_length=NAME_MOST, separator="-"),
+            type="SPARK",
+            release_label=spark.release_label,
+            architecture="ARM64",
+            maximum_capacity=capacity,
+            auto_start_configuration=emr.CfnApplication.AutoStartConfigurationProperty(
+                enabled=True
+            ),
+            auto_stop_configuration=emr.CfnApplication.AutoStopConfigurationProperty(
+                enabled=True, idle_timeout_minutes=15
+            ),
+            network_configuration=self._network(spark),
+        )
+        self.application.apply_removal_policy(RemovalPolicy.DESTROY)  # It holds no data.
+
+    def _network(
+        self, spark: SparkOptions
+    ) -> emr.CfnApplication.NetworkConfigurationProperty | None:
+        if spark.vpc is None:
+            Annotations.of(self).add_warning_v2(
+                "shardfleet:spark-vpc",
+                "Without `vpc` the job reaches Kinesis only if EMR's own network has a way to it: "
+                "give a VPC with an interface endpoint for Kinesis or a NAT.",
+            )
+            return None
+        groups = list(spark.security_groups) or [
+            ec2.SecurityGroup(self, "SecurityGroup", vpc=spark.vpc, allow_all_outbound=True)
+        ]
+        subnets = spark.subnets or spark.vpc.private_subnets or spark.vpc.isolated_subnets
+        return emr.CfnApplication.NetworkConfigurationProperty(
+            subnet_ids=[subnet.subnet_id for subnet in subnets],
+            security_group_ids=[group.security_group_id for group in groups],
+        )
+
+    def _keep_running(
+        self, work: PipelineWork, spark: SparkOptions, *, operations: Operations
+    ) -> None:
+        run = JobRun(
+            application_id=self.application.attr_application_id,
+            role_arn=self.job_role.role_arn,
+            name="shardfleet-pipeline",
+            entry_point=self._program.s3_object_url,
+            plan=self.plan,
+            conf=self._conf(spark),
+            streaming=work.streaming,
+            attempts=spark.attempts,
+            log_group=self.log_group.log_group_name,
+        )
+        definition = watch_definition(run, partition=Aws.PARTITION)
+        role = permissions.watch_role(
+            self,
+            "WatchRole",
+            application_arn=self.application.attr_arn,
+            role_arn=self.job_role.role_arn,
+        )
+        logs_to = log_group(
+            self, "WatchLogs", operations=operations, name=vended_log_group_name(self)
+        )
+        self.state_machine = sfn.StateMachine(
+            self,
+            "Watch",
+            definition_body=sfn.DefinitionBody.from_string(
+                Stack.of(self).to_json_string(definition)
+            ),
+            role=role,
+            logs=sfn.LogOptions(
+                destination=logs_to, level=sfn.LogLevel.ALL, include_execution_data=False
+            ),
+            tracing_enabled=operations.tracing,
+            timeout=Duration.minutes(_WATCH_MINUTES_MOST),
+        )
+        nag.acknowledge(role, nag.MACHINE_ROLE)
+        self._schedule(spark, operations)
+
+    def _conf(self, spark: SparkOptions) -> dict[str, str]:
+        """Return Spark's settings: where Python and the packages are, and how many executors."""
+        serverless = "spark.emr-serverless.driverEnv"
+        return {
+            "spark.archives": f"{self._environment.s3_object_url}#{UNPACKED}",
+            f"{serverless}.PYSPARK_DRIVER_PYTHON": PYTHON,
+            f"{serverless}.PYSPARK_PYTHON": PYTHON,
+            f"{serverless}.PYTHONPATH": f"./{UNPACKED}",
+            "spark.executorEnv.PYSPARK_PYTHON": PYTHON,
+            "spark.executorEnv.PYTHONPATH": f"./{UNPACKED}",
+            "spark.dynamicAllocation.maxExecutors": str(spark.executors_most),
+            "spark.sql.session.timeZone": "UTC",
+            **spark.conf,
+        }
+
+    def _schedule(self, spark: SparkOptions, operations: Operations) -> None:
+        dead_letters = dead_letter_queue(self, "DeadLetters", operations=operations)
+        role = permissions.schedule_role(
+            self,
+            "ScheduleRole",
+            machine_arn=self.state_machine.state_machine_arn,
+            dead_letters=dead_letters,
+        )
+        scheduler.CfnSchedule(
+            self,
+            "Schedule",
+            description="shardfleet: starts a Spark pipeline unless it runs",
+            schedule_expression=spark.schedule,
+            flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(mode="OFF"),
+            target=scheduler.CfnSchedule.TargetProperty(
+                arn=self.state_machine.state_machine_arn,
+                role_arn=role.role_arn,
+                input="{}",
+                dead_letter_config=scheduler.CfnSchedule.DeadLetterConfigProperty(
+                    arn=dead_letters.queue_arn
+                ),
+                retry_policy=scheduler.CfnSchedule.RetryPolicyProperty(
+                    maximum_event_age_in_seconds=60, maximum_retry_attempts=0
+                ),
+            ),
+        )
+
+    def _watch(self, source: kinesis.IStream, work: PipelineWork, *, alarms: SparkAlarms) -> None:
+        application = {"ApplicationId": self.application.attr_application_id}
+        made = [
+            cw.Alarm(
+                self,
+                "NotStarted",
+                alarm_description="The Spark pipeline could not be looked after or started",
+                metric=self.state_machine.metric_failed(period=Duration.minutes(5)),
+                threshold=1,
+                evaluation_periods=1,
+                comparison_operator=_AT_LEAST,
+                treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
+            ),
+            cw.Alarm(
+                self,
+                "Failed",
+                alarm_description="A run of the Spark pipeline failed",
+                metric=_metric("FailedJobs", application, minutes=5),
+                threshold=1,
+                evaluation_periods=1,
+                comparison_operator=_AT_LEAST,
+                treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
+            ),
+            cw.Alarm(
+                self,
+                "Lag",
+                alarm_description="A consumer of the source, perhaps this one, is far behind",
+                metric=source.metric(
+                    "GetRecords.IteratorAgeMilliseconds",
+                    statistic="Maximum",
+                    period=Duration.minutes(1),
+                ),
+                threshold=alarms.lag_ms,
+                evaluation_periods=_LAG_PERIODS,
+                comparison_operator=cw.ComparisonOperator.GREATER_THAN_THRESHOLD,
+                treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
+            ),
+        ]
+        if work.streaming:
+            idle = cw.Alarm(
+                self,
+                "NotRunning",
+                alarm_description="No run of the Spark pipeline is under way",
+                metric=_metric("RunningJobs", application, minutes=1),
+                threshold=1,
+                evaluation_periods=alarms.idle_minutes,
+                comparison_operator=cw.ComparisonOperator.LESS_THAN_THRESHOLD,
+                treat_missing_data=cw.TreatMissingData.BREACHING,
+            )
+            made.append(idle)
+        for alarm in made:
+            for topic in alarms.topics:
+                alarm.add_alarm_action(actions.SnsAction(topic))
+
+
+def _metric(name: str, dimensions: dict[str, str], *, minutes: int) -> cw.Metric:
+    return cw.Metric(
+        namespace="AWS/EMRServerless",
+        metric_name=name,
+        dimensions_map=dimensions,
+        statistic="Maximum",
+        period=Duration.minutes(minutes),
+    )

@@ -1,0 +1,267 @@
+"""`SparkPipeline`: what is deployed, who may do what, and that the job understands its plan."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.pipelines.plan import PipelinePlan
+from tests.cdk.templates import definition, of_type, only, rights, spelled
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def archive(template_of):
+    return template_of("SparkMinimum")
+
+
+@pytest.fixture(scope="module")
+def counting(template_of):
+    return template_of("SparkEverything")
+
+
+def named(template, kind, prefix):
+    (name,) = [name for name in of_type(template, kind) if name.startswith(prefix)]
+    return name
+
+
+def driver_of(template):
+    return definition(template)["States"]["Start"]["Arguments"]
+
+
+def plan_of(template):
+    assert driver_of(template)["JobDriver"]["SparkSubmit"]["EntryPointArguments"] == [
+        "{% $string($plan) %}"
+    ]
+    plan = definition(template)["States"]["Plan"]["Assign"]["plan"]
+    return PipelinePlan.from_json(json.dumps(plan))
+
+
+def test_the_job_understands_its_plan(archive, counting):
+    plan = plan_of(archive)
+
+    assert plan.transform == "archive"
+    assert plan.source.startswith("shardfleet:<Clicks")
+    assert plan.sink.startswith("parquet:s3://<ArchiveWork")
+    assert plan.checkpoint.startswith("s3://<ArchiveWork")
+    assert plan.source_options["sealStore"].startswith("s3://<ArchiveWork")
+    assert plan_of(counting).transform == "handler:handle"
+    assert plan_of(counting).sink.startswith("shardfleet:<Counts")
+
+
+def test_the_application_has_a_breaker_of_cost_and_stops_when_idle(archive, counting):
+    plain = only(archive, "AWS::EMRServerless::Application")
+    other = only(counting, "AWS::EMRServerless::Application")
+
+    assert (plain["Type"], plain["ReleaseLabel"]) == ("SPARK", "emr-spark-8.0.0")
+    assert plain["MaximumCapacity"] == {"Cpu": "16 vCPU", "Memory": "64 GB"}
+    assert plain["AutoStopConfiguration"] == {"Enabled": True, "IdleTimeoutMinutes": 15}
+    assert "NetworkConfiguration" not in plain
+    assert other["MaximumCapacity"] == {"Cpu": "4 vCPU", "Memory": "16 GB"}
+    assert len(other["NetworkConfiguration"]["SubnetIds"]) == 2
+    assert len(other["NetworkConfiguration"]["SecurityGroupIds"]) == 1
+
+
+def test_a_streaming_job_is_repeated_by_emr_and_a_finite_one_by_the_schedule(archive, counting):
+    assert driver_of(archive)["Mode"] == "STREAMING"
+    assert driver_of(archive)["RetryPolicy"] == {"MaxFailedAttemptsPerHour": 5}
+    assert driver_of(counting)["Mode"] == "BATCH"
+    assert "RetryPolicy" not in driver_of(counting)
+    assert only(archive, "AWS::Scheduler::Schedule")["ScheduleExpression"] == "rate(5 minutes)"
+    assert only(counting, "AWS::Scheduler::Schedule")["ScheduleExpression"] == "rate(1 hour)"
+
+
+def test_python_and_the_packages_are_named_to_driver_and_executors(counting):
+    submitted = driver_of(counting)["JobDriver"]["SparkSubmit"]["SparkSubmitParameters"]
+
+    for setting in (
+        "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON=/usr/bin/python3.11",
+        "spark.emr-serverless.driverEnv.PYTHONPATH=./environment",
+        "spark.executorEnv.PYSPARK_PYTHON=/usr/bin/python3.11",
+        "spark.executorEnv.PYTHONPATH=./environment",
+        "spark.executor.memory=2g",
+        "spark.dynamicAllocation.maxExecutors=1",
+    ):
+        assert f"--conf {setting}" in submitted
+    assert ".zip#environment" in submitted
+
+
+def test_a_run_is_started_only_when_none_is_under_way(archive):
+    states = definition(archive)["States"]
+
+    assert "RUNNING" in states["Look"]["Arguments"]["States"]
+    assert "SUCCESS" not in states["Look"]["Arguments"]["States"]
+    assert states["IsRunning"]["Choices"][0]["Next"] == "Done"
+    assert states["IsRunning"]["Default"] == "Start"
+    # The same for a repeated call, another for the next execution.
+    assert states["Start"]["Arguments"]["ClientToken"] == "{% $states.context.Execution.Name %}"
+
+
+def test_the_job_of_an_archive_may_exactly_this(archive):
+    role = named(archive, "AWS::IAM::Role", "ArchiveJobRole")
+    stream = f"<{named(archive, 'AWS::Kinesis::Stream', 'Clicks')}.Arn>"
+    bucket = f"<{named(archive, 'AWS::S3::Bucket', 'ArchiveWork')}.Arn>"
+    logs = f"<{named(archive, 'AWS::Logs::LogGroup', 'ArchiveLogs')}.Arn>"
+    folders = ("checkpoint", "seals", "data")
+    objects = ("AbortMultipartUpload", "DeleteObject", "GetObject", "PutObject")
+
+    found = rights(archive, role)
+
+    assets = {right for right in found if "cdk-hnb659fds-assets" in right}
+    assert found - assets == (
+        {
+            f"kinesis:{action} on {stream}"
+            for action in ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
+        }
+        | {f"s3:{action} on {bucket}/{folder}/*" for action in objects for folder in folders}
+        | {
+            f"s3:ListBucket on {bucket} if s3:prefix StringLike {folder} | {folder}/*"
+            for folder in folders
+        }
+        | {
+            f"logs:{action} on {group}"
+            for action in ("CreateLogStream", "DescribeLogStreams", "PutLogEvents")
+            for group in (logs, f"{logs}:log-stream:*")
+        }
+        | {"logs:DescribeLogGroups on *"}
+    )
+    assert len(assets) == 2
+    assert all(right.startswith("s3:GetObject on ") for right in assets)
+
+
+def test_a_sink_is_written_and_not_read(counting):
+    role = named(counting, "AWS::IAM::Role", "CountingJobRole")
+    sink = f"<{named(counting, 'AWS::Kinesis::Stream', 'Counts')}.Arn>"
+
+    assert {right for right in rights(counting, role) if right.endswith(sink)} == {
+        f"kinesis:{action} on {sink}"
+        for action in ("DescribeStreamSummary", "ListShards", "PutRecords")
+    }
+
+
+def test_the_machine_may_look_start_and_hand_over_the_jobs_role(archive):
+    role = named(archive, "AWS::IAM::Role", "ArchiveWatchRole")
+    application = f"<{named(archive, 'AWS::EMRServerless::Application', 'Archive')}.Arn>"
+    job = f"<{named(archive, 'AWS::IAM::Role', 'ArchiveJobRole')}.Arn>"
+
+    found = {right for right in rights(archive, role) if not right.startswith("logs:")}
+
+    assert found == {
+        f"emr-serverless:ListJobRuns on {application}",
+        f"emr-serverless:StartJobRun on {application}",
+        f"iam:PassRole on {job} if iam:PassedToService StringEquals emr-serverless.amazonaws.com",
+    }
+
+
+def test_what_stops_or_falls_behind_is_told(archive, counting):
+    alarms = {
+        props["MetricName"]: props for props in of_type(archive, "AWS::CloudWatch::Alarm").values()
+    }
+    finite = {
+        props["MetricName"]: props for props in of_type(counting, "AWS::CloudWatch::Alarm").values()
+    }
+
+    assert set(alarms) == {
+        "ExecutionsFailed",
+        "FailedJobs",
+        "RunningJobs",
+        "GetRecords.IteratorAgeMilliseconds",
+    }
+    assert alarms["RunningJobs"]["TreatMissingData"] == "breaching"
+    assert alarms["GetRecords.IteratorAgeMilliseconds"]["Threshold"] == 900_000
+    assert set(finite) == set(alarms) - {"RunningJobs"}  # It is not meant to run all the time.
+    assert finite["GetRecords.IteratorAgeMilliseconds"]["Threshold"] == 60_000
+    assert all(len(props["AlarmActions"]) == 1 for props in finite.values())
+
+
+def test_the_work_bucket_is_kept_closed_and_private(archive):
+    (bucket,) = [
+        each
+        for name, each in archive["Resources"].items()
+        if each["Type"] == "AWS::S3::Bucket" and name.startswith("ArchiveWork")
+    ]
+
+    assert bucket["DeletionPolicy"] == "Retain"
+    assert set(bucket["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
+
+
+def test_the_boundary_is_on_every_role(counting):
+    roles = of_type(counting, "AWS::IAM::Role", inside="Counting")
+
+    assert len(roles) == 3
+    assert all("boundary" in spelled(role["PermissionsBoundary"]) for role in roles.values())
+
+
+def test_cdk_nag_finds_nothing(assembly):
+    report = json.loads((assembly / "validation-report.json").read_text("utf-8"))
+
+    assert "Spark" not in json.dumps(report.get("pluginReports", report))
+
+
+def test_contradicting_options_are_refused(tmp_path):
+    from aws_cdk import Stack  # noqa: PLC0415 - it starts Node.
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+
+    from shardfleet_cdk import (  # noqa: PLC0415
+        PipelineWork,
+        SparkOptions,
+        SparkPipeline,
+        TransformCode,
+    )
+
+    (tmp_path / "transform.py").write_text("def transform(df):\n    return df\n", "utf-8")
+    code = TransformCode(folder=tmp_path)
+    stack = Stack()
+    stream = kinesis.Stream(stack, "Clicks")
+    with pytest.raises(ConfigurationError, match="None: either code"):
+        SparkPipeline(stack, "None", source=stream)
+    with pytest.raises(ConfigurationError, match="either code"):
+        SparkPipeline(
+            stack, "Both", source=stream, code=code, work=PipelineWork(transform="archive")
+        )
+    with pytest.raises(ConfigurationError, match=r"release_label.*schedule.*cpu_most"):
+        SparkOptions(release_label="8.0", schedule="hourly", cpu_most=0)
+    with pytest.raises(ConfigurationError, match="no module sums"):
+        TransformCode(folder=tmp_path, function="sums:transform")
+
+
+def test_the_environment_has_library_transform_and_packages(tmp_path, monkeypatch):
+    from shardfleet_cdk import spark_environment  # noqa: PLC0415 - it starts Node.
+
+    installed = []
+
+    def run(command, **_):
+        installed.append(command)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(spark_environment.subprocess, "run", run)
+    code, output = tmp_path / "code", tmp_path / "output"
+    code.mkdir()
+    (code / "delays.py").write_text("def transform(df):\n    return df\n", "utf-8")
+
+    spark_environment._Bundling(code).try_bundle(str(output), None)
+
+    for file in (
+        "delays.py",
+        "shardfleet/domain/shards.py",
+        "shardfleet/adapters/kinesis_writer.py",
+        "shardfleet_spark/pipelines/job.py",
+        "pyspark_shardfleet/__init__.py",
+    ):
+        assert (output / file).is_file(), file
+    assert not (output / "shardfleet/local").exists()
+    (command,) = installed
+    assert str(ROOT / "spark/requirements.txt") in command
+    assert "3.11" in command
+    assert "manylinux_2_28_aarch64" in command
+
+
+def test_the_environment_pins_what_the_lock_pins():
+    def pins(name):
+        lines = (ROOT / name).read_text("utf-8").splitlines()
+        return {line.split(" ")[0] for line in lines if "==" in line and line[0].isalpha()}
+
+    assert pins("spark/requirements.txt") <= pins("requirements.lock")
