@@ -100,9 +100,24 @@ class FleetConfig:
     )
     assignment: str = _choice(
         "balanced",
-        "who gets which lease: balanced by count, or greedy per worker (as kcl-rust and KCL 2)",
+        "who gets which lease: balanced by load (utilisation, else throughput, else count), by "
+        "count alone, or greedy per worker (as kcl-rust and KCL 2)",
         "balanced",
+        "count",
         "greedy",
+    )
+    rebalance_turns: int = _number(
+        3, "load is evened out each so many manager turns (KCL varianceBalancingFrequency)", low=1
+    )
+    rebalance_percent: int = _number(
+        10,
+        "a worker whose load differs from the average by more gives away or gets leases (KCL "
+        "reBalanceThresholdPercentage)",
+        low=1,
+        high=100,
+    )
+    dampening_percent: int = _number(
+        60, "part of a surplus that is moved at once (KCL dampeningPercentage)", low=1, high=100
     )
     leases_per_worker: int = _number(8, "most leases one worker slot holds", low=1, high=1_000)
     leases_to_acquire: int = _number(4, "greedy: most leases acquired per turn", low=1)

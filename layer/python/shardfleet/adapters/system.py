@@ -10,6 +10,7 @@ import time
 import uuid
 from typing import Never
 
+_MB_PER_VCPU = 1_769  # Lambda: "at 1,769 MB, a function has the equivalent of one vCPU"
 EXIT_CODE = 70  # sysexits.h EX_SOFTWARE: the process ended itself
 
 
@@ -43,6 +44,22 @@ class SystemEntropy:
     def uniform(self, low: float, high: float) -> float:
         """Return a number between the two."""
         return self._random.uniform(low, high)
+
+
+class SystemCpu:
+    """
+    The ``CpuMeter`` port on this process's CPU time.
+
+    Lambda allots one vCPU per 1,769 MB. One Python interpreter can hardly use more than one.
+    """
+
+    def __init__(self, memory_mb: int) -> None:
+        """Take the function's memory size."""
+        self._vcpus = min(1.0, memory_mb / _MB_PER_VCPU)
+
+    def used_ms(self) -> int:
+        """Return how much was used so far: milliseconds in which all of it was in use."""
+        return round(time.process_time_ns() / 1_000_000 / self._vcpus)
 
 
 class SystemProcess:

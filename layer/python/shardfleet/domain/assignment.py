@@ -1,15 +1,15 @@
 """
 Who gets which lease: balanced by count (the manager's view), or greedy (one worker's view).
 
-Rules: docs/protocol.md A1-A9 (§1.8, §4.7). A lease that somebody healthy
-holds is moved only to even out numbers, never more than one per plan; finished leases are no load
-(amazon-kinesis-client issue 1247).
+Rules: docs/protocol.md A1-A9 (§1.8, §4.7); by load: :mod:`shardfleet.domain.load_balance`. A lease
+that somebody healthy holds is moved only to even out numbers, never more than one per plan;
+finished leases are no load (amazon-kinesis-client issue 1247).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heapreplace
@@ -28,12 +28,14 @@ class WorkerView:
         worker_id: its ``leaseOwner``.
         leases_most: how many unfinished leases it may hold.
         recently_ended: shards that it has just finished; it prefers their children.
+        utilisation: per cent of what it can do, by the metric's name; without what is unknown.
 
     """
 
     worker_id: str
     leases_most: int
     recently_ended: frozenset[str] = field(default_factory=frozenset)
+    utilisation: Mapping[str, float] = field(default_factory=dict)
 
 
 class AssignmentKind(StrEnum):
@@ -82,7 +84,7 @@ def plan_balanced(
         workers: who may be given leases; other owners' healthy leases are left alone.
 
     """
-    table = _Table(leases, expired)
+    table = LeaseGroups(leases, expired)
     load = Counter({w.worker_id: table.load[w.worker_id] for w in workers})
     by_id = sorted(workers, key=lambda worker: worker.worker_id)
     assignments: list[Assignment] = []
@@ -108,7 +110,7 @@ def plan_balanced(
 
 
 def _even_out(
-    table: _Table, load: Counter[str], *, workers: Sequence[WorkerView]
+    table: LeaseGroups, load: Counter[str], *, workers: Sequence[WorkerView]
 ) -> tuple[Assignment, ...]:
     """Plan one steal from the fullest to the emptiest worker, or none (A6)."""
     roomy = [w.worker_id for w in workers if load[w.worker_id] < w.leases_most]
@@ -146,7 +148,7 @@ def plan_greedy(
         order: puts equal choices in order, a shuffle in life; it is given them sorted by key.
 
     """
-    table = _Table(leases, expired)
+    table = LeaseGroups(leases, expired)
     mine = table.load[worker.worker_id]
     room = max(0, worker.leases_most - mine)
     children = [le for le in table.free if worker.recently_ended & set(le.parent_shard_ids)]
@@ -169,7 +171,7 @@ def plan_greedy(
 
 
 def _steal_one(
-    table: _Table, thief: str, *, order: Callable[[Sequence[Lease]], Sequence[Lease]]
+    table: LeaseGroups, thief: str, *, order: Callable[[Sequence[Lease]], Sequence[Lease]]
 ) -> list[Assignment]:
     """Plan one steal from the fullest worker that has something movable, or none (A9)."""
     mine = table.load[thief]
@@ -183,10 +185,19 @@ def _steal_one(
     return []
 
 
-class _Table:
-    """The unfinished leases of a table, sorted into free, waiting and held (A1-A4)."""
+class LeaseGroups:
+    """
+    The unfinished leases of a table, sorted into free, waiting and held (A1-A4).
+
+    Attributes:
+        free: may be given to somebody, ordered by key.
+        waiting: lease key and reason of what must wait for a parent.
+        load: owner to how many leases it has, a handover counted for the next owner.
+
+    """
 
     def __init__(self, leases: Sequence[Lease], expired: frozenset[str]) -> None:
+        """Sort the leases of a table, those in ``expired`` as having no owner."""
         by_key = {lease.lease_key: lease for lease in leases}
         self._by_key = {key: by_key[key] for key in sorted(by_key)}
         self._expired = expired
@@ -212,6 +223,10 @@ class _Table:
     def state(self, lease: Lease) -> str:
         """Describe a free lease."""
         return "unowned" if lease.lease_owner is None else f"expired under {lease.effective_owner}"
+
+    def held(self, owner: str) -> Sequence[Lease]:
+        """Return what an owner has, also what is being handed over to it, ordered by key."""
+        return self._held.get(owner, ())
 
     def movable(self, owner: str) -> list[Lease]:
         """Return what may be stolen from an owner: startable and in no handover."""

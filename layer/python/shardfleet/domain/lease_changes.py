@@ -155,11 +155,14 @@ def evict(lease: Lease) -> LeaseChange:
     )
 
 
-def checkpoint(lease: Lease, to: ExtendedSequenceNumber) -> LeaseChange:
+def checkpoint(
+    lease: Lease, to: ExtendedSequenceNumber, *, throughput_kbps: float | None = None
+) -> LeaseChange:
     """
     Store a checkpoint: counter as seen, and never backwards (H8). It counts as a renewal.
 
-    Child ids and hash range are repeated when known, as Java does (protocol.md §1.2).
+    Child ids and hash range are repeated when known, as Java does (protocol.md §1.2); throughput
+    is written as by :func:`renew`, which a busy lease hardly ever needs.
     """
     sets: dict[LeaseField, FieldValue] = {
         LeaseField.LEASE_COUNTER: lease.lease_counter + 1,
@@ -170,6 +173,8 @@ def checkpoint(lease: Lease, to: ExtendedSequenceNumber) -> LeaseChange:
         sets[LeaseField.CHILD_SHARD_IDS] = lease.child_shard_ids
     if lease.hash_key_range is not None:
         sets[LeaseField.HASH_KEY_RANGE] = lease.hash_key_range
+    if throughput_kbps is not None:
+        sets[LeaseField.THROUGHPUT_KBPS] = throughput_kbps
     return _update(
         "checkpoint",
         lease,

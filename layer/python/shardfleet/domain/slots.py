@@ -15,8 +15,10 @@ from enum import StrEnum
 from typing import Any
 
 from shardfleet.domain.slot_input import INPUT_VERSION, SlotInput
+from shardfleet.domain.usage import UNKNOWN, Usage
 from shardfleet.errors import ConfigurationError
 
+_UNKNOWN_USAGE = Usage()
 EXECUTION_NAME_LIMIT = 80  # Step Functions: execution names have at most 80 characters
 
 
@@ -69,6 +71,8 @@ class Slot:
         turn_open: an invocation has begun and not ended in order; found set, it crashed (H9).
         open_turns: consecutive invocations that did not end in order (H9).
         lags_ms: lease key to ``MillisBehindLatest`` at the last heartbeat; -1 unknown (H18).
+        busy: thousandths of the time in which its handler is at work; -1 unknown.
+        cpu: thousandths of its CPU in use; -1 unknown.
 
     """
 
@@ -88,6 +92,13 @@ class Slot:
     turn_open: bool = False
     open_turns: int = 0
     lags_ms: Mapping[str, int] = field(default_factory=dict)
+    busy: int = UNKNOWN
+    cpu: int = UNKNOWN
+
+    @property
+    def usage(self) -> Usage:
+        """Return what it uses of what it can have."""
+        return Usage(self.busy, self.cpu)
 
     def slot_input(self) -> SlotInput:
         """Return the input of the execution that this record asks for."""
@@ -191,8 +202,15 @@ def claim(slot: Slot | None, given: SlotInput, *, now_ms: int) -> Slot | ClaimRe
     )
 
 
-def heartbeat(slot: Slot, *, now_ms: int, served_seq: int, lags_ms: Mapping[str, int]) -> Slot:
-    """Record a sign of life, the assignments served, and the lag of each lease held."""
+def heartbeat(
+    slot: Slot,
+    *,
+    now_ms: int,
+    served_seq: int,
+    lags_ms: Mapping[str, int],
+    usage: Usage = _UNKNOWN_USAGE,
+) -> Slot:
+    """Record a sign of life: assignments served, the lag of each lease held, utilisation."""
     served = max(slot.served_seq, min(served_seq, slot.assign_seq))
     ending = slot.drain and slot.state is SlotState.RUNNING
     return replace(
@@ -202,6 +220,8 @@ def heartbeat(slot: Slot, *, now_ms: int, served_seq: int, lags_ms: Mapping[str,
         assigned=() if served >= slot.assign_seq else slot.assigned,
         state=SlotState.ENDING if ending else slot.state,
         lags_ms=dict(lags_ms),
+        busy=usage.busy,
+        cpu=usage.cpu,
     )
 
 
@@ -240,6 +260,8 @@ def end(slot: Slot, *, served_seq: int, now_ms: int) -> Slot | None:
         turn_open=False,
         open_turns=0,
         lags_ms={},
+        busy=UNKNOWN,
+        cpu=UNKNOWN,
     )
 
 

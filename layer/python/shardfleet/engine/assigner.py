@@ -8,7 +8,7 @@ found by reading it again; what it was given is released at once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
@@ -22,6 +22,7 @@ from shardfleet.domain.assignment import (
     plan_greedy,
 )
 from shardfleet.domain.leases import Applied, Lease, LeaseChange
+from shardfleet.domain.load_balance import BalanceLimits, plan_by_load
 from shardfleet.domain.slots import Slot, SlotState, announce_assignment
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.patience import each_of
@@ -47,6 +48,9 @@ class Assigner:
         self._state = state
         self._entropy = entropy
         self._events = events
+        self._limits = BalanceLimits(
+            threshold=config.rebalance_percent / 100, dampening=config.dampening_percent / 100
+        )
 
     async def assign(
         self,
@@ -55,6 +59,7 @@ class Assigner:
         *,
         expired: frozenset[str],
         now_ms: int,
+        rebalance: bool = False,
     ) -> AssignmentPlan:
         """
         Plan and carry out one turn's assignments.
@@ -64,6 +69,7 @@ class Assigner:
             slots: all slots as read in this turn.
             expired: keys of leases whose owner is lost.
             now_ms: epoch milliseconds.
+            rebalance: load is evened out in this turn.
 
         """
         able = {
@@ -75,7 +81,7 @@ class Assigner:
         # leases only when nobody else is left.
         losers = {le.effective_owner for le in leases if le.lease_key in expired}
         able = {w: slot for w, slot in able.items() if w not in losers} or able
-        plan = self._plan(leases, able, expired)
+        plan = self._plan(leases, able, expired=expired, rebalance=rebalance)
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in plan.assignments:
             by_worker[assignment.worker_id].append(assignment)
@@ -85,10 +91,19 @@ class Assigner:
         return plan
 
     def _plan(
-        self, leases: Sequence[Lease], able: dict[str, Slot], expired: frozenset[str]
+        self,
+        leases: Sequence[Lease],
+        able: dict[str, Slot],
+        *,
+        expired: frozenset[str],
+        rebalance: bool,
     ) -> AssignmentPlan:
-        views = self._views(sorted(able), leases)
+        views = self._views(able, leases)
         if self._config.assignment == "balanced":
+            return plan_by_load(
+                leases, expired=expired, workers=views, limits=self._limits, rebalance=rebalance
+            )
+        if self._config.assignment == "count":
             return plan_balanced(leases, expired=expired, workers=views)
         taken: list[Assignment] = []
         left = plan_balanced(leases, expired=expired, workers=()).left
@@ -112,7 +127,7 @@ class Assigner:
             left = plan.left
         return AssignmentPlan(assignments=tuple(taken), left=left)
 
-    def _views(self, worker_ids: Sequence[str], leases: Sequence[Lease]) -> list[WorkerView]:
+    def _views(self, able: Mapping[str, Slot], leases: Sequence[Lease]) -> list[WorkerView]:
         """Finished leases keep their owner: their children are best read where they ended."""
         ended: dict[str | None, set[str]] = defaultdict(set)
         for lease in leases:
@@ -123,8 +138,9 @@ class Assigner:
                 worker_id=worker_id,
                 leases_most=self._config.leases_per_worker,
                 recently_ended=frozenset(ended.get(worker_id, ())),
+                utilisation=slot.usage.utilisation(),
             )
-            for worker_id in worker_ids
+            for worker_id, slot in sorted(able.items())
         ]
 
     def _shuffled(self, leases: Sequence[Lease]) -> Sequence[Lease]:

@@ -196,6 +196,7 @@ class Checkpointer:
 
     async def renew(self, held: HeldLease) -> bool:
         """Renew, or store progress at the same price; return whether the lease is still held."""
+        held.rate(self._writer.instant().monotonic_ms, every_ms=self._renew_ms)
         return await self._writer.write(held, _renewal)
 
     async def confirm(self, held: HeldLease) -> bool:
@@ -317,8 +318,8 @@ class Checkpointer:
 def _renewal(held: HeldLease) -> LeaseChange:
     progress: ExtendedSequenceNumber | None = held.unstored
     if progress is not None:
-        return checkpoint(held.lease, progress)
-    return renew(held.lease, in_handover=held.in_handover)
+        return checkpoint(held.lease, progress, throughput_kbps=held.throughput_kbps)
+    return renew(held.lease, throughput_kbps=held.throughput_kbps, in_handover=held.in_handover)
 
 
 def _release(held: HeldLease) -> LeaseChange:

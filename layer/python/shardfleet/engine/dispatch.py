@@ -21,6 +21,7 @@ from shardfleet.engine.crash_notes import CrashNotes
 from shardfleet.engine.held_lease import HeldLease
 from shardfleet.engine.patience import Halted, Patience
 from shardfleet.engine.ports import Clock, EventSink, HandlerResult, HandlerRunner
+from shardfleet.engine.usage_meter import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events import BatchHandled
 from shardfleet.records import Batch, Record
@@ -84,6 +85,7 @@ class DispatchPorts:
     clock: Clock
     events: EventSink
     patience: Patience
+    usage: UsageMeter
 
 
 class Dispatcher:
@@ -159,7 +161,8 @@ class Dispatcher:
             attempt=delivery.attempt,
             deadline_ms=ports.clock.now_ms() + self._timeout_ms,
         )
-        result = await ports.handler.run(batch)
+        with ports.usage.call():
+            result = await ports.handler.run(batch)
         done = max(0, min(result.done_count, len(delivery.records)))
         if result.timed_out:
             with suppress(Throttled, OutcomeUnknown):

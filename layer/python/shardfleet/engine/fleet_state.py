@@ -26,10 +26,12 @@ PROMPT = "prompt"
 LOCK = "lock"
 STREAM = "stream"
 PLAN = "plan"
+LOADS = "loads"  # smoothed throughput by lease
 TIP = "tip"  # when a shard was last read to its tip; see start_position
 
 MANAGER = "manager"
 SIGHTINGS_PER_CHUNK = 500  # an item of DynamoDB holds 400 KB (hazard H14)
+LOADS_PER_CHUNK = 2_000
 # Manager, worker and CLI may write one document at a time; more rounds than this mean a bug.
 _CAS_ROUNDS_MOST = 20
 
@@ -326,6 +328,20 @@ class FleetState:
     async def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the last plan with its reasons, for ``explain``."""
         await self._overwrite(PLAN, "last", plan)
+
+    async def write_loads(self, loads: Mapping[str, int]) -> None:
+        """Keep the smoothed throughput of each lease, bytes per second (manager only)."""
+        rows = sorted(loads.items())
+        for begin in range(0, max(1, len(rows)), LOADS_PER_CHUNK):
+            chunk = dict(rows[begin : begin + LOADS_PER_CHUNK])
+            await self._overwrite(LOADS, f"{begin // LOADS_PER_CHUNK:04d}", {"leases": chunk})
+
+    async def loads(self) -> dict[str, int]:
+        """Read the smoothed throughput of each lease, bytes per second (manager only)."""
+        found: dict[str, int] = {}
+        for document in await self._store.list(LOADS):
+            found.update(document.body["leases"])
+        return found
 
     async def plan(self) -> Mapping[str, Any] | None:
         """Read the last plan."""

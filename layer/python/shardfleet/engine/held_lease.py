@@ -27,6 +27,7 @@ from shardfleet.domain.leases import (
 )
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.domain.slots import LeaseOutcome
+from shardfleet.domain.usage import next_throughput
 from shardfleet.engine.patience import Halt
 from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.errors import OutcomeUnknown, ProtocolError, StaleEpoch
@@ -55,6 +56,7 @@ class HeldLease:
         halt: set when this worker must begin no more work on the shard.
         lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
         read_ms: when that was, on the monotonic clock.
+        throughput_kbps: average of what is read, KB/s; None until known (protocol.md §1.2).
         confirmed: when the last write that the table accepted was sent.
         unsure: checkpoints that writes without an answer would have left behind (hazard H1).
         lock: serializes the writes.
@@ -62,6 +64,8 @@ class HeldLease:
     """
 
     __slots__ = (
+        "_rated_ms",
+        "_read_bytes",
         "_safe",
         "confirmed",
         "halt",
@@ -70,6 +74,7 @@ class HeldLease:
         "lock",
         "outcome",
         "read_ms",
+        "throughput_kbps",
         "unsure",
     )
 
@@ -80,6 +85,9 @@ class HeldLease:
         self.halt = Halt()
         self.lag_ms = -1
         self.read_ms = confirmed.monotonic_ms
+        self.throughput_kbps = lease.throughput_kbps
+        self._read_bytes = 0
+        self._rated_ms = confirmed.monotonic_ms
         self.confirmed = confirmed
         self.unsure: list[ExtendedSequenceNumber] = []
         self.lock = asyncio.Lock()
@@ -106,9 +114,19 @@ class HeldLease:
         safe = self._safe
         return safe if safe is not None and safe > self.lease.checkpoint else None
 
-    def note_read(self, lag_ms: int, *, now_ms: int) -> None:
-        """Remember how far behind the shard's tip a read was, and when."""
+    def note_read(self, lag_ms: int, *, now_ms: int, size_bytes: int = 0) -> None:
+        """Remember how far behind the shard's tip a read was, when, and how much it brought."""
         self.lag_ms, self.read_ms = lag_ms, now_ms
+        self._read_bytes += size_bytes
+
+    def rate(self, now_ms: int, *, every_ms: int) -> None:
+        """Bring the throughput up to date once a renewal interval has gone by."""
+        elapsed_ms = now_ms - self._rated_ms
+        if elapsed_ms >= every_ms:
+            self.throughput_kbps = next_throughput(
+                self.throughput_kbps, read_bytes=self._read_bytes, elapsed_ms=elapsed_ms
+            )
+            self._read_bytes, self._rated_ms = 0, now_ms
 
     def lag_at(self, now_ms: int, *, still_ms: int) -> int:
         """

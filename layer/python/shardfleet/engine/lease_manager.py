@@ -29,6 +29,7 @@ from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, plan_slots
 from shardfleet.domain.slots import SlotState, ask_to_drain
+from shardfleet.domain.worker_loads import smoothed
 from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.patience import each_of
@@ -122,13 +123,14 @@ class _Snapshot:
 
 
 class LeaseManager:
-    """Runs turns; holds nothing between them but the count of surplus turns."""
+    """Runs turns; holds nothing between them but their count and that of surplus turns."""
 
     def __init__(self, config: FleetConfig, ports: ManagerPorts) -> None:
         """Wire the parts of a turn."""
         self._config = config
         self._ports = ports
         self._surplus_turns = 0
+        self._turns = 0
         self._upkeep = SlotUpkeep(
             config,
             state=ports.state,
@@ -164,8 +166,13 @@ class LeaseManager:
         current = _after(seen.leases, sync)
         slot_plan = await self._keep_slots(current, slots)
         assignment = await self._assigner.assign(
-            current, slots, expired=expired, now_ms=self._ports.clock.now_ms()
+            await self._with_smooth_loads(current),
+            slots,
+            expired=expired,
+            now_ms=self._ports.clock.now_ms(),
+            rebalance=self._turns % self._config.rebalance_turns == 0,
         )
+        self._turns += 1
         report = TurnReport(
             began_ms=seen.started_ms,
             at_ms=self._ports.clock.now_ms(),
@@ -296,6 +303,21 @@ class LeaseManager:
         holders = frozenset(lease.effective_owner or "" for lease in unfinished)
         await self._upkeep.carry_out(plan, slots, holders=holders)
         return plan
+
+    async def _with_smooth_loads(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Return the leases with their throughput smoothed over turns, and keep that."""
+        if self._config.assignment != "balanced":
+            return leases
+        loads = smoothed(await self._ports.state.loads(), leases)
+        if not loads:
+            return leases
+        await self._ports.state.write_loads(loads)
+        return [
+            replace(lease, throughput_kbps=loads[lease.lease_key] / 1024)
+            if lease.lease_key in loads
+            else lease
+            for lease in leases
+        ]
 
     def _graces(self, slots: Sequence[VersionedSlot]) -> Mapping[str, int]:
         """Give assignments that their worker has not served yet the start allowance (H16)."""

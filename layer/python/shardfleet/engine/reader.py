@@ -42,6 +42,7 @@ class Page:
         end: position of the page's last user record, delivered or discarded; None if empty.
         lag_ms: MillisBehindLatest, -1 when the service did not say.
         children: None while the shard goes on, else its children: the shard ends behind this page.
+        size_bytes: payload and keys, as sent.
 
     """
 
@@ -49,6 +50,7 @@ class Page:
     end: ExtendedSequenceNumber | None
     lag_ms: int
     children: Sequence[ChildShard] | None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +217,7 @@ class ShardReader:
             end=found.end,
             lag_ms=_lag_ms(page),
             children=None if page.next_iterator is not None else page.child_shards,
+            size_bytes=size,
         )
 
     def _wait_after(self, duration_ms: int) -> None:

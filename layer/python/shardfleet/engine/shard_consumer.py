@@ -140,7 +140,11 @@ class ShardConsumer:
                     return children
                 await self._patience.pause(self._config.parent_poll_ms, held.halt)
                 continue
-            held.note_read(page.lag_ms, now_ms=self._ports.reading.clock.monotonic_ms())
+            held.note_read(
+                page.lag_ms,
+                now_ms=self._ports.reading.clock.monotonic_ms(),
+                size_bytes=page.size_bytes,
+            )
             await self._delivery.deliver(page)
             if page.children is not None:
                 return page.children

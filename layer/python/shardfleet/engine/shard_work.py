@@ -26,6 +26,7 @@ from shardfleet.engine.shard_consumer import ConsumerPorts, ShardConsumer
 from shardfleet.engine.shard_end import EndPorts, ShardEnding
 from shardfleet.engine.start_position import TipMarks
 from shardfleet.engine.turn_tasks import TurnTasks
+from shardfleet.engine.usage_meter import UsageMeter
 from shardfleet.engine.worker_ports import WorkerPorts
 
 
@@ -62,6 +63,7 @@ class ShardWork:
         self._consumer_ports: ConsumerPorts | None = None
         self._incarnation: StreamIncarnation | None = None
         self._is_halted = False
+        self.usage = UsageMeter(clock=ports.clock, cpu=ports.cpu, handler=ports.handler)
         self._notes = CrashNotes(
             ports.fleet_state,
             suspicious=slot.open_turns > 0,
@@ -105,6 +107,7 @@ class ShardWork:
                 clock=ports.clock,
                 events=ports.events,
                 patience=patience,
+                usage=self.usage,
             ),
             config=config,
             stream_arn=incarnation.stream_arn,

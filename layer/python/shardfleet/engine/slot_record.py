@@ -19,6 +19,7 @@ from shardfleet.domain.slots import (
     end,
     heartbeat,
 )
+from shardfleet.domain.usage import Usage
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.ports import Clock
 from shardfleet.errors import ProtocolError, StaleEpoch
@@ -100,13 +101,15 @@ class SlotRecord:
         self._check(found.slot)
         return found.slot
 
-    async def beat(self, served_seq: int, lags_ms: Mapping[str, int]) -> Slot | None:
+    async def beat(self, served_seq: int, lags_ms: Mapping[str, int], usage: Usage) -> Slot | None:
         """Write a heartbeat; returns the record as written."""
 
         def change(slot: Slot) -> Slot:
             self._check(slot)
             now_ms = self._clock.now_ms()
-            return heartbeat(slot, now_ms=now_ms, served_seq=served_seq, lags_ms=lags_ms)
+            return heartbeat(
+                slot, now_ms=now_ms, served_seq=served_seq, lags_ms=lags_ms, usage=usage
+            )
 
         written = await self._state.update_slot(self.given.slot_id, change)
         return None if written is None else written.slot

@@ -13,6 +13,7 @@ from dataclasses import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slot_upkeep import SlotDecision, SlotPlan, SlotTask
 from shardfleet.domain.slots import Slot, SlotState, ask_to_drain, intend_start
+from shardfleet.domain.usage import UNKNOWN
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.ports import Clock, EventSink, ExecutionStatus, WorkerLauncher
@@ -141,5 +142,7 @@ def _ended(slot: Slot) -> Slot:
         epoch=slot.epoch + 1,
         assigned=(),
         lags_ms={},
+        busy=UNKNOWN,
+        cpu=UNKNOWN,
         turn_open=False,
     )

@@ -15,13 +15,18 @@ from enum import StrEnum
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.usage import Usage
 from shardfleet.engine.checkpointer import Adoption, Checkpointer
 from shardfleet.engine.patience import Halt
 from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.engine.slot_record import SlotRecord
+from shardfleet.engine.usage_meter import UsageMeter
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import SlotDelayed, WorkerBeat
 
+# Utilisation that has changed by so many thousandths is told at the next tick, not with the next
+# sign of life.
+_USAGE_STEP = 50
 _INDEX_TICKS = 3  # the index is asked at each third tick
 
 
@@ -41,6 +46,7 @@ class WatchPorts:
     leases: LeaseStore
     clock: Clock
     events: EventSink
+    usage: UsageMeter
 
 
 class SlotWatch:
@@ -76,6 +82,7 @@ class SlotWatch:
         self._pending_since_ms = ports.clock.monotonic_ms()
         self._beat_ms = ports.clock.monotonic_ms()
         self._told: frozenset[str] = frozenset()
+        self._usage_told = Usage()
         self._idle_since_ms: int | None = None
         self._finished: set[str] = set()
 
@@ -167,8 +174,10 @@ class SlotWatch:
         held = self._ports.checkpointer.held
         keys = frozenset(h.lease_key for h in held)
         now_ms = self._ports.clock.monotonic_ms()
+        usage = self._ports.usage.sample()
         has_changed = (
             keys != self._told
+            or usage.differs_from(self._usage_told, by=_USAGE_STEP)
             or self._served_seq > self._slot.served_seq
             or (self._slot.drain and self._slot.state is SlotState.RUNNING)
         )
@@ -176,8 +185,8 @@ class SlotWatch:
             return
         still_ms = self._config.failover_ms
         lags_ms = {h.lease_key: h.lag_at(now_ms, still_ms=still_ms) for h in held}
-        self._slot = await self._ports.record.beat(self._served_seq, lags_ms) or self._slot
-        self._told, self._beat_ms = keys, now_ms
+        self._slot = await self._ports.record.beat(self._served_seq, lags_ms, usage) or self._slot
+        self._told, self._usage_told, self._beat_ms = keys, usage, now_ms
         self._ports.events.emit(
             WorkerBeat(
                 slot_id=self._slot.slot_id,

@@ -146,6 +146,7 @@ class WorkerTurn:
                 leases=self._ports.leases,
                 clock=self._ports.clock,
                 events=self._ports.events,
+                usage=self._work.usage,
             ),
             config=self._config,
             claimed=slot,

@@ -16,6 +16,7 @@ from shardfleet.engine.ports import (
     StateStore,
     StreamReader,
 )
+from shardfleet.engine.usage_meter import CpuMeter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class WorkerPorts:
         dead_letters: where given-up records are kept; None with ``on_exhausted`` stop.
         events: diagnostics.
         process: what ends when something cannot be stopped (hazard H10).
+        cpu: what the process uses of its CPU; None: not told.
 
     """
 
@@ -45,6 +47,7 @@ class WorkerPorts:
     dead_letters: DeadLetters | None
     events: EventSink
     process: Process
+    cpu: CpuMeter | None = None
 
     @property
     def fleet_state(self) -> FleetState:

@@ -32,7 +32,7 @@ from shardfleet.adapters.emf import EmfEventSink, Telling
 from shardfleet.adapters.fleet_state import DynamoDBStateStore
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
-from shardfleet.adapters.system import SystemClock, SystemEntropy, SystemProcess
+from shardfleet.adapters.system import SystemClock, SystemCpu, SystemEntropy, SystemProcess
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.engine.ports import (
@@ -45,6 +45,7 @@ from shardfleet.engine.ports import (
     StateStore,
     StreamReader,
 )
+from shardfleet.engine.usage_meter import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
 from shardfleet.runtime.event_contract import EventSource, kinesis_event
@@ -56,6 +57,7 @@ WRITE_THREADS_MOST = 16
 # Slot, lease and document reads of one turn; a manager needs few at once.
 READ_THREADS = 8
 # Powertools' and Lambda's names of the log level.
+_MEMORY_VARIABLE = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"  # set by Lambda
 _LEVEL_VARIABLES = ("POWERTOOLS_LOG_LEVEL", "AWS_LAMBDA_LOG_LEVEL")
 
 
@@ -71,6 +73,7 @@ class Sandbox:
         clock: the system's.
         entropy: the system's.
         process: this one.
+        cpu: what this process uses; None where the memory size is not known.
 
     """
 
@@ -80,6 +83,7 @@ class Sandbox:
     clock: Clock = field(default_factory=SystemClock)
     entropy: Entropy = field(default_factory=SystemEntropy)
     process: Process = field(default_factory=SystemProcess)
+    cpu: CpuMeter | None = None
 
 
 def open_sandbox(env: Mapping[str, str]) -> Sandbox:
@@ -100,6 +104,7 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
         clients=AwsClients(limits, stream_region=region_of(config.stream_arn)),
         events=EmfEventSink(config.fleet, clock=clock, telling=_telling(config, env)),
         clock=clock,
+        cpu=SystemCpu(int(memory_mb)) if (memory_mb := env.get(_MEMORY_VARIABLE)) else None,
     )
 
 

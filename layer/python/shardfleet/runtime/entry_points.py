@@ -108,6 +108,7 @@ async def _work(
             dead_letters=bootstrap.dead_letters(sandbox, threads, context=context),
             events=sandbox.events,
             process=sandbox.process,
+            cpu=sandbox.cpu,
         )
         return await worker_turn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
     finally:

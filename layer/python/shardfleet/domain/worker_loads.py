@@ -1,0 +1,173 @@
+"""
+What every worker has to do: the utilisation it reports, else its leases' throughput.
+
+Rules: docs/protocol.md B1-B3 (§3.2, §3.3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from math import isfinite
+
+from shardfleet.domain.assignment import LeaseGroups, WorkerView
+from shardfleet.domain.leases import Lease
+
+THROUGHPUT = "throughput"
+# An average below these is noise: a fleet that has next to nothing to do is evened out by count.
+UTILISATION_LEAST = 10.0  # per cent
+THROUGHPUT_LEAST = 1.0  # KB/s per worker
+
+
+def throughputs(leases: Sequence[Lease]) -> dict[str, float]:
+    """Return KB/s of each unfinished lease; unknown is the average of what is known (§3.2)."""
+    known = {
+        lease.lease_key: rate
+        for lease in leases
+        if not lease.is_finished
+        and (rate := lease.throughput_kbps) is not None
+        and isfinite(rate)
+        and rate >= 0
+    }
+    usual = average(known) if known else 0.0
+    return {le.lease_key: known.get(le.lease_key, usual) for le in leases if not le.is_finished}
+
+
+# A lease's own average looks back some 10 s (alpha 0.5 over renewal intervals). Leases move for
+# minutes at least, so what is compared looks back some 80 s (alpha 0.25 over 20 s turns).
+_SMOOTHING = 0.25
+
+
+def smoothed(previous: Mapping[str, int], leases: Sequence[Lease]) -> dict[str, int]:
+    """Return bytes per second of each unfinished lease whose throughput is known, smoothed."""
+    found: dict[str, int] = {}
+    for lease in leases:
+        rate = lease.throughput_kbps
+        if lease.is_finished or rate is None or not isfinite(rate) or rate < 0:
+            continue
+        now = rate * 1024
+        before = previous.get(lease.lease_key, now)
+        found[lease.lease_key] = round(before + _SMOOTHING * (now - before))
+    return found
+
+
+def known_metrics(
+    groups: LeaseGroups, rates: Mapping[str, float], workers: Sequence[WorkerView]
+) -> dict[str, dict[str, float]]:
+    """Return worker to value by metric: utilisation, else throughput, else nothing (B2)."""
+    if not workers:
+        return {}
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for worker in workers:
+        for name, value in worker.utilisation.items():
+            if isfinite(value):
+                found[name][worker.worker_id] = max(0.0, value)
+    told = {
+        name: values
+        for name, values in sorted(found.items())
+        if len(values) == len(workers) and average(values) >= UTILISATION_LEAST
+    }
+    if told:
+        return told
+    moved = {
+        w.worker_id: sum(rates[lease.lease_key] for lease in groups.held(w.worker_id))
+        for w in workers
+    }
+    return {THROUGHPUT: moved} if average(moved) >= THROUGHPUT_LEAST else {}
+
+
+def average(values: Mapping[str, float]) -> float:
+    """Return the mean of a metric's values."""
+    return sum(values.values()) / len(values)
+
+
+class WorkerLoads:
+    """
+    What every worker has to do, as it will be once the plan so far is carried out.
+
+    Attributes:
+        rates: KB/s by lease key.
+        metrics: metric to worker to value; all workers have all metrics.
+        averages: of each metric over the workers.
+        counts: worker to how many leases it has.
+        rate_of: worker to the KB/s of its leases.
+
+    """
+
+    def __init__(
+        self,
+        groups: LeaseGroups,
+        rates: Mapping[str, float],
+        *,
+        workers: Sequence[WorkerView],
+        metrics: dict[str, dict[str, float]],
+    ) -> None:
+        """Begin with what the workers hold; see :func:`known_metrics`."""
+        self.rates = rates
+        self.metrics = metrics
+        self.most = {w.worker_id: w.leases_most for w in workers}
+        self.counts = {w: groups.load[w] for w in sorted(self.most)}
+        self.rate_of = {w: sum(rates[le.lease_key] for le in groups.held(w)) for w in self.counts}
+        self.averages = {name: average(values) for name, values in metrics.items()}
+        every = sum(self.rate_of.values()) + sum(rates[le.lease_key] for le in groups.free)
+        leases = sum(self.counts.values()) + len(groups.free)
+        self._target_rate = every / len(self.counts)
+        self._target_count = max(1, leases // len(self.counts))
+        self._queue = [self._rank(w) for w in self.counts]
+        heapify(self._queue)
+
+    def share(self, worker_id: str) -> float:
+        """Return the load as a part of the fleet's average, of the metric where it is greatest."""
+        return max(values[worker_id] / self.averages[name] for name, values in self.metrics.items())
+
+    def least_loaded(self, besides: str | None = None) -> str | None:
+        """Return who has room and least to do, ties by count and id; None if nobody has."""
+        queue, again = self._queue, None
+        while queue:
+            rank = queue[0]
+            worker_id = rank[-1]
+            if rank != self._rank(worker_id) or self.counts[worker_id] >= self.most[worker_id]:
+                heappop(queue)  # It has changed since, and stands elsewhere in the queue.
+            elif worker_id == besides:
+                again = heappop(queue)
+            else:
+                break
+        chosen = queue[0][-1] if queue else None
+        if again is not None:
+            heappush(queue, again)
+        return chosen
+
+    def _rank(self, worker_id: str) -> tuple[float, int, str]:
+        return self.share(worker_id), self.counts[worker_id], worker_id
+
+    def give(self, worker_id: str, lease: Lease) -> None:
+        """Count a free lease, whose cost nobody has measured: by its part of the average (§3.3)."""
+        rate = self.rates[lease.lease_key]
+        part = rate / self._target_rate if self._target_rate > 0 else 1 / self._target_count
+        for name, values in self.metrics.items():
+            values[worker_id] += part * self.averages[name]
+        self.rate_of[worker_id] += rate
+        self.counts[worker_id] += 1
+        heappush(self._queue, self._rank(worker_id))
+
+    def cost(self, name: str, donor: str, lease: Lease) -> float:
+        """Return what a lease costs its owner, by its part of the owner's throughput."""
+        value, rate = self.metrics[name][donor], self.rate_of[donor]
+        if rate > 0:
+            return value * self.rates[lease.lease_key] / rate
+        return value / max(1, self.counts[donor])
+
+    def move(self, lease: Lease, donor: str, receiver: str) -> None:
+        """Count a lease for another worker."""
+        costs = {name: self.cost(name, donor, lease) for name in self.metrics}
+        for name, cost in costs.items():
+            self.metrics[name][donor] -= cost
+            self.metrics[name][receiver] += cost
+        rate = self.rates[lease.lease_key]
+        self.rate_of[donor] -= rate
+        self.rate_of[receiver] += rate
+        self.counts[donor] -= 1
+        self.counts[receiver] += 1
+        heappush(self._queue, self._rank(donor))
+        heappush(self._queue, self._rank(receiver))

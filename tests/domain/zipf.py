@@ -1,0 +1,66 @@
+"""A fleet of 64 shards on 8 slots whose loads follow Zipf's law, balanced run after run."""
+
+from dataclasses import dataclass
+
+from shardfleet.domain.assignment import WorkerView
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+
+SHARDS, WORKERS = 64, 8
+_TOTAL_KBPS = 8_000.0
+_READ = ExtendedSequenceNumber("5")
+
+
+@dataclass
+class ZipfFleet:
+    """Shards with their true loads, and who has them."""
+
+    rates: list
+    owners: list
+    workers: list
+    chance: object
+
+    def run(self, planner, *, runs=10, noise=0.0):
+        """Plan and carry out so many balancing runs on noisy measurements; return the moves."""
+        moves = 0
+        for _ in range(runs):
+            leases = [
+                Lease(
+                    lease_key=f"{n:02}",
+                    checkpoint=_READ,
+                    lease_owner=self.owners[n],
+                    throughput_kbps=rate * (1 + self.chance.gauss(0, noise)),
+                )
+                for n, rate in enumerate(self.rates)
+            ]
+            for a in planner(leases, self.workers).assignments:
+                self.owners[int(a.lease.lease_key)] = a.worker_id
+                moves += 1
+        return moves
+
+
+def zipf_rates(exponent):
+    """Return the shards' loads, KB/s, the heaviest first."""
+    weights = [rank**-exponent for rank in range(1, SHARDS + 1)]
+    return [_TOTAL_KBPS * weight / sum(weights) for weight in weights]
+
+
+def zipf_fleet(exponent, *, start, chance):
+    """Build a fleet: shards dealt in turn, the heaviest together, or shuffled."""
+    ranks = list(range(SHARDS))
+    if start == "shuffled":
+        chance.shuffle(ranks)
+    owners = [""] * SHARDS
+    for place, rank in enumerate(ranks):
+        worker = place // WORKERS if start == "heaviest together" else place % WORKERS
+        owners[rank] = f"w{worker}"
+    workers = [WorkerView(worker_id=f"w{n}", leases_most=2 * WORKERS) for n in range(WORKERS)]
+    return ZipfFleet(zipf_rates(exponent), owners, workers, chance)
+
+
+def most_loaded(fleet):
+    """Return the heaviest worker's load as a part of max(average, heaviest shard)."""
+    loads = dict.fromkeys((f"w{n}" for n in range(WORKERS)), 0.0)
+    for owner, rate in zip(fleet.owners, fleet.rates, strict=True):
+        loads[owner] += rate
+    return max(loads.values()) / max(sum(fleet.rates) / WORKERS, *fleet.rates)
