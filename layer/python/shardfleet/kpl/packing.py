@@ -92,7 +92,11 @@ class KeyIndexes:
     def of_all(self, keys: Sequence[str]) -> Sequence[bytes]:
         """Return the fields of several partition keys; new ones get the next indexes."""
         known = len(self.keys)
-        self.keys.update(dict.fromkeys(keys))
+        found = dict.fromkeys(keys)
+        if known:
+            self.keys.update(found)
+        else:
+            self.keys = found
         if len(self.keys) == known + len(keys):
             return _first_fields(known + len(keys))[known:]
         return list(map(self._made().__getitem__, keys))
