@@ -55,7 +55,7 @@ class ArchiveOptions:
     compact_after_ms: int = option(
         duration_ms(),
         default="1h",
-        doc="An hour that ended so long ago is put together; counted from the newest record.",
+        doc="An hour that ended so long before the newest record's hour began is put together.",
     )
     compact_below_bytes: int = option(
         size_bytes(), default="64m", doc="Files smaller than this are put together."

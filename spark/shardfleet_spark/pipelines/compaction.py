@@ -69,7 +69,7 @@ class Compactor:
 
         """
         self._open |= set(touched)
-        self._newest = max([self._newest, *map(end_of, touched)])
+        self._newest = max([self._newest, *(end_of(each) - _HOUR for each in touched)])
         over = self._newest - timedelta(milliseconds=self._options.compact_after_ms)
         changed = []
         for folder in sorted(each for each in self._open if end_of(each) <= over):

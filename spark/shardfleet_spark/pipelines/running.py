@@ -94,11 +94,23 @@ def start_pipeline(
     rows = function(_parsed(read, plan))
     sink = plan.to_place
     options = _options(sink, plan.sink_options)
+    if sink.is_stream and plan.output_mode == "update":
+        # Spark does not let sinks written in Python take updates; batch by batch it does.
+        writer = rows.writeStream.outputMode("update").foreachBatch(_stream_writer(options))
+        return _triggered(writer, plan).start()
     if sink.is_stream:
         rows, options = for_stream(rows, options)
     writer = rows.writeStream.format(sink.format).outputMode(plan.output_mode).options(**options)
     writer = _triggered(writer, plan)
     return writer.start() if sink.is_stream or not sink.where else writer.start(sink.where)
+
+
+def _stream_writer(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    def write(batch: DataFrame, _: int) -> None:
+        placed, settings = for_stream(batch, options)
+        placed.write.format("shardfleet").options(**settings).mode("append").save()
+
+    return write
 
 
 def _run_batch(spark: SparkSession, plan: PipelinePlan, transform: Transform) -> None:

@@ -125,7 +125,9 @@ def _run(plan: "PipelinePlan", *, master: str, conf: dict[str, str], folder: Pat
     try:
         result = run_pipeline(session, plan)
     except PySparkException as error:
-        raise ShardfleetError(f"the pipeline failed: {error}") from error
+        # What follows is the plan of the whole query, which says nothing to most readers.
+        said = str(error).partition("=== Streaming Query ===")[0].strip()
+        raise ShardfleetError(f"the pipeline failed: {said}") from error
     finally:
         session.stop()
     if not plan.batch:
