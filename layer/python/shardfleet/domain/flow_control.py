@@ -5,9 +5,9 @@ The idea is Hazelcast Jet's (`KinesisSinkP`: batches of 500 down to 10 entries, 
 10 s, a refusal weighs as much as ten successes); the steps are ours, because Jet counts a request
 with one refused entry like one that was refused whole, and so nearly stops for a shard of which
 other producers take a part. Here the answer says how much the shard can take, and if that is less
-than half of what was sent, the batch shrinks to it. A refusal of everything halves the batch and doubles
-the pause; a batch that passes whole makes the pause a fifth shorter and the next batch a tenth
-larger. As long as anything is refused, there is a pause.
+than half of what was sent, the batch shrinks to it. A refusal of everything halves the batch and
+doubles the pause; a batch that passes whole makes the pause two fifths shorter and the next batch
+a tenth larger. While anything is refused, there is a pause (see docs/img/flow_control.svg).
 
 What a shard may take at most (1,000 records and 1 MiB a second) is decided in ``pacing``: a
 producer alone on its stream is never refused, and then nothing of this happens.
@@ -87,5 +87,5 @@ def after_answer(flow: Flow, limits: FlowLimits, *, sent: int, refused: int) -> 
 
 
 def _shorter(pause_ms: int, limits: FlowLimits) -> int:
-    shorter = pause_ms * 4 // 5
+    shorter = pause_ms * 3 // 5
     return shorter if shorter >= limits.pause_first_ms else 0
