@@ -21,6 +21,7 @@ import typer
 from shardfleet.cli import (
     chaos,
     configuration,
+    dashboard,
     demo,
     doctor,
     local,
@@ -72,6 +73,7 @@ app.add_typer(pipeline.group, name="pipeline")
 app.command("status")(status.status)
 app.command("leases")(status.leases)
 app.command("top")(status.top)
+app.command("dashboard")(dashboard.dashboard)
 app.command("where")(where.where)
 app.command("tail")(tail.tail)
 app.command("put")(put.put)

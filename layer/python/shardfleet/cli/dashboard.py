@@ -1,0 +1,58 @@
+"""`shardfleet dashboard`: the deployed CloudWatch dashboard as a web page on this machine."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from shardfleet.cli.fleet_access import DEFAULT_STACK, StackOption, reaching_aws, with_fleet
+
+
+def dashboard(
+    *,
+    stack: StackOption = DEFAULT_STACK,
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65_535)] = 0,
+    minutes: Annotated[
+        int | None, typer.Option(help="How far back (default: as deployed).", min=1)
+    ] = None,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time between refreshes.", min=1.0)
+    ] = 5.0,
+) -> None:
+    """Show the fleet's dashboard, alarms and leases in a browser, until Ctrl-C; changes nothing."""
+    import boto3
+
+    from shardfleet.local.dashboard.gathering import Gatherer
+    from shardfleet.local.dashboard.server import DashboardServer
+
+    def leases() -> Sequence[Mapping[str, Any]]:
+        return with_fleet(stack, _lease_rows)
+
+    with reaching_aws():
+        session: Any = boto3.session.Session()
+        gatherer = Gatherer(session.client, stack)
+        server = DashboardServer(
+            gatherer, leases=leases, title=stack, every_s=every, minutes=minutes, port=port
+        )
+        with server:
+            typer.echo(f"{server.url} shows {stack}, until Ctrl-C")
+            try:
+                server.wait()
+            except KeyboardInterrupt:
+                typer.echo("")
+
+
+async def _lease_rows(fleet: Any) -> list[dict[str, Any]]:
+    from shardfleet.domain.fleet_view import lease_rows
+
+    return [
+        {
+            "lease": row.lease_key,
+            "state": row.state.value,
+            "owner": row.owner or "",
+            "checkpoint": row.checkpoint,
+            "lag ms": "unknown" if row.lag_ms is None else row.lag_ms,
+            "waits for": row.why,
+        }
+        for row in lease_rows(await fleet.reading())
+    ]
