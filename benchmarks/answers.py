@@ -7,24 +7,33 @@ a: 1,000 records of 10 KiB; b: 10,000 of 1 KiB; c: 310 KPL aggregates of 270 use
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from bench_aggregate import large_records, ours, small_records
 from botocore.parsers import create_parser
 from botocore.session import get_session
 
-from shardfleet.adapters.kinesis_decode import decode_page
+from shardfleet.config import FleetConfig
+from shardfleet.engine.deaggregation import Deaggregator
 from shardfleet.engine.ports import RecordsPage
-from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_records
+from shardfleet.events import Event
 from shardfleet.records import Record
 
 SHARD = "shardId-000000000000"
-LIMITS = ExpansionLimits()
+CONFIG = FleetConfig(fleet="bench", stream_arn="-", lease_table="-", state_table="-")
 LOADS = ("a", "b", "c", "d")
 _FIRST_MS = 1_750_000_000_000
+
+
+class NoEvents:
+    """An event sink that drops everything."""
+
+    def emit(self, event: Event) -> None:
+        """Drop the event."""
 
 
 def payloads(load: str) -> Sequence[bytes]:
@@ -57,28 +66,13 @@ def body_of(data: Sequence[bytes]) -> bytes:
     return json.dumps(answer, separators=(",", ":")).encode()
 
 
-def expanded(page: RecordsPage, take: Callable[[Sequence[Record]], object]) -> None:
-    """Hand over the user records of a page, one stream record after the other."""
-    for record in page.records:
-        origin = Origin(
-            record.sequence_number, SHARD, record.approximate_arrival_ms, record.encryption_type
-        )
-        found = deaggregate_records(
-            record.data,
-            partition_key=record.partition_key,
-            origin=origin,
-            limits=LIMITS,
-            hash_range=None,
-            policy="deliver",
-        )
-        take(found.records)
+_LOOP = asyncio.new_event_loop()
+_DEAGGREGATOR = Deaggregator(SHARD, None, config=CONFIG, sink=NoEvents())
 
 
-def count_users(body: bytes | bytearray) -> int:
-    """Decode and expand a body our way; return how many user records there are."""
-    counts: list[int] = []
-    expanded(decode_page(body), lambda records: counts.append(len(records)))
-    return sum(counts)
+def user_records(page: RecordsPage) -> Sequence[Record]:
+    """Return the user records of a page as the worker makes them."""
+    return _LOOP.run_until_complete(_DEAGGREGATOR.expand(page.records, None)).records
 
 
 class BotocoreParser:

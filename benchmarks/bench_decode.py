@@ -78,6 +78,10 @@ def least_work(body: bytes, texts: list[bytes], *, digests: bool) -> None:
             hashlib.md5(data, usedforsecurity=False).digest()
 
 
+def our_users(body: bytes) -> int:
+    return len(answers.user_records(decode_page(body)))
+
+
 def their_users(parser: answers.BotocoreParser, body: bytes) -> int:
     found: Any = parser(body)["Records"]
     return sum(1 for _ in iter_deaggregate_records(found, data_format="Boto3"))
@@ -91,7 +95,7 @@ def aggregated(name: str, load: str, *, gate: float, goal: float) -> Contest:
     return Contest(
         name=name,
         compares="body -> user records",
-        ours=partial(answers.count_users, body),
+        ours=partial(our_users, body),
         peer=partial(their_users, parser, body),
         peer_name="botocore + aws-kinesis-agg",
         check=same_count,
@@ -108,8 +112,7 @@ def check_users(parser: answers.BotocoreParser, body: bytes) -> None:
     """Compare every user record once; only the counts are compared afterwards."""
     found: Any = parser(body)["Records"]
     theirs = [each["kinesis"] for each in iter_deaggregate_records(found, data_format="Boto3")]
-    ours: list[Any] = []
-    answers.expanded(decode_page(body), ours.extend)
+    ours = answers.user_records(decode_page(body))
     assert len(ours) == len(theirs)
     for record, other in zip(ours, theirs, strict=True):
         assert record.data == base64.b64decode(other["data"])

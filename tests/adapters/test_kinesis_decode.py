@@ -22,7 +22,8 @@ HOSTILE_TEXT = [
     *("", "k", '"', "\\", '"Data":"', '\\"Data\\":\\"QUJD', "~cut~", '"~cut~"', "é", "\U0001f600"),
     *("\u2028", "\x7f", "a/b", "\t\n", "Records", "null", "QUJD", "\\u0022", "x" * 300),
 ]
-SIZES = [0, 1, 2, 3, 30, 700, 749, 750, 751, 800, 3000]
+# Around the size from which data is cut out: 1,350 bytes are 1,800 characters.
+SIZES = [0, 1, 2, 3, 30, 1348, 1349, 1350, 1351, 1400, 3000]
 HOSTILE_VALUES = [
     *(None, True, 0, -1, 1.5, 10**30, "", "text", [], {}, [1], {"Data": "QUJD"}),
     *({"Records": [{"Data": ""}]}, "~cut~", "QR==", "QUJD\n", "QUJ", "!", "QUJDQQ==QUJD"),
@@ -159,7 +160,7 @@ def test_every_body_is_decoded_as_botocore_does(seed):
 
 @settings(max_examples=300, deadline=None)
 @given(
-    payloads=st.lists(st.binary(max_size=2000), max_size=5),
+    payloads=st.lists(st.binary(max_size=4000), max_size=5),
     key=st.text(min_size=1),
     instant=st.floats(min_value=0, max_value=4e9),
 )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.pacing import Rate, full_bucket, spend, wait_ms
+from shardfleet.domain.pacing import Rate, full_bucket, idle_pause_ms, spend, wait_ms
 
 CALLS = Rate(per_s=5, burst=1)  # GetRecords per shard
 BYTES = Rate(per_s=2 * 1024 * 1024, burst=2 * 1024 * 1024)  # read volume per shard
@@ -83,3 +83,15 @@ def test_who_waits_as_told_stays_inside_the_quota(per_s, burst, spendings):
         assert spent <= burst + now * per_s / 1000
         bucket, _ = spend(bucket, rate, amount=amount, now_ms=now)
         spent += amount
+
+
+def test_the_pause_of_an_idle_shard_doubles_up_to_its_bound():
+    pauses = [idle_pause_ms(n, first_ms=200, most_ms=1_000) for n in range(1, 6)]
+    assert pauses == [200, 400, 800, 1_000, 1_000]
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10_000), st.integers(1, 10**7))
+def test_the_pause_of_an_idle_shard_is_never_longer_than_its_bound(empty_reads, first_ms, most_ms):
+    pause = idle_pause_ms(empty_reads, first_ms=first_ms, most_ms=most_ms)
+    assert 0 < pause <= most_ms
+    assert empty_reads < 30 or pause == most_ms

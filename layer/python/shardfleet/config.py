@@ -106,6 +106,17 @@ class FleetConfig:
         "count",
         "greedy",
     )
+    graceful_handover: bool = _flag(
+        default=True,
+        doc="a lease that moves is handed over: the old owner finishes its batch first (KCL "
+        "isGracefulLeaseHandoffEnabled); otherwise it is stolen",
+    )
+    handover_timeout_ms: int = _number(
+        30_000,
+        "least time a handover is given (KCL gracefulLeaseHandoffTimeoutMillis); never less than "
+        "handler_timeout_ms",
+        low=1_000,
+    )
     rebalance_turns: int = _number(
         3, "load is evened out each so many manager turns (KCL varianceBalancingFrequency)", low=1
     )
@@ -131,7 +142,12 @@ class FleetConfig:
 
     # --- reading
     records_per_read: int = _number(10_000, "GetRecords Limit (quota 10,000)", low=1, high=10_000)
-    idle_read_ms: int = _number(1_000, "pause after an empty read", low=200)
+    idle_read_ms: int = _number(
+        1_000,
+        "longest pause between reads of an empty shard, reached by doubling: how long its next "
+        "record may wait",
+        low=200,
+    )
     busy_read_ms: int = _number(
         200, "least time between reads of a shard (quota 5 GetRecords/s per shard)", low=0
     )
@@ -238,6 +254,11 @@ class FleetConfig:
     def renew_ms(self) -> int:
         """Return the time between renewals: a third of the failover time (KCL)."""
         return self.failover_ms // 3
+
+    @property
+    def handover_limit_ms(self) -> int:
+        """Return when a handover is forced: its time-out, or a handler's, and a failover time."""
+        return max(self.handover_timeout_ms, self.handler_timeout_ms) + self.failover_ms
 
     def to_env(self) -> dict[str, str]:
         """Return the environment variables that say the same; defaults are left out."""

@@ -325,13 +325,34 @@ def test_reads_of_a_shard_keep_to_its_bytes_a_second():
     in_world(scenario, records_per_read=1)
 
 
-def test_an_idle_shard_is_read_once_per_idle_time():
+def test_an_idle_shard_is_asked_ever_less_often_up_to_the_bound():
     async def scenario(world):
-        await world.turn(turn_ms=30_000)
-        assert min(_spacings(world)) >= world.config.idle_read_ms
-        assert len(_spacings(world)) >= 15
+        await world.turn(turn_ms=120_000)
+        pauses = _spacings(world)
+        assert [round(pause, -2) for pause in pauses[:6]] == [200, 400, 800, 1_600, 3_200, 6_400]
+        assert len(pauses) > 8
+        assert all(8_000 <= pause < 9_000 for pause in pauses[6:])
 
-    in_world(scenario)
+    in_world(scenario, idle_read_ms=8_000)
+
+
+def test_a_shard_that_has_something_again_is_read_at_full_rate_at_once():
+    async def scenario(world):
+        async def wake():
+            await world.clock.sleep_ms(60_000)
+            world.put(1, 10)
+
+        woken = asyncio.create_task(wake())
+        await world.turn(turn_ms=120_000)
+        await woken
+        assert world.numbers == list(range(1, 11))
+        calls = [c.at_ms for c in world.stream.calls if c.operation == "get_records"]
+        first = next(at for at in calls if at >= 60_000)
+        assert first <= 60_000 + world.config.idle_read_ms, "the bound holds"
+        busy = [at for at in calls if first <= at][:11]
+        assert all(200 <= b - a < 300 for a, b in pairwise(busy)), "not slowed by the time before"
+
+    in_world(scenario, idle_read_ms=8_000, records_per_read=1)
 
 
 def test_an_empty_answer_with_lag_is_followed_at_once():

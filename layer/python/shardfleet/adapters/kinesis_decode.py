@@ -44,7 +44,7 @@ _MARK = "~cut~"
 _MARKED = b'"~cut~"'
 # From this many characters of base64 on, cutting a record out is quicker than parsing it whole
 # (measured: benchmarks/bench_decode.py, both ways at several sizes).
-_CUT_FROM = 1_000
+_CUT_FROM = 1_800
 # Further than 1 µs from a whole millisecond the rounding is done as datetime does it.
 _NEARLY_WHOLE = 0.001
 # The last second that a datetime can hold; what lies behind is botocore's to refuse.
@@ -181,17 +181,7 @@ def _decode_quickly(body: bytes | bytearray) -> RecordsPage:
 def _decode_whole(body: bytes | bytearray) -> RecordsPage:
     """Parse the body in one go, base64 included."""
     answer = _typed(_WHOLE, body)
-    records = [
-        StreamRecord(
-            found.Data,
-            found.PartitionKey,
-            found.SequenceNumber,
-            _arrival_ms(found.ApproximateArrivalTimestamp),
-            found.EncryptionType,
-        )
-        for found in answer.Records
-    ]
-    return _page(answer, records)
+    return _page(answer, [found.Data for found in answer.Records])
 
 
 def _decode_cut(body: bytes | bytearray) -> RecordsPage:
@@ -215,20 +205,9 @@ def _decode_cut(body: bytes | bytearray) -> RecordsPage:
     found = answer.Records
     if not len(found) == len(payloads) == small.count(_MARKED):
         raise _Unexpected("cuts and records do not match")
-    records = []
-    for record, payload in zip(found, payloads, strict=True):
-        if record.Data != _MARK:
-            raise _Unexpected("a record that was not cut")
-        records.append(
-            StreamRecord(
-                payload,
-                record.PartitionKey,
-                record.SequenceNumber,
-                _arrival_ms(record.ApproximateArrivalTimestamp),
-                record.EncryptionType,
-            )
-        )
-    return _page(answer, records)
+    if not all(record.Data == _MARK for record in found):
+        raise _Unexpected("a record that was not cut")
+    return _page(answer, payloads)
 
 
 def _typed(decoders: tuple[msgspec.json.Decoder[Any], ...], text: bytes | bytearray) -> Any:
@@ -246,23 +225,42 @@ def _typed(decoders: tuple[msgspec.json.Decoder[Any], ...], text: bytes | bytear
         return any_member.decode(text)
 
 
-def _arrival_ms(seconds: float | None) -> int:
-    """Return epoch milliseconds, rounded as :func:`epoch_ms` does with botocore's datetime."""
-    if seconds is None:
-        return NO_ARRIVAL_MS
+def _stream_records(found: Sequence[_Whole | _Cut], payloads: list[bytes]) -> list[StreamRecord]:
+    """Put records and data together; no call per record but the constructor's."""
+    records = []
+    for record, payload in zip(found, payloads, strict=True):
+        seconds = record.ApproximateArrivalTimestamp
+        if seconds is None:
+            arrival_ms = NO_ARRIVAL_MS
+        else:
+            exact = seconds * 1000
+            arrival_ms = int(exact + 0.5)
+            whole = -_NEARLY_WHOLE < exact - arrival_ms < _NEARLY_WHOLE
+            if not whole or not 0 <= seconds <= _LAST_SECOND:
+                arrival_ms = _rounded_ms(seconds)
+        records.append(
+            StreamRecord(
+                payload,
+                record.PartitionKey,
+                record.SequenceNumber,
+                arrival_ms,
+                record.EncryptionType,
+            )
+        )
+    return records
+
+
+def _rounded_ms(seconds: float) -> int:
+    """Return epoch milliseconds, rounded twice as botocore's datetime makes :func:`epoch_ms` do."""
     if not 0 <= seconds <= _LAST_SECOND:
         raise _Unexpected("an arrival time out of range")
-    exact = seconds * 1000
-    nearest = int(exact + 0.5)
-    if -_NEARLY_WHOLE < exact - nearest < _NEARLY_WHOLE:
-        return nearest
     fraction, whole = modf(seconds)
     return round((int(whole) * 1_000_000 + round(fraction * 1_000_000)) / 1000)
 
 
-def _page(answer: _Answer[Any], records: Sequence[StreamRecord]) -> RecordsPage:
+def _page(answer: _Answer[Any], payloads: list[bytes]) -> RecordsPage:
     return RecordsPage(
-        records=records,
+        records=_stream_records(answer.Records, payloads),
         next_iterator=answer.NextShardIterator,
         millis_behind_latest=answer.MillisBehindLatest,
         child_shards=[

@@ -70,6 +70,17 @@ def spend(bucket: Bucket, rate: Rate, *, amount: int, now_ms: int) -> tuple[Buck
     return spent, wait_ms(spent, rate, now_ms=now_ms)
 
 
+def idle_pause_ms(empty_reads: int, *, first_ms: int, most_ms: int) -> int:
+    """
+    Return how long to leave a shard alone that had nothing so many times in a row.
+
+    Twice as long each time, up to ``most_ms``: a shard that is empty for a moment is looked at
+    again soon, and one that sleeps costs little; ``most_ms`` is what its next record may wait.
+    """
+    doublings = min(empty_reads - 1, most_ms.bit_length())
+    return min(most_ms, first_ms << max(0, doublings))
+
+
 def _refilled(bucket: Bucket, rate: Rate, *, now_ms: int) -> Bucket:
     elapsed = max(0, now_ms - bucket.at_ms)
     parts = min(rate.burst * _PARTS, bucket.parts + elapsed * rate.per_s)

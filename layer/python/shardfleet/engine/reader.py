@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases import Lease
-from shardfleet.domain.pacing import Rate, full_bucket, spend
+from shardfleet.domain.pacing import Rate, full_bucket, idle_pause_ms, spend
 from shardfleet.domain.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet.domain.shards import ChildShard, end_contradiction
 from shardfleet.engine.deaggregation import Deaggregator
@@ -30,6 +30,9 @@ from shardfleet.engine.ports import (
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
 from shardfleet.events import FalseShardEnd, IteratorRenewed, PageRead, ReadDelayed
 from shardfleet.records import Record
+
+# The first pause after an empty read: 5 calls/s are the quota of a shard.
+_SHORTEST_PAUSE_MS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ class ShardReader:
         self._accepted: str | None = None
         self._may_have_gap = start.kind is PointKind.SEQUENCE
         self._failures = 0
+        self._empty_reads = 0
         self._bytes = Rate(per_s=config.read_bytes_per_s, burst=config.read_bytes_per_s)
         self._bucket = full_bucket(self._bytes, now_ms=ports.clock.monotonic_ms())
         self._next_call_ms = ports.clock.monotonic_ms()
@@ -198,6 +202,8 @@ class ShardReader:
             self._next_call_ms = max(self._next_call_ms, now_ms + debt_ms)
         done = self._start.done if self._accepted is None else None
         found = await self._deaggregator.expand(page.records, done)
+        is_idle = not page.records and not page.millis_behind_latest
+        self._empty_reads = self._empty_reads + 1 if is_idle else 0
         if page.records:
             self._accepted = page.records[-1].sequence_number
             self._ports.events.emit(
@@ -209,8 +215,11 @@ class ShardReader:
                     millis_behind_latest=_lag_ms(page),
                 )
             )
-        elif not page.millis_behind_latest:
-            self._wait_after(self._config.idle_read_ms)
+        elif is_idle:
+            idle_ms = idle_pause_ms(
+                self._empty_reads, first_ms=_SHORTEST_PAUSE_MS, most_ms=self._config.idle_read_ms
+            )
+            self._wait_after(idle_ms)
         self._iterator = page.next_iterator
         return Page(
             records=found.records,

@@ -1,0 +1,109 @@
+"""
+A TLS server in a process of its own that answers GetRecords with finished bodies.
+
+    with serving({"a": body}) as (endpoint, authority): ...
+
+The shard iterator of a request names the body. The certificate is made on the spot; `authority` is
+the file to trust it by.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import multiprocessing
+import socketserver
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def serving(bodies: Mapping[str, bytes]) -> Iterator[tuple[str, Path]]:
+    """Run the server; yield its endpoint and the certificate to trust."""
+    with tempfile.TemporaryDirectory() as folder:
+        pem = _certificate(Path(folder))
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(dict(bodies), str(pem), theirs), daemon=True
+        )
+        process.start()
+        try:
+            yield f"https://{HOST}:{ours.recv()}", pem
+        finally:
+            process.terminate()
+            process.join()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    disable_nagle_algorithm = True
+    request_queue_size = 128
+
+
+def _serve(bodies: dict[str, bytes], pem: str, ready: Connection) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    head = (
+        "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\n\r\n"
+    )
+    answers = {
+        name: head.format("application/x-amz-json-1.1", len(body)).encode() + body
+        for name, body in bodies.items()
+    }
+
+    class Handler(socketserver.StreamRequestHandler):
+        disable_nagle_algorithm = True
+
+        def setup(self) -> None:
+            self.request = context.wrap_socket(self.request, server_side=True)
+            super().setup()
+
+        def handle(self) -> None:
+            while self.rfile.readline():
+                length = 0
+                while (line := self.rfile.readline().strip()) != b"":
+                    name, _, value = line.partition(b":")
+                    if name.lower() == b"content-length":
+                        length = int(value)
+                asked = json.loads(self.rfile.read(length))["ShardIterator"]
+                self.request.sendall(answers[asked])
+
+    with _Server((HOST, 0), Handler) as server:
+        ready.send(server.server_address[1])
+        server.serve_forever()
+
+
+def _certificate(folder: Path) -> Path:
+    """Write key and certificate of the loopback address, its own authority; return the file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
+    now = dt.datetime.now(dt.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "certificate.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + secret)
+    return file
