@@ -37,13 +37,44 @@ def _drawn(reshape: Callable[[Shape], Shape], **probabilities: float) -> Callabl
 def _with_peer(shape: Shape) -> Shape:
     """Let a worker like Java's share the stream."""
     config = replace(shape.config, initial_position="TRIM_HORIZON", on_exhausted="stop")
-    return replace(shape, config=config, has_peer=True, measures_quiet=False)
+    return replace(shape, config=config, has_peer=True)
 
 
 def _restless(shape: Shape) -> Shape:
     """Reshard every few seconds, and let managers look often."""
     config = replace(shape.config, cycle_ms=2_000, checkpoint_ms=0)
     return replace(shape, config=config, reshard_every_s=3.0, records_per_s=8.0)
+
+
+def _reshaped(
+    reshape: Callable[[Shape], Shape], **probabilities: float
+) -> Callable[[int], Options]:
+    """Return runs in which nothing goes wrong but these, in fleets of another shape."""
+    mix = replace(FaultMix.none(), **probabilities)
+    return lambda seed: Options(seed=seed, is_small=True, mix=mix, reshape=reshape)
+
+
+def _gives_up(shape: Shape) -> Shape:
+    """Keep records elsewhere that cannot be handled."""
+    return replace(shape, config=replace(shape.config, on_exhausted="sqs"), has_peer=False)
+
+
+def _at_the_tip(shape: Shape) -> Shape:
+    """Begin at the tip of a busy stream."""
+    config = replace(shape.config, initial_position="LATEST")
+    return replace(shape, config=config, has_peer=False, records_per_s=8.0)
+
+
+def _many_shards(shape: Shape) -> Shape:
+    """Begin with many shards, and a manager that looks seldom."""
+    config = replace(shape.config, cycle_ms=20_000)
+    return replace(shape, config=config, shards=8)
+
+
+def _long_turns(shape: Shape) -> Shape:
+    """Let turns last as long as they may here, of few shards that stay."""
+    config = replace(shape.config, turn_most_ms=75_000, turn_margin_ms=6_000)
+    return replace(shape, config=config, reshard_every_s=60.0)
 
 
 ARENAS: Mapping[str, Callable[[int], Options]] = {
@@ -59,6 +90,21 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     "other hands": _only(
         foreign_checkpoint=0.02, rewind=0.02, handler_slow=0.5, handler_raises=0.1
     ),
+    "late twins": _only(
+        duplicate_call=0.3, connection_lost=0.3, freeze_in_call=0.03, freeze=0.02, cold_start=0.3
+    ),
+    "handovers": _reshaped(_with_peer),
+    "poison": _reshaped(_gives_up, poison=0.004),
+    "at the tip": _reshaped(
+        _at_the_tip, kill_between=0.03, clock_drift=1.0, stale_listing=0.3, handler_slow=0.3
+    ),
+    "drifting managers": _only(
+        clock_drift=1.0, freeze_in_call=0.005, slow_call=0.3, kill_between=0.02, manager_twice=0.5
+    ),
+    "laggards": _only(handler_slow=0.9, handler_raises=0.3, stale_read=0.3),
+    "holes": _only(stale_listing=0.9, handler_slow=0.9, manager_missing=0.5),
+    "many shards": _reshaped(_many_shards),
+    "long turns": _reshaped(_long_turns, throttle=0.02, freeze=0.02, manager_twice=0.2),
     "java": _drawn(_with_peer, freeze_in_call=0.01),
     "ghosts": _drawn(_restless, freeze_in_call=0.02, stale_read=0.5, freeze=0.02),
     "dead managers": _only(kill_between=0.05, manager_missing=0.2, manager_twice=0.5),

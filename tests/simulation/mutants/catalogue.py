@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.conditions import CONDITIONS
+from tests.simulation.mutants.hazards import HAZARDS
+from tests.simulation.mutants.museum import MUSEUM
 
-MUTANTS = (*CONDITIONS,)
+MUTANTS = (*CONDITIONS, *HAZARDS, *MUSEUM)

@@ -44,10 +44,13 @@ from shardfleet.testing.checkers.records import (
     RepetitionsExplained,
 )
 from shardfleet.testing.checkers.slots import (
+    AnnouncedFirst,
     OneInvocationPerEpoch,
     OneManagerAtATime,
+    OwnedSoon,
     ReadsArePaced,
     SlotsEndServed,
+    WhoRenewsReads,
     WithinRights,
 )
 
@@ -79,6 +82,9 @@ CHECKERS: tuple[type[Checker], ...] = (
     RepetitionsBounded,
     OneInvocationPerEpoch,
     SlotsEndServed,
+    AnnouncedFirst,
+    WhoRenewsReads,
+    OwnedSoon,
     OneManagerAtATime,
     WithinRights,
     ReadsArePaced,
@@ -87,6 +93,7 @@ CHECKERS: tuple[type[Checker], ...] = (
 __all__ = [
     "CHECKERS",
     "AlarmsAreTrue",
+    "AnnouncedFirst",
     "CallBegun",
     "CallsAreBounded",
     "Checker",
@@ -112,6 +119,7 @@ __all__ = [
     "OnlyTheHarmedLose",
     "OrderWithinKey",
     "OrderWithinShard",
+    "OwnedSoon",
     "ParentsBeforeChildren",
     "ProgressIsStored",
     "QuietFleetKeepsLeases",
@@ -124,6 +132,7 @@ __all__ = [
     "TurnsEndCleanly",
     "UpdatesNeverCreate",
     "Violation",
+    "WhoRenewsReads",
     "Window",
     "WithinRights",
 ]

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 
+from shardfleet.domain.leases import Lease
 from shardfleet.domain.slots import SlotState
-from shardfleet.engine.fleet_state import LOCK, SLOT
+from shardfleet.engine.fleet_state import LOCK, SLOT, STOP
 from shardfleet.events import Event, TurnBegun
-from shardfleet.testing.checkers.checker import Checker, DocumentWrite, LeaseWrite, Suspect
+from shardfleet.testing.checkers.checker import (
+    CallBegun,
+    Checker,
+    DocumentWrite,
+    LeaseWrite,
+    Suspect,
+)
 
 # Two managers' clocks may differ by as much (the configuration's clock_skew_ms).
 _SKEW_MS = 2_000
 # Kinesis quota: five GetRecords per second and shard; a page that took long lets two come close.
 _READS_PER_S = 7
 _SECOND_MS = 1_000
+# An operator resumes stopped shards each 30 s, and a worker looks each failover time.
+_STOPPED_MS = 60_000
+# Longer than an import, a call that hangs and the longest back-off together.
+_IDLE_MS = 45_000
+# Two turns of the slowest manager, and the start of a slot between them.
+_OWNED_MS = 60_000
 _WRITTEN_BY_WORKERS = ("create", "renew", "take", "assign", "evict", "checkpoint", "set_children")
 
 
@@ -71,6 +84,111 @@ class SlotsEndServed(Checker):
         if waiting and waited_ms < 3 * self.renew_ms:
             text = f"ended {waited_ms} ms after {', '.join(waiting)} had been announced"
             self.found(write.at_ms, write.name, text)
+
+
+class AnnouncedFirst(Checker):
+    """A manager gives a lease only to a slot that it has told before (H2)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing announced."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._announced: set[tuple[str, str]] = set()
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Remember announcements."""
+        if write.kind == SLOT:
+            self._announced |= {(write.after["worker_id"], key) for key in write.after["assigned"]}
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at who is given what."""
+        after, key = write.after, write.change.lease_key
+        if after is None or write.change.operation not in ("assign", "take"):
+            return
+        owner = after.lease_owner or ""
+        if not write.by.worker_id and (owner, key) not in self._announced:
+            text = f"{write.by.name} gave it to {owner}, which had not been told"
+            self.found(write.at_ms, key, text)
+
+
+class WhoRenewsReads(Checker):
+    """A lease that is renewed is read, unless it waits for its parents, a stop or a handover."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no lease."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._leases: dict[str, Lease] = {}
+        self._stopped: dict[str, int] = {}
+        # (lease, invocation) -> when it last did something for it, and how long it was frozen then
+        self._alive: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Remember stops: they are taken back by an operator after a while."""
+        if write.kind == STOP:
+            self._stopped[write.name] = write.at_ms
+
+    def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """See a sign of life."""
+        self._alive[shard_id, by.name] = (at_ms, by.frozen_ms)
+
+    def call_begun(self, call: CallBegun) -> None:
+        """See a sign of life."""
+        self._alive[call.shard_id, call.by.name] = (call.at_ms, call.by.frozen_ms)
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at renewals without a sign of life."""
+        after, key, by = write.after, write.change.lease_key, write.by
+        if after is None:
+            self._leases.pop(key, None)
+            return
+        self._leases[key] = after
+        # A worker of Java's has a pace of its own.
+        is_ours = by.execution != (0, 0)
+        if write.change.operation not in ("renew", "checkpoint") or not is_ours:
+            return
+        parents = [self._leases.get(parent) for parent in after.parent_shard_ids]
+        waits = any(parent is not None and not parent.is_finished for parent in parents)
+        stopped_ms = write.at_ms - self._stopped.get(key, -_STOPPED_MS)
+        if waits or after.checkpoint_owner is not None or stopped_ms < _STOPPED_MS:
+            self._alive.pop((key, by.name), None)
+            return
+        alive_ms, frozen_ms = self._alive.setdefault((key, by.name), (write.at_ms, by.frozen_ms))
+        idle_ms = write.at_ms - alive_ms - (by.frozen_ms - frozen_ms)
+        if idle_ms > _IDLE_MS:
+            text = f"{by.name} renews it, and has not read or handled anything for {idle_ms} ms"
+            self.found(write.at_ms, key, text)
+
+
+class OwnedSoon(Checker):
+    """While nothing goes wrong, a lease that can start has an owner within a minute."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no lease and nobody harmed."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._free_since: dict[str, int] = {}
+        self._known: dict[str, Suspect] = {}
+
+    def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """Learn who there is."""
+        del at_ms, shard_id
+        self._known[by.name] = by
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Learn who there is."""
+        self._known[write.by.name] = write.by
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at leases that get an owner."""
+        after, key = write.after, write.change.lease_key
+        if after is None or after.is_finished:
+            self._free_since.pop(key, None)
+        elif after.effective_owner is None:
+            self._free_since.setdefault(key, write.at_ms)
+        else:
+            waited_ms = write.at_ms - self._free_since.pop(key, write.at_ms)
+            is_harmed = any(by.faults for by in self._known.values())
+            if waited_ms > _OWNED_MS and not after.parent_shard_ids and not is_harmed:
+                text = f"nobody had it for {waited_ms} ms"
+                self.found(write.at_ms, key, text)
 
 
 class OneManagerAtATime(Checker):

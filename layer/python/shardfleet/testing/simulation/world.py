@@ -97,7 +97,7 @@ class Shape:
     @classmethod
     def small(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
         """Draw a cheap shape: 3 to 8 shards on at least 2 slots, for a minute or two."""
-        drawn = cls.drawn(chance, busy_s=busy_s or chance.uniform(60.0, 150.0))
+        drawn = cls.drawn(chance, busy_s=busy_s or chance.uniform(50.0, 120.0))
         config = replace(drawn.config, workers_min=chance.randint(2, 3), workers_max=6)
         return replace(
             drawn,
@@ -106,6 +106,7 @@ class Shape:
             shards_least=3,
             shards_most=8,
             reshard_every_s=chance.uniform(5.0, 30.0),
+            measures_quiet=False,
         )
 
 
@@ -243,7 +244,10 @@ class World:
             self._begun.set()
         if lease.checkpoint != AT_LATEST:
             return
-        pin = self._state.documents[PIN, lease.lease_key].body["instant_ms"]
+        document = self._state.documents.get((PIN, lease.lease_key))
+        if document is None:
+            return
+        pin = document.body["instant_ms"]
         before_ms = pin - (self._around.clock.now_ms() - self._around.now_ms)
         # What comes once the lease is there is wanted, whatever the manager's clock says.
         before_ms = min(before_ms, self._around.now_ms)

@@ -1,0 +1,328 @@
+"""Mutants for the hazards H1 to H19, as far as they concern parts that exist."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.mutant import mutant
+
+SLOTS, HELD, POINTER = "domain/slots.py", "engine/held_lease.py", "engine/checkpointer.py"
+STATE, WORKER, ASSIGNER = "engine/fleet_state.py", "engine/worker.py", "engine/assigner.py"
+NOTES, EXPIRY, POSITION = "engine/crash_notes.py", "domain/expiry.py", "engine/start_position.py"
+READER, ENDING, UPKEEP = "engine/reader.py", "engine/shard_end.py", "engine/slot_upkeep.py"
+
+_MANAGER_TESTS = "tests/engine/manager_side"
+_WORKER_TESTS = "tests/engine/worker_side"
+
+HAZARDS = (
+    mutant(
+        "an invocation raises no epoch",
+        "H1",
+        (SLOTS, "epoch=slot.epoch + 1,\n        heartbeat_ms=now_ms", "heartbeat_ms=now_ms"),
+    ),
+    mutant(
+        "no look at the epoch after an unknown outcome",
+        "H1",
+        (HELD, "        await self.check_epoch()\n        held.unsure.clear()\n", ""),
+        arena="twins",
+    ),
+    mutant(
+        "one more of the counter is mine without a doubt",
+        "H1",
+        (HELD, "if held.unsure and await self._was_mine", "if await self._was_mine"),
+        (HELD, "            or current.checkpoint not in held.unsure\n", ""),
+        (HELD, "        await self.check_epoch()\n        held.unsure.clear()\n", ""),
+        arena="twins",
+    ),
+    mutant(
+        "an outdated invocation adopts",
+        "H1",
+        (POINTER, "            if keys:\n                await self._writer.check_epoch()\n", ""),
+        (
+            POINTER,
+            "            if adopted:\n                await self._writer.check_epoch()\n",
+            "",
+        ),
+        arena="twins",
+    ),
+    mutant(
+        "a fenced invocation writes on",
+        "H1",
+        (HELD, "        if self._fenced:\n", "        if not self.worker_id:\n"),
+        arena="twins",
+    ),
+    mutant(
+        "a slot ends whatever was announced",
+        "H2",
+        (SLOTS, " or slot.assign_seq > served_seq:\n        return None", ":\n        return None"),
+    ),
+    mutant(
+        "an assignment is not announced",
+        "H2",
+        (ASSIGNER, "lambda current: announce_assignment(current, keys)", "lambda current: current"),
+    ),
+    mutant(
+        "what was assigned to a slot that ended stays there",
+        "H2",
+        (
+            ASSIGNER,
+            "if after is not None and after.slot.state is SlotState.ENDED:",
+            "if not given:",
+        ),
+        test=f"{_MANAGER_TESTS}/test_lease_manager.py::"
+        "test_what_was_assigned_to_a_slot_that_ended_meanwhile_is_released_at_once",
+    ),
+    mutant(
+        "an older execution is welcome",
+        "H3",
+        (SLOTS, "slot.start_epoch != given.start_epoch", "slot.start_epoch < given.start_epoch"),
+        arena="twins",
+    ),
+    mutant(
+        "an older generation is welcome",
+        "H3",
+        (
+            SLOTS,
+            "given.generation not in (slot.generation, slot.generation + 1)",
+            "given.generation > slot.generation + 1",
+        ),
+        arena="late twins",
+    ),
+    mutant(
+        "a closed execution is started for ever",
+        "H3",
+        (UPKEEP, "is ExecutionStatus.CLOSED:", "is ExecutionStatus.ABSENT:"),
+        test=f"{_MANAGER_TESTS}/test_slot_upkeep.py::"
+        "test_an_execution_closed_before_its_first_heartbeat_raises_the_epoch",
+    ),
+    mutant(
+        "reading goes on behind a checkpoint inside an aggregate",
+        "H4",
+        (READER, "IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, number)", "_behind(number)"),
+        (READER, "        self._check_gap(page)\n", ""),
+        (
+            READER,
+            "def _lag_ms(page",
+            (
+                "def _behind(number: str) -> IteratorStart:\n"
+                "    return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, number)\n\n\n"
+                "def _lag_ms(page"
+            ),
+        ),
+        arena="kills",
+    ),
+    mutant(
+        "an aggregate begins anew at a checkpoint inside it",
+        "H4",
+        (
+            "kpl/deaggregate.py",
+            "return found.records[done.sub_sequence_number + 1 :]",
+            "return found.records",
+        ),
+        arena="kills",
+    ),
+    mutant(
+        "an empty answer with lag counts as the end of the record",
+        "H6",
+        (
+            READER,
+            "if not page.records and page.next_iterator is not None and page.millis_behind_latest:",
+            "if not page.records and page.next_iterator is None:",
+        ),
+        arena="contradictions",
+    ),
+    mutant(
+        "the last pin holds, not the first",
+        "H7",
+        (
+            STATE,
+            'if current is not None and current.body["created_ms"] == created_ms:',
+            'if current is not None and current.body["instant_ms"] == instant_ms:',
+        ),
+        arena="at the tip",
+    ),
+    mutant(
+        "a pin allows for no slow clock",
+        "H7",
+        (POSITION, "PIN_BACK_MS = 5_000", "PIN_BACK_MS = 0"),
+        arena="at the tip",
+    ),
+    mutant(
+        "a refused step back loses the lease",
+        "H8",
+        (
+            HELD,
+            "        if wanted != current.checkpoint:\n",
+            '        self._lose(held, "a step back")\n        if wanted != current.checkpoint:\n',
+        ),
+        arena="other hands",
+    ),
+    mutant(
+        "a record that kills is never given up",
+        "H9",
+        (NOTES, "if not self._suspicious or lease_key in self._charged:", "if lease_key:"),
+        arena="poison",
+    ),
+    mutant(
+        "no note is written before a call",
+        "H9",
+        (NOTES, "        if self.suspicious:\n", "        if self.suspicious and not positions:\n"),
+        arena="poison",
+    ),
+    mutant(
+        "a record is taken for guilty before it is known",
+        "H9",
+        (NOTES, "is_exact=note.count == 1", "is_exact=True"),
+        arena="poison",
+    ),
+    mutant(
+        "a turn does not wait for its tasks",
+        "H10",
+        (
+            "engine/turn_tasks.py",
+            "            await hard.unless(self._quiet)\n",
+            "            pass\n",
+        ),
+    ),
+    mutant(
+        "a call begins whatever time is left",
+        "H10",
+        (
+            "engine/dispatch.py",
+            "if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:",
+            "if self._timeout_ms > self._calls_end_ms:",
+        ),
+        test=f"{_WORKER_TESTS}/test_worker_turn.py::"
+        "test_no_handler_call_begins_with_less_than_its_time_out_left",
+    ),
+    mutant(
+        "a stream that was created again is read on",
+        "H12",
+        (STATE, 'known["arn"] != found.stream_arn or known["created_ms"]', 'known["created_ms"]'),
+        (STATE, "!= found.created_ms:\n", "> found.created_ms:\n"),
+        test=f"{_MANAGER_TESTS}/test_fleet_state.py::"
+        "test_a_stream_of_the_same_name_but_another_birth_is_refused",
+    ),
+    mutant(
+        "a shard ends because one call says that it is gone",
+        "H12",
+        (
+            ENDING,
+            "if any(shard.shard_id == held.lease_key for shard in shards):",
+            "if not shards:",
+        ),
+        test=f"{_WORKER_TESTS}/test_false_ends.py::"
+        "test_a_shard_that_is_still_listed_does_not_end_because_one_call_says_it_is_gone",
+    ),
+    mutant(
+        "two managers run turns at once",
+        "H13",
+        (STATE, "            if held:\n                return None\n", ""),
+    ),
+    mutant(
+        "children are not taken over",
+        "H13",
+        (
+            "engine/shard_work.py",
+            "                await self._patience.persist(partial(self._take, children), hard)\n",
+            "",
+        ),
+        test=f"{_WORKER_TESTS}/test_shard_end.py::"
+        "test_children_are_taken_over_as_far_as_there_is_room",
+    ),
+    mutant(
+        "the manager turns for ever",
+        "H14",
+        ("engine/manager_loop.py", "            if awake is False:\n                break\n", ""),
+        test=f"{_MANAGER_TESTS}/test_manager_loop.py::"
+        "test_with_nothing_awake_an_invocation_does_one_turn_and_returns",
+    ),
+    mutant(
+        "a checkpoint does not count as a renewal",
+        "H14",
+        (
+            HELD,
+            "                held.confirmed = sent\n",
+            '                held.confirmed = sent if change.operation == "renew" else held.confirmed\n',
+        ),
+        test=f"{_WORKER_TESTS}/test_lease_keeping.py::test_a_checkpoint_counts_as_a_renewal",
+    ),
+    mutant(
+        "no skew between two managers' clocks is allowed for",
+        "H15",
+        (
+            EXPIRY,
+            "read_started_ms - seen.first_seen_ms - skew_ms\n",
+            "read_started_ms - seen.first_seen_ms\n",
+        ),
+        arena="drifting managers",
+    ),
+    mutant(
+        "first seen is the time before the reading",
+        "H15",
+        (
+            EXPIRY,
+            "lease.effective_owner, read_finished_ms)",
+            "lease.effective_owner, read_started_ms)",
+        ),
+        arena="drifting managers",
+    ),
+    mutant(
+        "local expiry trusts the clock that may stand still",
+        "H15",
+        (
+            HELD,
+            "return max(now.monotonic_ms - confirmed.monotonic_ms, now.wall_ms - confirmed.wall_ms)",
+            "return now.monotonic_ms - confirmed.monotonic_ms",
+        ),
+        arena="pauses",
+    ),
+    mutant(
+        "user code is imported before leases are adopted",
+        "H16",
+        (
+            WORKER,
+            "            await self._patience.persist(self._watch.adopt_all, self._stopping)\n",
+            (
+                "            await self._ports.handler.load()\n"
+                "            await self._patience.persist(self._watch.adopt_all, self._stopping)\n"
+            ),
+        ),
+        arena="slow starts",
+    ),
+    mutant(
+        "nothing is written before leaving",
+        "H16",
+        (WORKER, "        await checkpointer.renew_before_leaving(stopped_ms, self._hard)\n", ""),
+    ),
+    mutant(
+        "records are handed over after a stall without a renewal",
+        "H17",
+        (POINTER, "return self._writer.age_ms(held) <= self._renew_ms", "return held.is_held"),
+        arena="pauses",
+    ),
+    mutant(
+        "the shard that asks first goes first",
+        "H17",
+        (
+            "engine/dispatch.py",
+            "round=max(self._round, self._rounds_served.get(key, -1) + 1),",
+            "round=0,",
+        ),
+        test=f"{_WORKER_TESTS}/test_delivery.py::test_a_shard_far_behind_takes_turns_with_a_fresh_one",
+    ),
+    mutant(
+        "a heartbeat tells no lag",
+        "H18",
+        (
+            "engine/slot_watch.py",
+            "still_ms=still_ms) for h in held}",
+            "still_ms=still_ms) for h in ()}",
+        ),
+        test=f"{_WORKER_TESTS}/test_slot_life.py::test_the_heartbeat_tells_the_lag_of_each_lease",
+    ),
+    mutant(
+        "a worker deletes what it gives back",
+        "H19",
+        (POINTER, "    return evict(held.lease)\n", "    return delete(held.lease)\n"),
+        (POINTER, "    checkpoint,\n    create,\n", "    checkpoint,\n    create,\n    delete,\n"),
+    ),
+)

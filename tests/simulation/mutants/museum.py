@@ -1,0 +1,361 @@
+"""Mutants that put the bugs of others back: protocol.md §8 of the design, and the museum."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.mutant import mutant
+
+DELIVERY, READER, ENDING = "engine/delivery.py", "engine/reader.py", "engine/shard_end.py"
+CONSUMER, HELD, POINTER = (
+    "engine/shard_consumer.py",
+    "engine/held_lease.py",
+    "engine/checkpointer.py",
+)
+WORK, ASSIGNMENT, CLEANUP = (
+    "engine/shard_work.py",
+    "domain/assignment.py",
+    "domain/lease_cleanup.py",
+)
+SYNC, STATE, DEAGGREGATE = "domain/lease_sync.py", "engine/fleet_state.py", "kpl/deaggregate.py"
+
+_WORKER_TESTS = "tests/engine/worker_side"
+
+MUSEUM = (
+    mutant(
+        "an exception skips the batch",
+        "§8 row 1, KCL #10",
+        (
+            DELIVERY,
+            "            return await self._after_failure(batch, done=result.done_count, error=result.error)\n",
+            (
+                "            await self._after_failure(batch, done=0, error=result.error)\n"
+                "            return len(batch)\n"
+            ),
+        ),
+        arena="failures",
+    ),
+    mutant(
+        "a batch that failed in part counts as done",
+        "§8 row 1, KCL #10",
+        (DELIVERY, "len(batch) if result.error is None else result.done_count", "len(batch)"),
+        arena="failures",
+    ),
+    mutant(
+        "progress is told before the handler is done",
+        "§8 row 2, fs2-aws #436",
+        (
+            DELIVERY,
+            "        begin = 0\n",
+            (
+                "        begin = 0\n"
+                "        if page.end is not None:\n"
+                "            self._held.note_progress(page.end)\n"
+            ),
+        ),
+    ),
+    mutant(
+        "an expired iterator begins at the last record again",
+        "§8 row 3, KCL 2.4.5 #1014",
+        (
+            READER,
+            "IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, self._accepted)",
+            "IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, self._accepted)",
+        ),
+    ),
+    mutant(
+        "an expired iterator begins where the lease did",
+        "§8 row 3, KCL 1.8.8",
+        (READER, "        if self._accepted is not None:\n", "        if not self._shard_id:\n"),
+        (READER, "FTER_SEQUENCE_NUMBER, self._accepted)", 'FTER_SEQUENCE_NUMBER, "")'),
+    ),
+    mutant(
+        "a false shard end is believed",
+        "§8 row 4, KCL #624",
+        (READER, "contradiction = contradiction_of(page, self._shard_id)", 'contradiction = ""'),
+    ),
+    mutant(
+        "a shard ends without leases for its children",
+        "§8 row 5, KCL #185, #837",
+        (
+            ENDING,
+            "            await patience.persist(partial(checkpointer.create, lease), held.halt)\n",
+            "",
+        ),
+    ),
+    mutant(
+        "what was given back is never assigned again",
+        "§8 row 5a, KCL #847",
+        (
+            ASSIGNMENT,
+            "            else:\n                self.free.append(lease)\n",
+            (
+                "            elif lease.lease_owner is not None or not lease.lease_counter:\n"
+                "                self.free.append(lease)\n"
+            ),
+        ),
+    ),
+    mutant(
+        "a child waits for one of its parents only",
+        "§8 row 6, KCL #1080",
+        (
+            CONSUMER,
+            "for parent in self._held.lease.parent_shard_ids:",
+            "for parent in self._held.lease.parent_shard_ids[:1]:",
+        ),
+        (
+            ASSIGNMENT,
+            "for parent in lease.parent_shard_ids)",
+            "for parent in lease.parent_shard_ids[:1])",
+        ),
+        (
+            WORK,
+            "for p in lease.parent_shard_ids]",
+            "for p in lease.parent_shard_ids[:1]]",
+        ),
+        arena="laggards",
+    ),
+    mutant(
+        "a child does not wait for its parents",
+        "§8 row 6",
+        (CONSUMER, "            if not waiting:\n                return\n", "            return\n"),
+        (ASSIGNMENT, "elif blocking := self._unfinished_parents(lease):", "elif blocking := []:"),
+        arena="laggards",
+    ),
+    mutant(
+        "a merge does not wait for its other parent's lease",
+        "§8 row 6, KCL #1080",
+        (ENDING, "            await self._wait_for_other_parents(held, child)\n", ""),
+        arena="holes",
+    ),
+    mutant(
+        "children begin at LATEST",
+        "§8 row 7, KCL #734",
+        (ENDING, "checkpoint=AT_TRIM_HORIZON", "checkpoint=AT_LATEST"),
+        (ENDING, "import AT_TRIM_HORIZON,", "import AT_LATEST,"),
+        arena="laggards",
+    ),
+    mutant(
+        "a hole is filled at LATEST",
+        "§8 row 7, KCL #751",
+        (
+            SYNC,
+            "return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING",
+            "return initial.checkpoint, CreateReason.HOLE_BESIDE_SIBLING",
+        ),
+        test="tests/domain/test_lease_creation_scenarios.py",
+    ),
+    mutant(
+        "a listing in the middle of a reshard is believed",
+        "§8 row 8, KCL #788",
+        (SYNC, "inconsistent = graph.inconsistent()", "inconsistent: list[str] = []"),
+        test="tests/domain/test_lease_creation_scenarios.py",
+    ),
+    mutant(
+        "reads are not paced",
+        "§8 row 8a, KCL #1062",
+        (READER, "        self._wait_after(self._config.busy_read_ms)\n", ""),
+    ),
+    mutant(
+        "the tip is another now each time",
+        "§8 row 8b",
+        (
+            "engine/start_position.py",
+            "instant_ms=instant_ms)\n    if done.sequence_number == AT_TIMESTAMP",
+            "instant_ms=clock.now_ms())\n    if done.sequence_number == AT_TIMESTAMP",
+        ),
+        arena="at the tip",
+    ),
+    mutant(
+        "a lease is deleted because its shard is no longer listed",
+        "§8 row 9, KCL #461, kcl-rust",
+        (
+            CLEANUP,
+            '                kept.append((key, "unfinished, though its shard is no longer listed"))\n',
+            '                delete.append(LeaseToDelete(lease, "not listed"))\n',
+        ),
+        arena="laggards",
+    ),
+    mutant(
+        "a lease is deleted while its parent's is there",
+        "§8 row 9",
+        (
+            CLEANUP,
+            "            if parent in self.leases:\n",
+            "            if parent == lease.lease_key:\n",
+        ),
+        arena="other hands",
+    ),
+    mutant(
+        "memory says checkpointed, the table does not",
+        "§8 row 10, KCL #1354, #1788",
+        (
+            POINTER,
+            "    if progress is not None:\n        return checkpoint(",
+            (
+                "    if progress is not None:\n"
+                "        held.lease = replace(held.lease, checkpoint=progress)\n"
+                "        return checkpoint("
+            ),
+        ),
+        (
+            POINTER,
+            "from enum import StrEnum\n",
+            "from dataclasses import replace\nfrom enum import StrEnum\n",
+        ),
+        arena="lost answers",
+    ),
+    mutant(
+        "an own retried write is a lost lease",
+        "§8 row 11, KCL #247",
+        (
+            HELD,
+            "if held.unsure and await self._was_mine(held, current):",
+            "if not held.lease_key and await self._was_mine(held, current):",
+        ),
+        arena="lost answers",
+    ),
+    mutant(
+        "renewal and checkpoint race",
+        "§8 row 12, KCL #537, vmware-go-kcl #77",
+        (
+            HELD,
+            "        async with held.lock:\n            if not held.is_held:\n",
+            "        async with asyncio.Lock():\n            if not held.is_held:\n",
+        ),
+    ),
+    mutant(
+        "a steal goes by a stale counter",
+        "§8 row 14, KCL #886",
+        (
+            "engine/assigner.py",
+            "return lease_changes.take(current, worker_id)",
+            "return lease_changes.take(lease, worker_id)",
+        ),
+        why_not=(
+            "it only wastes the steal: a counter that has moved since refuses it, and the next "
+            "turn tries again"
+        ),
+    ),
+    mutant(
+        "a handover is never given back",
+        "§8 row 15, KCL #1729, #1743, #1765",
+        (WORK, "if held.is_held and held.in_handover:", "if held.is_held and not held.lease_key:"),
+        arena="java",
+    ),
+    mutant(
+        "an old owner that restarted leaves its handover pending",
+        "§8 row 15, KCL #1718",
+        (
+            POINTER,
+            "if lease.checkpoint_owner == self.worker_id:",
+            "if not lease.lease_key:",
+        ),
+        arena="handovers",
+    ),
+    mutant(
+        "a shard that ends leaves its handover pending",
+        "§8 row 15",
+        (
+            POINTER,
+            "        if held.in_handover:\n            # The next",
+            "        if not held.lease_key:\n            # The next",
+        ),
+        test=f"{_WORKER_TESTS}/test_checkpointer.py::"
+        "test_a_shard_that_ends_during_its_handover_ends_the_handover_too",
+    ),
+    mutant(
+        "a dead manager is never replaced",
+        "§8 row 17, KCL #1803",
+        (STATE, 'held = current.body["until_ms"] > now_ms and current', "held = current"),
+        arena="dead managers",
+    ),
+    mutant(
+        "what looks like an aggregate and is none is dropped",
+        "§8 row 20, kinesis-aggregation #11",
+        (
+            "engine/deaggregation.py",
+            "            number = record.sequence_number\n            if done is None:\n",
+            (
+                "            number = record.sequence_number\n"
+                "            if found.verdict is Verdict.BAD_DIGEST:\n"
+                "                expanded += ()\n"
+                "            elif done is None:\n"
+            ),
+        ),
+    ),
+    mutant(
+        "the rest of an aggregate is dropped at a checkpoint inside it",
+        "§8 row 21",
+        (DEAGGREGATE, "return found.records[done.sub_sequence_number + 1 :]", "return ()"),
+        arena="kills",
+    ),
+    mutant(
+        "sequence numbers are compared as text",
+        "§8 row 22, kinesis-python",
+        (
+            "domain/sequence.py",
+            "number = int(self.sequence_number) if value is None else value",
+            'number = int(self.sequence_number.ljust(60, "0")) if value is None else value',
+        ),
+        arena="kills",
+    ),
+    mutant(
+        "a lease is not given to whoever has his share",
+        "museum: zio-kinesis #1083",
+        (
+            ASSIGNMENT,
+            "    roomy = [(load[w], w) for w in most if load[w] < most[w]]\n    heapify(roomy)\n",
+            (
+                "    share = max(1, sum(table.load.values()) // max(1, len(table.load)))\n"
+                "    most = {w: min(n, share) for w, n in most.items()}\n"
+                "    roomy = [(load[w], w) for w in most if load[w] < most[w]]\n    heapify(roomy)\n"
+            ),
+        ),
+    ),
+    mutant(
+        "one lease is assigned per turn",
+        "museum: vmware-go-kcl-v2 #14",
+        (
+            ASSIGNMENT,
+            "    for lease in table.free:\n        if not roomy",
+            "    for lease in table.free[:1]:\n        if not roomy",
+        ),
+        arena="many shards",
+    ),
+    mutant(
+        "a lease is renewed whose consumer has left",
+        "museum: lifion-kinesis #332",
+        (
+            WORK,
+            "        del self._consumed[lease_key]\n",
+            "        assert lease_key in self._consumed\n",
+        ),
+        arena="long turns",
+    ),
+    mutant(
+        "a parent that has left the stream blocks its children",
+        "museum: async-kinesis #69",
+        (
+            CONSUMER,
+            "                if children is not None:\n                    return children\n",
+            "",
+        ),
+    ),
+    mutant(
+        "no next iterator is taken for an expired one",
+        "museum: async-kinesis #26",
+        (
+            READER,
+            "children=None if page.next_iterator is not None else page.child_shards",
+            "children=None",
+        ),
+    ),
+    mutant(
+        "every record of an aggregate has the aggregate's key",
+        "museum: KPL #439",
+        (
+            DEAGGREGATE,
+            "            keys[record.partition_key_index],\n            number,\n",
+            '            "a",\n            number,\n',
+        ),
+    ),
+)
