@@ -77,6 +77,7 @@ class FaultMix:
     sink_refuses: float = 0.01
     sink_no_answer: float = 0.01
     kill_at_sink: float = 0.003
+    freeze_at_sink: float = 0.003
 
     @classmethod
     def drawn(cls, chance: random.Random) -> FaultMix:

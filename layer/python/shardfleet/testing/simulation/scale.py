@@ -55,8 +55,8 @@ class Scale:
     leases_most: int = 12
     lost_part: float = 0.1
     idle_read_ms: int = 60_000
-    settle_s: float = 45.0
-    window_s: float = 120.0
+    settle_s: float = 30.0
+    window_s: float = 60.0
     patience_s: float = 1_800.0
     seed: int = 1
 

@@ -35,6 +35,10 @@ FUNCTION_ARN = "arn:aws:lambda:eu-central-1:123456789012:function:simulated"
 # Real time that a handler may take between two calls of the sink.
 _STUCK_S = 60.0
 _FASTEST_S, _SLOWEST_S = 0.001, 0.05
+# Calls that a handler still gets through between its time-out and the end of its process.
+_LATE_CALLS_MOST = 4
+# A freeze during which the lease expires and somebody else goes on.
+_FREEZE_S = (12.0, 45.0)
 # A handler that catches its own death is told again; not for ever.
 _CALLS_MOST = 100_000
 
@@ -140,7 +144,9 @@ class _Way:
         self._around = around
         around.calls["user.handler"] += 1
         self.call = around.calls["user.handler"]
+        self._landed: tuple[Any] | None = None
         self._chance = around.chance(f"sink/{actor.name}/{around.now_ms}")
+        self._late_calls = self._chance.randint(0, _LATE_CALLS_MOST)
 
     @property
     def by(self) -> str:
@@ -162,15 +168,35 @@ class _Way:
 
     async def carry_in_time(self, what: str, effect: Callable[[], T]) -> T:
         """Carry a call from a handler's thread: it takes its time both ways."""
+        self._landed = None
         await self.pause()
         self._set_out(what)
         result = self._arrive(what, effect)
+        self._landed = (result,)
         if self._around.faults.strike("sink_no_answer"):
             await asyncio.sleep(CALL_TIMEOUT_MS / 1000)
             self.actor.check()
             self._lose_answer(what)
         await self.pause()
         return result
+
+    def carry_late(self, what: str, effect: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        """
+        Carry a call from a thread whose call is over: the answer, and what to raise.
+
+        The dead do nothing more. But a thread that was out of time goes on until its process ends,
+        and what it does until then happens (hazard H10).
+        """
+        if self.actor.is_dead or self._late_calls == 0:
+            return None, KilledError()
+        self._late_calls -= 1
+        if self._landed is not None:
+            (result,), self._landed = self._landed, None
+            return result, None
+        try:
+            return self._arrive(what, effect), None
+        except BaseException as error:  # noqa: BLE001 - the handler's own, or its death
+            return None, error
 
     async def pause(self) -> None:
         """Let some milliseconds pass."""
@@ -204,6 +230,11 @@ class _Way:
             self._around.log(self.by, "killed after", what)
             self.actor.kill()
             self.actor.check()
+        if self._around.faults.strike("freeze_at_sink"):
+            duration_s = self._around.faults.between("freeze_at_sink", *_FREEZE_S)
+            self.actor.suffered("frozen")
+            self._around.log(self.by, "frozen after", what, "for", round(duration_s * 1000), "ms")
+            self._around.freeze(self.actor, duration_s)
         return result
 
     def _lose_answer(self, what: str) -> None:
@@ -251,15 +282,15 @@ class _Lockstep:
                 thread.join()
                 return self._ended(*effect, death=death)
             if death is not None:
-                self._answers.put((None, KilledError()))
+                self._answers.put(self._way.carry_late(what, effect))
                 continue
             try:
                 self._answers.put((await self._way.carry_in_time(what, effect), None))
             except Exception as failure:  # noqa: BLE001 - whatever the effect raises is the handler's
                 self._answers.put((None, failure))
-            except BaseException as end:  # noqa: BLE001 - killed or out of time: so is the thread
+            except BaseException as end:  # noqa: BLE001 - killed or out of time
                 death = end
-                self._answers.put((None, KilledError()))
+                self._answers.put(self._way.carry_late(what, effect))
         self._way.is_stuck(f"has called the sink {_CALLS_MOST} times for one batch")
         raise KilledError
 

@@ -1,0 +1,3 @@
+"""Pytest runs of pytest: the plugin is seen from the outside."""
+
+pytest_plugins = ["pytester"]
