@@ -6,7 +6,7 @@ from shardfleet.domain.sequence import StreamIncarnation
 from shardfleet.domain.shards import ShardGraph
 from shardfleet.errors import StreamReplaced, Throttled
 from shardfleet_spark.beginning import begin, common_start, opening_of
-from shardfleet_spark.lineage import Family
+from shardfleet_spark.lineage import Family, Listing
 from shardfleet_spark.sealing import pause
 from shardfleet_spark.shard_pages import ReadPorts
 from shardfleet_spark.starting import Start
@@ -17,7 +17,7 @@ class Discovery:
     What the stream looks like.
 
     Attributes:
-        graph: the newest listing that makes sense, None before the first.
+        listing: the newest one that makes sense, None before the first.
         incarnation: which life of which stream, None before the first listing.
 
     """
@@ -37,7 +37,7 @@ class Discovery:
         self._hurry_ms = hurry_ms
         self._due_ms: int | None = None
         self._hurried_ms = 0
-        self.graph: ShardGraph | None = None
+        self.listing: Listing | None = None
         self.incarnation: StreamIncarnation | None = None
 
     async def begin(self, start: Start) -> tuple[Family, StreamIncarnation]:
@@ -62,13 +62,13 @@ class Discovery:
                 failures += 1
                 await pause(self._ports, failures, error)
                 continue
-            if self.graph is not None and self.incarnation is not None:
+            if self.listing is not None and self.incarnation is not None:
                 break
             failures += 1
             await pause(self._ports, failures, Throttled("ListShards shows no consistent list"))
         family = begin(
             start,
-            self.graph,
+            self.listing.graph,
             [shard.shard_id for shard in begun],
             now_ms=self._ports.clock.now_ms(),
             incarnation=self.incarnation,
@@ -105,11 +105,12 @@ class Discovery:
             )
 
     async def _list(self) -> None:
+        at_ms = self._ports.clock.now_ms()
         self.incarnation = await self._ports.stream.incarnation()
         graph = ShardGraph(await self._ports.stream.list_shards())
         # Empty, or read in the middle of a reshard: it proves nothing (protocol.md §4.3).
         if graph.shards and not graph.inconsistent():
-            self.graph = graph
+            self.listing = Listing(graph, at_ms)
         now_ms = self._ports.clock.monotonic_ms()
         self._due_ms = now_ms + self._interval_ms
         self._hurried_ms = now_ms + self._hurry_ms

@@ -268,12 +268,12 @@ class SourceDriver:
 
     def _reborn(self, token: PlanToken, after: Advanced) -> tuple[PlanToken, Advanced]:
         """Begin anew with a stream that was created again; only if losses are allowed."""
-        new, graph = self._discovery.incarnation, self._discovery.graph
-        if new is None or new == token.incarnation or graph is None:
+        new, listing = self._discovery.incarnation, self._discovery.listing
+        if new is None or new == token.incarnation or listing is None:
             return token, after
         family = first_family(
-            graph,
-            graph.roots(),
+            listing.graph,
+            listing.graph.roots(),
             start=PointKind.TRIM_HORIZON,
             instant_ms=0,
             incarnation=new,
@@ -283,7 +283,7 @@ class SourceDriver:
         return replace(token, incarnation=new), replace(_NOTHING, family=family, stats=stats)
 
     def _admitted(self, token: PlanToken, after: Advanced) -> Advanced:
-        family = admit(after.family, self._discovery.graph, token.incarnation)
+        family = admit(after.family, self._discovery.listing, token.incarnation)
         if set(family.live) - set(after.family.live):
             self._prober.hurry()
         stands = {
@@ -320,12 +320,12 @@ class SourceDriver:
 
     def _hashes(self, token: PlanToken) -> dict[str, tuple[int, int]]:
         """Return the hash ranges of the plan's shards, where aggregates may be dropped by them."""
-        graph = self._discovery.graph
-        if token.emission.misrouted != "kpl" or graph is None:
+        listing = self._discovery.listing
+        if token.emission.misrouted != "kpl" or listing is None:
             return {}
         found = dict(token.hashes)
         for shard_id in (shard_id for shards in token.layout for shard_id in shards):
-            shard = graph.shards.get(shard_id)
+            shard = listing.graph.shards.get(shard_id)
             if shard is not None:
                 found[shard_id] = (shard.hash_key_range.start, shard.hash_key_range.end)
         return found

@@ -16,6 +16,9 @@ from shardfleet.domain.sequence import PointKind, Position, StreamIncarnation
 from shardfleet.domain.shards import ShardGraph
 from shardfleet_spark.plan_token import Stand
 
+# How far the clocks of driver and executors may differ, and a listing may lag behind.
+_CLOCKS_DIFFER_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -35,6 +38,21 @@ class Family:
     def live(self) -> tuple[str, ...]:
         """Return the admitted shards that are not done to their end, by id."""
         return tuple(sorted(s for s, stand in self.stands.items() if not stand.is_finished))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """
+    A list of shards, and when it was read.
+
+    Attributes:
+        graph: the shards.
+        at_ms: wall clock before the reading.
+
+    """
+
+    graph: ShardGraph
+    at_ms: int
 
 
 def first_family(
@@ -79,18 +97,18 @@ def finished(incarnation: StreamIncarnation, shard_id: str) -> Stand:
     return Stand(Position(incarnation, shard_id, PointKind.END))
 
 
-def admit(family: Family, graph: ShardGraph | None, incarnation: StreamIncarnation) -> Family:
+def admit(family: Family, listing: Listing | None, incarnation: StreamIncarnation) -> Family:
     """
     Let in every shard whose parents are done; forget finished shards that nobody lists any more.
 
     Args:
         family: after the seals of the plan before.
-        graph: the newest listing that makes sense, None if there is none.
+        listing: the newest one that makes sense, None if there is none.
         incarnation: the stream's.
 
     """
     stands, waiting = dict(family.stands), dict(family.waiting)
-    listed = {} if graph is None else graph.shards
+    listed = {} if listing is None else listing.graph.shards
     for shard_id, shard in listed.items():
         if shard_id not in stands:
             waiting[shard_id] = shard.parent_shard_ids
@@ -109,12 +127,17 @@ def admit(family: Family, graph: ShardGraph | None, incarnation: StreamIncarnati
             position = Position(incarnation, child, PointKind.TRIM_HORIZON)
             stands[child] = Stand(position, arrived_ms)
             del waiting[child]
-    if listed:
+    if listing is not None:
+        # A listing older than the shard lacks it too, and the next one would bring it back.
+        before_ms = listing.at_ms - _CLOCKS_DIFFER_MS
         named = {parent for parents in waiting.values() for parent in parents}
         stands = {
             shard_id: stand
             for shard_id, stand in stands.items()
-            if not stand.is_finished or shard_id in listed or shard_id in named
+            if not stand.is_finished
+            or shard_id in listed
+            or shard_id in named
+            or stand.tip_ms >= before_ms
         }
     return Family(stands, waiting)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from shardfleet_spark.columns import TYPES
 from shardfleet_spark.options import reference_table
+from shardfleet_spark.pipelines.aggregate import AggregateOptions
+from shardfleet_spark.pipelines.archive import ArchiveOptions
 from shardfleet_spark.sink_options import SinkOptions
 from shardfleet_spark.source_options import BatchOptions, SourceOptions
 
@@ -38,6 +40,16 @@ The options above where they mean something to a bounded reading, and these.
 ## Sink: `df.writeStream.format("shardfleet")` and `df.write.format("shardfleet")`
 
 {sink}
+
+## Settings of the pipeline `aggregate`
+
+`shardfleet pipeline run --transform aggregate --setting NAME=VALUE`, see [pipelines](pipelines.md).
+
+{aggregate}
+
+## Settings of the pipeline `archive`
+
+{archive}
 """
 
 
@@ -51,7 +63,12 @@ def page() -> str:
         ["| column | type |", "|---|---|", *(f"| `{name}` | {TYPES[name]} |" for name in TYPES)]
     )
     return _PAGE.format(
-        source=stream, batch=batch, columns=columns, sink=reference_table(SinkOptions)
+        source=stream,
+        batch=batch,
+        columns=columns,
+        sink=reference_table(SinkOptions),
+        aggregate=reference_table(AggregateOptions),
+        archive=reference_table(ArchiveOptions),
     )
 
 

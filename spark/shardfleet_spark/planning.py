@@ -111,6 +111,7 @@ def _stand_after(before: Stand, sealed: ShardSeal) -> Stand:
         return replace(
             finished(where.incarnation, where.shard_id),
             arrived_ms=max(before.arrived_ms, sealed.arrived_ms),
+            tip_ms=max(before.tip_ms, sealed.tip_ms),
         )
     if sealed.last is not None:
         done = ExtendedSequenceNumber(sealed.last, sealed.last_sub)

@@ -94,8 +94,15 @@ class Prober:
         clock = self._ports.clock
         if self._due_ms is not None and clock.monotonic_ms() < self._due_ms:
             return False
+        now_ms = clock.now_ms()
+        free_ms = {each: self._hints.of(each, stand).free_ms for each, stand in stands.items()}
+        free = sorted(each for each in stands if free_ms[each] <= now_ms)
+        if not free:
+            soonest_ms = min(free_ms.values(), default=now_ms + self._pace.interval_ms)
+            self._due_ms = clock.monotonic_ms() + soonest_ms - now_ms
+            return False
         asked, found, self._lagging = 0, False, False
-        for some in self._groups(sorted(stands)):
+        for some in self._groups(free):
             answers = await asyncio.gather(*(self._probe(each, stands[each]) for each in some))
             asked += len(some)
             self._after = some[-1]

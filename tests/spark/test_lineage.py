@@ -9,12 +9,13 @@ from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.beginning import PIN_BACK_MS, begin, common_start, opening_of
 from shardfleet_spark.fleet_positions import start_after
-from shardfleet_spark.lineage import Family, admit, needs_listing
+from shardfleet_spark.lineage import Family, Listing, admit, needs_listing
 from shardfleet_spark.plan_token import position_text
 from shardfleet_spark.starting import Start, start_of
 from tests.spark.memory_seals import INCARNATION, stand
 
 NOW = 1_700_000_000_000
+MINUTE_MS = 60_000
 
 
 def shard(shard_id, *parents, closed=False):
@@ -37,6 +38,8 @@ LISTING = ShardGraph(
         shard("e", "c", "d"),
     ]
 )
+
+AT_NOW = Listing(LISTING, NOW)
 
 
 def texts(family):
@@ -115,8 +118,8 @@ def test_each_start_asks_for_the_shards_that_were_open_then(text, listing, insta
 
 
 def test_a_child_of_a_split_waits_for_its_parent():
-    held = admit(family(stand("a", 3)), LISTING, INCARNATION)
-    let_in = admit(family(stand("a", "END")), LISTING, INCARNATION)
+    held = admit(family(stand("a", 3)), AT_NOW, INCARNATION)
+    let_in = admit(family(stand("a", "END")), AT_NOW, INCARNATION)
 
     assert "b" not in held.stands
     assert texts(let_in)["b"] == "TRIM_HORIZON"
@@ -126,8 +129,8 @@ def test_a_child_waits_for_both_parents_of_a_merge():
     one = family(stand("a", "END"), stand("b", 1), stand("c", "END"), stand("d", 3))
     both = family(stand("a", "END"), stand("b", 1), stand("c", "END"), stand("d", "END"))
 
-    assert "e" not in admit(one, LISTING, INCARNATION).stands
-    assert "e" in admit(both, LISTING, INCARNATION).stands
+    assert "e" not in admit(one, AT_NOW, INCARNATION).stands
+    assert "e" in admit(both, AT_NOW, INCARNATION).stands
 
 
 def test_a_child_that_only_its_parent_named_waits_for_a_parent_that_the_list_is_too_old_for():
@@ -135,12 +138,12 @@ def test_a_child_that_only_its_parent_named_waits_for_a_parent_that_the_list_is_
     known = family(stand("e", "END"), f=("e", "g"))
 
     assert needs_listing(known)
-    assert "f" not in admit(known, LISTING, INCARNATION).stands
+    assert "f" not in admit(known, AT_NOW, INCARNATION).stands
     assert "f" not in admit(known, None, INCARNATION).stands
 
 
 def test_a_parent_that_aged_out_of_the_list_counts_as_done():
-    listing = ShardGraph([shard("e", "c", "d")])
+    listing = Listing(ShardGraph([shard("e", "c", "d")]), NOW)
 
     found = admit(family(stand("d", "END")), listing, INCARNATION)
 
@@ -150,17 +153,24 @@ def test_a_parent_that_aged_out_of_the_list_counts_as_done():
 def test_finished_shards_are_kept_while_listed_and_then_forgotten():
     known = family(stand("a", "END"), stand("old", "END"), stand("b", 4))
 
-    found = admit(known, LISTING, INCARNATION)
+    found = admit(known, AT_NOW, INCARNATION)
 
     assert "a" in found.stands
     assert "old" not in found.stands
     assert "old" in admit(known, None, INCARNATION).stands
 
 
+def test_a_finished_shard_is_not_forgotten_by_a_list_that_is_older_than_its_end():
+    ended = family(stand("new", "END", tip=NOW - MINUTE_MS), stand("b", 4))
+
+    assert "new" in admit(ended, Listing(LISTING, NOW), INCARNATION).stands
+    assert "new" not in admit(ended, Listing(LISTING, NOW + 1), INCARNATION).stands
+
+
 def test_a_child_is_as_old_as_its_youngest_parent():
     known = family(stand("c", "END", arrived=40), stand("d", "END", arrived=70))
 
-    assert admit(known, LISTING, INCARNATION).stands["e"].arrived_ms == 70
+    assert admit(known, AT_NOW, INCARNATION).stands["e"].arrived_ms == 70
 
 
 def lease(key, checkpoint, **fields):

@@ -1,0 +1,463 @@
+"""The driver's half over a stream in memory, on virtual time: pace, losses, conforming, limits."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from shardfleet.domain.sequence import ExtendedSequenceNumber, PointKind, Position
+from shardfleet.errors import (
+    ConfigurationError,
+    IteratorExpired,
+    ShardGone,
+    StreamReplaced,
+    Throttled,
+)
+from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_spark.arrow import Rows, batches_of
+from shardfleet_spark.driver import DriverSettings, SourceDriver
+from shardfleet_spark.fetching import fetch
+from shardfleet_spark.plan_token import Emission, Quota, Stand, token_from_json
+from shardfleet_spark.planning import BatchLimits
+from shardfleet_spark.probing import ProbePace
+from shardfleet_spark.sealing import read_sealed
+from shardfleet_spark.shard_pages import DataLost, ReadPolicy, ReadPorts, ShardRange
+from shardfleet_spark.starting import Start
+from tests.spark.memory_seals import MemorySealStore
+from tests.spark.simulated_spark import SeededEntropy
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+class Query:
+    """One query: a stream, a driver, and batches run by hand."""
+
+    def __init__(self, *, shards=1, start="TRIM_HORIZON", store=True, limits=None, **policy):
+        self.clock = VirtualClock()
+        self.stream = MemoryStream(self.clock, shards=shards)
+        self.store = MemorySealStore() if store else None
+        self.policy = ReadPolicy(**{"poll_interval_ms": 200, **policy})
+        self.settings = DriverSettings(
+            start=Start(start),
+            limits=limits or BatchLimits(partitions=1),
+            emission=Emission(),
+            pace=ProbePace(interval_ms=1_000, per_second=100),
+            plans_retained=20,
+        )
+        self.restart()
+
+    def restart(self):
+        """Let the driver's process begin anew."""
+        self.ports = ReadPorts(
+            stream=self.stream,
+            clock=self.clock,
+            entropy=SeededEntropy(random.Random(1)),
+            policy=self.policy,
+        )
+        self.driver = SourceDriver(self.settings, self.ports, self.store)
+
+    async def batch(self, start):
+        """Plan and read one batch; return its end offset and its records' data."""
+        end = await self.driver.latest(start)
+        return end, await self.read(start, end)
+
+    async def read(self, start, end):
+        data = []
+        for planned in self.driver.partitions(start, end):
+            for each in await read_sealed(planned.range, self.store, self.ports, writer={}):
+                data += [record.data for record in each.records]
+        return data
+
+    def calls(self, operation):
+        return [call for call in self.stream.calls if call.operation == operation]
+
+
+def in_query(scenario, **settings):
+    async def main():
+        return await scenario(Query(**settings))
+
+    return run_virtual(main())
+
+
+# --- pace
+
+
+def test_however_often_spark_asks_an_idle_stream_is_asked_at_its_own_pace():
+    async def scenario(query):
+        start = await query.driver.initial()
+        for _ in range(1_000):  # Ninety times a second for eleven seconds.
+            assert await query.driver.latest(start) == start
+            await query.clock.sleep_ms(11)
+        reads = Counter(call.shard_id for call in query.calls("get_records"))
+        assert set(reads.values()) <= {11, 12}
+        assert len(query.calls("shard_iterator")) == 3
+        assert len(query.calls("list_shards")) == 3  # Two at the beginning, one 10 s later.
+
+    in_query(scenario, shards=3)
+
+
+def test_an_idle_stream_goes_on_from_where_it_was_pinned_for_days():
+    async def scenario(query):
+        query.stream.put(b"before")
+        await query.clock.sleep_ms(60_000)
+        start = await query.driver.initial()
+        for _ in range(100):
+            assert await query.driver.latest(start) == start
+            await query.clock.sleep_ms(HOUR_MS)
+        query.stream.put(b"after")
+        _, data = await query.batch(start)
+        assert data == [b"after"]
+
+    in_query(scenario, start="LATEST")
+
+
+def test_empty_answers_with_lag_are_followed_until_there_is_something():
+    async def scenario(query):
+        query.stream.put(b"far behind")
+        left = [40]
+
+        def far_away(_shard_id, page):
+            left[0] -= 1
+            return page if left[0] < 0 else replace(page, records=(), millis_behind_latest=9)
+
+        start = await query.driver.initial()
+        query.stream.alter = far_away
+        begun_ms = query.clock.monotonic_ms()
+        # Each empty answer names the next iterator, which stays before the record.
+        query.stream.alter = lambda shard_id, page: _same_place(query, far_away(shard_id, page))
+        while await query.driver.latest(start) == start:
+            await query.clock.sleep_ms(50)
+        assert query.clock.monotonic_ms() - begun_ms < 40 * 300
+
+    def _same_place(query, page):
+        return page if page.records else replace(page, next_iterator=query.stream.issue_first())
+
+    def issue_first(stream):
+        return lambda: stream._issue(next(iter(stream._iterators.values())))
+
+    async def prepared(query):
+        query.stream.issue_first = issue_first(query.stream)
+        await scenario(query)
+
+    in_query(prepared)
+
+
+def test_a_shard_is_asked_no_more_often_than_its_interval_across_batches():
+    async def scenario(query):
+        start = await query.driver.initial()
+        for number in range(1_000):
+            query.stream.put(b"%d" % number)
+            start, _ = await query.batch(start)
+            await query.clock.sleep_ms(5)
+        at = [call.at_ms for call in query.calls("get_records")]
+        assert len(at) > 20
+        # A probe and the batch it calls for are two questions; otherwise the interval holds.
+        assert all(later - sooner >= 200 for sooner, later in pairwise(at[1:]))
+
+    in_query(scenario)
+
+
+def test_the_shard_list_is_read_at_once_when_a_child_waits_for_a_parent_nobody_knows():
+    async def scenario(query):
+        start = await query.driver.initial()
+        one, two = query.stream.open_shard_ids
+        for number in range(10):
+            query.stream.put(b"%d" % number, shard_id=one)
+        _, high = query.stream.split(one)
+        child = query.stream.merge(high, two)
+        query.stream.put(b"last", shard_id=child)
+        begun_ms, data = query.clock.monotonic_ms(), []
+        while b"last" not in data and query.clock.monotonic_ms() - begun_ms < 9_000:
+            start, more = await query.batch(start)
+            data += more
+            await query.clock.sleep_ms(100)
+        assert data == [*(b"%d" % number for number in range(10)), b"last"]
+        # The second shard ends first and names its child, whose other parent is not in the list.
+        assert len(query.calls("list_shards")) == 3
+
+    in_query(scenario, shards=2, limits=BatchLimits(records_per_shard=1))
+
+
+# --- what is lost is told
+
+
+def read_from(query, shard_range):
+    quota = Quota(records_per_shard=0, bytes_per_partition=1 << 20, fetch_ms=1_000)
+    return fetch([shard_range], quota, query.ports, writer={})
+
+
+def at_record(query, number, *, sub=0, tip=0):
+    shard_id = query.stream.open_shard_ids[0]
+    incarnation = query.stream._incarnation
+    done = ExtendedSequenceNumber(number, sub)
+    position = Position(incarnation, shard_id, PointKind.SEQUENCE, done=done)
+    return ShardRange(shard_id, Stand(position, tip_ms=tip))
+
+
+@pytest.mark.parametrize("keep", [0, 2])
+def test_a_position_that_was_trimmed_stops_the_query_or_is_told(keep):
+    async def scenario(query):
+        numbers = [query.stream.put(b"%d" % n) for n in range(5)]
+        query.stream.trim(query.stream.open_shard_ids[0], keep=keep)
+        with pytest.raises(DataLost, match="failOnDataLoss=false"):
+            await read_from(query, at_record(query, numbers[1]))
+        query.policy = replace(query.policy, fail_on_data_loss=False)
+        query.restart()
+        found = await read_from(query, at_record(query, numbers[1]))
+        assert found.seal.shards[0].count == keep
+        assert "records behind it may be lost" in found.seal.shards[0].lost
+
+    in_query(scenario)
+
+
+def test_an_idle_shard_whose_last_record_expired_within_a_day_of_its_tip_lost_nothing():
+    async def scenario(query):
+        number = query.stream.put(b"old")
+        await query.clock.sleep_ms(DAY_MS + HOUR_MS)
+        now_ms = query.clock.now_ms()
+        found = await read_from(query, at_record(query, number, tip=now_ms - 2 * HOUR_MS))
+        assert found.seal.shards[0].lost == ""
+        with pytest.raises(DataLost):
+            await read_from(query, at_record(query, number, tip=now_ms - DAY_MS))
+
+    in_query(scenario)
+
+
+def test_a_shard_that_expired_unread_stops_the_query_or_ends_there():
+    async def scenario(query):
+        def gone(call):
+            if call.operation == "shard_iterator":
+                raise ShardGone("no such shard")
+
+        number = query.stream.put(b"x")
+        query.stream.fault = gone
+        with pytest.raises(DataLost, match="expired before it was read to its end"):
+            await read_from(query, at_record(query, number))
+        query.policy = replace(query.policy, fail_on_data_loss=False)
+        query.restart()
+        found = await read_from(query, at_record(query, number))
+        assert found.seal.shards[0].ended
+
+    in_query(scenario)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stream_that_was_created_again_stops_the_query_or_is_read_anew(fails):
+    async def scenario(query):
+        query.stream.put(b"old")
+        end, _ = await query.batch(await query.driver.initial())
+        await query.clock.sleep_ms(60_000)
+        query.stream.create_again()
+        query.stream.put(b"new")
+        if fails:
+            with pytest.raises(StreamReplaced, match="deleted and created again"):
+                await query.driver.latest(end)
+            return
+        end, data = await query.batch(end)
+        assert data == [b"new"]
+        assert "created again" in str(end["stats"]["lost"])
+
+    in_query(scenario, fail_on_data_loss=fails)
+
+
+def test_purged_seals_stop_the_query_but_a_batch_that_was_never_run_does_not():
+    async def scenario(query):
+        query.stream.put(b"1")
+        end = await query.driver.latest(await query.driver.initial())
+        query.restart()
+        again = await query.driver.latest(end)  # Never run: the same records are planned again.
+        assert await query.read(end, again) == [b"1"]
+        query.store.stored.clear()
+        query.restart()
+        with pytest.raises(DataLost, match="seals of plan"):
+            await query.driver.latest(again)
+
+    in_query(scenario)
+
+
+def test_sealed_records_that_expired_before_a_replay_stop_it():
+    async def scenario(query):
+        for number in range(5):
+            query.stream.put(b"%d" % number)
+        start = await query.driver.initial()
+        end, data = await query.batch(start)
+        assert len(data) == 5
+        query.stream.trim(query.stream.open_shard_ids[0], keep=3)
+        query.restart()
+        with pytest.raises(DataLost, match=r"of the 5 records .* the stream has 3"):
+            await query.read(start, end)
+
+    in_query(scenario)
+
+
+# --- patience
+
+
+def test_a_throttled_shard_does_not_hold_the_others():
+    async def scenario(query):
+        query.stream.put(b"a", shard_id=query.stream.open_shard_ids[0])
+        query.stream.put(b"b", shard_id=query.stream.open_shard_ids[1])
+
+        def refuse(call):
+            is_second = call.shard_id == query.stream.open_shard_ids[1]
+            if call.operation == "get_records" and is_second and query.clock.now_ms() < until_ms:
+                raise Throttled("slow down")
+
+        until_ms = query.clock.now_ms() + 30_000
+        start = await query.driver.initial()
+        query.stream.fault = refuse
+        end, data = await query.batch(start)
+        assert data == [b"a"]
+        assert query.clock.now_ms() < until_ms - 20_000
+        while b"b" not in data:
+            end, more = await query.batch(end)
+            data += more
+            await query.clock.sleep_ms(500)
+        assert data == [b"a", b"b"]
+
+    in_query(scenario, shards=2)
+
+
+@pytest.mark.parametrize(("attempts", "ends"), [(3, True), (0, False)])
+def test_an_outage_is_waited_out_unless_attempts_are_limited(attempts, ends):
+    async def scenario(query):
+        number = query.stream.put(b"0")
+        query.stream.put(b"1")
+        until_ms = query.clock.now_ms() + HOUR_MS
+
+        def refuse(call):
+            if query.clock.now_ms() < until_ms:
+                raise Throttled("nothing works")
+
+        query.stream.fault = refuse
+        if ends:
+            with pytest.raises(Throttled):
+                await read_from(query, at_record(query, number))
+            assert len(query.stream.calls) == attempts
+            return
+        found = await read_from(query, at_record(query, number))
+        assert found.seal.shards[0].count == 1
+        # Pauses double up to 3 s, half of each is random: 1,200 to 2,400 in an hour.
+        assert 1_200 <= found.seal.throttles <= 2_500
+
+    in_query(scenario, retry_attempts=attempts)
+
+
+def test_an_expired_iterator_is_renewed_behind_the_last_page():
+    async def scenario(query):
+        for number in range(20):
+            query.stream.put(b"%d" % number)
+        expired = [True, False, True]
+
+        def expire(call):
+            if call.operation == "get_records" and expired and expired.pop():
+                raise IteratorExpired("too old")
+
+        start = await query.driver.initial()
+        end = await query.driver.latest(start)
+        query.stream.fault = expire
+        assert await query.read(start, end) == [b"%d" % number for number in range(20)]
+
+    in_query(scenario, records_per_read=7)
+
+
+# --- limits
+
+
+def test_a_batch_is_bounded_by_bytes_and_one_answer():
+    async def scenario(query):
+        for _ in range(100):
+            query.stream.put(b"x" * 99, key="k")
+        start = await query.driver.initial()
+        sizes = []
+        while True:
+            end, data = await query.batch(start)
+            if end == start:
+                break
+            sizes.append(sum(map(len, data)) + len(data))
+            start = end
+        assert sum(sizes) == 10_000
+        assert max(sizes) <= 1_000 + 700
+
+    limits = BatchLimits(bytes_per_partition=1_000)
+    in_query(scenario, limits=limits, records_per_read=7)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_available_now_reads_what_was_there_and_stops(store):
+    async def scenario(query):
+        for number in range(50):
+            query.stream.put(b"%d" % number, key=str(number))
+        start, batches = await query.driver.initial(), 0
+        query.driver.prepare_available_now()
+        while True:
+            end = await query.driver.latest(start)
+            if end == start:
+                break
+            if store:
+                await query.read(start, end)
+            query.stream.put(b"later", key="later")
+            start, batches = end, batches + 1
+            assert batches < 40
+        read = [each for each in token_from_json(start).stands.values() if each.position.done]
+        assert batches > 3
+        assert read
+
+    limits = BatchLimits(records_per_shard=5)
+    in_query(scenario, shards=2, store=store, limits=limits)
+
+
+def test_without_its_seal_store_a_checkpoint_is_refused():
+    async def scenario(query):
+        query.stream.put(b"1")
+        start = await query.driver.initial()
+        end = await query.driver.latest(start)
+        query.store = None
+        query.restart()
+        with pytest.raises(ConfigurationError, match="set option sealStore"):
+            query.driver.partitions(start, end)
+
+    in_query(scenario)
+
+
+def test_old_seals_are_deleted_and_the_newest_plans_stay():
+    async def scenario(query):
+        start = await query.driver.initial()
+        for number in range(35):
+            query.stream.put(b"%d" % number)
+            end, _ = await query.batch(start)
+            query.driver.commit(end)
+            start = end
+            await query.clock.sleep_ms(1_000)
+        plans = sorted({key.plan[:10] for key in query.store.stored})
+        assert plans[0] == "0000000010"
+        assert plans[-1] == "0000000035"
+
+    in_query(scenario, limits=BatchLimits())
+
+
+def test_a_start_inside_an_aggregate_gives_the_rest_of_it():
+    async def scenario(query):
+        records = [OutgoingRecord(f"k{n}", b"%d" % n) for n in range(5)]
+        number = query.stream.put(aggregate(records), key="k0")
+        query.stream.put(b"5", key="k5")
+        begin = at_record(query, number, sub=2)
+        found = await read_from(query, begin)
+        rows = Rows(shard_id="s", stream="c", done=begin.stand.position.done, columns=("data",))
+        data = [
+            value
+            for some in found.records.values()
+            for batch in batches_of(some, rows)
+            for value in batch["data"].to_pylist()
+        ]
+        assert data == [b"3", b"4", b"5"]
+        assert found.seal.shards[0].count == 2
+        nothing = await read_from(query, at_record(query, number, sub=4))
+        assert nothing.seal.shards[0].count == 1
+
+    in_query(scenario)
