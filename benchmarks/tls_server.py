@@ -55,9 +55,7 @@ class _Server(socketserver.ThreadingTCPServer):
 def _serve(bodies: dict[str, bytes], pem: str, ready: Connection) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
-    head = (
-        "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\n\r\n"
-    )
+    head = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n"
     answers = {
         name: head.format("application/x-amz-json-1.1", len(body)).encode() + body
         for name, body in bodies.items()

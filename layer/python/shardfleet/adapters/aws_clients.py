@@ -16,9 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import boto3
 import botocore.session
 from botocore.config import Config
 
@@ -72,26 +71,34 @@ class AwsClients:
         self._limits = limits
         self._stream_region = stream_region
         self._sdk = botocore.session.get_session()
-        self._session = boto3.session.Session(botocore_session=self._sdk)
         self._wires: dict[str, KinesisWire | None] = {}
         self._wire_lock = Lock()
+
+    def _client(self, service: str, *, config: Config, region_name: str | None = None) -> Any:
+        """Make a client as boto3 does; boto3 itself would load what only file transfers need."""
+        return self._sdk.create_client(service, config=config, region_name=region_name)
 
     @cached_property
     def table_writes(self) -> DynamoDBClient:
         """Lease and state writes: one attempt, 2 s."""
         config = client_config(self._limits.writes, attempts=1, read_timeout_s=WRITE_TIMEOUT_S)
-        return self._session.client("dynamodb", config=config)
+        client: DynamoDBClient = self._client("dynamodb", config=config)
+        return client
 
     @cached_property
     def table_reads(self) -> DynamoDBClient:
         """Reads of both tables."""
-        return self._session.client("dynamodb", config=client_config(self._limits.reads))
+        client: DynamoDBClient = self._client("dynamodb", config=client_config(self._limits.reads))
+        return client
 
     @cached_property
     def stream_records(self) -> KinesisClient:
         """GetShardIterator, GetRecords and PutRecords: one attempt, the engine repeats."""
         config = client_config(self._limits.streams, attempts=1, read_timeout_s=RECORDS_TIMEOUT_S)
-        return self._session.client("kinesis", config=config, region_name=self._stream_region)
+        client: KinesisClient = self._client(
+            "kinesis", config=config, region_name=self._stream_region
+        )
+        return client
 
     def wire_to(self, stream_arn: str) -> OpenWire:
         """Return what opens the quick way for GetRecords and PutRecords, once for all callers."""
@@ -110,23 +117,31 @@ class AwsClients:
     def stream_control(self) -> KinesisClient:
         """DescribeStreamSummary and ListShards."""
         config = client_config(self._limits.streams)
-        return self._session.client("kinesis", config=config, region_name=self._stream_region)
+        client: KinesisClient = self._client(
+            "kinesis", config=config, region_name=self._stream_region
+        )
+        return client
 
     @cached_property
     def step_functions(self) -> SFNClient:
         """StartExecution and DescribeExecution."""
-        return self._session.client("stepfunctions", config=client_config(self._limits.streams))
+        client: SFNClient = self._client(
+            "stepfunctions", config=client_config(self._limits.streams)
+        )
+        return client
 
     @cached_property
     def sqs(self) -> SQSClient:
         """SendMessage."""
-        return self._session.client("sqs", config=client_config(self._limits.streams))
+        client: SQSClient = self._client("sqs", config=client_config(self._limits.streams))
+        return client
 
     @cached_property
     def s3(self) -> S3Client:
         """PutObject."""
         config = client_config(self._limits.streams, read_timeout_s=RECORDS_TIMEOUT_S)
-        return self._session.client("s3", config=config)
+        client: S3Client = self._client("s3", config=config)
+        return client
 
 
 def client_config(
