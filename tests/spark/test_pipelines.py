@@ -5,14 +5,19 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from fastavro import parse_schema, schemaless_writer
 
 from shardfleet.domain.record_ids import split_record_id
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.avro_payload import struct_of_avro
 from shardfleet_spark.payload import parse_payload
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
@@ -93,6 +98,75 @@ def test_csv_payloads_are_parsed_with_the_readers_options(spark):
 
     assert [row["payload"] and tuple(row["payload"]) for row in parsed] == [("LAS", -5), None]
     assert parsed[1]["bad_record"] == "no CSV of the schema: HNL;late"
+
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "number", "type": "long"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "other", "type": ["null", "Kind"]},
+    ],
+}
+
+
+def test_avro_payloads_become_columns_and_bad_ones_say_why(spark):
+    order = {
+        "number": 7,
+        "note": None,
+        "at": datetime(2026, 11, 21, 6, tzinfo=UTC),
+        "price": Decimal("12.50"),
+        "id": UUID(int=5),
+        "tags": {"a": [1, 2]},
+        "kind": "B",
+        "other": "A",
+    }
+    written = io.BytesIO()
+    schemaless_writer(written, parse_schema(ORDER), order)
+    good = written.getvalue()
+    rows = rows_of(spark, good, good[:-1], good + b"x", None)
+
+    parsed = parse_payload(rows, json.dumps(ORDER), kind="avro").collect()
+
+    payload = parsed[0]["payload"].asDict()
+    assert payload == {
+        **order,
+        "at": datetime(2026, 11, 21, 6),  # noqa: DTZ001 - Spark gives times of the session's zone.
+        "id": str(UUID(int=5)),
+    }
+    assert parsed[0]["bad_record"] is None
+    assert [row["payload"] for row in parsed[1:]] == [None, None, None]
+    assert [row["bad_record"][:21] for row in parsed[1:]] == [
+        "no Avro of the schema",
+        "no Avro of the schema",
+        "there is no data",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("{", "no Avro schema"),
+        ('"long"', "record is needed"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "f", "type": "nul"}]}', "nul"),
+        (
+            '{"type": "record", "name": "R", "fields": [{"name": "f", "type": ["int", "string"]}]}',
+            "payload.f: a union of 2 types",
+        ),
+    ],
+)
+def test_an_avro_schema_without_column_types_is_refused(schema, said):
+    with pytest.raises(ConfigurationError, match=said):
+        struct_of_avro(schema)
 
 
 def test_a_schema_that_is_none_and_a_kind_that_is_unknown_are_refused(spark):
@@ -179,7 +253,7 @@ def test_flights_through_the_command_equal_pandas(embedded_aws, make_stream, tmp
     found = pd.DataFrame(last.values())
     found["date"] = found["window_start"].str[:10]
     found = found.drop(columns=["window_start", "window_end"]).rename(columns={"key": "origin"})
-    table = pd.read_json(io.StringIO("\n".join(lines)), lines=True, convert_dates=False)
+    table = pd.DataFrame([json.loads(line) for line in lines])
     table["date"] = table["date"].str[:10].str.replace("/", "-")
     wanted = (
         table.groupby(["origin", "date"])
