@@ -32,7 +32,7 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test sim chaos model fuzz bench install lint types fmt lock synth pr clean
+.PHONY: help demo test sim chaos alarms model fuzz bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,9 @@ sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to
 
 chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing
 	@$(WITH_NODE) $(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition
+	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
 
 model: install ## search the lease protocol's model; STATES= most states per scenario (100,000)
 	@$(BIN)/python -m shardfleet.testing.protocol_model $(if $(STATES),--states $(STATES)) \

@@ -1,0 +1,334 @@
+"""
+Each alarm driven to ALARM and back by its real condition, on the embedded AWS.
+
+Takes minutes, because alarms look at several of their periods: `make alarms`. A minute of an alarm
+lasts six seconds here; `SOONER` (watched.py) lists the limits that are lowered besides.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.alarms.watched import SCALE, eventually, watched
+
+ASKED_FOR = os.environ.get("SHARDFLEET_TEST_ALARMS") == "1"
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(not ASKED_FOR, reason="takes minutes: make alarms"),
+]
+SCHEDULE_FIELDS = ("Name", "GroupName", "ScheduleExpression", "FlexibleTimeWindow", "Target")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    with watched(tmp_path_factory.mktemp("alarms")) as found:
+        found.put(b"first")
+        found.wait_for("OK", *found.names)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def quarantined(tmp_path_factory):
+    """One slot per shard, two reserved; what fails goes to a queue."""
+    with watched(
+        tmp_path_factory.mktemp("quarantined"),
+        shards=1,
+        config={"on_exhausted": "sqs", "leases_per_worker": 1, "workers_max": 3},
+        worker={"reserved_concurrency": 2},
+        alarms={"quarantine_age": {"threshold": 5}},
+    ) as found:
+        found.put(b"first")
+        found.wait_for("OK", *found.names)
+        yield found
+
+
+@contextlib.contextmanager
+def fed(fleet, *, pause_s=0.5, records=1, keys=("a", "b", "c", "d", "e", "f")):
+    """Put records all the time."""
+    over = threading.Event()
+
+    def feed():
+        while not over.wait(pause_s):
+            for _ in range(records):
+                fleet.put(b"fed", keys=keys)
+
+    thread = threading.Thread(target=feed, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def role_of(fleet, prefix):
+    roles = fleet.fleet.stack.of_type("AWS::IAM::Role")
+    (found,) = (physical for logical, physical in roles.items() if logical.startswith(prefix))
+    return found
+
+
+@contextlib.contextmanager
+def without_right(fleet, prefix, policy):
+    """Take a role's inline policy away, and give it back."""
+    iam, role = fleet.client("iam"), role_of(fleet, prefix)
+    document = iam.get_role_policy(RoleName=role, PolicyName=policy)["PolicyDocument"]
+    iam.delete_role_policy(RoleName=role, PolicyName=policy)
+    try:
+        yield
+    finally:
+        iam.put_role_policy(RoleName=role, PolicyName=policy, PolicyDocument=json.dumps(document))
+
+
+@contextlib.contextmanager
+def schedule_changed(fleet, **changes):
+    """Change the manager's schedule, and put it back."""
+    scheduler = fleet.client("scheduler")
+    (name,) = (each["Name"] for each in scheduler.list_schedules()["Schedules"])
+    found = scheduler.get_schedule(Name=name)
+    stored = {field: found[field] for field in SCHEDULE_FIELDS if field in found}
+    changes = {key: change(stored.get(key)) for key, change in changes.items()}
+    scheduler.update_schedule(**{**stored, **changes})
+    try:
+        yield
+    finally:
+        scheduler.update_schedule(**{**stored, "State": "ENABLED"})
+
+
+def change_lease(fleet, key, **values):
+    """Write attributes of a lease by hand, its counter raised; no number among them."""
+    names = [f"{name} = :{name}" for name in values]
+    fleet.client("dynamodb").update_item(
+        TableName=fleet.output("LeaseTable"),
+        Key={"leaseKey": {"S": key}},
+        UpdateExpression=f"SET {', '.join(names)} ADD leaseCounter :one",
+        ExpressionAttributeValues={
+            **{f":{name}": {"S": value} for name, value in values.items()},
+            ":one": {"N": "1"},
+        },
+    )
+
+
+def purge(fleet, part):
+    """Empty the queue whose logical id has this part."""
+    queues = fleet.fleet.stack.of_type("AWS::SQS::Queue")
+    (found,) = (physical for logical, physical in queues.items() if part in logical)
+    sqs = fleet.client("sqs")
+    url = sqs.get_queue_url(QueueName=found.rpartition("/")[2])["QueueUrl"]
+    sqs.purge_queue(QueueUrl=url)
+
+
+def running(fleet):
+    machine = fleet.output("StateMachineArn")
+    found = fleet.client("stepfunctions").list_executions(
+        stateMachineArn=machine, statusFilter="RUNNING"
+    )
+    return [execution["executionArn"] for execution in found["executions"]]
+
+
+def stop_executions(fleet):
+    states = fleet.client("stepfunctions")
+    for execution in eventually(lambda: running(fleet), what="a running execution"):
+        with contextlib.suppress(ClientError):  # It ended by itself.
+            states.stop_execution(executionArn=execution)
+
+
+def kill_a_busy_worker(fleet, *, but_not=()):
+    def busy():
+        return [each.pid for each in fleet.fleet.workers() if each.busy and each.pid not in but_not]
+
+    pid = eventually(busy, what="a busy worker")[0]
+    fleet.fleet.kill(pid)
+    return pid
+
+
+def test_a_record_that_fails_for_good_is_lag_and_in_the_end_loss(fleet):
+    """handler_errors, stopped_shards, lag, data_loss, page"""
+    fleet.put(b"poison", keys=("a",))
+    fleet.wait_for("ALARM", "stopped_shards", "lag", "data_loss", "page")
+
+    (fleet.steer / "cured").touch()
+    fleet.resume()
+    fleet.wait_for("OK", "handler_errors", "stopped_shards", "lag", "data_loss", "page")
+    (fleet.steer / "cured").unlink()
+
+
+def test_a_record_that_fails_again_and_again_is_handler_errors(fleet):
+    fleet.put(b"poison", keys=("a",))
+    fleet.wait_for("ALARM", "handler_errors")
+
+    (fleet.steer / "cured").touch()
+    fleet.resume()
+    fleet.wait_for("OK", "handler_errors", "stopped_shards", "page")
+    (fleet.steer / "cured").unlink()
+
+
+def test_a_handler_that_hangs_is_silence_and_a_fleet_that_never_catches_up(fleet):
+    (fleet.steer / "hang").touch()
+    with fed(fleet):
+        fleet.wait_for("ALARM", "silent", "never_caught_up", "page")
+        (fleet.steer / "hang").unlink()
+        fleet.wait_for("OK", "silent", "page")
+    fleet.wait_for("OK", "never_caught_up")
+
+
+def test_records_on_one_key_make_a_hot_shard(fleet):
+    with fed(fleet, keys=("a",) * 400), fed(fleet, pause_s=0.2):
+        fleet.wait_for("ALARM", "hot_shard")
+    fleet.wait_for("OK", "hot_shard")
+
+
+def test_a_dead_manager_with_its_schedule_off_pages(fleet):
+    with schedule_changed(fleet, State=lambda _: "DISABLED"):
+        for each in fleet.fleet.managers():
+            fleet.fleet.kill(each.pid)
+        fleet.wait_for("ALARM", "manager", "page")
+    fleet.wait_for("OK", "manager", "page")
+
+
+def test_a_schedule_whose_target_is_gone_pages_until_its_dead_letters_are_purged(fleet):
+    def to_nowhere(target):
+        return {**target, "Arn": target["Arn"] + "-gone"}
+
+    with schedule_changed(fleet, Target=to_nowhere):
+        fleet.wait_for("ALARM", "schedule", "page")
+    purge(fleet, "DeadLetters")
+    fleet.wait_for("OK", "schedule")
+
+
+def test_a_stopped_execution_is_told_and_its_slot_starts_again(fleet):
+    """Its invocation runs on, as on AWS: the slot starts again when that is over."""
+    stop_executions(fleet)
+    fleet.wait_for("ALARM", "executions")
+    fleet.wait_for("OK", "executions")
+    kill_a_busy_worker(fleet)
+    eventually(lambda: running(fleet), what="the slot's next execution")
+
+
+def test_workers_killed_again_and_again_are_worker_errors(fleet):
+    killed = []
+    for _ in range(4):
+        killed.append(kill_a_busy_worker(fleet, but_not=killed))
+    fleet.wait_for("ALARM", "worker_errors")
+    fleet.wait_for("OK", "worker_errors")
+
+
+def test_without_the_right_to_start_workers_leases_are_unclaimed_and_their_lag_unknown(fleet):
+    with without_right(fleet, "FleetManagerRole", "Slots"):
+        stop_executions(fleet)
+        kill_a_busy_worker(fleet)
+        fleet.wait_for("ALARM", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
+    fleet.wait_for("OK", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
+
+
+def test_a_function_without_concurrency_is_lambda_throttles(fleet):
+    functions, name = fleet.client("lambda"), fleet.output("ManagerFunction")
+    functions.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=0)
+
+    def refused():
+        with contextlib.suppress(functions.exceptions.TooManyRequestsException):
+            functions.invoke(FunctionName=name, InvocationType="RequestResponse")
+        return fleet.states()["lambda_throttles"] == "ALARM"
+
+    eventually(refused, what=lambda: f"lambda_throttles: {fleet.states()}")
+    functions.delete_function_concurrency(FunctionName=name)
+    fleet.wait_for("OK", "lambda_throttles", "manager")
+
+
+def test_reads_that_kinesis_throttles_are_throttles(fleet):
+    with fed(fleet):
+        fleet.fleet.inject({"Kind": "ThrottleReads", "DurationMs": 40_000})
+        fleet.wait_for("ALARM", "throttles")
+        fleet.wait_for("OK", "throttles", "lag", "silent")
+
+
+def test_turns_that_cannot_list_shards_are_manager_errors(fleet):
+    fault = {"Kind": "Failure", "Operation": "ListShards", "Code": "LimitExceededException"}
+    fleet.fleet.inject({**fault, "DurationMs": 30_000})
+    fleet.wait_for("ALARM", "manager_errors")
+    fleet.wait_for("OK", "manager_errors", "manager", "page")
+
+
+def test_a_finished_lease_of_an_open_shard_pages(fleet):
+    """As a person's or another program's mistake in the table: nobody would ever read the shard."""
+    lease = fleet.fleet.leases()[0]
+    change_lease(fleet, lease.lease_key, checkpoint="SHARD_END")
+    fleet.wait_for("ALARM", "unread_shards", "page")
+
+    change_lease(fleet, lease.lease_key, checkpoint="TRIM_HORIZON")
+    fleet.wait_for("OK", "unread_shards", "page")
+
+
+def test_a_shard_that_left_the_stream_unread_pages(fleet):
+    fleet.client("dynamodb").put_item(
+        TableName=fleet.output("LeaseTable"),
+        Item={
+            "leaseKey": {"S": "shardId-000000009999"},
+            "leaseCounter": {"N": "0"},
+            "checkpoint": {"S": "12345"},
+            "checkpointSubSequenceNumber": {"N": "0"},
+            "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        },
+    )
+    fleet.wait_for("ALARM", "records_lost", "page")
+    fleet.wait_for("OK", "records_lost", "page")
+
+
+def test_another_application_on_the_lease_table_is_lease_churn(fleet):
+    """Its period is an hour: shortened to 12 s here instead of six minutes."""
+    fleet.fleet.aws.scale_alarm_periods(SCALE / 30)
+    try:
+        change_lease(fleet, fleet.fleet.leases()[0].lease_key, leaseOwner="another-application")
+        fleet.wait_for("ALARM", "lease_churn")
+        fleet.wait_for("OK", "lease_churn")
+    finally:
+        fleet.fleet.aws.scale_alarm_periods(SCALE)
+
+
+def test_a_given_up_record_that_nobody_looks_at_is_told_and_then_pages(quarantined):
+    fleet = quarantined
+    fleet.put(b"poison", keys=("a",))
+    fleet.wait_for("ALARM", "quarantine")
+    fleet.wait_for("ALARM", "quarantine_age", "page")
+
+    purge(fleet, "FailedRecords")
+    fleet.wait_for("OK", "quarantine", "quarantine_age")
+
+
+def test_as_many_workers_as_are_reserved_is_concurrency(quarantined):
+    kinesis, stream = quarantined.client("kinesis"), quarantined.output("StreamName")
+    whole = 2**128
+    kinesis.split_shard(
+        StreamName=stream,
+        ShardToSplit="shardId-000000000000",
+        NewStartingHashKey=str(whole // 2),
+    )
+    quarantined.wait_for("ALARM", "concurrency")
+
+    eventually(
+        lambda: (
+            kinesis.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"][
+                "StreamStatus"
+            ]
+            == "ACTIVE"
+        ),
+        what="an active stream",
+    )
+    kinesis.merge_shards(
+        StreamName=stream,
+        ShardToMerge="shardId-000000000001",
+        AdjacentShardToMerge="shardId-000000000002",
+    )
+    quarantined.wait_for("OK", "concurrency")
+
+
+def test_every_alarm_of_the_run_book_was_driven(fleet, quarantined):
+    """The names that the tests above wait for, read from this file, are all that are deployed."""
+    text = Path(__file__).read_text("utf-8")
+    driven = {name for name in quarantined.names.keys() | fleet.names.keys() if f'"{name}"' in text}
+
+    assert driven == quarantined.names.keys() | fleet.names.keys()
