@@ -1,4 +1,4 @@
-"""The producer over its real adapter and our Kinesis engine's server, by both ways of sending."""
+"""The producer over its real adapter and our Kinesis engine's server."""
 
 import uuid
 
