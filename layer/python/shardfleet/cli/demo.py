@@ -34,6 +34,10 @@ def demo(
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark/--no-spark", help="Whether the stream goes through Spark, too."),
+    ] = True,
     seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for result.json and report.html.")] = Path(
         "build/demo"
@@ -49,7 +53,11 @@ def demo(
     source = _source(input_file, key, rejects=rejects, seed=seed)
     console = Console()
     options = DemoOptions(
-        source=source, folder=output, seed=seed, plan=FleetPlan(enforce_iam=enforce_iam)
+        source=source,
+        folder=output,
+        seed=seed,
+        plan=FleetPlan(enforce_iam=enforce_iam),
+        spark=spark,
     )
     outcome = run_demo(options, Display(console))
     write_result(outcome, output / "result.json")
@@ -99,6 +107,7 @@ def _print_verdict(console: Console, outcome: "Outcome") -> None:
             f"{max(recovered):.1f} s" if recovered else "none was needed",
         ),
     ]
+    rows += _spark_rows(outcome)
     rows += [
         (f"rejected lines: {why}", f"{count:,}") for why, count in outcome.source.rejects.items()
     ]
@@ -120,3 +129,18 @@ def _print_verdict(console: Console, outcome: "Outcome") -> None:
             "started again at once",
             style="yellow",
         )
+
+
+def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:
+    spark = outcome.spark
+    if spark is None:
+        return []
+    if spark.skipped:
+        return [("through Spark", f"skipped: {spark.skipped}")]
+    if spark.wrong:
+        return [("through Spark", "wrong")]
+    what = f"counts and sums of {', '.join(spark.fields)}" if spark.fields else "counts"
+    return [
+        ("through Spark", f"{spark.rows:,} records in {len(spark.batches)} micro-batches"),
+        (f"{what} equal the input's", f"{spark.keys:,} keys, {spark.windows:,} windows"),
+    ]

@@ -15,6 +15,7 @@ from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.incidents import IncidentLog
 from shardfleet.local.demo.recovery import Recovery
 from shardfleet.local.demo.source import Source
+from shardfleet.local.demo.spark_part import SparkOutcome
 from shardfleet.local.demo.verdict import Verdict
 
 RECOVERY_WANTED_S = 5.0
@@ -45,6 +46,7 @@ class Outcome:
         fed_ms: when it was over.
         ended_ms: when everything was handled.
         wall_ms: the whole run, synthesis and start included.
+        spark: what came out of Spark; None if that was not asked for.
 
     """
 
@@ -66,11 +68,13 @@ class Outcome:
     fed_ms: int
     ended_ms: int
     wall_ms: int
+    spark: SparkOutcome | None = None
 
     @property
     def passed(self) -> bool:
         """Tell whether every promise was kept."""
-        return self.verdict.passed and not self.unsettled
+        through_spark = self.spark is None or self.spark.passed
+        return self.verdict.passed and not self.unsettled and through_spark
 
     @property
     def crash_recovery_s(self) -> list[float | None]:
@@ -103,6 +107,7 @@ class Outcome:
         if not verdict.parents_before_children:
             found.append("a child shard was read before its parent was done")
         found += [f"{shard_id}: {what}" for shard_id, what in self.unsettled.items()]
+        found += self.spark.wrong if self.spark else []
         return found
 
 
@@ -133,8 +138,28 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "rejected_lines": dict(outcome.source.rejects),
         "unsettled_leases": dict(outcome.unsettled),
         "iam_enforced": outcome.enforce_iam,
+        "spark": _spark_of(outcome.spark),
         "source": outcome.source.name,
         "seed": outcome.seed,
+    }
+
+
+def _spark_of(spark: SparkOutcome | None) -> dict[str, Any] | None:
+    if spark is None:
+        return None
+    return {
+        "skipped": spark.skipped,
+        "passed": spark.passed,
+        "records": spark.rows,
+        "keys": spark.keys,
+        "windows": spark.windows,
+        "summed": list(spark.fields),
+        "differences": list(spark.wrong),
+        "micro_batches": len(spark.batches),
+        "records_per_s_most": max(
+            (each.rows * 1000 // max(1, each.took_ms) for each in spark.batches), default=0
+        ),
+        "wall_seconds": round(spark.wall_ms / 1000, 1),
     }
 
 

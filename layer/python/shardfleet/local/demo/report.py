@@ -12,6 +12,7 @@ from shardfleet.local.demo.charts import TimeAxis, colour_of, lag_chart, through
 from shardfleet.local.demo.incidents import short
 from shardfleet.local.demo.live import checkpoint_text, clock_text, owner_text, seconds_text
 from shardfleet.local.demo.outcome import RECOVERY_WANTED_S, Outcome
+from shardfleet.local.demo.spark_section import spark_section
 from shardfleet.local.demo.timeline import ShardSeries, shard_series
 
 STEP_MS = 1_000
@@ -45,6 +46,7 @@ def report_of(outcome: Outcome) -> str:
             _lag(outcome, series, axis=axis),
             _story(outcome),
             _shards(outcome, series),
+            spark_section(outcome.spark),
             _footer(outcome),
         ]
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -28,6 +28,7 @@ from shardfleet.local.demo.outcome import Outcome
 from shardfleet.local.demo.progress import Progress, shard_views
 from shardfleet.local.demo.recovery import recoveries
 from shardfleet.local.demo.source import Source
+from shardfleet.local.demo.spark_part import run_spark
 from shardfleet.local.demo.verdict import FirstDeliveries, unsettled_leases, verdict
 
 FEED_MS = 110_000
@@ -55,6 +56,7 @@ class DemoOptions:
         plan: the fleet.
         scenario: what is done to it.
         feed_ms: how long the feed lasts, at least.
+        spark: whether the stream goes through Spark, too, when the fleet is done.
 
     """
 
@@ -64,6 +66,7 @@ class DemoOptions:
     plan: FleetPlan = field(default_factory=FleetPlan)
     scenario: tuple[Incident, ...] = FULL_SCENARIO
     feed_ms: int = FEED_MS
+    spark: bool = False
 
     @property
     def duration_ms(self) -> int:
@@ -86,7 +89,20 @@ def run_demo(options: DemoOptions, display: Display) -> Outcome:
     ledger_file.unlink(missing_ok=True)
     with running_fleet(ledger_file, options.plan, say=display.say) as fleet:
         run = _Run(fleet, options, display=display)
-        return asyncio.run(run.to_its_end(started_ms))
+        outcome = asyncio.run(run.to_its_end(started_ms))
+        return _through_spark(fleet, outcome, display=display) if options.spark else outcome
+
+
+def _through_spark(fleet: RunningFleet, outcome: Outcome, *, display: Display) -> Outcome:
+    """Run the demo's second half, and add what came of it."""
+    spark = run_spark(
+        fleet.aws,
+        outcome.source.records,
+        stream_name=fleet.stream_name,
+        now_ms=SystemClock().now_ms,
+        say=display.say,
+    )
+    return replace(outcome, spark=spark, wall_ms=outcome.wall_ms + spark.wall_ms)
 
 
 @dataclass(frozen=True, slots=True)
