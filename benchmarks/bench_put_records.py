@@ -105,6 +105,7 @@ def contests() -> Iterator[Contest]:
                 bound_name="MD5 and base64 of the aggregates, SHA-256 of the body",
                 gate=gate,
                 goal=goal,
+                time_goes_to="packing (see aggregate_*), then SHA-256, TLS and copies of the body.",
                 unit_bytes=sum(len(record.data) for group in groups for record in group),
             )
         wire.close()
