@@ -1,6 +1,11 @@
 """The streaming source on real Spark, against the embedded AWS."""
 
+import json
+import time
+
 import pytest
+
+from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 
 pytestmark = pytest.mark.processes
 
@@ -61,3 +66,93 @@ def test_everything_that_is_there_arrives_once_and_in_order(
     assert len(rows) == len(records)
     assert {row["stream"] for row in rows} == {stream}
     assert len(batches) > 3
+
+
+class Query:
+    """A running query; rows arrive in `batches`."""
+
+    def __init__(self, frame, checkpoint):
+        self.batches = {}
+        writer = frame.writeStream.foreachBatch(self._keep)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        self.query = writer.trigger(processingTime="100 milliseconds").start()
+
+    def _keep(self, batch, batch_id):
+        rows = batch.collect()
+        assert batch.collect() == rows, "a second reading of the batch differs"
+        assert self.batches.setdefault(batch_id, rows) == rows, "a replay differs"
+
+    def rows(self):
+        return [row for _, rows in sorted(self.batches.items()) for row in rows]
+
+    def until(self, count):
+        deadline = time.monotonic() + STOP_LIMIT_S
+        while len(self.rows()) < count:
+            assert time.monotonic() < deadline, f"{len(self.rows())} of {count} rows arrived"
+            if not self.query.isActive:
+                raise AssertionError(str(self.query.exception()))
+            time.sleep(0.1)
+        while self.query.lastProgress is None:
+            assert time.monotonic() < deadline, "no progress is reported"
+            time.sleep(0.1)
+        return self.query.lastProgress
+
+
+def test_a_running_query_follows_splits_merges_and_aggregates_across_a_restart(
+    embedded_aws, make_stream, source, tmp_path
+):
+    stream = make_stream(shards=2)
+    client = embedded_aws.client("kinesis")
+    options = {"startingPosition": "TRIM_HORIZON", "sealStore": f"file:{tmp_path}/seals"}
+    options |= {"discoveryInterval": "1s", "probeInterval": "200ms"}
+    records = [(f"key-{n % 7}", b"%d" % n) for n in range(900)]
+    put(embedded_aws, stream, records[:300])
+    first = Query(source(stream, **options).load(), tmp_path / "checkpoint")
+    progress = first.until(300)
+    half = client.list_shards(StreamName=stream)["Shards"][0]["HashKeyRange"]
+    middle = (int(half["StartingHashKey"]) + int(half["EndingHashKey"]) + 1) // 2
+    client.split_shard(
+        StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(middle)
+    )
+    wait_active(client, stream)
+    put(embedded_aws, stream, records[300:500])
+    first.until(500)
+    first.query.stop()
+    client.merge_shards(
+        StreamName=stream,
+        ShardToMerge="shardId-000000000003",
+        AdjacentShardToMerge="shardId-000000000001",
+    )
+    wait_active(client, stream)
+    put(embedded_aws, stream, records[500:])
+    for key in ("key-1", "key-2"):
+        users = [OutgoingRecord(key, b"aggregated %d" % n) for n in range(50)]
+        put(embedded_aws, stream, [(key, aggregate(users))])
+        records += [(key, user.data) for user in users]
+
+    second = Query(source(stream, **options).load(), tmp_path / "checkpoint")
+    second.until(1_000 - 500)
+    second.query.stop()
+
+    assert not set(first.batches) & set(second.batches)
+    rows = first.rows() + second.rows()
+    for key in {key for key, _ in records}:
+        expected = [data for each, data in records if each == key]
+        assert [bytes(row["data"]) for row in rows if row["partition_key"] == key] == expected
+    assert len(rows) == 1_000
+    assert {row["shard_id"][-1] for row in rows} >= set("012")
+    aggregated = [row["sub_sequence_number"] for row in rows if b"aggr" in row["data"]]
+    assert aggregated == [*range(50), *range(50)]
+    figures = json.loads(progress["sources"][0]["latestOffset"])
+    assert {"millis_behind_latest", "lagging_shards", "stream_records", "calls"} <= set(figures)
+
+
+def wait_active(client, stream):
+    client.get_waiter("stream_exists").wait(
+        StreamName=stream, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
+    )
+
+
+def test_a_misspelt_option_reaches_the_user_with_the_nearest_name(source):
+    with pytest.raises(Exception, match=r"startingpositon does not exist; .*startingPosition"):
+        source("clicks", startingPositon="LATEST").load().schema  # noqa: B018 - asks for the schema

@@ -1,0 +1,112 @@
+"""From stream records to Arrow: columns, types, aggregates, sizes of batches."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.engine.ports import StreamRecord
+from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet_spark.arrow import BYTES_PER_BATCH, ROWS_PER_BATCH, Rows, arrow_schema, batches_of
+from shardfleet_spark.columns import COLUMNS, ddl
+
+WHOLE = (0, 2**128 - 1)
+
+
+def record(number, data, *, key="k", **fields):
+    return StreamRecord(
+        data=data,
+        partition_key=key,
+        sequence_number=str(number),
+        approximate_arrival_ms=1_700_000_000_123,
+        **fields,
+    )
+
+
+def packed(number, *data, hash_key=None):
+    users = [OutgoingRecord(f"u{n}", each, hash_key) for n, each in enumerate(data)]
+    return record(number, aggregate(users), key="u0")
+
+
+def rows_of(records, **settings):
+    rows = Rows(**{"shard_id": "shardId-7", "stream": "clicks", **settings})
+    return [row for batch in batches_of(records, rows) for row in batch.to_pylist()]
+
+
+def test_all_columns_of_a_plain_record_and_of_an_aggregated_one():
+    plain, user = rows_of([record(1, b"x", encryption_type="KMS"), packed(2, b"y", hash_key="12")])
+
+    shared = {"shard_id": "shardId-7", "stream": "clicks"}
+    arrival = datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC)
+    assert plain == {
+        **shared,
+        "data": b"x",
+        "partition_key": "k",
+        "explicit_hash_key": None,
+        "sequence_number": "1",
+        "sub_sequence_number": 0,
+        "approximate_arrival_timestamp": arrival,
+        "encryption_type": "KMS",
+    }
+    assert user == plain | {
+        "data": b"y",
+        "partition_key": "u0",
+        "explicit_hash_key": "12",
+        "sequence_number": "2",
+        "encryption_type": None,
+    }
+
+
+def test_every_column_that_spark_is_told_of_has_its_arrow_type():
+    assert ddl(("data", "shard_id")) == "data binary, shard_id string"
+    assert arrow_schema(()).names == list(COLUMNS)
+    assert arrow_schema(("data", "sub_sequence_number", "approximate_arrival_timestamp")).types == [
+        pa.binary(),
+        pa.int64(),
+        pa.timestamp("us", tz="UTC"),
+    ]
+
+
+def test_columns_are_chosen_in_the_order_asked_for():
+    assert rows_of([record(1, b"x")], columns=("shard_id", "data")) == [
+        {"shard_id": "shardId-7", "data": b"x"}
+    ]
+
+
+def test_a_start_inside_an_aggregate_leaves_out_what_is_done():
+    done = ExtendedSequenceNumber("2", 1)
+
+    rows = rows_of([packed(2, b"a", b"b", b"c", b"d"), packed(3, b"e", b"f")], done=done)
+
+    assert [(row["data"], row["sub_sequence_number"]) for row in rows] == [
+        (b"c", 2),
+        (b"d", 3),
+        (b"e", 0),
+        (b"f", 1),
+    ]
+
+
+def test_without_deaggregation_an_aggregate_is_one_row():
+    whole = packed(2, b"a", b"b")
+
+    assert [row["data"] for row in rows_of([whole], deaggregate=False)] == [whole.data]
+
+
+@pytest.mark.parametrize(("misrouted", "count"), [("deliver", 2), ("kpl", 0)])
+def test_an_aggregate_of_other_shards_keys_is_delivered_or_dropped_as_asked(misrouted, count):
+    found = rows_of([packed(2, b"a", b"b")], misrouted=misrouted, hash_range=(0, 1))
+
+    assert len(found) == count
+    assert len(rows_of([packed(2, b"a", b"b")], misrouted=misrouted, hash_range=WHOLE)) == 2
+
+
+def test_batches_are_bounded_by_rows_and_by_bytes():
+    rows = Rows(shard_id="s", stream="c")
+    small = list(batches_of([record(n, b"x") for n in range(2 * ROWS_PER_BATCH + 1)], rows))
+    large = list(batches_of([record(n, b"x" * 1_000_000) for n in range(11)], rows))
+
+    assert [batch.num_rows for batch in small] == [ROWS_PER_BATCH, ROWS_PER_BATCH, 1]
+    assert max(batch.num_rows for batch in large) * 1_000_000 < BYTES_PER_BATCH + 1_000_001
+    assert sum(batch.num_rows for batch in large) == 11
+    assert list(batches_of([], rows)) == []
