@@ -42,6 +42,7 @@ def patches() -> tuple[Patch, ...]:
         schedules,
         service_metrics,
         state_machines,
+        transport,
     )
 
     modules = (
@@ -53,6 +54,7 @@ def patches() -> tuple[Patch, ...]:
         alarms,
         cloudformation,
         service_metrics,
+        transport,
     )
     return tuple(patch for module in modules for patch in module.PATCHES)
 
