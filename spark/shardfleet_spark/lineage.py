@@ -116,7 +116,11 @@ def admit(family: Family, listing: Listing | None, incarnation: StreamIncarnatio
         ready = [
             child
             for child, parents in sorted(waiting.items())
-            if all(_is_done(p, child, (stands, waiting), listed) for p in parents)
+            if all(
+                # A child that only GetRecords named may have a parent younger than the list.
+                _is_done(p, (stands, waiting), child in listed and p not in listed)
+                for p in parents
+            )
         ]
         if not ready:
             break
@@ -144,17 +148,13 @@ def admit(family: Family, listing: Listing | None, incarnation: StreamIncarnatio
 
 def _is_done(
     parent: str,
-    child: str,
     known: tuple[Mapping[str, Stand], Mapping[str, tuple[str, ...]]],
-    listed: Collection[str],
+    aged_out: bool,  # noqa: FBT001 - private, and named where it is called
 ) -> bool:
     stands, waiting = known
     if parent in stands:
         return stands[parent].is_finished
-    if parent in waiting:
-        return False
-    # A child that only GetRecords named may have a parent that the listing is too old for.
-    return child in listed and parent not in listed
+    return parent not in waiting and aged_out
 
 
 def needs_listing(family: Family) -> bool:
