@@ -32,7 +32,9 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test sim chaos alarms model fuzz bench install lint types fmt lock synth pr clean
+SEEDS ?=
+
+.PHONY: help demo test sim chaos alarms model mutants fuzz bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +67,10 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew
 	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output benchmarks/results/fuzz.json
+
+mutants: install ## break the code in known ways; SEEDS= (200) most seeds until a checker complains
+	@$(BIN)/python -m tests.simulation.mutants.run --seeds $(or $(SEEDS),200) --jobs $(JOBS) \
+	  --output benchmarks/results/mutants.json
 
 bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
