@@ -15,6 +15,7 @@ ARGS ?=
 MINUTES ?=
 STATES ?=
 N ?=
+SEEDS ?=
 JOBS ?= 2
 
 BIN := .venv/bin
@@ -31,8 +32,6 @@ WITH_NODE = $(if $(NODE_FROM_PYPI),JSII_NODE="$(CURDIR)/$(NODE_FROM_PYPI)")
 with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
-
-SEEDS ?=
 
 .PHONY: help demo test sim chaos alarms model mutants fuzz bench install lint types fmt lock synth pr clean
 
