@@ -29,10 +29,10 @@ ARROWS = {
     "records": (PURE, ("msgspec",)),
     "kpl": ((*PURE, "kpl"), ("google.protobuf", "msgspec")),
     "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
-    # msgspec and pybase64 decode what the wire brings; pyarrow shapes it for Spark.
+    # msgspec and pybase64 decode what the wire brings; pyarrow and numpy shape it for Spark.
     "adapters": (
         (*PURE, "kpl", "engine.ports", "adapters"),
-        (*SDK, "msgspec", "pybase64", "pyarrow"),
+        (*SDK, "msgspec", "pybase64", "pyarrow", "numpy"),
     ),
     "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
     # How the user's own handler is loaded and called is the product's, in a simulation too.

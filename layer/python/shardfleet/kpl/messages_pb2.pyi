@@ -28,6 +28,16 @@ class Record(_message.Message):
     tags: _containers.RepeatedCompositeFieldContainer[Tag]
     def __init__(self, partition_key_index: _Optional[int] = ..., explicit_hash_key_index: _Optional[int] = ..., data: _Optional[bytes] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ...) -> None: ...
 
+class AggregatedRecordBytes(_message.Message):
+    __slots__ = ("partition_key_table", "explicit_hash_key_table", "records")
+    PARTITION_KEY_TABLE_FIELD_NUMBER: _ClassVar[int]
+    EXPLICIT_HASH_KEY_TABLE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    partition_key_table: _containers.RepeatedScalarFieldContainer[bytes]
+    explicit_hash_key_table: _containers.RepeatedScalarFieldContainer[bytes]
+    records: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, partition_key_table: _Optional[_Iterable[bytes]] = ..., explicit_hash_key_table: _Optional[_Iterable[bytes]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class Tag(_message.Message):
     __slots__ = ("key", "value")
     KEY_FIELD_NUMBER: _ClassVar[int]
