@@ -2,8 +2,7 @@
 How quickly do KPL aggregates become Arrow columns?
 
 The data of stream records in, record batches of partition key, data and sub-sequence number out, in
-chunks of 512 KiB, MD5 verified. Small records by the vectorised way, those of 1 KiB by objects, as
-the data source does. The peer is aws-kinesis-agg and `pa.array`. Loads: `answers.py`.
+chunks of 512 KiB, MD5 verified. The peer is aws-kinesis-agg and `pa.array`. Loads: `answers.py`.
 
     python benchmarks/bench_arrow.py [--only arrow_kpl_100b] [--rounds 7] [--folder DIR]
 """

@@ -5,7 +5,7 @@ The parser hands out the records of an aggregate as slices of bytes; their few l
 of the key, length of the data) are decoded for all at once, and Arrow's ``take`` gathers keys and
 data in C++ (performance.md §3: five times aws-kinesis-agg for small records). Only plainly shaped
 aggregates go this way: intact, no explicit hash keys, no tags, within the limits, and data of up
-to about 1 KiB; of all else :func:`user_columns` says None, and the ordinary deaggregation, which
+to about 2 KB; of all else :func:`user_columns` says None, and the ordinary deaggregation, which
 decides what a record is, has its turn. Needs pyarrow and numpy: nothing that runs in Lambda may
 import this.
 """
@@ -30,8 +30,8 @@ CHUNK_BYTES = 512 * 1024
 """How much data is best handed over at once: it stays in the processor's cache."""
 
 _LIMITS = ExpansionLimits()
-# From this average size of a user record on, objects are as quick.
-_LARGE_RECORD = 1_000
+# From this average size of a user record on, objects are as quick (benchmarks/bench_arrow.py).
+_LARGE_RECORD = 2_000
 _KEY_TAG, _DATA_TAG = 0x08, 0x1A  # field 1 a varint; field 3 bytes (messages.proto)
 _MORE, _SEVEN = 0x80, 0x7F  # of a varint's byte
 _LENGTH_BYTES_MOST = 3
