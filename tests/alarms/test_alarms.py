@@ -8,19 +8,25 @@ lasts six seconds here; `SOONER` (watched.py) lists the limits that are lowered 
 import contextlib
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
+from shardfleet.local.dashboard.gathering import Gatherer
+from shardfleet.local.dashboard.server import DashboardServer
 from tests.alarms.watched import SCALE, eventually, watched
+from tests.local.dashboard.browser import CHROMIUM, look
 
 ASKED_FOR = os.environ.get("SHARDFLEET_TEST_ALARMS") == "1"
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.skipif(not ASKED_FOR, reason="takes minutes: make alarms"),
 ]
+WRITE = os.environ.get("SHARDFLEET_TEST_SNAPSHOTS") == "write"
+PICTURE = Path(__file__).resolve().parents[2] / "docs/img/dashboard.png"
 SCHEDULE_FIELDS = ("Name", "GroupName", "ScheduleExpression", "FlexibleTimeWindow", "Target")
 
 
@@ -164,6 +170,30 @@ def test_a_record_that_fails_again_and_again_is_handler_errors(fleet):
     (fleet.steer / "cured").touch()
     fleet.resume()
     fleet.wait_for("OK", "handler_errors", "stopped_shards", "page")
+    (fleet.steer / "cured").unlink()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH (Debian: chromium)")
+def test_the_dashboard_in_a_browser_shows_the_alarm_that_is_red(fleet, tmp_path):
+    def rows():
+        return [
+            {"lease": each.lease_key, "owner": each.lease_owner, "checkpoint": str(each.checkpoint)}
+            for each in fleet.fleet.leases()
+        ]
+
+    fleet.put(b"poison", keys=("a",))
+    fleet.wait_for("ALARM", "stopped_shards", "lag")
+    gatherer = Gatherer(fleet.fleet.aws.client, "ShardFleetStack")
+    with DashboardServer(gatherer, leases=rows, title="ShardFleetStack", minutes=15) as server:
+        text = look(server.url, tmp_path, picture=PICTURE if WRITE else tmp_path / "seen.png")
+
+    red = set(re.findall(r'<b class="alarm" data-alarm="(\w+)"', text))
+    assert {"stopped_shards", "lag", "page"} <= red
+    assert "throttles" not in red
+    assert "shardId-000000000001" in text
+    (fleet.steer / "cured").touch()
+    fleet.resume()
+    fleet.wait_for("OK", "stopped_shards", "lag", "page")
     (fleet.steer / "cured").unlink()
 
 
