@@ -84,8 +84,16 @@ def test_the_stack_has_ten_lines_and_synthesizes(tmp_path):
 
 
 def test_every_python_block_is_run_by_a_test():
-    # Two of this file, two of tests/spark/test_readme_spark.py, which needs Java.
-    assert len(blocks("python")) == 4
+    # Three of this file, two of tests/spark/test_readme_spark.py, which needs Java.
+    assert len(blocks("python")) == 5
+
+
+def test_the_test_of_a_handler_passes_in_the_simulated_fleet(pytester):
+    pytester.makepyfile(test_readme_example=block_with("fleet.run("))
+
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=500)
+
+    result.assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("line", shell_lines())
@@ -93,7 +101,9 @@ def test_a_shell_line_names_something_that_exists(line):
     program, *words = shlex.split(line)
     if program == "make":
         assert_make_knows(words)
-    elif program == ".venv/bin/shardfleet":
+    elif program == "export":
+        assert words == ["SHARDFLEET_STACK=ShardFleetStack"]
+    elif program in (".venv/bin/shardfleet", "shardfleet"):
         assert_the_command_knows(words)
     elif program == "npx":
         assert words[0] in json.loads((ROOT / "package.json").read_text())["devDependencies"] or (

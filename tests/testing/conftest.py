@@ -1,3 +1,0 @@
-"""Pytest runs of pytest: the plugin is seen from the outside."""
-
-pytest_plugins = ["pytester"]
