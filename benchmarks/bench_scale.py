@@ -36,7 +36,7 @@ COLOURS = {
     "processes killed": "#2d9d78",
     "executions gone": "#e0803a",
 }
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 960, 400, 70, 64, 340, 60
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 960, 400, 70, 84, 340, 60
 LEASE_WRITES = ("lease.apply",)
 STATE_WRITES = ("state.write", "state.increment", "state.delete")
 READS = ("lease.get", "lease.query", "lease.scan", "state.read", "state.list")
@@ -116,7 +116,7 @@ def _panel(title: str, curves: list[dict[str, Any]], left: float, width: float) 
     def y(leases: float) -> float:
         return BOTTOM - leases / most * (BOTTOM - TOP - 20)
 
-    parts = [_text(left, TOP - 8, title)]
+    parts = [_text(left, TOP - 28, title)]
     for step in range(5):
         leases, at_s = most * step / 4, end_s * step / 4
         parts += [
@@ -136,7 +136,7 @@ def _panel(title: str, curves: list[dict[str, Any]], left: float, width: float) 
             f'<path d="{"".join(steps)}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
         )
         label = f"{curve['name']}: all within {curve['full_s']:g} s"
-        parts.append(_text(left + width - 8, TOP + 14 + 20 * row, label, anchor="end", fill=colour))
+        parts.append(_text(left + width, TOP - 10 + 18 * row, label, anchor="end", fill=colour))
     return parts
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from shardfleet.testing.simulation.play import Play
 
 _VISITS = 500
+# Looking for the faults that a failure takes may cost so much real time.
+_SHRINK_S = 60.0
 _WITHOUT = "Without --seed: "
 
 
@@ -122,7 +125,8 @@ def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
     if result.violations and shrinks:
         err = Console(stderr=True, highlight=False)
         err.print("looking for the faults that it takes ...")
-        simpler = shrink(options, err.print)
+        until_s = time.monotonic() + _SHRINK_S
+        simpler = shrink(options, err.print, is_over=lambda: time.monotonic() > until_s)
         result = run_seed(simpler)
         typer.echo(f"with --seed {options.seed} --only {','.join(all_but(simpler.muted))}:")
     _tell(result, play=options.play)

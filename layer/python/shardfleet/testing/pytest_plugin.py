@@ -149,9 +149,11 @@ class Fleet:
         result = run_seed(options)
         self._write_log(result)
         if result.violations:
-            until_s = time.monotonic() + _SHRINK_S
-            simpler = shrink(options, _ignore, is_over=lambda: time.monotonic() > until_s)
-            self._fail(run_seed(simpler), self._repeat(simpler))
+            if not muted:
+                until_s = time.monotonic() + _SHRINK_S
+                options = shrink(options, _ignore, is_over=lambda: time.monotonic() > until_s)
+                result = run_seed(options)
+            self._fail(result, self._repeat(options))
         return FleetRun(
             seed=seed,
             records=result.records,

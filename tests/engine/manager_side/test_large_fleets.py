@@ -1,0 +1,60 @@
+"""What a manager does for many slots and shards, it does some at a time."""
+
+from shardfleet.domain.lease_sync import CreateReason, LeaseSyncPlan, LeaseToCreate
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_TRIM_HORIZON
+from shardfleet.engine.patience import CALLS_AT_ONCE
+from shardfleet.testing.clock import run_virtual
+from tests.engine.manager_side.fleet_kit import Fleet
+
+
+class Gauge:
+    """How many calls run at once, at most."""
+
+    def __init__(self, clock, call):
+        self.most = self.total = self._running = 0
+        self._clock, self._call = clock, call
+
+    async def __call__(self, *arguments, **options):
+        self._running += 1
+        self.total += 1
+        self.most = max(self.most, self._running)
+        await self._clock.sleep_ms(20)
+        try:
+            return await self._call(*arguments, **options)
+        finally:
+            self._running -= 1
+
+
+def test_many_slots_are_started_some_at_a_time_and_never_more():
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=40, workers_max=40)
+        gauge = fleet.launcher.start = Gauge(fleet.clock, fleet.launcher.start)
+        await fleet.manager.turn()
+        assert gauge.total == 40
+        assert gauge.most == CALLS_AT_ONCE
+
+    run_virtual(main())
+
+
+def a_lease_to_create(key, *parents):
+    lease = Lease(lease_key=key, checkpoint=AT_TRIM_HORIZON, parent_shard_ids=parents)
+    return LeaseToCreate(lease, CreateReason.EMPTY_TABLE)
+
+
+def test_a_lease_is_never_written_beside_its_parents():
+    plan = LeaseSyncPlan(
+        create=(
+            a_lease_to_create("a"),
+            a_lease_to_create("b"),
+            a_lease_to_create("c", "elsewhere"),
+            a_lease_to_create("d", "a", "b"),
+            a_lease_to_create("e", "c"),
+            a_lease_to_create("f", "d"),
+        )
+    )
+
+    parts = [[wanted.lease.lease_key for wanted in part] for part in plan.generations()]
+
+    assert parts == [["a", "b", "c"], ["d", "e"], ["f"]]
+    assert not list(LeaseSyncPlan().generations())
