@@ -1,0 +1,127 @@
+"""Fetch, seal, emit: who loses the race emits what the winner sealed, more or less than it read."""
+
+import pytest
+
+from shardfleet.engine.ports import IteratorKind
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet_spark.fetching import fetch
+from shardfleet_spark.planning import SealOfAnotherLayout
+from shardfleet_spark.sealing import PartitionRange, read_sealed
+from shardfleet_spark.seals import SealKey, seal_to_bytes
+from tests.spark.memory_seals import seal
+from tests.spark.test_source_driver import Query, in_query
+
+KEY = SealKey("sid", "0000000001-x", 0)
+
+
+async def planned(query: Query):
+    """Plan a batch over everything that is in the stream."""
+    start = await query.driver.initial()
+    end = await query.driver.latest(start)
+    return query.driver.partitions(start, end)[0].range
+
+
+async def read(query, partition):
+    found = await read_sealed(partition, query.store, query.ports, writer={"who": "me"})
+    return [record.data for each in found for record in each.records]
+
+
+@pytest.mark.parametrize("winner_has", [0, 2, 9])
+def test_the_loser_of_the_race_emits_exactly_what_the_winner_sealed(winner_has):
+    async def scenario(query):
+        for number in range(winner_has):
+            query.stream.put(b"%d" % number)
+        partition = await planned(query) if winner_has else None
+        if partition is None:
+            query.stream.put(b"first")
+            partition = await planned(query)
+            query.stream.trim(query.stream.open_shard_ids[0])
+        ranges, quota = partition.ranges, partition.quota
+        winner = await fetch(ranges, quota, query.ports, writer={"who": "other"})
+        for number in range(winner_has, 9):
+            query.stream.put(b"%d" % number)
+
+        def seal_first(operation):
+            # The other one's seal arrives while this reader is still reading.
+            if operation == "put":
+                query.store.stored.setdefault(partition.key, seal_to_bytes(winner.seal))
+
+        query.store.fault = seal_first
+        assert await read(query, partition) == [b"%d" % number for number in range(winner_has)]
+        assert await read(query, partition) == [b"%d" % number for number in range(winner_has)]
+
+    in_query(scenario)
+
+
+def test_the_loser_reads_what_it_lacks_from_the_first_sealed_record_on():
+    async def scenario(query):
+        for number in range(9):
+            query.stream.put(b"%d" % number)
+        partition = await planned(query)
+        winner = await fetch(partition.ranges, partition.quota, query.ports, writer={})
+        numbers = query.stream.sequence_numbers(query.stream.open_shard_ids[0])
+
+        def seal_first(operation):
+            if operation == "put":
+                query.store.stored.setdefault(partition.key, seal_to_bytes(winner.seal))
+
+        query.store.fault = seal_first
+        query.stream.calls.clear()
+        short = PartitionRange(
+            key=partition.key,
+            ranges=partition.ranges,
+            quota=partition.quota.__class__(
+                records_per_shard=4, bytes_per_partition=1 << 20, fetch_ms=0
+            ),
+        )
+        assert await read(query, short) == [b"%d" % number for number in range(9)]
+        again = query.calls("shard_iterator")[-1].start
+        assert again.kind is IteratorKind.AT_SEQUENCE_NUMBER
+        assert again.sequence_number == numbers[0]
+
+    in_query(scenario)
+
+
+def test_nothing_is_read_past_a_seal_that_is_there():
+    async def scenario(query):
+        for number in range(3):
+            query.stream.put(b"%d" % number)
+        partition = await planned(query)
+        assert len(await read(query, partition)) == 3
+        query.stream.put(b"later")
+        body = query.store.stored[partition.key]
+        assert await read(query, partition) == [b"0", b"1", b"2"]
+        assert query.store.stored[partition.key] == body
+
+    in_query(scenario)
+
+
+@pytest.mark.parametrize("error", [Throttled, OutcomeUnknown])
+@pytest.mark.parametrize("operation", ["get", "put", "answer"])
+def test_a_failing_seal_store_is_asked_again_and_an_unanswered_seal_is_kept(error, operation):
+    async def scenario(query):
+        query.stream.put(b"1")
+        partition = await planned(query)
+        left = [3]
+
+        def fail(each):
+            if each == operation and left[0]:
+                left[0] -= 1
+                raise error("store")
+
+        query.store.fault = fail
+        assert await read(query, partition) == [b"1"]
+        assert left == [0]
+
+    in_query(scenario)
+
+
+def test_a_seal_of_another_layout_is_refused_before_a_row_leaves():
+    async def scenario(query):
+        query.stream.put(b"1")
+        partition = await planned(query)
+        query.store.stored[partition.key] = seal_to_bytes(seal({"shard_id": "shardId-9"}))
+        with pytest.raises(SealOfAnotherLayout, match="shardId-9"):
+            await read(query, partition)
+
+    in_query(scenario)
