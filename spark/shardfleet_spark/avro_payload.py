@@ -54,6 +54,17 @@ _LOGICAL: Mapping[str, DataType] = {
     "timestamp-micros": TimestampType(),
     "uuid": StringType(),
 }
+_ARROW: Mapping[type[DataType], pa.DataType] = {
+    BooleanType: pa.bool_(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    FloatType: pa.float32(),
+    DoubleType: pa.float64(),
+    BinaryType: pa.binary(),
+    StringType: pa.string(),
+    DateType: pa.date32(),
+    TimestampType: pa.timestamp("us", tz="UTC"),
+}
 _SHOWN = 200
 
 
@@ -154,10 +165,9 @@ def _reader(
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415
-        from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415
 
         parsed = parse_schema(json.loads(schema))
-        kind = to_arrow_type(fields)
+        kind = _arrow_of(fields)
 
         def one(data: bytes | None) -> tuple[Any, str | None]:
             if data is None:
@@ -183,6 +193,21 @@ def _reader(
             )
 
     return read
+
+
+def _arrow_of(found: DataType) -> pa.DataType:
+    """Return the Arrow type of a column type; pyspark's own has another signature each year."""
+    match found:
+        case StructType():
+            return pa.struct([(field.name, _arrow_of(field.dataType)) for field in found.fields])
+        case ArrayType():
+            return pa.list_(_arrow_of(found.elementType))
+        case MapType():
+            return pa.map_(pa.string(), _arrow_of(found.valueType))
+        case DecimalType():
+            return pa.decimal128(found.precision, found.scale)
+        case _:
+            return _ARROW[type(found)]
 
 
 def _plain(value: Any) -> Any:

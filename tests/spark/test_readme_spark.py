@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -55,10 +54,11 @@ def test_the_transform_and_the_command_of_the_readme_count_like_pandas(
 ):
     (line,) = [line for line in shell_lines() if " pipeline run " in line]
     (tmp_path / "views.py").write_text(block_with("def transform"), "utf-8")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "views", raising=False)
-    words = shlex.split(line.replace("shardfleet:clicks", f"shardfleet:{clicks}"))[1:]
+    line = line.replace("shardfleet:clicks", f"shardfleet:{clicks}")
+    # The JVM is running already, too, somewhere else.
+    words = shlex.split(line.replace("parquet:build", f"parquet:{tmp_path}/build"))[1:]
     # The workers of this session are running already: they learn of the account by options.
     words += ["--source-option", f"endpoint={embedded_aws.endpoint_url}"]
     words += ["--source-option", f"region={embedded_aws.region}"]
@@ -66,7 +66,7 @@ def test_the_transform_and_the_command_of_the_readme_count_like_pandas(
     assert run([*words, "--print-plan"]) == 0
     run_pipeline(spark, PipelinePlan.from_json(capsys.readouterr().out))
 
-    found = pd.read_parquet(Path("build/views")).sort_values("partition_key")
+    found = pd.read_parquet(tmp_path / "build/views").sort_values("partition_key")
     table = pd.DataFrame(CLICKS)
     wanted = table.groupby("visitor").agg(views=("n", "size"), slowest_ms=("ms", "max"))
     assert found["partition_key"].tolist() == wanted.index.tolist()
