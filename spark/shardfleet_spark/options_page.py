@@ -27,6 +27,11 @@ Sizes have a unit (`512k`, `64m`, `1g`, powers of 1,024); a bare number is bytes
 
 {source}
 
+Limits are upper bounds, and a batch that was limited is followed by the next one.
+Spark 4.0 and 4.1 run `Trigger.AvailableNow` as a single batch, which the limits then bound.
+From 4.2 on it runs as many batches as it takes.
+A batch that is read twice, or repeated after a crash, has the same records each time.
+
 ## Source, batch: `spark.read.format("shardfleet")`
 
 The options above where they mean something to a bounded reading, and these.

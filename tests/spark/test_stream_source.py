@@ -1,7 +1,7 @@
 """The streaming source on real Spark, against the embedded AWS."""
 
-import json
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -10,6 +10,7 @@ from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 pytestmark = pytest.mark.processes
 
 STOP_LIMIT_S = 300
+MANY_BATCHES = find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 def put(aws, stream, records):
@@ -43,6 +44,7 @@ def run_available(frame, checkpoint, *, into):
     return query
 
 
+@pytest.mark.skipif(not MANY_BATCHES, reason="before Spark 4.2, AvailableNow is a single batch")
 @pytest.mark.parametrize("store", ["seals", "driver"])
 def test_everything_that_is_there_arrives_once_and_in_order(
     embedded_aws, make_stream, source, tmp_path, store
@@ -143,8 +145,9 @@ def test_a_running_query_follows_splits_merges_and_aggregates_across_a_restart(
     assert {row["shard_id"][-1] for row in rows} >= set("012")
     aggregated = [row["sub_sequence_number"] for row in rows if b"aggr" in row["data"]]
     assert aggregated == [*range(50), *range(50)]
-    figures = json.loads(progress["sources"][0]["latestOffset"])
-    assert {"millis_behind_latest", "lagging_shards", "stream_records", "calls"} <= set(figures)
+    # Since Spark 4.2 in latestOffset, before that in the offsets themselves.
+    for figure in ("millis_behind_latest", "lagging_shards", "stream_records", "throttles"):
+        assert figure in str(progress["sources"][0])
 
 
 def wait_active(client, stream):
