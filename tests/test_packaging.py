@@ -1,5 +1,6 @@
 """The wheel that a person installs: both packages, the construct's assets, and nothing else."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -41,12 +42,14 @@ def test_the_wheel_carries_the_constructs_assets(wheel):
     assert {"layer/requirements.txt", "layer/python/shardfleet/__init__.py"} <= assets
 
 
-def test_the_wheel_holds_nothing_but_the_two_packages(wheel):
+def test_the_wheel_holds_nothing_but_our_packages(wheel):
     tops = {name.split("/")[0] for name in wheel.namelist()}
 
     assert {top for top in tops if not top.endswith(".dist-info")} <= {
         "shardfleet",
         "shardfleet_cdk",
+        "shardfleet_spark",
+        "pyspark_shardfleet",
     }
     assert not any("__pycache__" in name for name in wheel.namelist())
 
@@ -57,4 +60,10 @@ def test_the_wheel_offers_the_extras_and_a_core_without_them(wheel):
     core = {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
 
     assert set(metadata.get_all("Provides-Extra")) == {"cdk", "cli", "dev", "local", "spark"}
-    assert {line.split(">=")[0] for line in core} == {"aws-lambda-powertools", "boto3", "protobuf"}
+    assert {re.split(r"[<>=]", line)[0] for line in core} == {
+        "aws-lambda-powertools",
+        "boto3",
+        "msgspec",
+        "protobuf",
+        "pybase64",
+    }
