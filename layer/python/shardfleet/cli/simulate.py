@@ -19,6 +19,23 @@ _VISITS = 500
 _SHRINK_S = 60.0
 _WITHOUT = "Without --seed: "
 
+_Only = Annotated[
+    str | None, typer.Option(metavar="KIND,KIND", help="Replay with these kinds alone.")
+]
+_Handler = Annotated[
+    str, typer.Option(metavar="MODULE:FUNCTION", help="A handler of yours, instead of ours.")
+]
+_Input = Annotated[
+    Path | None, typer.Option("--input", metavar="FILE", help="Records for it, as JSON lines.")
+]
+_Hours = Annotated[float, typer.Option(help="With --handler: virtual hours in which records flow.")]
+_AnyEffects = Annotated[
+    bool,
+    typer.Option(
+        "--any-effects", help="With --handler: the sink need not end up as it does without faults."
+    ),
+]
+
 
 def simulate(
     *,
@@ -29,30 +46,15 @@ def simulate(
     mute: Annotated[
         str, typer.Option(metavar="KIND,KIND", help="Replay without these kinds of faults.")
     ] = "",
-    only: Annotated[
-        str | None, typer.Option(metavar="KIND,KIND", help="Replay with these kinds alone.")
-    ] = None,
+    only: _Only = None,
     shrink: Annotated[
         bool, typer.Option(help="Of a seed that fails, find the faults that it takes.")
     ] = True,
-    handler: Annotated[
-        str, typer.Option(metavar="MODULE:FUNCTION", help="A handler of yours, instead of ours.")
-    ] = "",
-    input_file: Annotated[
-        Path | None,
-        typer.Option("--input", metavar="FILE", help="Records for it, as JSON lines."),
-    ] = None,
+    handler: _Handler = "",
+    input_file: _Input = None,
     key: Annotated[str, typer.Option(help="The field with the partition key.")] = "",
-    hours: Annotated[
-        float, typer.Option(help="With --handler: virtual hours in which records flow.")
-    ] = 0.25,
-    any_effects: Annotated[
-        bool,
-        typer.Option(
-            "--any-effects",
-            help="With --handler: the sink need not end up as it does without faults.",
-        ),
-    ] = False,
+    hours: _Hours = 0.25,
+    any_effects: _AnyEffects = False,
     minutes: Annotated[
         float, typer.Option(help=f"{_WITHOUT}begin no more seeds after that.")
     ] = 1.0,
