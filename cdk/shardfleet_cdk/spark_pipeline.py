@@ -43,7 +43,6 @@ _CHECKPOINT = "checkpoint"
 _SEALS = "seals"
 _LAG_PERIODS = 15
 _WATCH_MINUTES_MOST = 4  # Less than the schedule's interval: two looks never overlap.
-_AT_LEAST = cw.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD
 
 
 class SparkPipeline(Construct):
@@ -308,40 +307,31 @@ class SparkPipeline(Construct):
 
     def _watch(self, source: kinesis.IStream, work: PipelineWork, *, alarms: SparkAlarms) -> None:
         application = {"ApplicationId": self.application.attr_application_id}
+        lag = source.metric(
+            "GetRecords.IteratorAgeMilliseconds", statistic="Maximum", period=Duration.minutes(1)
+        )
         made = [
-            cw.Alarm(
+            _alarm(
                 self,
                 "NotStarted",
-                alarm_description="The Spark pipeline could not be looked after or started",
+                "The Spark pipeline could not be looked after or started",
                 metric=self.state_machine.metric_failed(period=Duration.minutes(5)),
                 threshold=1,
-                evaluation_periods=1,
-                comparison_operator=_AT_LEAST,
-                treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
             ),
-            cw.Alarm(
+            _alarm(
                 self,
                 "Failed",
-                alarm_description="A run of the Spark pipeline failed",
+                "A run of the Spark pipeline failed",
                 metric=_metric("FailedJobs", application, minutes=5),
                 threshold=1,
-                evaluation_periods=1,
-                comparison_operator=_AT_LEAST,
-                treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
             ),
-            cw.Alarm(
+            _alarm(
                 self,
                 "Lag",
-                alarm_description="A consumer of the source, perhaps this one, is far behind",
-                metric=source.metric(
-                    "GetRecords.IteratorAgeMilliseconds",
-                    statistic="Maximum",
-                    period=Duration.minutes(1),
-                ),
+                "A consumer of the source, perhaps this one, is far behind",
+                metric=lag,
                 threshold=alarms.lag_ms,
-                evaluation_periods=_LAG_PERIODS,
-                comparison_operator=cw.ComparisonOperator.GREATER_THAN_THRESHOLD,
-                treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
+                periods=_LAG_PERIODS,
             ),
         ]
         if work.streaming:
@@ -359,6 +349,27 @@ class SparkPipeline(Construct):
         for alarm in made:
             for topic in alarms.topics:
                 alarm.add_alarm_action(actions.SnsAction(topic))
+
+
+def _alarm(
+    scope: Construct,
+    construct_id: str,
+    description: str,
+    *,
+    metric: cw.IMetric,
+    threshold: int,
+    periods: int = 1,
+) -> cw.Alarm:
+    return cw.Alarm(
+        scope,
+        construct_id,
+        alarm_description=description,
+        metric=metric,
+        threshold=threshold,
+        evaluation_periods=periods,
+        comparison_operator=cw.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
+        treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
+    )
 
 
 def _metric(name: str, dimensions: dict[str, str], *, minutes: int) -> cw.Metric:

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from fastavro import parse_schema, schemaless_writer
+from pandas.testing import assert_frame_equal
 
 from shardfleet.domain.record_ids import split_record_id
 from shardfleet.errors import ConfigurationError
@@ -21,11 +22,13 @@ from shardfleet_spark.avro_payload import struct_of_avro
 from shardfleet_spark.payload import parse_payload
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
-from tests.spark.flights import flight_lines
+from tests.spark.flights import COUNT, flight_lines
 
 pytestmark = pytest.mark.processes
 
 COMMAND_LIMIT_S = 540
+FIGURES = ["origin", "date", "count", "sum_delay", "min_delay", "max_delay"]
+FIGURES += ["sum_distance", "min_distance", "max_distance"]
 
 
 def put(aws, stream, lines, *, key):
@@ -246,34 +249,35 @@ def test_flights_through_the_command_equal_pandas(embedded_aws, make_stream, tmp
     )
 
     assert run.returncode == 0, run.stderr[-8_000:]
+    assert_frame_equal(
+        counts_in(embedded_aws, counts), wanted_of(lines), check_dtype=False, check_exact=True
+    )
+
+
+def counts_in(aws, stream):
+    """The last record of each key and window, as a table."""
     last = {}
-    for record in read_all(embedded_aws, counts):
+    for record in read_all(aws, stream):
         record_id, data = split_record_id(record["Data"])
         last[record_id] = json.loads(data)  # Order per key: the last one is the newest.
     found = pd.DataFrame(last.values())
     found["date"] = found["window_start"].str[:10]
-    found = found.drop(columns=["window_start", "window_end"]).rename(columns={"key": "origin"})
+    found = found.rename(columns={"key": "origin"})
+    return found.sort_values(["origin", "date"]).reset_index(drop=True)[FIGURES]
+
+
+def wanted_of(lines):
+    """The same from the input, by pandas."""
     table = pd.DataFrame([json.loads(line) for line in lines])
+    assert len(table) == COUNT
     table["date"] = table["date"].str[:10].str.replace("/", "-")
-    wanted = (
-        table.groupby(["origin", "date"])
-        .agg(
-            count=("delay", "size"),
-            sum_delay=("delay", "sum"),
-            min_delay=("delay", "min"),
-            max_delay=("delay", "max"),
-            sum_distance=("distance", "sum"),
-            min_distance=("distance", "min"),
-            max_distance=("distance", "max"),
-        )
-        .reset_index()
+    grouped = table.groupby(["origin", "date"]).agg(
+        count=("delay", "size"),
+        sum_delay=("delay", "sum"),
+        min_delay=("delay", "min"),
+        max_delay=("delay", "max"),
+        sum_distance=("distance", "sum"),
+        min_distance=("distance", "min"),
+        max_distance=("distance", "max"),
     )
-    order = ["origin", "date"]
-    columns = list(wanted.columns)
-    pd.testing.assert_frame_equal(
-        found.sort_values(order).reset_index(drop=True)[columns],
-        wanted.sort_values(order).reset_index(drop=True),
-        check_dtype=False,
-        check_exact=True,
-    )
-    assert wanted["count"].sum() == len(lines)
+    return grouped.reset_index()[FIGURES]
