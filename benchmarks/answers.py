@@ -21,9 +21,11 @@ from shardfleet.config import FleetConfig
 from shardfleet.engine.deaggregation import Deaggregator
 from shardfleet.engine.ports import RecordsPage
 from shardfleet.events import Event
+from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_records
 from shardfleet.records import Record
 
 SHARD = "shardId-000000000000"
+LIMITS = ExpansionLimits()
 CONFIG = FleetConfig(fleet="bench", stream_arn="-", lease_table="-", state_table="-")
 LOADS = ("a", "b", "c", "d")
 _FIRST_MS = 1_750_000_000_000
@@ -73,6 +75,25 @@ _DEAGGREGATOR = Deaggregator(SHARD, None, config=CONFIG, sink=NoEvents())
 def user_records(page: RecordsPage) -> Sequence[Record]:
     """Return the user records of a page as the worker makes them."""
     return _LOOP.run_until_complete(_DEAGGREGATOR.expand(page.records, None)).records
+
+
+def count_users(page: RecordsPage) -> int:
+    """Make the user records of a page, one aggregate after the other, and count them."""
+    count = 0
+    for record in page.records:
+        origin = Origin(
+            record.sequence_number, SHARD, record.approximate_arrival_ms, record.encryption_type
+        )
+        found = deaggregate_records(
+            record.data,
+            partition_key=record.partition_key,
+            origin=origin,
+            limits=LIMITS,
+            hash_range=None,
+            policy="deliver",
+        )
+        count += len(found.records)
+    return count
 
 
 class BotocoreParser:

@@ -3,7 +3,8 @@ What does a GetRecords call cost its caller, from signing to user records, over 
 
 A server in another process answers with finished bodies (`answers.py`: four full ones, one empty);
 only the client's CPU time counts. Ours is the wire and the decoder of the worker, the peer a boto3
-client, with aws-kinesis-agg for the aggregates. An empty answer is what an idle shard costs.
+client, with aws-kinesis-agg for the aggregates, one after the other on both sides. An empty answer
+is what an idle shard costs.
 
     python benchmarks/bench_get_records.py [--only idle_poll_tls] [--rounds 7] [--folder DIR]
 """
@@ -42,7 +43,8 @@ TIME_GOES_TO = {
 
 
 def ours(wire: KinesisWire, load: str) -> int:
-    return len(answers.user_records(wire.get_records(load, limit=10_000)))
+    page = wire.get_records(load, limit=10_000)
+    return len(page.records) if load in "ab" else answers.count_users(page)
 
 
 def theirs(client: Any, load: str) -> int:

@@ -39,7 +39,7 @@ def test_a_record_without_magic_and_body_is_plain(data, read):
         ("0a 01 6b 1a 03 1a 01 78", Verdict.BAD_ENCODING),  # a record without a key index
         ("0a 01 6b 1a 02 08 00", Verdict.BAD_ENCODING),  # a record without data
         ("0a 01 6b 1a 05 08 01 1a 01 78", Verdict.BAD_INDEX),  # key 1 of 1
-        ("0a 01 6b 1a 07 08 00 10 00 1a 01 78", Verdict.BAD_INDEX),  # hash key 0 of 0
+        ("12 01 35 0a 01 6b 1a 07 08 00 10 01 1a 01 78", Verdict.BAD_INDEX),  # hash key 1 of 1
         (f"0a 01 6b 1a 0e 08 {'ff' * 9}01 1a 01 78", Verdict.BAD_INDEX),  # key 2**64 - 1
         ("0a 01 6b 1a 04 08 00 1a 00 1a 02 08 00", Verdict.BAD_ENCODING),  # empty data, then none
         ("0a 01 6b", Verdict.EMPTY),  # a table and no records
@@ -70,6 +70,11 @@ def test_a_wrong_digest_makes_the_record_raw(read):
 def test_a_record_without_explicit_hash_key_is_not_given_the_first_of_the_table(read):
     records = [OutgoingRecord("a", b"1", "42"), OutgoingRecord("b", b"2")]
     assert [r.explicit_hash_key for r in read(aggregate(records)).records] == ["42", None]
+
+
+def test_the_index_of_a_hash_key_without_a_table_is_not_looked_at(framed, read):
+    body = bytes.fromhex("0a 01 6b 1a 07 08 00 10 00 1a 01 78")
+    assert read(framed(body)).records == [UserRecord("k", None, b"x", 0)]
 
 
 @pytest.mark.parametrize(

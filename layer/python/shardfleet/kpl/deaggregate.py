@@ -2,19 +2,20 @@
 From the data of one Kinesis record to its user records, losing none.
 
 Rules: protocol.md §5.3; hazard H4 for resuming inside an aggregate. Java: ``AggregatorUtil``,
-from which four things differ on purpose. A malformed aggregate is delivered *whole*, as the
+from which five things differ on purpose. A malformed aggregate is delivered *whole*, as the
 plain record it is (Java keeps what it had decoded before the fault, and nothing else). An
-aggregate without user records is delivered plain, too. Tags, which nobody reads, are not looked at,
-so a damaged one spoils nothing. Explicit hash keys that are no hash keys
-never discard anything. This module does not log: the verdict is for the caller's metrics.
+aggregate without user records is delivered plain, too. What nobody needs spoils nothing: tags, and
+indexes into an empty table of hash keys, are not looked at. Explicit hash keys that are no hash
+keys never discard anything. This module does not log: the verdict is for the caller's metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import repeat
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -287,10 +288,15 @@ def _content(body: bytes, limits: ExpansionLimits) -> _Content | Verdict:
     # Loading protobuf takes about 16 ms: only streams with aggregates pay for it.
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 
-    from shardfleet.kpl.messages_pb2 import AggregatedRecord  # noqa: PLC0415
+    from shardfleet.kpl.messages_pb2 import (  # noqa: PLC0415
+        AggregatedRecord,
+        PlainAggregatedRecord,
+    )
 
     try:
-        message = AggregatedRecord.FromString(body)
+        message: Any = PlainAggregatedRecord.FromString(body)
+        if message.explicit_hash_key_table:
+            message = AggregatedRecord.FromString(body)
     except (DecodeError, UnicodeDecodeError):
         return Verdict.BAD_ENCODING
     # Each access decodes the text anew; a list shares one string among all records of a key.
@@ -315,25 +321,25 @@ def _no_data(record: Any) -> bytes:
 
 def _user_records(content: _Content) -> list[UserRecord]:
     """Raise IndexError for an index behind the end of a table."""
-    keys, hash_keys, found = content
     new = tuple.__new__  # About 15 % of the whole against calling the NamedTuple.
+    keys = content.keys
     return [
         new(
             UserRecord,
             (
                 keys[record.partition_key_index],
-                None if (at := record.explicit_hash_key_index) == _ABSENT else hash_keys[at],
+                hash_key,
                 record.data or _no_data(record),
                 index,
             ),
         )
-        for index, record in enumerate(found)
+        for index, (record, hash_key) in enumerate(_with_hash_keys(content))
     ]
 
 
 def _records(content: _Content, origin: Origin) -> list[Record]:
     """Raise IndexError for an index behind the end of a table."""
-    keys, hash_keys, found = content
+    keys = content.keys
     number, shard_id, arrival_ms, encryption = origin
     return [
         Record(
@@ -343,12 +349,21 @@ def _records(content: _Content, origin: Origin) -> list[Record]:
             shard_id,
             arrival_ms,
             index,
-            None if (at := record.explicit_hash_key_index) == _ABSENT else hash_keys[at],
+            hash_key,
             encryption,
             True,  # noqa: FBT003 - positional is twice as quick
         )
-        for index, record in enumerate(found)
+        for index, (record, hash_key) in enumerate(_with_hash_keys(content))
     ]
+
+
+def _with_hash_keys(content: _Content) -> Iterable[tuple[Any, str | None]]:
+    """Return each record with its explicit hash key; without a table there is none to look for."""
+    table, records = content.hash_keys, content.records
+    if not table:
+        return zip(records, repeat(None))
+    indexes = [record.explicit_hash_key_index for record in records]
+    return zip(records, [None if at == _ABSENT else table[at] for at in indexes], strict=True)
 
 
 def _expanded_bytes(records: Sequence[UserRecord | Record]) -> int:

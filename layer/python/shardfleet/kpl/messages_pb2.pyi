@@ -38,6 +38,24 @@ class AggregatedRecordBytes(_message.Message):
     records: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, partition_key_table: _Optional[_Iterable[bytes]] = ..., explicit_hash_key_table: _Optional[_Iterable[bytes]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class PlainAggregatedRecord(_message.Message):
+    __slots__ = ("partition_key_table", "explicit_hash_key_table", "records")
+    PARTITION_KEY_TABLE_FIELD_NUMBER: _ClassVar[int]
+    EXPLICIT_HASH_KEY_TABLE_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    partition_key_table: _containers.RepeatedScalarFieldContainer[str]
+    explicit_hash_key_table: _containers.RepeatedScalarFieldContainer[str]
+    records: _containers.RepeatedCompositeFieldContainer[PlainRecord]
+    def __init__(self, partition_key_table: _Optional[_Iterable[str]] = ..., explicit_hash_key_table: _Optional[_Iterable[str]] = ..., records: _Optional[_Iterable[_Union[PlainRecord, _Mapping]]] = ...) -> None: ...
+
+class PlainRecord(_message.Message):
+    __slots__ = ("partition_key_index", "data")
+    PARTITION_KEY_INDEX_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    partition_key_index: int
+    data: bytes
+    def __init__(self, partition_key_index: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class Tag(_message.Message):
     __slots__ = ("key", "value")
     KEY_FIELD_NUMBER: _ClassVar[int]
