@@ -39,6 +39,7 @@ def patches() -> tuple[Patch, ...]:
         cloudwatch,
         kinesis_service,
         lambda_service,
+        log_queries,
         schedules,
         service_metrics,
         state_machines,
@@ -55,6 +56,7 @@ def patches() -> tuple[Patch, ...]:
         cloudformation,
         service_metrics,
         transport,
+        log_queries,
     )
     return tuple(patch for module in modules for patch in module.PATCHES)
 
