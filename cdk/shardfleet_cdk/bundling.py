@@ -24,8 +24,9 @@ from aws_cdk import AssetHashType, BundlingOptions, DockerImage, FileSystem, ILo
 from aws_cdk import aws_lambda as lambda_
 
 from shardfleet_cdk.assets import CACHES
+from shardfleet_cdk.byte_code import compile_folder
 
-BUNDLER = "1"  # Raise it when the way of installing changes: it is part of every hash.
+BUNDLER = "2"  # Raise it when the way of installing changes: it is part of every hash.
 REQUIREMENTS = "requirements.txt"
 
 
@@ -122,6 +123,11 @@ class PipBundling:
                 f"on {PLATFORM.machine} (wheels only):\n{run.stderr.strip()}"
             )
             raise BundlingFailed(message)
+        compile_folder(
+            output,
+            python_version=PLATFORM.python_version,
+            deployed_at="/var/task" if self._copy else "/opt",
+        )
         return True
 
 
