@@ -4,6 +4,7 @@ What is fuzzed: every parser of what others write, with the inputs that others c
 A target takes one input; it may refuse it with an error of ours, and must do so in little memory.
 """
 
+import base64
 import json
 import tempfile
 import tracemalloc
@@ -14,6 +15,11 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from shardfleet.adapters.dynamodb_items import ATTRIBUTES, ENTITY_TYPE, is_foreign, lease_from_item
+from shardfleet.adapters.kinesis_decode import (
+    UnreadableAnswer,
+    decode_page,
+    decode_page_slowly,
+)
 from shardfleet.config import ENV_PREFIX, FleetConfig
 from shardfleet.domain.failures import lowest_failed
 from shardfleet.domain.sequence import ExtendedSequenceNumber
@@ -326,7 +332,61 @@ def check_file(given):
         assert 1 <= len(record.key.encode()) <= RECORD_BYTES_MOST
 
 
+# --- answers of GetRecords, as a service or a proxy may spoil them
+
+members = st.sampled_from(
+    ["Data", "PartitionKey", "SequenceNumber", "ApproximateArrivalTimestamp", "EncryptionType"]
+)
+payload_texts = st.binary(max_size=30).map(lambda data: base64.b64encode(data).decode())
+long_payloads = st.integers(1_340, 1_360).map(lambda size: base64.b64encode(b"x" * size).decode())
+arrivals = st.integers(-5, 2**40) | st.floats()
+answer_records = st.dictionaries(members, json_values | payload_texts | arrivals) | st.builds(
+    lambda data, key, number, arrived: {
+        "SequenceNumber": number,
+        "ApproximateArrivalTimestamp": arrived,
+        "Data": data,
+        "PartitionKey": key,
+    },
+    payload_texts | long_payloads,
+    texts,
+    st.integers(0, 10**56).map(str) | texts,
+    arrivals,
+)
+answers = st.builds(
+    lambda records, more: json.dumps({"Records": records, "MillisBehindLatest": 0} | more).encode(),
+    st.lists(answer_records, max_size=5) | json_values,
+    st.dictionaries(
+        st.sampled_from(["NextShardIterator", "MillisBehindLatest", "ChildShards", "Records"]),
+        json_values,
+        max_size=2,
+    ),
+)
+
+
+@st.composite
+def spoiled_answers(draw):
+    """Cut an answer off, or change some of its bytes."""
+    body = bytearray(draw(answers))
+    for _ in range(draw(st.integers(0, 4))):
+        body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
+    return bytes(body[: draw(st.integers(0, len(body)))])
+
+
+def outcome_of(decode, body):
+    try:
+        return repr(decode(body))  # NaN is no equal of itself.
+    except UnreadableAnswer:
+        return "unreadable"
+
+
+def check_answer(body):
+    assert outcome_of(decode_page, body) == outcome_of(decode_page_slowly, body)
+
+
 TARGETS = {
+    "GetRecords answers": Target(
+        answers | spoiled_answers() | st.binary(max_size=200), check_answer, 4 * MEBIBYTE
+    ),
     "deaggregator": Target(aggregates, check_aggregate, 8 * MEBIBYTE),
     "lease items": Target(items, check_item, MEBIBYTE),
     "worker input": Target(payloads, check_payload, MEBIBYTE),
