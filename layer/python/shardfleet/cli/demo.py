@@ -142,5 +142,5 @@ def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:
     what = f"counts and sums of {', '.join(spark.fields)}" if spark.fields else "counts"
     return [
         ("through Spark", f"{spark.rows:,} records in {len(spark.batches)} micro-batches"),
-        (f"{what} equal the input's", f"{spark.keys:,} keys, {spark.windows:,} windows"),
+        ("figures out of Spark", f"{what} of {spark.keys:,} keys equal the input's"),
     ]

@@ -11,6 +11,7 @@ from shardfleet.local.demo.spark_part import MicroBatch, SparkOutcome
 _TOP, _HEIGHT, _AXIS = 10, 150, 26
 _PATH_GAP = 2
 _TICKS = 4
+_LABEL_WIDTH = 45.0
 
 
 def spark_section(spark: SparkOutcome | None) -> str:
@@ -69,11 +70,13 @@ def _chart(spark: SparkOutcome) -> str:
             "</title></rect>"
         )
     parts.append(f'<path d="{_left_over(batches, x, bottom)}" class="sent"/>')
-    parts += [
-        f'<text x="{x(each.began_ms):.1f}" y="{bottom + 18}" class="time">'
-        f"{(each.began_ms - began) / 1000:.0f} s</text>"
-        for each in batches
-    ]
+    labelled = -_LABEL_WIDTH
+    for each in batches:
+        across = x(each.began_ms)
+        if across - labelled >= _LABEL_WIDTH:
+            labelled = across
+            seconds = f"{(each.began_ms - began) / 1000:.0f} s"
+            parts.append(f'<text x="{across:.1f}" y="{bottom + 18}" class="time">{seconds}</text>')
     height = bottom + _AXIS
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" '
