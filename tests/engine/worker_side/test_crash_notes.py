@@ -101,6 +101,21 @@ def test_a_poison_record_is_kept_elsewhere_and_exactly_it_is_skipped(bad, crashe
     in_world(scenario, batch_records_most=6, **policy)
 
 
+def test_two_poison_records_in_a_row_are_both_given_up():
+    """Found by the simulation: the second one's death had the first one counted anew, for ever."""
+
+    async def scenario(world):
+        world.put(1, 10)
+        mortal = Mortal(world, 4, 5)
+        await mortal.run_until_alive(turn_ms=30_000)
+        kept = [int(record.data) for failed in world.dead_letters.kept for record in failed.records]
+        assert kept == [4, 5]
+        assert world.lease().checkpoint == sequence_of(world, 10)
+
+    policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "crashes_most": 3}
+    in_world(scenario, batch_records_most=1, **policy)
+
+
 def test_normal_turns_write_no_notes():
     async def scenario(world):
         world.put(1, 20)

@@ -222,6 +222,8 @@ class ShardDelivery:
                 kept_at=kept_at,
             )
         )
+        # At once: another record that kills would have this one counted anew, for ever (H9).
+        await self.flush_if_due(force=True)
 
     async def _keep(self, failed: FailedRecords) -> str:
         """Keep a record elsewhere; as long as that fails, the shard waits."""
