@@ -1,0 +1,155 @@
+"""What came out of a run, against what went in."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq
+
+from tests.spark.kills.program import REPLAYS
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the file sink, and the batch that wrote it."""
+
+    batch: int
+    shard_id: str
+    key: str
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """
+    What is wrong; all of it is 0 in a run that is right.
+
+    Attributes:
+        missing, duplicates, foreign: rows of the files, by record.
+        out_of_order: rows of the files that come before an earlier record of their key.
+        children_early: shards of which a row or a count came no later than one of a parent's.
+        miscounted: shards whose last count is not the number of their rows.
+        replays_differ: batches of counts that were not the same when they were run again.
+
+    """
+
+    missing: int
+    duplicates: int
+    foreign: int
+    out_of_order: int
+    children_early: int
+    miscounted: int
+    replays_differ: int
+
+    @property
+    def is_right(self):
+        return not any(asdict(self).values())
+
+
+def file_rows(folder):
+    """Return the rows that the file sink's own log vouches for, in the order of its batches."""
+    rows = []
+    log = folder / "_spark_metadata"
+    for path in sorted(log.glob("[0-9]*"), key=lambda path: int(path.name)):
+        for line in path.read_text("utf-8").splitlines()[1:]:
+            file = Path(unquote(urlsplit(json.loads(line)["path"]).path))
+            rows += [
+                Row(int(path.name), row["shard_id"], row["partition_key"], int(row["data"]))
+                for row in pq.read_table(file).to_pylist()
+            ]
+    return rows
+
+
+def shard_counts(folder):
+    """Return the table of counts after each batch, by batch."""
+    return {int(path.stem): json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")}
+
+
+def replays(folder):
+    """Return how many batches of counts were run again, and how many came out different."""
+    path = folder / REPLAYS
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return len(lines), sum(not line.endswith(" same") for line in lines)
+
+
+def judge(sent, lineage, *, rows, counts, replays_differ=0):
+    """
+    Compare.
+
+    Args:
+        sent: numbers put, by key, ascending.
+        lineage: parents by shard.
+        rows: of the file sink, in order.
+        counts: table of counts by batch.
+        replays_differ: see :class:`Verdict`.
+
+    """
+    put = {number for numbers in sent.values() for number in numbers}
+    found = Counter(row.number for row in rows)
+    last = counts[max(counts)] if counts else {}
+    per_shard = Counter(row.shard_id for row in rows)
+    return Verdict(
+        missing=len(put - set(found)),
+        duplicates=sum(count - 1 for count in found.values()),
+        foreign=len(set(found) - put),
+        out_of_order=_out_of_order(rows),
+        children_early=len(_early_files(rows, lineage) | _early_counts(counts, lineage)),
+        miscounted=sum(last.get(s, 0) != per_shard[s] for s in {*last, *per_shard}),
+        replays_differ=replays_differ,
+    )
+
+
+def _out_of_order(rows):
+    wrong, newest = 0, {}
+    for row in rows:
+        wrong += row.number < newest.get(row.key, -1)
+        newest[row.key] = max(row.number, newest.get(row.key, -1))
+    return wrong
+
+
+def _early_files(rows, lineage):
+    first, last = {}, {}
+    for row in rows:
+        first.setdefault(row.shard_id, row.batch)
+        last[row.shard_id] = row.batch
+    return {
+        shard_id
+        for shard_id, batch in first.items()
+        if any(last.get(parent, -1) >= batch for parent in lineage[shard_id])
+    }
+
+
+def _early_counts(counts, lineage):
+    """Return the shards that were counted before the count of a parent stood still."""
+    early, final = set(), counts[max(counts)] if counts else {}
+    for batch in sorted(counts):
+        before = counts.get(batch - 1, {})
+        for shard_id in set(counts[batch]) - set(before):
+            parents = lineage[shard_id]
+            if any(before.get(parent, 0) != final.get(parent, 0) for parent in parents):
+                early.add(shard_id)
+    return early
+
+
+def event_figures(folder):
+    """Return what Spark's event logs tell: task attempts, speculative ones, failed, by reason."""
+    figures, reasons = Counter(), Counter()
+    for path in folder.iterdir():
+        for line in path.read_bytes().splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # The last line of a driver that was killed.
+            if event["Event"] == "SparkListenerTaskStart":
+                figures["attempts"] += 1
+                figures["speculative_attempts"] += event["Task Info"]["Speculative"]
+            elif event["Event"] == "SparkListenerTaskEnd":
+                reason = event["Task End Reason"]["Reason"]
+                figures["failed_attempts"] += reason != "Success"
+                if reason != "Success":
+                    reasons[reason] += 1
+            elif event["Event"] == "SparkListenerExecutorRemoved":
+                figures["executors_lost"] += 1
+    return {**figures, "reasons": dict(reasons)}
