@@ -203,7 +203,7 @@ def _about_lag(metrics: FleetMetrics) -> Iterator[AlarmRule]:
     yield AlarmRule(
         name="never_caught_up",
         meaning="No shard has been at its tip for half an hour: the fleet is too small.",
-        metric=metrics.own("millis_behind_latest", "Minimum", period_s=MINUTES_5),
+        metric=metrics.own("least_millis_behind_latest", "Minimum", period_s=MINUTES_5),
         threshold=0,
         datapoints=6,
         periods=6,

@@ -102,7 +102,7 @@ def _behind(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     lag = _graph(
         "Lag of all unfinished leases",
         metrics.own("millis_behind_latest", "Maximum").with_(label="furthest behind"),
-        metrics.own("millis_behind_latest", "Minimum").with_(label="least behind"),
+        metrics.own("least_millis_behind_latest", "Minimum").with_(label="least behind"),
     )
     return [lag, query]
 

@@ -29,6 +29,7 @@ READINGS: Mapping[str, Mapping[str, str]] = {
         "unread_shards": "unread_shards",
         "sleeping_leases": "sleeping_leases",
         "millis_behind_latest_max": LAG,
+        "millis_behind_latest_min": "least_millis_behind_latest",
         "leases_of_unknown_lag": "leases_of_unknown_lag",
         "slots_wanted": "slots_wanted",
         "slots_running": "slots_running",
@@ -76,6 +77,6 @@ def counts_of(event: Event) -> tuple[str, ...]:
 
 def unit_of(metric: str) -> MetricUnit:
     """Return the unit that a metric's name says."""
-    if metric.startswith("millis") or metric.endswith("_ms"):
+    if "millis" in metric or metric.endswith("_ms"):
         return MetricUnit.Milliseconds
     return MetricUnit.Bytes if metric.endswith("bytes") else MetricUnit.Count

@@ -55,6 +55,7 @@ async def report_turn(
             stopped_shards=len(stops),
             unread_shards=len(unread_shards(report.shards, report.leases)),
             millis_behind_latest_max=max(lags.values(), default=0),
+            millis_behind_latest_min=min(lags.values(), default=0),
             leases_of_unknown_lag=len(unfinished) - len(lags),
             slots_wanted=report.slots.wanted,
             slots_running=running,

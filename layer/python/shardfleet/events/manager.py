@@ -21,6 +21,7 @@ class ManagerTurnDone(Event):
         stopped_shards: stopped by policy.
         unread_shards: open shards that no lease leads to.
         millis_behind_latest_max: the greatest lag, of leases that nobody reads too.
+        millis_behind_latest_min: the least, of those that are known.
         leases_of_unknown_lag: leases of which nothing is known that would tell.
         slots_wanted: worker slots that the leases need.
         slots_running: those that run.
@@ -36,6 +37,7 @@ class ManagerTurnDone(Event):
     stopped_shards: int
     unread_shards: int
     millis_behind_latest_max: int
+    millis_behind_latest_min: int
     leases_of_unknown_lag: int
     slots_wanted: int
     slots_running: int
