@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -98,23 +98,28 @@ def contests() -> Iterator[Contest | Figures]:
             check=same,
             time_goes_to="handing each call to a thread and back, and its system calls.",
         )
-        timing = side_by_side.take_turns({"ours": work})["ours"]
-        call_ms = timing.median_ms / SHARDS
-        cpu_s = call_ms / 1000 * HOUR_S * 1000 / PAUSE_MS
-        yield Figures(
-            name="e2e_lambda_idle",
-            compares=f"CPU of the worker's polling for one idle shard, a call each {PAUSE_MS} ms",
-            summary=(
-                f"{call_ms:.3f} ms a call, {cpu_s:.2f} CPU seconds per idle shard-hour; "
-                f"one core could watch {PAUSE_MS / call_ms:,.0f} idle shards"
-            ),
-            details={"call_ms": call_ms, "cpu_s_per_shard_hour": cpu_s, "spread": timing.spread},
-            time_goes_to=(
-                "`e2e_lambda_idle` counts the calls for records and what brings them; renewing the "
-                "leases comes on top, per lease and not per call. Measured here, not on Lambda."
-            ),
-        )
+        yield idle_hour(work)
         runner.run(pool.close(within_ms=5_000))
+
+
+def idle_hour(work: Callable[[], int]) -> Figures:
+    """Return what an idle shard costs in an hour; `work` asks each once."""
+    timing = side_by_side.take_turns({"ours": work})["ours"]
+    call_ms = timing.median_ms / SHARDS
+    cpu_s = call_ms / 1000 * HOUR_S * 1000 / PAUSE_MS
+    return Figures(
+        name="e2e_lambda_idle",
+        compares=f"CPU of the worker's polling for one idle shard, a call each {PAUSE_MS} ms",
+        summary=(
+            f"{call_ms:.3f} ms a call, {cpu_s:.2f} CPU seconds per idle shard-hour; "
+            f"one core could watch {PAUSE_MS / call_ms:,.0f} idle shards"
+        ),
+        details={"call_ms": call_ms, "cpu_s_per_shard_hour": cpu_s, "spread": timing.spread},
+        time_goes_to=(
+            "`e2e_lambda_idle` counts the calls for records and what brings them; renewing the "
+            "leases comes on top, per lease and not per call. Measured here, not on Lambda."
+        ),
+    )
 
 
 def _polled(runner: asyncio.Runner, reader: KinesisPollingReader, iterators: dict[str, str]) -> int:

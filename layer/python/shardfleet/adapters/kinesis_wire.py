@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import msgspec
 from botocore.exceptions import (
@@ -271,16 +271,7 @@ def open_wire(
         or (proxy_url and urlsplit(proxy_url).scheme != "http")
     ):
         return None
-    tls = _tls(session) if url.scheme == "https" else None
-    endpoint = Endpoint(
-        host=url.hostname,
-        port=url.port or (80 if tls is None else 443),
-        tls=tls,
-        proxy=_proxy(proxy_url),
-        connect_timeout_s=config.connect_timeout,
-        read_timeout_s=config.read_timeout,
-        connections=config.max_pool_connections,
-    )
+    endpoint = _endpoint(url, config, session=session, proxy_url=proxy_url)
     return KinesisWire(
         stream_arn,
         connections=HttpConnections(endpoint),
@@ -291,6 +282,19 @@ def open_wire(
             attempts=(config.retries or {}).get("total_max_attempts", _ATTEMPTS),
             time=when or WireTime(),
         ),
+    )
+
+
+def _endpoint(url: SplitResult, config: Any, *, session: Session, proxy_url: str) -> Endpoint:
+    tls = _tls(session) if url.scheme == "https" else None
+    return Endpoint(
+        host=url.hostname or "",
+        port=url.port or (80 if tls is None else 443),
+        tls=tls,
+        proxy=_proxy(proxy_url),
+        connect_timeout_s=config.connect_timeout,
+        read_timeout_s=config.read_timeout,
+        connections=config.max_pool_connections,
     )
 
 

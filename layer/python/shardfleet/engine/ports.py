@@ -163,11 +163,7 @@ class IteratorStart:
 
 
 class StreamRecord(msgspec.Struct, frozen=True, gc=False):
-    """
-    One record as GetRecords returns it, possibly an aggregate.
-
-    Not a dataclass: there are thousands in a page, and this is the quickest object there is.
-    """
+    """One record as GetRecords returns it, possibly an aggregate; thousands are in a page."""
 
     data: bytes
     partition_key: str
