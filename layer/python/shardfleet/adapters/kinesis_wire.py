@@ -253,11 +253,8 @@ def open_wire(
     """
     config: Any = client.meta.config
     # Resolves the endpoint by botocore's rules, which may depend on the stream's account.
-    url = urlsplit(
-        client.generate_presigned_url(
-            "get_records", Params={"StreamARN": stream_arn, "ShardIterator": "-"}
-        )
-    )
+    example = {"StreamARN": stream_arn, "ShardIterator": "-"}
+    url = urlsplit(client.generate_presigned_url("get_records", Params=example))
     signed = parse_qs(url.query).get("X-Amz-Credential", [""])[0].split("/")
     credentials = session.get_credentials()
     proxy_url = _proxy_url(f"{url.scheme}://{url.netloc}", config.proxies)
