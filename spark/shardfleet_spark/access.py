@@ -59,11 +59,13 @@ def _stream_reader(options: SourceOptions) -> KinesisPollingReader:
     key = (os.getpid(), options.stream, *sorted(options.access.items()))
     if key not in _kept:
         clients = AccountClients(Access(**options.access), stream=options.stream)
+        arn, records = clients.stream_arn(options.stream), clients.stream_records()
         _kept[key] = KinesisPollingReader(
-            clients.stream_arn(options.stream),
-            records=clients.stream_records(),
+            arn,
+            records=records,
             control=clients.stream_control(),
             pool=ThreadPool("spark-source", threads=options.concurrency),
+            wire=clients.wire_to(arn, records) if options.stream_calls == "wire" else None,
         )
     return _kept[key]
 

@@ -14,15 +14,22 @@ import pyarrow as pa
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.deaggregate import (
-    Deaggregated,
     ExpansionLimits,
     MisroutedPolicy,
     UserRecord,
     deaggregate,
     records_after,
 )
+from shardfleet.kpl.envelope import is_framed
 from shardfleet_spark.columns import COLUMNS, TYPES
 
+try:
+    from shardfleet.adapters.kinesis_arrow import UserColumns, user_columns
+except ImportError:  # Without numpy, row by row; pyarrow is all that this package asks for.
+    user_columns = None  # type: ignore[assignment]
+
+# What is taken apart at once stays in the processor's cache.
+_CHUNK_BYTES = 512 * 1024
 # 1,000 to 4,000 rows or 1 to 4 MiB are the best sizes of a batch.
 ROWS_PER_BATCH = 2_000
 BYTES_PER_BATCH = 4 * 1024 * 1024
@@ -65,11 +72,16 @@ class Rows:
     hash_range: tuple[int, int] | None = None
     columns: tuple[str, ...] = ()
 
+    @property
+    def are_plainly_made(self) -> bool:
+        """Tell whether each user record of an aggregate becomes a row, whatever its key."""
+        return self.deaggregate and (self.misrouted == "deliver" or self.hash_range is None)
+
     def users_of(self, record: StreamRecord) -> Sequence[UserRecord]:
         """Return the user records of one stream record that are not done yet."""
         if not self.deaggregate:
             return (UserRecord(record.partition_key, None, record.data, 0),)
-        found: Deaggregated = deaggregate(
+        found = deaggregate(
             record.data,
             partition_key=record.partition_key,
             limits=_LIMITS,
@@ -134,6 +146,60 @@ class _Columns:
 
 def batches_of(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a shard's records, in order, in batches of a good size."""
+    if not records or not rows.are_plainly_made or not is_framed(records[0].data):
+        yield from _row_by_row(records, rows)
+        return
+    for some in _chunks(records):
+        is_whole = rows.done is None or int(some[0].sequence_number) > int(
+            rows.done.sequence_number
+        )
+        found = user_columns(some, _LIMITS) if user_columns is not None and is_whole else None
+        if found is None:
+            yield from _row_by_row(some, rows)
+        else:
+            yield _batch_of(found, some, rows)
+
+
+def _chunks(records: Sequence[StreamRecord]) -> Iterator[Sequence[StreamRecord]]:
+    first = size = 0
+    for index, record in enumerate(records):
+        if size and size + len(record.data) > _CHUNK_BYTES:
+            yield records[first:index]
+            first, size = index, 0
+        size += len(record.data)
+    yield records[first:]
+
+
+def _batch_of(found: UserColumns, records: Sequence[StreamRecord], rows: Rows) -> pa.RecordBatch:
+    """Put the user records of aggregates beside what their stream records say."""
+    schema = arrow_schema(rows.columns)
+    # Of each row, the index of the stream record around it.
+    around = [index for index, count in enumerate(found.counts) for _ in range(count)]
+
+    def spread(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+        return pa.array(values, kind).take(pa.array(around, pa.int32()))
+
+    def column(field: pa.Field) -> pa.Array:
+        match field.name:
+            case "data" | "partition_key" | "sub_sequence_number":
+                return getattr(found, field.name)
+            case "explicit_hash_key":
+                return pa.nulls(len(around), field.type)
+            case "sequence_number":
+                return spread([record.sequence_number for record in records], field.type)
+            case "approximate_arrival_timestamp":
+                arrivals = [record.approximate_arrival_ms * _US_PER_MS for record in records]
+                return spread(arrivals, field.type)
+            case "encryption_type":
+                return spread([record.encryption_type for record in records], field.type)
+            case name:
+                constant = rows.shard_id if name == "shard_id" else rows.stream
+                return pa.repeat(pa.scalar(constant, field.type), len(around))
+
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+
+def _row_by_row(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.RecordBatch]:
     growing = _Columns(rows)
     for record in records:
         growing.add(record)

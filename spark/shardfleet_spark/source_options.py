@@ -153,6 +153,11 @@ class SourceOptions:
     records_per_read: int = option(
         integer(1, 10_000), default="10000", doc="Limit of one GetRecords call."
     )
+    stream_calls: str = option(
+        choice("wire", "boto3"),
+        default="wire",
+        doc="How GetRecords is made: by this library's own quick way where it can, or by boto3.",
+    )
     deaggregate: bool = option(
         boolean(), default="true", doc="Whether KPL aggregates are taken apart."
     )

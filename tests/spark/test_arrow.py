@@ -68,6 +68,21 @@ def test_every_column_that_spark_is_told_of_has_its_arrow_type():
     ]
 
 
+@pytest.mark.parametrize("columns", [(), ("shard_id", "data", "sequence_number")])
+def test_aggregates_taken_apart_all_at_once_give_the_same_rows(monkeypatch, columns):
+    small = [packed(n, *(b"%d" % user for user in range(n % 90))) for n in range(1, 90)]
+    odd = [record(900, b"plain"), packed(901, b"x", hash_key="7"), packed(902, b"y" * 600_000)]
+    records = small + odd + [packed(n, b"z" * 3_000, b"") for n in range(903, 1_200)]
+    done = ExtendedSequenceNumber("1", 0)
+
+    quick = [rows_of(each, columns=columns) for each in (records, small)]
+    resumed = rows_of(records, done=done, columns=columns)
+    monkeypatch.setattr("shardfleet_spark.arrow.user_columns", None)
+
+    assert quick == [rows_of(each, columns=columns) for each in (records, small)]
+    assert resumed == rows_of(records, done=done, columns=columns)
+
+
 def test_columns_are_chosen_in_the_order_asked_for():
     assert rows_of([record(1, b"x")], columns=("shard_id", "data")) == [
         {"shard_id": "shardId-7", "data": b"x"}

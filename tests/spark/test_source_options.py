@@ -49,6 +49,7 @@ CASES = {
     "retryMost": ("10s", 10_000, ["0"]),
     "retryAttempts": ("3", 3, ["-1"]),
     "recordsPerRead": ("100", 100, ["0", "10001"]),
+    "streamCalls": ("boto3", "boto3", ["curl"]),
     "deaggregate": ("FALSE", False, ["no"]),
     "misrouted": ("KPL", "kpl", ["drop"]),
     "failOnDataLoss": ("false", False, ["0"]),

@@ -8,6 +8,7 @@ endpoint and role. An assumed role's credentials are renewed by the SDK before t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -15,6 +16,7 @@ import botocore.session
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 
 from shardfleet.adapters.aws_clients import client_config, region_of
+from shardfleet.adapters.kinesis_wire import OpenWire, open_wire
 from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -80,6 +82,18 @@ class AccountClients:
         """Make a client for records: sends once, because its callers repeat."""
         once = client_config(self._access.connections, attempts=1, read_timeout_s=RECORDS_TIMEOUT_S)
         return self._session.client("kinesis", endpoint_url=self._endpoint, config=once)
+
+    def wire_to(self, stream_arn: str, client: KinesisClient) -> OpenWire:
+        """
+        Return what opens the quick way for GetRecords and PutRecords, once.
+
+        Args:
+            stream_arn: the stream.
+            client: of :meth:`stream_records`, whose settings are taken over.
+
+        """
+        session = self._session._session  # noqa: SLF001 - boto3 has no other way to it.
+        return cache(partial(open_wire, stream_arn, client=client, session=session))
 
     def stream_control(self) -> KinesisClient:
         """Make a client for everything else about streams."""
