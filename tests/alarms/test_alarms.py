@@ -289,7 +289,7 @@ def test_a_finished_lease_of_an_open_shard_pages(fleet):
     change_lease(fleet, lease.lease_key, checkpoint="SHARD_END")
     fleet.wait_for("ALARM", "unread_shards", "page")
 
-    change_lease(fleet, lease.lease_key, checkpoint="TRIM_HORIZON")
+    change_lease(fleet, lease.lease_key, checkpoint=lease.checkpoint.sequence_number)
     kill_a_busy_worker(fleet)  # A turn that has seen a shard finished reads it no more.
     fleet.wait_for("OK", "unread_shards", "unknown_lag", "page")
 
