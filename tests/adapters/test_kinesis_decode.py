@@ -224,3 +224,15 @@ def test_data_given_twice_is_never_taken_for_the_data_of_the_next_record(seed):
     twice = f'{{{name},"Data":"{first}","Data":"QUJD"}}'
     body = f'{{"Records":[{twice},{{{name},"Data" : "~cut~"}}]}}'.encode()
     assert outcome(decode_page, body) == outcome(decode_page_slowly, body) == "unreadable"
+
+
+@pytest.mark.parametrize(
+    "seconds", ["1.797693134862316e305", "1e308", "-1", "253402300800", "1e999"]
+)
+def test_an_arrival_beyond_all_times_is_botocores_to_refuse(seconds):
+    body = (
+        '{"Records":[{"SequenceNumber":"1","Data":"","PartitionKey":"k",'
+        f'"ApproximateArrivalTimestamp":{seconds}}}],"MillisBehindLatest":0}}'
+    ).encode()
+
+    assert outcome(decode_page, body) == outcome(decode_page_slowly, body)

@@ -232,11 +232,12 @@ def _stream_records(found: Sequence[_Whole | _Cut], payloads: list[bytes]) -> li
         seconds = record.ApproximateArrivalTimestamp
         if seconds is None:
             arrival_ms = NO_ARRIVAL_MS
+        elif not 0 <= seconds <= _LAST_SECOND:
+            raise _Unexpected("an arrival time out of range")
         else:
             exact = seconds * 1000
             arrival_ms = int(exact + 0.5)
-            whole = -_NEARLY_WHOLE < exact - arrival_ms < _NEARLY_WHOLE
-            if not whole or not 0 <= seconds <= _LAST_SECOND:
+            if not -_NEARLY_WHOLE < exact - arrival_ms < _NEARLY_WHOLE:
                 arrival_ms = _rounded_ms(seconds)
         records.append(
             StreamRecord(
@@ -252,8 +253,6 @@ def _stream_records(found: Sequence[_Whole | _Cut], payloads: list[bytes]) -> li
 
 def _rounded_ms(seconds: float) -> int:
     """Return epoch milliseconds, rounded twice as botocore's datetime makes :func:`epoch_ms` do."""
-    if not 0 <= seconds <= _LAST_SECOND:
-        raise _Unexpected("an arrival time out of range")
     fraction, whole = modf(seconds)
     return round((int(whole) * 1_000_000 + round(fraction * 1_000_000)) / 1000)
 
