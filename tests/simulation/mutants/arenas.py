@@ -40,6 +40,12 @@ def _with_peer(shape: Shape) -> Shape:
     return replace(shape, config=config, has_peer=True)
 
 
+def _swaying(shape: Shape) -> Shape:
+    """Grow and shrink, so that slots are drained."""
+    config = replace(shape.config, cycle_ms=2_000, leases_per_worker=1)
+    return replace(shape, config=config, reshard_every_s=2.0, trend_ms=20_000, shards_most=6)
+
+
 def _restless(shape: Shape) -> Shape:
     """Reshard every few seconds, and let managers look often."""
     config = replace(shape.config, cycle_ms=2_000, checkpoint_ms=0)
@@ -65,6 +71,22 @@ def _at_the_tip(shape: Shape) -> Shape:
     return replace(shape, config=config, has_peer=False, records_per_s=8.0)
 
 
+def _busy(shape: Shape) -> Shape:
+    """Let there be records all the time, and checkpoints seldom."""
+    config = replace(shape.config, checkpoint_ms=5_000, turn_most_ms=20_000)
+    return replace(shape, config=config, records_per_s=8.0)
+
+
+def _forgetful(shape: Shape) -> Shape:
+    """Let shards leave the stream as soon as their records are done."""
+    return replace(shape, forget_most_s=0.5, has_peer=False)
+
+
+def _watchful(shape: Shape) -> Shape:
+    """Let managers look each second."""
+    return replace(shape, config=replace(shape.config, cycle_ms=1_000))
+
+
 def _many_shards(shape: Shape) -> Shape:
     """Begin with many shards, and a manager that looks seldom."""
     config = replace(shape.config, cycle_ms=20_000)
@@ -74,7 +96,7 @@ def _many_shards(shape: Shape) -> Shape:
 def _long_turns(shape: Shape) -> Shape:
     """Let turns last as long as they may here, of few shards that stay."""
     config = replace(shape.config, turn_most_ms=75_000, turn_margin_ms=6_000)
-    return replace(shape, config=config, reshard_every_s=60.0)
+    return replace(shape, config=config, reshard_every_s=60.0, has_peer=False)
 
 
 ARENAS: Mapping[str, Callable[[int], Options]] = {
@@ -95,18 +117,34 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     ),
     "handovers": _reshaped(_with_peer),
     "poison": _reshaped(_gives_up, poison=0.004),
+    "busy": _reshaped(_busy, throttle=0.15, slow_call=0.3, reply_lost=0.02),
     "at the tip": _reshaped(
-        _at_the_tip, kill_between=0.03, clock_drift=1.0, stale_listing=0.3, handler_slow=0.3
+        _at_the_tip,
+        late_start=0.9,
+        kill_between=0.03,
+        clock_drift=1.0,
+        stale_listing=0.3,
+        handler_slow=0.3,
     ),
-    "drifting managers": _only(
-        clock_drift=1.0, freeze_in_call=0.005, slow_call=0.3, kill_between=0.02, manager_twice=0.5
+    "drifting managers": _reshaped(
+        _watchful,
+        clock_drift=1.0,
+        freeze_in_call=0.005,
+        slow_call=0.3,
+        kill_between=0.02,
+        manager_twice=0.5,
     ),
     "laggards": _only(handler_slow=0.9, handler_raises=0.3, stale_read=0.3),
     "holes": _only(stale_listing=0.9, handler_slow=0.9, manager_missing=0.5),
+    "short retention": _reshaped(_forgetful, handler_slow=0.3, kill_between=0.02, slow_call=0.2),
     "many shards": _reshaped(_many_shards),
-    "long turns": _reshaped(_long_turns, throttle=0.02, freeze=0.02, manager_twice=0.2),
+    "long turns": _reshaped(_long_turns, freeze_in_call=0.003, rewind=0.05),
     "java": _drawn(_with_peer, freeze_in_call=0.01),
-    "ghosts": _drawn(_restless, freeze_in_call=0.02, stale_read=0.5, freeze=0.02),
+    "ghosts": _reshaped(_restless, freeze_in_call=0.003, stale_read=0.3),
+    "drains": _reshaped(_swaying, freeze_in_call=0.01),
+    "hands and pauses": _reshaped(
+        _restless, rewind=0.05, foreign_checkpoint=0.02, freeze_in_call=0.004, stale_read=0.5
+    ),
     "dead managers": _only(kill_between=0.05, manager_missing=0.2, manager_twice=0.5),
 }
 """Name → the options of a seed."""

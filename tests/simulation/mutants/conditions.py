@@ -32,14 +32,6 @@ _REWIND = (
 )
 _REWIND_LINES = _REWIND.splitlines(keepends=True)
 _BEGIN_LINES = _BEGIN.splitlines(keepends=True)
-_IMPLIED = (
-    "implied by the other terms: no write sets checkpointOwner but the beginning of a handover, "
-    "which changes the owner too, and no write takes it away without moving the counter"
-)
-_SECOND_LINE = (
-    "a second line: with the counter intact, no writer of the protocol moves a checkpoint back; "
-    "sentinels are less than every number"
-)
 
 CONDITIONS = (
     mutant(
@@ -132,23 +124,31 @@ CONDITIONS = (
         "begin a handover in the middle of another",
         "L6 checkpointOwner absent",
         (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[1]),
-        arena="java",
+        test="tests/simulation/test_protocol_model.py",
     ),
     mutant(
         "evict a lease that does not exist",
         "L8 leaseKey present",
         (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_SEEN + _SEEN_TOO)),
+        why_not=(
+            "implied: whoever evicts has seen an owner, and an owner as seen is there only if the "
+            "item is"
+        ),
     ),
     mutant(
         "evict whatever the owner",
         "L8 leaseOwner as seen",
         (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN_TOO)),
+        arena="drains",
     ),
     mutant(
         "evict whatever the checkpointOwner",
         "L8 checkpointOwner as seen",
         (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN)),
-        arena="java",
+        why_not=(
+            "implied by the owner: whoever evicts has seen no handover, and only the beginning of "
+            "one sets checkpointOwner, which changes the owner too"
+        ),
     ),
     mutant(
         "checkpoint without the counter",
@@ -195,7 +195,10 @@ CONDITIONS = (
         "a checkpoint that is equal is backwards",
         "L13 or equal",
         (SEMANTICS, "stored.is_sentinel or stored <= new", "stored.is_sentinel or stored < new"),
-        arena="other hands",
+        why_not=(
+            "an equal checkpoint is written only after a tool of others has stored the same: "
+            "refused or not, the same is stored"
+        ),
     ),
     mutant(
         "children are written on a lease that does not exist",
@@ -205,6 +208,7 @@ CONDITIONS = (
             '        "set_children", lease, conditions=(_EXISTS,),',
             '        "set_children", lease, conditions=(),',
         ),
+        arena="ghosts",
     ),
     mutant(
         "a hash range is written on a lease that does not exist",
@@ -214,6 +218,7 @@ CONDITIONS = (
             '        "set_hash_range",\n        lease,\n        conditions=(_EXISTS,),\n',
             '        "set_hash_range",\n        lease,\n        conditions=(),\n',
         ),
+        test="tests/domain/test_lease_changes.py",
     ),
     mutant(
         "delete whatever the counter",
@@ -226,7 +231,7 @@ CONDITIONS = (
             ),
             "        conditions=(_EXISTS,),\n    )\n\n\ndef rewind",
         ),
-        arena="other hands",
+        arena="hands and pauses",
     ),
     mutant(
         "rewind whatever the counter",

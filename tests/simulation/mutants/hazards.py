@@ -190,8 +190,10 @@ HAZARDS = (
             "if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:",
             "if self._timeout_ms > self._calls_end_ms:",
         ),
-        test=f"{_WORKER_TESTS}/test_worker_turn.py::"
-        "test_no_handler_call_begins_with_less_than_its_time_out_left",
+        why_not=(
+            "a second line: the turn stops, and with it every wait for a call, at the moment from "
+            "which on no call has its time-out left"
+        ),
     ),
     mutant(
         "a stream that was created again is read on",
@@ -292,6 +294,7 @@ HAZARDS = (
         "nothing is written before leaving",
         "H16",
         (WORKER, "        await checkpointer.renew_before_leaving(stopped_ms, self._hard)\n", ""),
+        arena="busy",
     ),
     mutant(
         "records are handed over after a stall without a renewal",
@@ -324,5 +327,6 @@ HAZARDS = (
         "H19",
         (POINTER, "    return evict(held.lease)\n", "    return delete(held.lease)\n"),
         (POINTER, "    checkpoint,\n    create,\n", "    checkpoint,\n    create,\n    delete,\n"),
+        arena="drains",
     ),
 )

@@ -172,7 +172,7 @@ MUSEUM = (
             '                kept.append((key, "unfinished, though its shard is no longer listed"))\n',
             '                delete.append(LeaseToDelete(lease, "not listed"))\n',
         ),
-        arena="laggards",
+        arena="short retention",
     ),
     mutant(
         "a lease is deleted while its parent's is there",
@@ -182,7 +182,7 @@ MUSEUM = (
             "            if parent in self.leases:\n",
             "            if parent == lease.lease_key:\n",
         ),
-        arena="other hands",
+        arena="hands and pauses",
     ),
     mutant(
         "memory says checkpointed, the table does not",
@@ -201,7 +201,7 @@ MUSEUM = (
             "from enum import StrEnum\n",
             "from dataclasses import replace\nfrom enum import StrEnum\n",
         ),
-        arena="lost answers",
+        arena="busy",
     ),
     mutant(
         "an own retried write is a lost lease",
@@ -221,6 +221,7 @@ MUSEUM = (
             "        async with held.lock:\n            if not held.is_held:\n",
             "        async with asyncio.Lock():\n            if not held.is_held:\n",
         ),
+        arena="busy",
     ),
     mutant(
         "a steal goes by a stale counter",
@@ -259,7 +260,7 @@ MUSEUM = (
             "        if held.in_handover:\n            # The next",
             "        if not held.lease_key:\n            # The next",
         ),
-        test=f"{_WORKER_TESTS}/test_checkpointer.py::"
+        test=f"{_WORKER_TESTS}/test_lease_keeping.py::"
         "test_a_shard_that_ends_during_its_handover_ends_the_handover_too",
     ),
     mutant(
@@ -339,6 +340,7 @@ MUSEUM = (
             "                if children is not None:\n                    return children\n",
             "",
         ),
+        arena="short retention",
     ),
     mutant(
         "no next iterator is taken for an expired one",

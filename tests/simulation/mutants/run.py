@@ -31,10 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=_SEEDS, help="most seeds per mutant")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
-    parser.add_argument("--only", default="", help="mutants whose name or source contains this")
+    parser.add_argument("--only", default="", help="names or sources, parts of them, by commas")
     parser.add_argument("--output", type=Path, help="result file, JSON")
+    parser.add_argument("--table", type=Path, help="print the table of this result file, no run")
     given = parser.parse_args(arguments)
-    wanted = [m for m in MUTANTS if given.only in m.name or given.only in m.source]
+    if given.table is not None:
+        sys.stdout.write("\n".join(table(json.loads(given.table.read_text("utf-8")))) + "\n")
+        return 0
+    texts = given.only.split(",")
+    wanted = [m for m in MUTANTS if any(text in m.name or text in m.source for text in texts)]
     began_s = time.monotonic()
     with ThreadPoolExecutor(given.jobs) as pool:
         rows = list(pool.map(lambda mutant: _tell(_row(mutant, given.seeds)), wanted))
@@ -49,6 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{', '.join(body['missed']) or 'none'}\n"
     )
     return 0 if body["share"] >= LEAST_SHARE else 1
+
+
+def table(body: dict[str, Any]) -> list[str]:
+    """Return the table of docs/proof.md, in Markdown, of a result file's body."""
+    lines = ["| bug | source | arena | seed | found by |", "|---|---|---|---|---|"]
+    for row in body["mutants"]:
+        arena, seed, found = row["arena"], row["seed"] or "", f"`{row['checker']}`"
+        if row["test"]:
+            arena, found = "", f"`{row['test'].removeprefix('tests/')}`"
+        elif not row["seed"]:
+            found = f"nobody: {row['why_not']}" if row["why_not"] else "**missed**"
+        lines.append(f"| {row['name']} | {row['source']} | {arena} | {seed} | {found} |")
+    return lines
 
 
 def _row(mutant: Mutant, seeds: int) -> dict[str, Any]:

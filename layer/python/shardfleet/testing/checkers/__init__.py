@@ -33,7 +33,11 @@ from shardfleet.testing.checkers.ownership import (
     RewindsOnlyUnowned,
     UpdatesNeverCreate,
 )
-from shardfleet.testing.checkers.progress import ProgressIsStored, RepetitionsBounded
+from shardfleet.testing.checkers.progress import (
+    DeliveredWhileFresh,
+    ProgressIsStored,
+    RepetitionsBounded,
+)
 from shardfleet.testing.checkers.records import (
     CheckpointCoversDone,
     NoRecordLost,
@@ -79,6 +83,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     RewindsOnlyUnowned,
     UpdatesNeverCreate,
     ProgressIsStored,
+    DeliveredWhileFresh,
     RepetitionsBounded,
     OneInvocationPerEpoch,
     SlotsEndServed,
@@ -102,6 +107,7 @@ __all__ = [
     "ChildrenBeforeEnd",
     "CounterByOne",
     "DeletedOnlyFinished",
+    "DeliveredWhileFresh",
     "DocumentWrite",
     "Entry",
     "Handled",

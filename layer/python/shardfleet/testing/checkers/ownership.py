@@ -171,6 +171,7 @@ class OnlyTheHarmedLose(Checker):
         self._invocations: dict[str, list[Suspect]] = {}
         self._robbed: dict[str, tuple[str, tuple[int, int]]] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
+        self._renewed: dict[str, str] = {}
 
     def document_written(self, write: DocumentWrite) -> None:
         """Remember the slots."""
@@ -189,13 +190,18 @@ class OnlyTheHarmedLose(Checker):
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at assignments of leases that have an owner."""
-        before, after = write.before, write.after
+        before, after, key = write.before, write.after, write.change.lease_key
+        if write.change.operation in ("renew", "checkpoint"):
+            self._renewed[key] = write.by.worker_id
         if before is None or after is None or write.change.operation != "assign":
             return
         owner = before.effective_owner
         if owner is None or owner in (write.by.worker_id, after.effective_owner):
             return
         known = self._invocations.get(owner)
+        if self._renewed.get(key) != owner or before.checkpoint_owner is not None:
+            # A leader of others gave it the lease, which the worker finds in the index only (H16).
+            return
         state = self._states.get(owner, {}).get("state")
         if known and state == SlotState.RUNNING and not any(by.faults for by in known):
-            self._robbed[owner] = (write.change.lease_key, known[-1].execution)
+            self._robbed[owner] = (key, known[-1].execution)

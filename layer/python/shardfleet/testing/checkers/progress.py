@@ -10,6 +10,7 @@ from shardfleet.events import Event, LeaseAdopted, TurnBegun, TurnEnded
 from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
 
 _IN_ORDER = "time is over"
+_ROUNDING_MS = 10
 
 
 class ProgressIsStored(Checker):
@@ -67,6 +68,28 @@ class ProgressIsStored(Checker):
         if done is not None and lease.checkpoint < done:
             text = f"{by.name} has done everything up to {done} and left it at {lease.checkpoint}"
             self.found(at_ms, lease.lease_key, text)
+
+
+class DeliveredWhileFresh(Checker):
+    """No handler call begins on a lease that was not confirmed within the renewal time (H17)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing confirmed."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._confirmed: dict[tuple[str, str], int] = {}
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Remember when an invocation last wrote to a lease; its clocks count from before that."""
+        self._confirmed[write.change.lease_key, write.by.name] = write.at_ms
+
+    def call_begun(self, call: CallBegun) -> None:
+        """Look at how long that was ago, whatever stood still meanwhile."""
+        confirmed_ms = self._confirmed.get((call.shard_id, call.by.name))
+        if confirmed_ms is not None and call.at_ms - confirmed_ms > self.renew_ms + _ROUNDING_MS:
+            text = (
+                f"{call.by.name} began a call, {call.at_ms - confirmed_ms} ms after it last wrote"
+            )
+            self.found(call.at_ms, call.shard_id, text)
 
 
 class RepetitionsBounded(Checker):

@@ -147,6 +147,9 @@ class WhoRenewsReads(Checker):
             return
         parents = [self._leases.get(parent) for parent in after.parent_shard_ids]
         waits = any(parent is not None and not parent.is_finished for parent in parents)
+        # A shard that is read to its end may wait for the other parent of a merge (§4.6).
+        truth = self.ledger.shards[key]
+        waits = waits or bool(truth.children and truth.first_unfinished() is None)
         stopped_ms = write.at_ms - self._stopped.get(key, -_STOPPED_MS)
         if waits or after.checkpoint_owner is not None or stopped_ms < _STOPPED_MS:
             self._alive.pop((key, by.name), None)

@@ -42,7 +42,10 @@ FAILOVER_MS = 10_000
 _RENEW_S = 3.3
 _TAKE_S = 20.0
 _DISCOVER_S = 10.0
-_HANDOVER_S = 40.0
+_HANDOVER_S = 10.0
+# KCL 3: gracefulLeaseHandoffTimeoutMillis.
+_HANDOVER_MOST_MS = 30_000
+_HANDOVERS_MOST = 2
 _LIMITS = ExpansionLimits(100_000, 64 * 1024 * 1024)
 
 
@@ -67,7 +70,7 @@ class JavaLikePeer:
         self._stream = stream
         self._held: dict[str, _Held] = {}
         self._changed: dict[str, tuple[int, int]] = {}
-        self._begun: set[str] = set()
+        self._begun: dict[str, int] = {}
         self._chance = around.chance(f"java/{actor.name}")
 
     async def run(self) -> None:
@@ -130,12 +133,14 @@ class JavaLikePeer:
         """Start a handover, to oneself or to another; force one that took too long (§3.5)."""
         leases = await self._leases.scan()
         me = self._actor.worker_id
-        for lease in leases:
-            if lease.checkpoint_owner is not None and lease.lease_key in self._begun:
-                self._begun.discard(lease.lease_key)
+        now_ms = self._around.now_ms
+        pending = {le.lease_key: le for le in leases if le.checkpoint_owner is not None}
+        self._begun = {key: since for key, since in self._begun.items() if key in pending}
+        for key, since_ms in self._begun.items():
+            if now_ms - since_ms > _HANDOVER_MOST_MS:
+                lease = pending[key]
                 await self._leases.apply(lease_changes.assign(lease, lease.lease_owner or me))
                 return
-        self._begun.clear()
         others = [
             lease
             for lease in leases
@@ -143,11 +148,11 @@ class JavaLikePeer:
             and lease.checkpoint_owner is None
             and not lease.is_finished
         ]
-        if others:
+        if others and len(self._begun) < _HANDOVERS_MOST:
             chosen = self._chance.choice(others)
             owners = {lease.lease_owner for lease in others} - {chosen.lease_owner}
             target = self._chance.choice((me, *sorted(filter(None, owners))))
-            self._begun.add(chosen.lease_key)
+            self._begun[chosen.lease_key] = now_ms
             await self._leases.apply(lease_changes.initiate_handover(chosen, target))
 
     def _hold(self, lease: Lease) -> None:

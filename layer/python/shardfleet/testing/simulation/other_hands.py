@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from shardfleet.domain import lease_changes
 from shardfleet.domain.leases import Applied, ChangeKind, LeaseChange
-from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.testing.checkers import Entry
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import LeaseTable
 
-_THINKS_MOST_S = 20.0
+_THINKS_MOST_S = (0.1, 20.0)
 
 
 @dataclass(slots=True)
@@ -67,11 +67,17 @@ class OtherHands:
 
     def _store_progress(self, key: str) -> None:
         """Store how far the shard is truly done, without a look at counter or owner."""
-        lease = self._table.store.leases[key]
-        done = self._done(key)
-        if lease.is_finished or not done or _position(done[-1]) <= lease.checkpoint:
+        leases, truth = self._table.store.leases, self._around.ledger.shards[key]
+        lease, done = leases[key], self._done(key)
+        if lease.is_finished or not done:
             return
-        after = replace(lease, checkpoint=_position(done[-1]))
+        reached = _position(done[-1])
+        is_over = truth.first_unfinished() is None and truth.children
+        if is_over and leases.keys() >= set(truth.children):
+            reached = AT_SHARD_END
+        if reached <= lease.checkpoint:
+            return
+        after = replace(lease, checkpoint=reached)
         change = LeaseChange(
             operation="foreign_checkpoint", lease_key=key, kind=ChangeKind.UPDATE, conditions=()
         )
@@ -82,15 +88,19 @@ class OtherHands:
         """Evict the lease, think, and set it back if it is still as it was left."""
         done = self._done(key)
         target = AT_TRIM_HORIZON
-        if done and self._chance.randrange(2):
-            target = _position(self._chance.choice(done))
+        # A fleet that began at the tip is not set back to before it.
+        handled = [entry for entry in done if not entry.is_excused]
+        if len(handled) < len(done) or self._chance.randrange(2):
+            if not handled:
+                return
+            target = _position(self._chance.choice(handled))
         # Before the first write: retention must not take what is to be read again.
         self.rewound.add(key)
         lease = self._table.store.leases[key]
         evicted = await self._table.apply(lease_changes.evict(lease), self._operator)
         if not isinstance(evicted, Applied):
             return
-        await asyncio.sleep(self._chance.uniform(0, _THINKS_MOST_S))
+        await asyncio.sleep(self._chance.uniform(0, self._chance.choice(_THINKS_MOST_S)))
         change = lease_changes.rewind(evicted.lease, target)
         result = await self._table.apply(change, self._operator)
         self._around.log(self._operator.name, "rewinds", key, target, "->", result)

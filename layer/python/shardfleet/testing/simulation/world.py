@@ -58,6 +58,8 @@ class Shape:
         busy_s: how long faults happen.
         measures_quiet: wait for a quiet fleet and measure it.
         has_peer: a worker that behaves like the KCL for Java shares the stream.
+        trend_ms: how long the stream grows before it shrinks, and the other way round.
+        forget_most_s: the longest time after which a shard that is done leaves the stream.
 
     """
 
@@ -72,6 +74,8 @@ class Shape:
     busy_s: float
     measures_quiet: bool
     has_peer: bool
+    trend_ms: int = _TREND_MS
+    forget_most_s: float = 60.0
 
     @classmethod
     def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
@@ -107,6 +111,7 @@ class Shape:
             shards_most=8,
             reshard_every_s=chance.uniform(5.0, 30.0),
             measures_quiet=False,
+            trend_ms=40_000,
         )
 
 
@@ -267,7 +272,7 @@ class World:
         await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
-            grows = self._around.now_ms // _TREND_MS % 2 == 0
+            grows = self._around.now_ms // self._shape.trend_ms % 2 == 0
             self.stream.reshard(
                 grows=grows, least=self._shape.shards_least, most=self._shape.shards_most
             )
@@ -283,7 +288,7 @@ class World:
     async def _forget(self) -> None:
         await self._begun.wait()
         while True:
-            await asyncio.sleep(self._chance.uniform(5, 60))
+            await asyncio.sleep(self._chance.uniform(0.1, 1.0) * self._shape.forget_most_s)
             self.stream.forget(but=self._hands.rewound)
 
     async def _schedule(self) -> None:

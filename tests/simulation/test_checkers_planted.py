@@ -1,0 +1,307 @@
+"""The checkers of ownership, progress and slots each see a planted violation, and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain.lease_changes import (
+    assign,
+    checkpoint,
+    create,
+    delete,
+    evict,
+    initiate_handover,
+    renew,
+    rewind,
+)
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.engine.fleet_state import LOCK, SLOT
+from shardfleet.events import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
+from shardfleet.testing import checkers
+from shardfleet.testing.checkers import DocumentWrite, Entry, Handled, LeaseWrite, Ledger
+
+KEY, SLOT_ID, RENEW_MS = "shard-0", "s0001", 3_333
+
+
+class Somebody:
+    """An invocation."""
+
+    def __init__(self, name="s0001#1", worker_id="fleet-s0001", execution=(1, 0)):
+        self.name, self.worker_id, self.execution = name, worker_id, execution
+        self.frozen_ms, self.faults = 0, []
+
+
+ME, MANAGER = Somebody(), Somebody("manager#1", "", (0, 0))
+OTHER = Somebody("s0002#2", "fleet-s0002")
+FREE = Lease(lease_key=KEY, checkpoint=AT_TRIM_HORIZON)
+MINE = replace(FREE, lease_owner=ME.worker_id, lease_counter=5)
+HIS = replace(FREE, lease_owner=OTHER.worker_id, lease_counter=6)
+
+
+def planted(kind):
+    ledger, found = Ledger(), []
+    ledger.open_shard(KEY, ())
+    return kind(ledger, found.append, renew_ms=RENEW_MS), found
+
+
+def writes(checker, change, *, before, after, at_ms=0, by=ME):
+    checker.lease_written(LeaseWrite(at_ms=at_ms, by=by, change=change, before=before, after=after))
+
+
+def stores(checker, after, *, before=None, kind=SLOT, at_ms=0, epoch_ms=0, by=MANAGER):
+    checker.document_written(
+        DocumentWrite(
+            at_ms=at_ms,
+            epoch_ms=epoch_ms,
+            by=by,
+            kind=kind,
+            name=SLOT_ID,
+            before=before,
+            after=after,
+        )
+    )
+
+
+def a_slot(**fields):
+    body = {"worker_id": ME.worker_id, "state": "RUNNING", "assigned": []}
+    return {**body, "assign_seq": 0, "served_seq": 0, **fields}
+
+
+def begins(checker, by, epoch, at_ms=0):
+    begun = TurnBegun(slot_id=SLOT_ID, worker_id=by.worker_id, epoch=epoch, suspicious=False)
+    checker.told(at_ms, by, begun)
+
+
+def adopts(checker, by, lease):
+    said = LeaseAdopted(
+        lease_key=KEY,
+        worker_id=by.worker_id,
+        counter=lease.lease_counter,
+        checkpoint=str(lease.checkpoint),
+    )
+    checker.told(0, by, said)
+
+
+def renewed(lease):
+    return replace(lease, lease_counter=lease.lease_counter + 1)
+
+
+def at(number):
+    return ExtendedSequenceNumber(str(number))
+
+
+@pytest.mark.parametrize(("at_ms", "violations"), [(20_000, 0), (5_000, 1)])
+def test_an_assignment_of_a_lease_that_is_renewed_is_found(at_ms, violations):
+    checker, found = planted(checkers.NobodyIsRobbed)
+
+    writes(checker, renew(MINE), before=MINE, after=renewed(MINE))
+    change = assign(renewed(MINE), OTHER.worker_id)
+    writes(checker, change, before=renewed(MINE), after=HIS, at_ms=at_ms, by=MANAGER)
+    assert len(found) == violations
+
+
+def test_a_lease_of_a_slot_that_has_ended_may_be_assigned_at_once():
+    checker, found = planted(checkers.NobodyIsRobbed)
+
+    writes(checker, renew(MINE), before=MINE, after=renewed(MINE))
+    stores(checker, a_slot(state="ENDED"), at_ms=1)
+    change = assign(renewed(MINE), OTHER.worker_id)
+    writes(checker, change, before=renewed(MINE), after=HIS, at_ms=2, by=MANAGER)
+    assert not found
+
+
+def test_a_handover_from_somebody_who_is_not_the_owner_is_found():
+    checker, found = planted(checkers.NobodyIsRobbed)
+    begun = replace(HIS, lease_owner="java-1", checkpoint_owner=ME.worker_id)
+
+    writes(checker, initiate_handover(MINE, "java-1"), before=HIS, after=begun, by=OTHER)
+    assert found
+
+
+@pytest.mark.parametrize(("last", "violations"), [(OTHER, 0), (ME, 1)])
+def test_a_lease_lost_to_an_own_write_is_found(last, violations):
+    checker, found = planted(checkers.NobodyLosesToItself)
+
+    writes(checker, renew(MINE), before=MINE, after=renewed(MINE), by=last)
+    checker.told(1, ME, LeaseLost(lease_key=KEY, worker_id=ME.worker_id, reason="counter 6"))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("fault", "violations"), [("killed", 0), (None, 1)])
+def test_a_lease_that_expires_under_somebody_unharmed_is_found(fault, violations):
+    checker, found = planted(checkers.OnlyTheHarmedLose)
+    before = Somebody()
+    before.faults += [(0, fault)] if fault else []
+
+    begins(checker, before, 1)
+    stores(checker, a_slot())
+    writes(checker, assign(MINE, OTHER.worker_id), before=MINE, after=HIS, by=MANAGER)
+    begins(checker, Somebody("s0001#3"), 2)
+    assert len(found) == violations
+
+
+def test_a_handover_that_its_old_owner_leaves_pending_is_found():
+    checker, found = planted(checkers.HandoversEnd)
+    begun = replace(MINE, lease_owner="java-1", checkpoint_owner=ME.worker_id)
+
+    writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=1_000)
+    writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=10_000)
+    assert not found
+    writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=30_000)
+    assert found
+
+
+@pytest.mark.parametrize(("before", "violations"), [(FREE, 0), (MINE, 1)])
+def test_a_rewind_under_an_owner_is_found(before, violations):
+    checker, found = planted(checkers.RewindsOnlyUnowned)
+
+    writes(checker, rewind(FREE, AT_TRIM_HORIZON), before=before, after=renewed(before))
+    assert len(found) == violations
+
+
+def test_an_update_of_a_lease_that_is_not_there_is_found():
+    checker, found = planted(checkers.UpdatesNeverCreate)
+
+    checker.update_created(LeaseWrite(at_ms=0, by=ME, change=evict(FREE), before=None, after=None))
+    assert found
+
+
+@pytest.mark.parametrize(("stored", "violations"), [(7, 0), (6, 1)])
+def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
+    checker, found = planted(checkers.ProgressIsStored)
+    after = replace(MINE, checkpoint=at(stored))
+
+    checker.batch_done(0, ME, KEY, at(7))
+    writes(checker, checkpoint(MINE, at(stored)), before=MINE, after=after)
+    ended = TurnEnded(
+        slot_id=SLOT_ID,
+        worker_id=ME.worker_id,
+        outcome="CONTINUE",
+        reason="time is over",
+        held_leases=1,
+        duration_ms=1,
+    )
+    checker.told(1, ME, ended)
+    assert len(found) == violations
+
+
+def test_a_lease_given_back_without_its_progress_is_found():
+    checker, found = planted(checkers.ProgressIsStored)
+
+    checker.batch_done(0, ME, KEY, at(7))
+    writes(checker, renew(MINE), before=MINE, after=MINE)
+    writes(checker, evict(MINE), before=MINE, after=replace(FREE, lease_counter=6))
+    assert found
+
+
+def test_more_repetitions_than_restarts_explain_are_found():
+    checker, found = planted(checkers.RepetitionsBounded)
+    entries = [Entry(KEY, (n, 0), "k", n, 0, b"", times=1) for n in (1, 2, 3)]
+    for entry in entries:
+        checker.ledger.put(entry)
+
+    begins(checker, ME, 1)
+    adopts(checker, ME, replace(MINE, checkpoint=at(2)))
+    checker.record_handled(Handled(at_ms=1, by=ME, entry=entries[2]))
+    checker._call_adoptions[ME.name, KEY] = 1
+    assert not found, "what was done beyond the checkpoint may come once more"
+    for entry in entries[:2]:
+        checker.record_handled(Handled(at_ms=2, by=ME, entry=entry))
+    assert len(found) == 1
+
+
+def test_what_a_failed_call_had_done_may_come_again():
+    checker, found = planted(checkers.RepetitionsBounded)
+    entry = Entry(KEY, (1, 0), "k", 1, 0, b"")
+    checker.ledger.put(entry)
+
+    begins(checker, ME, 1)
+    adopts(checker, ME, MINE)
+    for _ in range(2):
+        checker.call_begun(checkers.CallBegun(at_ms=1, by=ME, shard_id=KEY))
+        checker.record_handled(Handled(at_ms=1, by=ME, entry=entry))
+        entry.times += 1
+        checker.batch_failed(1, ME, KEY)
+    assert not found
+
+
+@pytest.mark.parametrize(("epoch", "violations"), [(2, 0), (1, 1)])
+def test_two_invocations_with_one_epoch_are_found(epoch, violations):
+    checker, found = planted(checkers.OneInvocationPerEpoch)
+
+    begins(checker, ME, 1)
+    begins(checker, Somebody("s0001#2"), epoch)
+    assert len(found) == violations
+
+
+def test_an_outdated_execution_that_begins_a_turn_is_found():
+    checker, found = planted(checkers.OneInvocationPerEpoch)
+
+    begins(checker, Somebody("s0001#2", execution=(2, 0)), 1)
+    begins(checker, Somebody("s0001#3", execution=(1, 4)), 2)
+    assert found
+
+
+@pytest.mark.parametrize(("at_ms", "violations"), [(12_000, 0), (2_000, 1)])
+def test_a_slot_that_ends_on_a_fresh_announcement_is_found(at_ms, violations):
+    checker, found = planted(checkers.SlotsEndServed)
+    told = a_slot(assign_seq=1, assigned=[KEY])
+
+    stores(checker, told, before=a_slot())
+    stores(checker, a_slot(state="ENDED", assign_seq=1), before=told, at_ms=at_ms, by=ME)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("assigned", "violations"), [([KEY], 0), ([], 1)])
+def test_a_lease_given_to_a_slot_that_was_not_told_is_found(assigned, violations):
+    checker, found = planted(checkers.AnnouncedFirst)
+
+    stores(checker, a_slot(assigned=assigned))
+    writes(checker, assign(FREE, ME.worker_id), before=FREE, after=MINE, by=MANAGER)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("reads_ms", "violations"), [(50_000, 0), (0, 1)])
+def test_a_lease_that_is_renewed_and_not_read_is_found(reads_ms, violations):
+    checker, found = planted(checkers.WhoRenewsReads)
+
+    checker.read_begun(0, ME, KEY)
+    checker.read_begun(reads_ms, ME, KEY)
+    writes(checker, renew(MINE), before=MINE, after=renewed(MINE), at_ms=60_000)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("at_ms", "violations"), [(30_000, 0), (90_000, 1)])
+def test_a_lease_that_nobody_takes_while_nothing_goes_wrong_is_found(at_ms, violations):
+    checker, found = planted(checkers.OwnedSoon)
+
+    writes(checker, create(FREE), before=None, after=FREE)
+    writes(checker, assign(FREE, ME.worker_id), before=FREE, after=MINE, at_ms=at_ms)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("epoch_ms", "violations"), [(30_000, 0), (1_000, 1)])
+def test_a_turn_lock_taken_before_its_time_is_over_is_found(epoch_ms, violations):
+    checker, found = planted(checkers.OneManagerAtATime)
+    mine, his = ({"holder": holder, "until_ms": 20_000} for holder in ("a", "b"))
+
+    stores(checker, his, before=mine, kind=LOCK, epoch_ms=epoch_ms)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("by", "violations"), [(MANAGER, 0), (ME, 1)])
+def test_a_worker_that_deletes_a_lease_is_found(by, violations):
+    checker, found = planted(checkers.WithinRights)
+
+    writes(checker, delete(MINE), before=MINE, after=None, by=by)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("every_ms", "violations"), [(200, False), (20, True)])
+def test_reads_that_are_not_paced_are_found(every_ms, violations):
+    checker, found = planted(checkers.ReadsArePaced)
+
+    for number in range(20):
+        checker.read_begun(number * every_ms, ME, KEY)
+    assert bool(found) is violations

@@ -1,0 +1,83 @@
+"""
+The mutants: each still fits the engine's source, and some of them are caught here, each time.
+
+All of them: ``make mutants``; the table is in docs/proof.md.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from shardfleet.testing.simulation import run_seed
+from tests.simulation.mutants.arenas import ARENAS
+from tests.simulation.mutants.catalogue import MUTANTS
+from tests.simulation.mutants.mutant import PACKAGE, mutant, mutated
+from tests.simulation.mutants.run import by_seeds
+
+PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
+
+
+@pytest.mark.parametrize("found", MUTANTS, ids=lambda found: found.name)
+def test_a_mutant_fits_the_source_of_the_engine(found):
+    """Each old text is there exactly once, and what it becomes is Python."""
+    files = {edit.module: edit.file for edit in found.edits}
+
+    for module, file in files.items():
+        text = (PACKAGE / file).read_text("utf-8")
+        changed = mutated(module, text, found.edits)
+        ast.parse(changed)
+        assert changed != text
+
+
+@pytest.mark.parametrize("text", ["a = 1\n", "b = 2\nb = 2\n"])
+def test_a_mutant_that_no_longer_fits_is_told(text):
+    stale = mutant("stale", "nowhere", ("config.py", "b = 2", "b = 3"))
+
+    with pytest.raises(ValueError, match="times, expected once"):
+        mutated("shardfleet.config", text, stale.edits)
+
+
+def test_mutants_have_names_of_their_own_and_known_arenas():
+    names = [found.name for found in MUTANTS]
+
+    assert sorted(set(names)) == sorted(names)
+    assert {found.arena for found in MUTANTS} <= set(ARENAS)
+    assert not [found.name for found in MUTANTS if found.test and found.why_not]
+
+
+def test_the_page_about_the_proof_lists_every_mutant():
+    page = PAGE.read_text("utf-8")
+
+    assert [found.name for found in MUTANTS if f"| {found.name} |" not in page] == []
+
+
+# Each is caught by its first seeds, in little time, and each by another checker.
+QUICK = {
+    "rewind whatever the counter": "CounterByOne",
+    "an assignment is not announced": "AnnouncedFirst",
+    "a shard ends without leases for its children": "ChildrenBeforeEnd",
+    "an exception skips the batch": "OrderWithinShard",
+    "progress is told before the handler is done": "CheckpointCoversDone",
+    "records are handed over after a stall without a renewal": "DeliveredWhileFresh",
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_bug_put_into_the_engine_is_caught_by_the_first_seeds(name):
+    found = by_seeds(next(found for found in MUTANTS if found.name == name), 1, 6)
+
+    assert found["checker"] == QUICK[name], found
+
+
+@pytest.mark.parametrize("arena", ["other hands", "pauses", "java"])
+def test_where_mutants_are_looked_for_the_engine_as_it_is_breaks_nothing(arena):
+    for seed in (1, 2):
+        assert not run_seed(ARENAS[arena](seed)).violations
+
+
+def test_a_mutant_that_cannot_be_told_from_the_engine_is_not_called_caught():
+    """The runner's own false alarm would make every figure worthless."""
+    found = by_seeds(next(m for m in MUTANTS if m.name == "no checkpoint over a sentinel"), 1, 1)
+
+    assert (found["seed"], found["checker"]) == (None, "")
