@@ -72,7 +72,9 @@ class SinkCommit(WriterCommitMessage):
     sent: Sent
 
 
-def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> Any:  # noqa: FBT001 - as Spark calls it
+def make_stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> datasource.DataSourceStreamWriter:  # noqa: FBT001 - as Spark calls it
     """
     Return the writer of one micro-batch.
 
@@ -81,7 +83,8 @@ def make_stream_writer(options: Mapping[str, str], schema: StructType, overwrite
 
     """
     del overwrite  # Every output mode appends: a stream's records cannot be changed.
-    return StreamSink(_checked_options(options, schema))
+    writer: datasource.DataSourceStreamWriter = StreamSink(_checked_options(options, schema))
+    return writer
 
 
 def make_batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:  # noqa: FBT001 - as Spark calls it
