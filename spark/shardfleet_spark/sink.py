@@ -73,8 +73,10 @@ class SinkCommit(WriterCommitMessage):
 
 
 def make_stream_writer(
-    options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> datasource.DataSourceStreamWriter:  # noqa: FBT001 - as Spark calls it
+    options: Mapping[str, str],
+    schema: StructType,
+    overwrite: bool,  # noqa: FBT001 - as Spark calls it
+) -> datasource.DataSourceStreamWriter:
     """
     Return the writer of one micro-batch.
 
