@@ -6,8 +6,8 @@ import threading
 KEYS = 16
 PER_ROUND = 15
 ROUND_S = 0.1
-RESHARD_S = 3.0
 SHARDS_MOST = 5
+MERGES = 0.4
 
 _ACTIVE = "ACTIVE"
 
@@ -28,17 +28,13 @@ class Load:
         self._stream = stream
         self._chance = chance
         self._stopping = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(work,), daemon=True)
-            for work in (self._put, self._reshard)
-        ]
+        self._thread = threading.Thread(target=self._guarded, daemon=True)
         self.sent = {}
         self.splits = self.merges = 0
         self.error = None
 
     def __enter__(self):
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_):
@@ -47,8 +43,7 @@ class Load:
     def stop(self):
         """Put no more; raise what went wrong."""
         self._stopping.set()
-        for thread in self._threads:
-            thread.join()
+        self._thread.join()
         if self.error is not None:
             raise self.error
 
@@ -68,9 +63,9 @@ class Load:
             for shard in found
         }
 
-    def _guarded(self, work):
+    def _guarded(self):
         try:
-            work()
+            self._put()
         except Exception as error:  # noqa: BLE001 - told by stop()
             self.error = error
 
@@ -90,21 +85,21 @@ class Load:
             for key, number in batch:
                 self.sent.setdefault(key, []).append(number)
 
-    def _reshard(self):
-        while not self._stopping.wait(RESHARD_S * self._chance.uniform(0.5, 1.5)):
-            summary = self._client.describe_stream_summary(StreamName=self._stream)
-            if summary["StreamDescriptionSummary"]["StreamStatus"] != _ACTIVE:
-                continue
-            shards = [
-                shard
-                for shard in self._shards()
-                if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
-            ]
-            shards.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
-            if len(shards) >= SHARDS_MOST or (len(shards) > 1 and self._chance.random() < 0.4):
-                self._merge(shards)
-            else:
-                self._split(self._chance.choice(shards))
+    def reshard(self):
+        """Split a shard or merge two, unless the last change is not over."""
+        summary = self._client.describe_stream_summary(StreamName=self._stream)
+        if summary["StreamDescriptionSummary"]["StreamStatus"] != _ACTIVE:
+            return
+        shards = [
+            shard
+            for shard in self._shards()
+            if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+        ]
+        shards.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
+        if len(shards) >= SHARDS_MOST or (len(shards) > 1 and self._chance.random() < MERGES):
+            self._merge(shards)
+        else:
+            self._split(self._chance.choice(shards))
 
     def _merge(self, shards):
         left = self._chance.randrange(len(shards) - 1)

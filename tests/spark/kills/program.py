@@ -1,9 +1,10 @@
 """
-The driver of one run: two queries over one stream, restarted when they fail, until told to finish.
+The driver: two queries per run over the run's stream, restarted when they fail, until told to stop.
 
-`python -m tests.spark.kills.program SETTINGS.json` runs in a process of its own, to be killed. One
-query appends to Parquet files, the other counts per shard; each has its own checkpoint, and what a
-driver before this one has left there is taken up.
+`python -m tests.spark.kills.program FOLDER` runs in a process of its own, to be killed. It serves
+the runs of its folder one after the other. One query appends to Parquet files, the other counts
+per shard; each has its own checkpoint, and what a driver before this one has left there is taken
+up.
 """
 
 import json
@@ -11,19 +12,25 @@ import sys
 import time
 from pathlib import Path
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+SOURCE = "source.json"
+"""A run's folder has this file: the options of its source."""
+
 FINISH = "finish"
-"""A file of this name in the run's folder: everything is put, read to the end and leave."""
+"""A file of this name in a run's folder: everything has arrived, stop its queries."""
+
+DONE = "done"
+"""The driver's answer."""
+
+STOP = "stop"
+"""A file of this name in the folder of all runs: leave."""
 
 FAILURES = "failures.log"
 """A line for each query that failed and was started again."""
 
 REPLAYS = "replays.log"
 """A line for each batch of counts that was run again: its id, and whether it was the same."""
-
-LIMIT_S = 300
 
 
 def session(settings):
@@ -43,10 +50,10 @@ def note(path, line):
 class Queries:
     """The two queries of a driver."""
 
-    def __init__(self, spark, settings):
+    def __init__(self, spark, folder):
         self._spark = spark
-        self._settings = settings
-        self._folder = Path(settings["folder"])
+        self._folder = folder
+        self._source = json.loads((folder / SOURCE).read_text("utf-8"))
         self._running = {}
 
     def keep_running(self):
@@ -57,31 +64,19 @@ class Queries:
                 continue
             if query is not None:
                 self._note_failure(name, query.exception())
-            self._running[name] = self._writer(name).trigger(processingTime="200 milliseconds").start()
+            self._running[name] = (
+                self._writer(name).trigger(processingTime="200 milliseconds").start()
+            )
 
-    def finish(self):
-        """Read what is there to its end, however often a query fails over it."""
+    def stop(self):
         for query in self._running.values():
             query.stop()
-        deadline = time.monotonic() + LIMIT_S
-        for name in self._running:
-            done = False
-            while not done:
-                if time.monotonic() > deadline:
-                    message = f"the query {name} did not end within {LIMIT_S} s"
-                    raise TimeoutError(message)
-                query = self._writer(name).trigger(availableNow=True).start()
-                try:
-                    done = query.awaitTermination(LIMIT_S)
-                except StreamingQueryException as error:
-                    self._note_failure(name, error)
 
     def _note_failure(self, name, error):
         note(self._folder / FAILURES, f"{name}: {str(error)[-1500:]!r}")
 
     def _writer(self, name):
-        source = self._spark.readStream.format("shardfleet").options(**self._settings["source"])
-        frame = source.load()
+        frame = self._spark.readStream.format("shardfleet").options(**self._source).load()
         checkpoint = str(self._folder / f"{name}-checkpoint")
         if name == "files":
             rows = frame.selectExpr(
@@ -105,15 +100,24 @@ class Queries:
         draft.replace(path)
 
 
-def main(arguments):
-    settings = json.loads(Path(arguments[0]).read_text("utf-8"))
-    spark = session(settings)
-    queries = Queries(spark, settings)
-    while not (Path(settings["folder"]) / FINISH).exists():
+def serve(spark, folder):
+    """Keep the queries of a run going until it is finished."""
+    queries = Queries(spark, folder)
+    while not (folder / FINISH).exists():
         queries.keep_running()
         time.sleep(0.2)
-    queries.keep_running()
-    queries.finish()
+    queries.stop()
+    (folder / DONE).touch()
+
+
+def main(arguments):
+    folder = Path(arguments[0])
+    spark = session(json.loads((folder / "settings.json").read_text("utf-8")))
+    while not (folder / STOP).exists():
+        for source in sorted(folder.glob(f"run-*/{SOURCE}")):
+            if not (source.parent / DONE).exists():
+                serve(spark, source.parent)
+        time.sleep(0.2)
     spark.stop()
 
 

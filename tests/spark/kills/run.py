@@ -10,25 +10,32 @@ import os
 import random
 import sys
 import tempfile
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
 from shardfleet.local import EmbeddedAws
 from tests.spark.kills.cluster import Cluster
+from tests.spark.kills.driver import Driver
 from tests.spark.kills.one_run import Plan, Run, discard, make_table
+from tests.spark.kills.verdict import event_figures
 
 RUNS = 20
-LOCAL_KILLS = {"driver": 1, "source": 1, "worker": 4}
-CLUSTER_KILLS = {"driver": 1, "executor": 2, "source": 1, "worker": 2}
+LOCAL_KILLS = {"source": 1, "worker": 4}
+CLUSTER_KILLS = {"executor": 2, "source": 1, "worker": 2}
+DRIVER_KILLED_EVERY = 2
+"""Of the runs of a lane: a driver starts for far longer than anything else lasts."""
 
 
-def summary(outcomes, *, seed, crashed):
+def summary(outcomes, *, seed, crashed, event_folders):
     """Return totals and every run, as JSON."""
     kills, tasks = Counter(), Counter()
     for each in outcomes:
         kills.update(each.kills)
-        tasks.update({name: n for name, n in each.tasks.items() if isinstance(n, int)})
+    for folder in event_folders:
+        tasks.update(event_figures(folder))
     wrong = Counter()
     for each in outcomes:
         wrong.update(asdict(each.verdict))
@@ -68,46 +75,106 @@ def line(number, outcome):
         f"{number}: {outcome.master}, seed {outcome.seed}, {sum(outcome.kills.values())} kills, "
         f"{outcome.records:,} records, {outcome.rows:,} rows, "
         f"{outcome.splits} splits, {outcome.merges} merges, "
-        f"{outcome.tasks.get('speculative_attempts', 0)} speculative attempts, "
+        f"{outcome.replayed_batches} batches replayed, "
         f"{outcome.seconds:.0f} s: {verdict}"
     )
+
+
+class Suite:
+    """
+    All runs: those in one process and those on the cluster are two lanes, side by side if wanted.
+
+    Args:
+        aws: the embedded AWS.
+        cluster: the cluster.
+        folder: for everything that is written.
+        options: of the command line.
+
+    """
+
+    def __init__(self, aws, cluster, folder, options):
+        self._aws = aws
+        self._cluster = cluster
+        self._folder = folder
+        self._options = options
+        self._lock = threading.Lock()
+        self._outcomes = []
+        self._crashed = []
+        self._event_folders = []
+
+    @property
+    def is_right(self):
+        return not self._crashed and all(each.verdict.is_right for each in self._outcomes)
+
+    def lane(self, numbers, *, name):
+        """Do some of the runs, one after the other, with one driver until it is killed."""
+        folder, cluster = self._folder / name, self._cluster if name == "cluster" else None
+        self._event_folders.append(folder / "events")
+        with Driver(folder, cluster) as driver:
+            for turn, number in enumerate(numbers):
+                kills = dict(CLUSTER_KILLS if cluster else LOCAL_KILLS)
+                if turn % DRIVER_KILLED_EVERY == 0:
+                    kills["driver"] = 1
+                plan = Plan(kills=kills, seed=self._options.seed + 10 * number)
+                if not self._one(Run(self._aws, driver, number, plan), number, plan):
+                    break
+        self._report()
+
+    def _one(self, run, number, plan):
+        try:
+            outcome = run.go()
+        except Exception as error:  # noqa: BLE001 - the other lane's runs are worth having
+            print(f"{number}: seed {plan.seed}, in {run.folder}: {error}", flush=True)  # noqa: T201
+            self._crashed.append({"seed": plan.seed, "error": f"{error}"[-2000:]})
+            self._report()
+            return False
+        print(line(number, outcome), flush=True)  # noqa: T201
+        self._outcomes.append(outcome)
+        self._report()
+        if outcome.verdict.is_right and not self._options.keep:
+            discard(run.folder)
+        return True
+
+    def _report(self):
+        with self._lock:
+            found = summary(
+                self._outcomes,
+                seed=self._options.seed,
+                crashed=self._crashed,
+                event_folders=self._event_folders,
+            )
+            write(self._options.output, found)
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.spark.kills.run")
     parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--seed", type=int, default=None, help="of the choices; default: a new one")
+    parser.add_argument("--seed", type=int, help="of the choices; default: a new one")
     parser.add_argument("--only", choices=("local", "cluster"), help="where; default: both in turn")
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="2: both side by side")
     parser.add_argument("--output", type=Path, help="where the figures go, as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the folders of all runs")
     options = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(2**31)
+    numbers = range(options.runs)
+    lanes = {"local": numbers[::2], "cluster": numbers[1::2]}
+    if options.only is not None:
+        lanes = {options.only: numbers}
     folder = Path(tempfile.mkdtemp(prefix="spark-kills-"))
-    outcomes, crashed = [], []
-    with EmbeddedAws() as aws, Cluster(folder / "cluster") as cluster:
+    with (
+        EmbeddedAws() as aws,
+        Cluster(folder / "cluster") as cluster,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
         make_table(aws)
-        for number in range(options.runs):
-            on_cluster = number % 2 == 1 if options.only is None else options.only == "cluster"
-            plan = Plan(
-                kills=CLUSTER_KILLS if on_cluster else LOCAL_KILLS,
-                seed=seed + 10 * number,
-                cluster=on_cluster,
-            )
-            place = folder / f"run-{number}"
-            try:
-                outcome = Run(aws, place, plan, cluster if on_cluster else None).go()
-            except Exception as error:  # noqa: BLE001 - the other runs are worth having
-                crashed.append({"seed": plan.seed, "error": f"{error}"[-2000:]})
-                print(f"{number}: seed {plan.seed}, in {place}: {error}", flush=True)  # noqa: T201
-            else:
-                outcomes.append(outcome)
-                print(line(number, outcome), flush=True)  # noqa: T201
-                if outcome.verdict.is_right and not options.keep:
-                    discard(place)
-            write(options.output, summary(outcomes, seed=seed, crashed=crashed))
-    if not crashed and all(each.verdict.is_right for each in outcomes) and not options.keep:
+        suite = Suite(aws, cluster, folder, options)
+        running = [pool.submit(suite.lane, some, name=name) for name, some in lanes.items() if some]
+        for each in running:
+            each.result()
+    if suite.is_right and not options.keep:
         discard(folder)
-    return 1 if crashed or not all(each.verdict.is_right for each in outcomes) else 0
+    return 0 if suite.is_right else 1
 
 
 if __name__ == "__main__":
