@@ -153,7 +153,7 @@ def _session(access: Access, *, region: str | None) -> boto3.session.Session:
         role_arn=access.role_arn,
         extra_args=extra,
     )
-    assumed = botocore.session.Session()
+    assumed: Any = botocore.session.Session()
     assumed._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - the SDK's own way in.
         method="assume-role", refresh_using=fetcher.fetch_credentials
     )
