@@ -23,9 +23,9 @@ from tests.spark.kills.one_run import Plan, Run, discard, make_table
 from tests.spark.kills.verdict import event_figures
 
 RUNS = 20
-LOCAL_KILLS = {"source": 1, "worker": 4}
-CLUSTER_KILLS = {"executor": 2, "source": 1, "worker": 2}
-DRIVER_KILLED_EVERY = 2
+LOCAL_KILLS = {"source": 1, "worker": 5}
+CLUSTER_KILLS = {"executor": 1, "source": 1, "worker": 4}
+DRIVER_KILLED_EVERY = 4
 """Of the runs of a lane: a driver starts for far longer than anything else lasts."""
 
 
@@ -113,7 +113,7 @@ class Suite:
         with Driver(folder, cluster) as driver:
             for turn, number in enumerate(numbers):
                 kills = dict(CLUSTER_KILLS if cluster else LOCAL_KILLS)
-                if turn % DRIVER_KILLED_EVERY == 0:
+                if (turn + 1) % DRIVER_KILLED_EVERY == 0:
                     kills["driver"] = 1
                 plan = Plan(kills=kills, seed=self._options.seed + 10 * number)
                 if not self._one(Run(self._aws, driver, number, plan), number, plan):
