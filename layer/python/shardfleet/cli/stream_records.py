@@ -1,11 +1,13 @@
 """User records of a shard from an instant on, for the commands that look into a stream."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.config import FleetConfig
+    from shardfleet.engine.ports import StreamRecord
     from shardfleet.records import Record
 
 _PAGE_RECORDS = 1_000
@@ -56,32 +58,23 @@ async def pages(fleet: "FleetAccess", shard_id: str, *, since_ms: int) -> AsyncI
         await fleet.clock.sleep_ms(_PAUSE_MS)
 
 
-def _user_records(found: Any, shard_id: str, *, config: Any) -> "list[Record]":
-    from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
-    from shardfleet.records import Record
+def _user_records(
+    found: "Sequence[StreamRecord]", shard_id: str, *, config: "FleetConfig"
+) -> "list[Record]":
+    from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_records
 
     limits = ExpansionLimits(config.aggregate_records_most, config.aggregate_bytes_most)
-    records = []
-    for each in found:
-        expanded = deaggregate(
+    return [
+        record
+        for each in found
+        for record in deaggregate_records(
             each.data,
             partition_key=each.partition_key,
+            origin=Origin(
+                each.sequence_number, shard_id, each.approximate_arrival_ms, each.encryption_type
+            ),
             limits=limits,
             hash_range=None,
             policy="deliver",
-        )
-        records += [
-            Record(
-                data=user.data,
-                partition_key=user.partition_key,
-                sequence_number=each.sequence_number,
-                sub_sequence_number=user.sub_sequence_number,
-                shard_id=shard_id,
-                approximate_arrival_ms=each.approximate_arrival_ms,
-                explicit_hash_key=user.explicit_hash_key,
-                encryption_type=each.encryption_type,
-                aggregated=expanded.aggregated,
-            )
-            for user in expanded.records
-        ]
-    return records
+        ).records
+    ]
