@@ -98,7 +98,7 @@ def contests() -> Iterator[Contest]:
         for load, (gate, goal) in GATES.items():
             yield Contest(
                 name=f"get_records_tls_{load}",
-                compares="call -> user records",
+                compares=f"call -> {'stream' if load in 'ab' else 'user'} records",
                 ours=partial(ours, wire, load),
                 peer=partial(theirs, client, load),
                 peer_name="boto3" if load in "ab" else "boto3 + aws-kinesis-agg",
