@@ -136,6 +136,7 @@ def test_a_lease_that_expires_under_somebody_unharmed_is_found(fault, violations
 
     begins(checker, before, 1)
     stores(checker, a_slot())
+    writes(checker, renew(MINE), before=MINE, after=MINE)
     writes(checker, assign(MINE, OTHER.worker_id), before=MINE, after=HIS, by=MANAGER)
     begins(checker, Somebody("s0001#3"), 2)
     assert len(found) == violations

@@ -193,6 +193,8 @@ class OnlyTheHarmedLose(Checker):
         before, after, key = write.before, write.after, write.change.lease_key
         if write.change.operation in ("renew", "checkpoint"):
             self._renewed[key] = write.by.worker_id
+        elif write.by.name == _OPERATOR:
+            self._renewed.pop(key, None)
         if before is None or after is None or write.change.operation != "assign":
             return
         owner = before.effective_owner

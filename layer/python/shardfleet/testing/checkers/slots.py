@@ -7,7 +7,7 @@ from collections import deque
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.slots import SlotState
 from shardfleet.engine.fleet_state import LOCK, SLOT, STOP
-from shardfleet.events import Event, TurnBegun
+from shardfleet.events import Event, LeaseLost, LeaseReleased, TurnBegun
 from shardfleet.testing.checkers.checker import (
     CallBegun,
     Checker,
@@ -125,6 +125,12 @@ class WhoRenewsReads(Checker):
         """Remember stops: they are taken back by an operator after a while."""
         if write.kind == STOP:
             self._stopped[write.name] = write.at_ms
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Forget what was before somebody lost a lease: it may get it again."""
+        del at_ms
+        if isinstance(event, LeaseLost | LeaseReleased):
+            self._alive.pop((event.lease_key, by.name), None)
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a sign of life."""
