@@ -1,13 +1,15 @@
 """
 The long run: `python -m tests.spark.kills.run --runs N`, on real Spark and the embedded AWS.
 
-Runs take turns between one process (`local`) and a standalone cluster of a master and two workers.
+Every other run is in one process (`local`), the rest on a standalone cluster of a master and two
+workers. Ctrl-C ends it after the runs that are under way; the result has every run that was ended.
 """
 
 import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -101,6 +103,11 @@ class Suite:
         self._outcomes = []
         self._crashed = []
         self._event_folders = []
+        self._stopping = threading.Event()
+
+    def stop(self, *_):
+        """Begin no further run: a handler of signals."""
+        self._stopping.set()
 
     @property
     def is_right(self):
@@ -116,7 +123,8 @@ class Suite:
                 if (turn + 1) % DRIVER_KILLED_EVERY == 0:
                     kills["driver"] = 1
                 plan = Plan(kills=kills, seed=self._options.seed + 10 * number)
-                if not self._one(Run(self._aws, driver, number, plan), number, plan):
+                run = Run(self._aws, driver, number, plan)
+                if not self._one(run, number, plan) or self._stopping.is_set():
                     break
         self._report()
 
@@ -169,6 +177,8 @@ def main(arguments):
     ):
         make_table(aws)
         suite = Suite(aws, cluster, folder, options)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, suite.stop)
         running = [pool.submit(suite.lane, some, name=name) for name, some in lanes.items() if some]
         for each in running:
             each.result()

@@ -1,5 +1,6 @@
-"""A slice of the kill suite, small enough for every run of the tests."""
+"""A slice of the kill suite: on one machine in every run of the tests, on a cluster if wanted."""
 
+import os
 import sys
 
 import pytest
@@ -42,6 +43,10 @@ def test_killed_workers_and_a_killed_planner_neither_lose_nor_repeat_a_record(aw
     check(run(aws, tmp_path / "runs", source=1, worker=1), 2)
 
 
+@pytest.mark.skipif(
+    os.environ.get("SHARDFLEET_TEST_SPARK_CLUSTER") != "1",
+    reason="starts five JVMs; opted in with SHARDFLEET_TEST_SPARK_CLUSTER=1",
+)
 def test_a_cluster_of_two_workers_survives_its_executor(aws, tmp_path):
     with Cluster(tmp_path / "cluster") as cluster:
         check(run(aws, tmp_path / "runs", cluster=cluster, executor=1), 1)
