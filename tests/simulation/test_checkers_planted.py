@@ -196,6 +196,15 @@ def test_a_lease_given_back_without_its_progress_is_found():
     assert found
 
 
+@pytest.mark.parametrize(("at_ms", "violations"), [(3_000, 0), (9_000, 1)])
+def test_a_call_on_a_lease_that_was_not_confirmed_in_time_is_found(at_ms, violations):
+    checker, found = planted(checkers.DeliveredWhileFresh)
+
+    writes(checker, renew(MINE), before=MINE, after=renewed(MINE))
+    checker.call_begun(checkers.CallBegun(at_ms=at_ms, by=ME, shard_id=KEY))
+    assert len(found) == violations
+
+
 def test_more_repetitions_than_restarts_explain_are_found():
     checker, found = planted(checkers.RepetitionsBounded)
     entries = [Entry(KEY, (n, 0), "k", n, 0, b"", times=1) for n in (1, 2, 3)]
