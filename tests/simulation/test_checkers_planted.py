@@ -173,7 +173,7 @@ def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
     checker, found = planted(checkers.ProgressIsStored)
     after = replace(MINE, checkpoint=at(stored))
 
-    checker.batch_done(0, ME, KEY, at(7))
+    checker.batch_done(0, ME, KEY, done=at(7))
     writes(checker, checkpoint(MINE, at(stored)), before=MINE, after=after)
     ended = TurnEnded(
         slot_id=SLOT_ID,
@@ -190,7 +190,7 @@ def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
 def test_a_lease_given_back_without_its_progress_is_found():
     checker, found = planted(checkers.ProgressIsStored)
 
-    checker.batch_done(0, ME, KEY, at(7))
+    checker.batch_done(0, ME, KEY, done=at(7))
     writes(checker, renew(MINE), before=MINE, after=MINE)
     writes(checker, evict(MINE), before=MINE, after=replace(FREE, lease_counter=6))
     assert found

@@ -196,7 +196,7 @@ class Checker:
         """See a handler call that did not get through its batch."""
 
     def batch_done(
-        self, at_ms: int, by: Suspect, shard_id: str, done: ExtendedSequenceNumber
+        self, at_ms: int, by: Suspect, shard_id: str, *, done: ExtendedSequenceNumber
     ) -> None:
         """See a handler call that got through its batch, of which ``done`` is the last record."""
 

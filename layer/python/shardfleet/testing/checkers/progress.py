@@ -29,7 +29,7 @@ class ProgressIsStored(Checker):
         self._last: dict[str, str] = {}
 
     def batch_done(
-        self, at_ms: int, by: Suspect, shard_id: str, done: ExtendedSequenceNumber
+        self, at_ms: int, by: Suspect, shard_id: str, *, done: ExtendedSequenceNumber
     ) -> None:
         """Remember how far an invocation is."""
         del at_ms

@@ -69,7 +69,7 @@ class UserHandler:
         else:
             last = ExtendedSequenceNumber(batch[-1].sequence_number, batch[-1].sub_sequence_number)
             for checker in around.checkers:
-                checker.batch_done(around.now_ms, actor, batch.shard_id, last)
+                checker.batch_done(around.now_ms, actor, batch.shard_id, done=last)
         return result
 
     async def close(self) -> bool:
