@@ -33,10 +33,10 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test sim chaos alarms model mutants fuzz bench install lint types fmt lock synth pr clean
+.PHONY: help demo test sim chaos alarms model mutants fuzz spark-kill spark-cluster bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field for your own JSON lines or CSV
 	@arguments=(); \
@@ -70,6 +70,13 @@ fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew
 mutants: install ## break the code in known ways; SEEDS= (200) most seeds until a checker complains
 	@$(BIN)/python -m tests.simulation.mutants.run --seeds $(or $(SEEDS),200) --jobs $(JOBS) \
 	  --output benchmarks/results/mutants.json
+
+spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20"
+	@$(BIN)/python -m tests.spark.kills.run --jobs $(JOBS) \
+	  --output benchmarks/results/spark_kills.json $(ARGS)
+
+spark-cluster: install ## the tests that want a Spark cluster of one master and two workers
+	@SHARDFLEET_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark/kills/test_kills.py $(ARGS)
 
 bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
