@@ -36,7 +36,7 @@ target.mkdir(parents=True)
 def project(tmp_path_factory):
     """A copy of what is deployed, as a fresh clone has it, plus what an interpreter leaves."""
     root = tmp_path_factory.mktemp("clone")
-    for folder in ("cdk", "functions", "layer"):
+    for folder in ("cdk", "functions", "layer", "spark"):
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
     for file in ("cdk.json", "pyproject.toml", "README.md", "LICENSE"):

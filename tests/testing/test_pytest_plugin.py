@@ -104,7 +104,7 @@ def test_old_state_written_back_by_a_worker_that_was_frozen_is_found(sink):
     fleet = fleet_of(sink, only="freeze_at_sink")
 
     with pytest.raises(pytest.fail.Exception, match="EffectsAsWithoutFaults"):
-        fleet.run(handle, RECORDS * 5, hours=0.1, seeds=10)
+        fleet.run(handle, RECORDS * 5, hours=0.1, seed=30, seeds=10)
 
 
 def test_a_record_that_is_never_handled_is_found_with_the_handlers_own_words(sink):
