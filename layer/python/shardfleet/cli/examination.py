@@ -130,7 +130,7 @@ class _Examination:
         from shardfleet.adapters.aws_clients import client_config, region_of
 
         region = region_of(self._config.stream_arn) if service == "kinesis" else None
-        make: Any = boto3.client  # Its overloads name each service by a literal.
+        make: Any = boto3.session.Session().client  # Its overloads name each service by a literal.
         return make(service, region_name=region, config=client_config(1))
 
     def _table(self, name: str, *wanted: tuple[str, str]) -> "TableFacts":

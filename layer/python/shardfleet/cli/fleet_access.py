@@ -192,7 +192,9 @@ def fleet_config(stack: str) -> "FleetConfig":
     from shardfleet.config import FleetConfig
 
     function = stack_outputs(stack)["ManagerFunction"]
-    found = boto3.client("lambda").get_function_configuration(FunctionName=function)
+    found = (
+        boto3.session.Session().client("lambda").get_function_configuration(FunctionName=function)
+    )
     return FleetConfig.from_env(found.get("Environment", {}).get("Variables", {}))
 
 
@@ -210,7 +212,9 @@ def stack_outputs(stack: str) -> Mapping[str, str]:
     from shardfleet.errors import ConfigurationError
 
     try:
-        found: Any = boto3.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
+        # A session of its own: the default one keeps the credentials that it saw first.
+        client = boto3.session.Session().client("cloudformation")
+        found: Any = client.describe_stacks(StackName=stack)["Stacks"][0]
     except ClientError as error:
         raise ConfigurationError(
             f"--stack {stack}: {error.response['Error']['Message']}; name the stack that deployed "
