@@ -1,5 +1,6 @@
 """`shardfleet resume`: what is stopped is listed, and goes on when told to."""
 
+import boto3
 import pytest
 
 from shardfleet.cli import app as application
@@ -49,3 +50,26 @@ def test_a_shard_that_is_not_stopped_changes_nothing(stopped, capsys):
 
     assert "not stopped: shard-9; stopped are: shard-1, shard-2" in capsys.readouterr().err
     assert stopped.documents() == [("stop", "shard-1"), ("stop", "shard-2")]
+
+
+def test_credentials_are_those_of_the_environment_now_not_of_an_earlier_session(monkeypatch):
+    """A default session that exists keeps the first credentials it saw."""
+
+    def refuse(*_, **__):
+        message = "the default session was asked"
+        raise AssertionError(message)
+
+    monkeypatch.setattr(boto3, "client", refuse)
+    monkeypatch.setattr(boto3.session.Session, "client", stack_without_a_fleet)
+
+    assert application.run(["resume"]) == EXIT_WRONG_INPUT
+
+
+def stack_without_a_fleet(_session, service):
+    assert service == "cloudformation"
+
+    class Client:
+        def describe_stacks(self, **_):
+            return {"Stacks": [{"Outputs": []}]}
+
+    return Client()
