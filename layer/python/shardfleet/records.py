@@ -9,6 +9,7 @@ including that record is done, so that a later failure repeats only what follows
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -111,7 +112,11 @@ class Batch(Sequence[Record]):
             ValueError: the record is not of this batch.
 
         """
-        for index, candidate in enumerate(self._records):
+        # Usually the next one that is not done: a handler that checkpoints each record is not to
+        # have each compared with all.
+        count = len(self._records)
+        for index in chain(range(self._done, count), range(self._done)):
+            candidate = self._records[index]
             if candidate is record or (
                 candidate.sequence_number == record.sequence_number
                 and candidate.sub_sequence_number == record.sub_sequence_number

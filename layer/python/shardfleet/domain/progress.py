@@ -9,10 +9,74 @@ Behaves like Java's ``RecordProcessorCheckpointer``, except that failed records 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from typing import Self, overload
 
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
+
+
+class BatchPositions(Sequence[ExtendedSequenceNumber]):
+    """
+    The positions of a batch's records; each is made when it is asked for.
+
+    A batch may have a hundred thousand, of which a first, a last and a failed one are ever looked
+    at. That they ascend is checked of all, on the texts: of two numbers without leading zeros the
+    longer one is greater.
+
+    Args:
+        numbers: sequence numbers, in shard order.
+        subs: sub-sequence numbers of the same records.
+
+    Raises:
+        ProtocolError: they do not strictly ascend, or one is no sequence number.
+
+    """
+
+    __slots__ = ("_numbers", "_subs")
+
+    def __init__(self, numbers: Sequence[str], subs: Sequence[int]) -> None:
+        """Check that they ascend."""
+        self._numbers, self._subs = numbers, subs
+        before, sub_before = "no number", -1
+        for number, sub in zip(numbers, subs, strict=True):
+            if number is not before and number != before:
+                if not (number.isascii() and number.isdecimal()):
+                    raise ProtocolError(f"batch position {number}: expected a sequence number")
+                if sub_before >= 0 and (len(number), number) < (len(before), before):
+                    raise _not_ascending((before, sub_before), (number, sub))
+                before = number
+            elif sub <= sub_before:
+                raise _not_ascending((before, sub_before), (number, sub))
+            sub_before = sub
+
+    @classmethod
+    def of(cls, positions: Sequence[ExtendedSequenceNumber]) -> Self:
+        """Return positions that were made already."""
+        return cls(
+            [position.sequence_number for position in positions],
+            [position.sub_sequence_number for position in positions],
+        )
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> ExtendedSequenceNumber: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> BatchPositions: ...
+
+    def __getitem__(self, index: int | slice) -> ExtendedSequenceNumber | BatchPositions:
+        """Return one position, or those of a part of the batch."""
+        if isinstance(index, slice):
+            return BatchPositions(self._numbers[index], self._subs[index])
+        return ExtendedSequenceNumber(self._numbers[index], self._subs[index])
+
+
+def _not_ascending(before: tuple[str, int], after: tuple[str, int]) -> ProtocolError:
+    first, second = (f"{number}:{sub}" for number, sub in (before, after))
+    return ProtocolError(f"batch positions: {second} after {first}, expected ascending")
 
 
 class BatchProgress:
@@ -28,13 +92,8 @@ class BatchProgress:
 
     def __init__(self, positions: Sequence[ExtendedSequenceNumber]) -> None:
         """Begin with nothing done; ``positions`` are those of the records, in shard order."""
-        for position in positions:
-            if position.is_sentinel:
-                raise ProtocolError(f"batch position {position}: expected a sequence number")
-        for before, after in pairwise(positions):
-            if after <= before:
-                raise ProtocolError(f"batch positions: {after} after {before}, expected ascending")
-        self._positions = tuple(positions)
+        checked = isinstance(positions, BatchPositions)
+        self._positions = positions if checked else BatchPositions.of(positions)
         self._done = 0
         self._ahead: set[int] = set()
 

@@ -17,7 +17,7 @@ from shardfleet.domain.progress import BatchProgress
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.engine.checkpointer import Checkpointer
 from shardfleet.engine.crash_notes import CrashNotes
-from shardfleet.engine.dispatch import Delivery, Dispatcher, cut_batch, position_of
+from shardfleet.engine.dispatch import Delivery, Dispatcher, cut_batch, position_of, positions_of
 from shardfleet.engine.fleet_state import FleetState, StopNote
 from shardfleet.engine.held_lease import HeldLease
 from shardfleet.engine.patience import Patience
@@ -94,7 +94,7 @@ class ShardDelivery:
         begin = 0
         while begin < len(page.records):
             batch = self._next_batch(page.records, begin)
-            positions = [position_of(record) for record in batch]
+            positions = positions_of(batch)
             deaths = self._ports.notes.condemned(self._held.lease_key, positions[0])
             if deaths:
                 error = f"the process died {deaths} times while it handled this record (H9)"
@@ -120,7 +120,7 @@ class ShardDelivery:
                 return batch[:1]
             self._back_to_normal()
         if self._ports.notes.is_charged(self._held.lease_key):
-            positions = [position_of(record) for record in batch]
+            positions = positions_of(batch)
             return batch[: self._ports.notes.most_records(self._held.lease_key, positions)]
         return batch
 

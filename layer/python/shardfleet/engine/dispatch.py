@@ -10,11 +10,14 @@ than its time-out left (H10).
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.progress import BatchPositions
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.engine.checkpointer import Checkpointer
 from shardfleet.engine.crash_notes import CrashNotes
@@ -27,6 +30,14 @@ from shardfleet.events import BatchHandled
 from shardfleet.records import Batch, Record
 
 
+def positions_of(records: Sequence[Record]) -> BatchPositions:
+    """Return where records stand in their shard."""
+    return BatchPositions(
+        [record.sequence_number for record in records],
+        [record.sub_sequence_number for record in records],
+    )
+
+
 def position_of(record: Record) -> ExtendedSequenceNumber:
     """Return where a record stands in its shard."""
     return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
@@ -36,13 +47,11 @@ def cut_batch(
     records: Sequence[Record], begin: int, *, records_most: int, bytes_most: int
 ) -> Sequence[Record]:
     """Return the next batch from an index on: within both limits, but at least one record."""
-    end, size = begin, 0
-    while end < len(records) and end - begin < records_most:
-        size += len(records[end].data)
-        if size > bytes_most and end > begin:
-            break
-        end += 1
-    return records[begin:end]
+    batch = records[begin : begin + records_most]
+    sizes = [len(record.data) for record in batch]
+    if sum(sizes) <= bytes_most:
+        return batch
+    return batch[: max(1, bisect_right(list(accumulate(sizes)), bytes_most))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
