@@ -146,55 +146,71 @@ class _Columns:
 
 def batches_of(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a shard's records, in order, in batches of a good size."""
-    if not records or not rows.are_plainly_made or not is_framed(records[0].data):
-        yield from _row_by_row(records, rows)
-        return
     for some in _chunks(records):
         is_whole = rows.done is None or int(some[0].sequence_number) > int(
             rows.done.sequence_number
         )
-        found = user_columns(some, _LIMITS) if user_columns is not None and is_whole else None
+        if is_whole and not (rows.deaggregate and any(is_framed(each.data) for each in some)):
+            yield _batch_of(some, rows)
+            continue
+        may_expand = user_columns is not None and is_whole and rows.are_plainly_made
+        found = user_columns(some, _LIMITS) if may_expand else None
         if found is None:
             yield from _row_by_row(some, rows)
         else:
-            yield _batch_of(found, some, rows)
+            yield _batch_of(some, rows, found)
 
 
 def _chunks(records: Sequence[StreamRecord]) -> Iterator[Sequence[StreamRecord]]:
+    """Cut records where a batch is full; aggregates, which grow, sooner."""
     first = size = 0
+    most = BYTES_PER_BATCH
     for index, record in enumerate(records):
-        if size and size + len(record.data) > _CHUNK_BYTES:
+        length = len(record.data)
+        if index > first and (size + length > most or index - first == ROWS_PER_BATCH):
             yield records[first:index]
             first, size = index, 0
-        size += len(record.data)
-    yield records[first:]
+        if index == first:
+            most = _CHUNK_BYTES if is_framed(record.data) else BYTES_PER_BATCH
+        size += length
+    if records:
+        yield records[first:]
 
 
-def _batch_of(found: UserColumns, records: Sequence[StreamRecord], rows: Rows) -> pa.RecordBatch:
-    """Put the user records of aggregates beside what their stream records say."""
+def _batch_of(
+    records: Sequence[StreamRecord], rows: Rows, found: UserColumns | None = None
+) -> pa.RecordBatch:
+    """
+    Return a row per record; or, put beside what the stream records say, per user record in them.
+
+    Args:
+        records: plain ones, if nothing was found in them.
+        rows: how they become rows.
+        found: their user records.
+
+    """
     schema = arrow_schema(rows.columns)
-    # Of each row, the index of the stream record around it.
-    around = [index for index, count in enumerate(found.counts) for _ in range(count)]
-
-    def spread(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-        return pa.array(values, kind).take(pa.array(around, pa.int32()))
+    count, around = len(records), None
+    if found is not None:
+        # Of each row, the index of the stream record around it.
+        indexes = [index for index, users in enumerate(found.counts) for _ in range(users)]
+        count, around = len(indexes), pa.array(indexes, pa.int32())
 
     def column(field: pa.Field) -> pa.Array:
         match field.name:
-            case "data" | "partition_key" | "sub_sequence_number":
+            case "data" | "partition_key" | "sub_sequence_number" if found is not None:
                 return getattr(found, field.name)
-            case "explicit_hash_key":
-                return pa.nulls(len(around), field.type)
-            case "sequence_number":
-                return spread([record.sequence_number for record in records], field.type)
+            case "data" | "partition_key" | "sequence_number" | "encryption_type" as name:
+                values: list[object] = [getattr(record, name) for record in records]
             case "approximate_arrival_timestamp":
-                arrivals = [record.approximate_arrival_ms * _US_PER_MS for record in records]
-                return spread(arrivals, field.type)
-            case "encryption_type":
-                return spread([record.encryption_type for record in records], field.type)
+                values = [record.approximate_arrival_ms * _US_PER_MS for record in records]
+            case "explicit_hash_key":
+                return pa.nulls(count, field.type)
             case name:
-                constant = rows.shard_id if name == "shard_id" else rows.stream
-                return pa.repeat(pa.scalar(constant, field.type), len(around))
+                constants = {"shard_id": rows.shard_id, "stream": rows.stream}
+                return pa.repeat(pa.scalar(constants.get(name, 0), field.type), count)
+        array = pa.array(values, field.type)
+        return array if around is None else array.take(around)
 
     return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import dropwhile
 from typing import TypeVar
 
 from shardfleet.engine.ports import RecordsPage, StreamRecord
@@ -100,7 +102,8 @@ class _Reading:
     def _take(self, page: RecordsPage, asked_ms: int) -> bool:
         """Take an answer; return whether to go on."""
         taken, held_back_ms = self._within(page.records)
-        fresh = [record for record in taken if not is_done(self._stand, record)]
+        # In shard order: behind one that is not done, none is.
+        fresh = list(dropwhile(partial(is_done, self._stand), taken))
         self.records += fresh
         size = size_of(fresh)
         self._common.bytes_left -= size

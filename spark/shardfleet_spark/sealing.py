@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from shardfleet.domain.sequence import (
@@ -46,7 +46,8 @@ class SealedRecords:
     """What one shard contributes: its part of the seal, and exactly these records."""
 
     sealed: ShardSeal
-    records: Sequence[StreamRecord]
+    # asyncio.run, when it puts back the signal handler, makes a repr of what its task returned.
+    records: Sequence[StreamRecord] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +95,9 @@ async def read_sealed(
     fetched = await fetch(partition.ranges, partition.quota, ports, writer=writer)
     mine = seal_to_bytes(fetched.seal)
     stored = await insist(lambda: store.put_if_absent(partition.key, mine), ports)
-    seal = fetched.seal if stored == mine else seal_from_bytes(stored)
-    return await conform(partition, seal, ports, buffers=fetched.records)
+    if stored == mine:
+        return [SealedRecords(each, fetched.records[each.shard_id]) for each in fetched.seal.shards]
+    return await conform(partition, seal_from_bytes(stored), ports, buffers=fetched.records)
 
 
 async def conform(

@@ -135,11 +135,9 @@ MARK = 99_999_999
 
 def digest_of(sequence_numbers: Iterable[str]) -> str:
     """Return 16 hexadecimal characters that depend on the numbers and their order."""
-    digest = blake2b(digest_size=8)
-    for number in sequence_numbers:
-        digest.update(number.encode())
-        digest.update(b",")
-    return digest.hexdigest()
+    # Each number is followed by a comma.
+    text = ",".join((*sequence_numbers, ""))
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def seal_to_json(seal: Seal) -> dict[str, Any]:

@@ -304,4 +304,7 @@ def last_sub_of(record: StreamRecord) -> int:
 
 def size_of(records: Sequence[StreamRecord]) -> int:
     """Return the bytes of data and keys of stream records."""
-    return sum(len(record.data) + len(record.partition_key) for record in records)
+    # Lists: for thousands of records a generator costs half as much again.
+    return sum([len(each.data) for each in records]) + sum(
+        [len(each.partition_key) for each in records]
+    )

@@ -1,5 +1,6 @@
 """From stream records to Arrow: columns, types, aggregates, sizes of batches."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet_spark import arrow
 from shardfleet_spark.arrow import BYTES_PER_BATCH, ROWS_PER_BATCH, Rows, arrow_schema, batches_of
 from shardfleet_spark.columns import COLUMNS, ddl
 
@@ -81,6 +83,20 @@ def test_aggregates_taken_apart_all_at_once_give_the_same_rows(monkeypatch, colu
 
     assert quick == [rows_of(each, columns=columns) for each in (records, small)]
     assert resumed == rows_of(records, done=done, columns=columns)
+
+
+@pytest.mark.parametrize("columns", [(), ("stream", "data", "sub_sequence_number")])
+def test_plain_records_taken_all_at_once_give_the_same_rows(columns):
+    framed = packed(2, b"a", b"b")
+    few = [record(n, b"%d" % n, key=f"k{n}", encryption_type="KMS") for n in range(3, 9)]
+    rows = Rows(shard_id="s", stream="c", columns=columns)
+    whole = replace(rows, deaggregate=False)
+
+    for records, how in ((few, rows), ([framed, *few], whole)):
+        (quick,) = batches_of(records, how)
+        (slow,) = arrow._row_by_row(records, how)
+        assert quick.equals(slow)
+        assert quick.schema == slow.schema
 
 
 def test_columns_are_chosen_in_the_order_asked_for():
