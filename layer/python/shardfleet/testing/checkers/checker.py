@@ -177,8 +177,14 @@ class Checker:
     def update_created(self, write: LeaseWrite) -> None:
         """See an update that DynamoDB would have turned into a new, malformed item."""
 
+    def lease_sent(self, at_ms: int, by: Suspect, change: LeaseChange) -> None:
+        """See a write to the lease table that somebody is about to send."""
+
     def document_written(self, write: DocumentWrite) -> None:
         """See a write to the fleet-state table that landed."""
+
+    def document_read(self, at_ms: int, by: Suspect, kind: str, body: Mapping[str, Any]) -> None:
+        """See a document of the fleet-state table that somebody has read."""
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a call of GetRecords begin."""

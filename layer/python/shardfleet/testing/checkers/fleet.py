@@ -10,6 +10,7 @@ from shardfleet.testing.checkers.checker import Checker, Suspect, Window
 _HOUR_MS = 3_600_000
 # Failures of a turn that the design provides for.
 _FORESEEN = ("shard ", "still running", "HandlerTimedOut")
+_WITHOUT_STREAM = ("StreamReplaced", "StreamGone")
 # Renewals are due each renew_ms and sent up to half of that early; the rest is for slots.
 _WRITES_OF_RENEWALS = 3.0
 
@@ -26,7 +27,9 @@ class TurnsEndCleanly(Checker):
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look at why a turn failed."""
-        if isinstance(event, TurnFailed) and not event.error.startswith(_FORESEEN):
+        is_over = self.ledger.recreated_ms is not None
+        foreseen = (*_FORESEEN, *_WITHOUT_STREAM) if is_over else _FORESEEN
+        if isinstance(event, TurnFailed) and not event.error.startswith(foreseen):
             self.found(at_ms, by.name, f"the turn failed: {event.error}")
 
 

@@ -171,7 +171,9 @@ class ChildrenBeforeEnd(Checker):
         if not ended:
             return
         children = self.ledger.shards[after.lease_key].children
-        missing = [child for child in children if child not in self._ever]
+        # A child without a record left to read leaves the stream by itself, lease or no lease.
+        truths = self.ledger.shards
+        missing = [c for c in children if c not in self._ever and not truths[c].has_left]
         if missing or not children:
             text = f"{write.by.name} ended it without leases of {', '.join(missing) or 'children'}"
             self.found(write.at_ms, after.lease_key, text)

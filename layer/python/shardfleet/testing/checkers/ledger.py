@@ -69,6 +69,7 @@ class ShardTruth:
         children: once it is closed.
         entries: in order.
         prefix: how many leading entries are done.
+        has_left: retention has taken it out of the stream.
 
     """
 
@@ -77,6 +78,7 @@ class ShardTruth:
     children: tuple[str, ...] = ()
     entries: list[Entry] = field(default_factory=list)
     prefix: int = 0
+    has_left: bool = False
 
     def first_unfinished(self) -> Entry | None:
         """Return the first record that somebody still has to handle."""
@@ -86,13 +88,21 @@ class ShardTruth:
 
 
 class Ledger:
-    """All shards and records of one run."""
+    """
+    All shards and records of one run.
+
+    Attributes:
+        shards: by id.
+        recreated_ms: when the stream was deleted and created again, None if it was not.
+
+    """
 
     def __init__(self) -> None:
         """Begin with no shards."""
         self.shards: dict[str, ShardTruth] = {}
         self._by_position: dict[tuple[str, int, int], Entry] = {}
         self._numbers: dict[str, int] = {}
+        self.recreated_ms: int | None = None
 
     def open_shard(self, shard_id: str, parents: Sequence[str]) -> None:
         """Note a new shard; its parents are closed by that."""
@@ -119,6 +129,13 @@ class Ledger:
         """Nobody needs to handle what was put into a shard before the fleet was to begin."""
         for entry in self.shards[shard_id].entries:
             entry.is_excused = entry.is_excused or entry.put_ms < before_ms
+
+    def give_up(self, at_ms: int) -> None:
+        """Nobody needs to handle anything more: the stream was deleted."""
+        self.recreated_ms = at_ms
+        for truth in self.shards.values():
+            for entry in truth.entries:
+                entry.is_excused = True
 
     def find(self, shard_id: str, sequence_number: str, sub: int) -> Entry | None:
         """Find a record by where it stands."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardfleet.domain.leases import Lease
@@ -142,13 +142,19 @@ class HandoversEnd(Checker):
         self._begun: dict[str, int] = {}
         # lease -> who wrote during its handover, when first, and how long it had been frozen
         self._writers: dict[str, tuple[str, int, int]] = {}
+        # (lease, invocation) -> when it ended the shard in the middle of a handover, and its faults
+        self._left: dict[tuple[str, str], tuple[int, int]] = {}
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at writes of the old owner while a handover is pending."""
         after, key, by = write.after, write.change.lease_key, write.by
+        self._look_back(write)
         if after is None or after.checkpoint_owner is None:
             self._writers.pop(key, None)
+            self._left = {which: when for which, when in self._left.items() if which[0] != key}
             return
+        if after.checkpoint_owner == by.worker_id and after.is_finished:
+            self._left.setdefault((key, by.name), (write.at_ms, len(by.faults)))
         if after.checkpoint_owner != by.worker_id or after.is_finished:
             return
         name, since_ms, frozen_ms = self._writers.get(key, ("", 0, 0))
@@ -160,6 +166,23 @@ class HandoversEnd(Checker):
         if lasted_ms > _BATCH_MS + refused_ms:
             text = f"{by.name} still renews, {lasted_ms} ms after it could know of the handover"
             self.found(write.at_ms, key, text)
+
+    def turn_over(self, at_ms: int, by: Suspect, *, left: Sequence[str], error: str) -> None:
+        """Look for finished shards whose next owner still waits for them (§8 row 15)."""
+        del left, error
+        for (key, name), (since_ms, faults) in list(self._left.items()):
+            if name == by.name and len(by.faults) == faults:
+                text = f"{name} ended it at {since_ms} ms and left its handover pending"
+                self.found(at_ms, key, text)
+
+    def _look_back(self, write: LeaseWrite) -> None:
+        key, by = write.change.lease_key, write.by
+        for (other, name), (since_ms, faults) in list(self._left.items()):
+            waited_ms = write.at_ms - since_ms
+            is_same = name == by.name and other != key and len(by.faults) == faults
+            if is_same and waited_ms > _PATIENCE_MS // 3:
+                text = f"{name} ended it {waited_ms} ms ago and left its handover pending"
+                self.found(write.at_ms, other, text)
 
 
 class OnlyTheHarmedLose(Checker):

@@ -29,7 +29,9 @@ class FaultMix:
     handler faults per batch,
     ``poison`` per put: a record that kills whoever handles it; ``cold_start`` and ``slow_import``
     per invocation; ``foreign_checkpoint`` and ``rewind`` per lease and second; those of the sink
-    per call of it.
+    per call of it. ``late_twin`` is per invocation: it is made again up to a minute later;
+    ``stillborn`` per execution: it closes before its first invocation; ``lease_vanishes`` per lease
+    and second: somebody deletes the row.
     """
 
     # --- DynamoDB and Step Functions
@@ -78,6 +80,13 @@ class FaultMix:
     sink_no_answer: float = 0.01
     kill_at_sink: float = 0.003
     freeze_at_sink: float = 0.003
+
+    # --- what only arenas of mutants have
+    late_twin: float = 0.0
+    stillborn: float = 0.0
+    false_gone: float = 0.0
+    torn_listing: float = 0.0
+    lease_vanishes: float = 0.0
 
     @classmethod
     def drawn(cls, chance: random.Random) -> FaultMix:

@@ -146,6 +146,9 @@ class Functions:
         if faults.strike("duplicate_call"):
             actor.suffered("duplicate call")
             self._begin_worker(given).suffered("duplicate call")
+        if faults.strike("late_twin"):
+            delay_s = faults.between("late_twin", 1.0, 60.0)
+            self._around.spawn(self._late_twin(given, delay_s), "late twin")
         if faults.strike("connection_lost"):
             actor.suffered("connection lost")
             patience_s = faults.between("connection_lost", 0.1, 60.0)
@@ -174,12 +177,14 @@ class Functions:
         run = run_manager(self._config, ports, run_ms=self._config.manager_run_ms)
         self._start(actor, run, MANAGER_BOX_MS)
 
-    def peer(self, number: int) -> Actor:
+    def peer(self, number: int, *, hurry: float = 1.0, is_old: bool = False) -> Actor:
         """Start a worker that behaves like the KCL for Java; it runs until it is killed."""
         worker_id = f"java-{number}"
         actor = self._new_actor("java", worker_id)
         stream, leases = self._stream(actor), self._leases(actor)
-        peer = JavaLikePeer(actor, self._around, leases=leases, stream=stream)
+        peer = JavaLikePeer(
+            actor, self._around, leases=leases, stream=stream, hurry=hurry, is_old=is_old
+        )
         self._start(actor, peer.run(), _FOREVER_MS)
         return actor
 
@@ -204,6 +209,11 @@ class Functions:
         turn = worker_turn(given, config=self._config, ports=ports, deadline_ms=deadline_ms)
         self._start(actor, turn, self._box_ms)
         return actor
+
+    async def _late_twin(self, given: SlotInput, delay_s: float) -> None:
+        """Make a call once more that was made long ago."""
+        await asyncio.sleep(delay_s)
+        self._begin_worker(given).suffered("late twin")
 
     async def _cold_start(self) -> None:
         """Let Lambda take its time to find a sandbox; the invocation's own time begins after."""

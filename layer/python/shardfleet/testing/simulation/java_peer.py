@@ -61,9 +61,21 @@ class JavaLikePeer:
     """One such worker, in one actor."""
 
     def __init__(
-        self, actor: Actor, around: Surroundings, *, leases: LeaseStore, stream: StreamReader
+        self,
+        actor: Actor,
+        around: Surroundings,
+        *,
+        leases: LeaseStore,
+        stream: StreamReader,
+        hurry: float = 1.0,
+        is_old: bool = False,
     ) -> None:
-        """Begin with nothing held; ``actor.worker_id`` is the owner's name."""
+        """
+        Begin with nothing held; ``actor.worker_id`` is the owner's name.
+
+        It begins handovers ``hurry`` times as often as the KCL, and stores no hash ranges if it
+        ``is_old``.
+        """
         self._actor = actor
         self._around = around
         self._leases = leases
@@ -72,6 +84,8 @@ class JavaLikePeer:
         self._changed: dict[str, tuple[int, int]] = {}
         self._begun: dict[str, int] = {}
         self._chance = around.chance(f"java/{actor.name}")
+        self._lead_s = _HANDOVER_S / hurry
+        self._is_old = is_old
 
     async def run(self) -> None:
         """Work until killed."""
@@ -79,7 +93,7 @@ class JavaLikePeer:
             self._forever(self._take, _TAKE_S),
             self._forever(self._renew_all, _RENEW_S),
             self._forever(self._discover, _DISCOVER_S),
-            self._forever(self._lead, _HANDOVER_S),
+            self._forever(self._lead, self._lead_s),
         )
 
     async def _forever(self, work: Callable[[], object], every_s: float) -> None:
@@ -316,7 +330,7 @@ class JavaLikePeer:
             lease_key=child.shard_id,
             checkpoint=AT_TRIM_HORIZON,
             parent_shard_ids=tuple(sorted(child.parent_shard_ids)),
-            hash_key_range=child.hash_key_range,
+            hash_key_range=None if self._is_old else child.hash_key_range,
         )
         if not held.is_lost:
             await self._until_answered(lease_changes.create(lease))

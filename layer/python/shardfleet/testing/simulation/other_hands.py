@@ -43,14 +43,29 @@ class OtherHands:
     """
 
     def __init__(
-        self, around: Surroundings, table: LeaseTable, is_listed: Callable[[str], bool]
+        self,
+        around: Surroundings,
+        table: LeaseTable,
+        is_listed: Callable[[str], bool],
+        *,
+        only_finished: bool = False,
     ) -> None:
-        """Begin with nothing touched; ``is_listed`` tells whether the stream has a shard still."""
+        """
+        Begin with nothing touched.
+
+        Args:
+            around: what everything shares.
+            table: of leases.
+            is_listed: tells whether the stream has a shard still.
+            only_finished: the operator sets back finished leases only.
+
+        """
         self.rewound: set[str] = set()
         self._around = around
         self._table = table
         self._is_listed = is_listed
         self._chance = around.chance("hands")
+        self._only_finished = only_finished
         self._operator = _Person("operator")
         self._tool = _Person("tool")
 
@@ -59,10 +74,11 @@ class OtherHands:
         faults = self._around.faults
         while True:
             await asyncio.sleep(1)
-            for key in sorted(self._table.store.leases):
+            for key, lease in sorted(self._table.store.leases.items()):
                 if faults.strike("foreign_checkpoint"):
                     self._store_progress(key)
-                if faults.strike("rewind") and self._is_listed(key):
+                is_meant = lease.is_finished or not self._only_finished
+                if is_meant and faults.strike("rewind") and self._is_listed(key):
                     self._around.spawn(self._rewind(key), f"rewind {key}")
 
     def _store_progress(self, key: str) -> None:

@@ -68,7 +68,7 @@ class StateMachine:
         given = SlotInput.from_payload(json.loads(execution.text))
         if faults.strike("late_start"):
             await asyncio.sleep(faults.between("late_start", 1.0, 40.0))
-        why = await self._loop(given)
+        why = "stillborn" if faults.strike("stillborn") else await self._loop(given)
         execution.status = ExecutionStatus.CLOSED
         self._around.log("machine", "closes", name, why)
 

@@ -21,7 +21,7 @@ from shardfleet.engine.ports import (
     ListingFilter,
     RecordsPage,
 )
-from shardfleet.errors import IteratorExpired
+from shardfleet.errors import IteratorExpired, ShardGone
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
@@ -118,6 +118,14 @@ class TrueStream:
         self._remember()
         self._around.log("stream", "reshard", ",".join(parents), "into", ",".join(children))
 
+    def create_again(self, shards: int) -> None:
+        """Delete the stream and create another of the same name: shard ids repeat (H12)."""
+        self._around.log("stream", "is deleted and created again")
+        self._around.ledger.give_up(self._around.now_ms)
+        self.memory.create_again(shards)
+        self._listed = list(self.memory.open_shard_ids)
+        self._remember()
+
     def is_listed(self, shard_id: str) -> bool:
         """Tell whether the stream still has a shard."""
         return shard_id in self._listed
@@ -131,6 +139,7 @@ class TrueStream:
             if is_over and shard_id not in but:
                 self._listed.remove(shard_id)
                 self.memory.forget_shard(shard_id)
+                truth.has_left = True
                 self._remember()
                 self._around.log("stream", "forgets", shard_id)
                 return
@@ -142,6 +151,12 @@ class TrueStream:
             if at_ms <= moment_ms:
                 return shards
         return self._listings[0][1]
+
+    def torn_listing(self) -> Sequence[Shard]:
+        """Return a listing made in the middle of the latest reshard: all of it looks open."""
+        now = self._listings[-1][1]
+        latest = now[-1].parent_shard_ids if now else ()
+        return [replace(s, ending_sequence_number=None) if s.shard_id in latest else s for s in now]
 
     def _shard_of(self, key: str) -> str:
         hash_key = effective_hash(key)
@@ -185,6 +200,8 @@ class FaultyStream:
         async def work() -> Sequence[Shard]:
             if listing is ListingFilter.NONE and faults.strike("stale_listing"):
                 return self._stream.listing(faults.whole("stale_listing", 0, _LISTING_BEHIND_MS))
+            if listing is ListingFilter.NONE and faults.strike("torn_listing"):
+                return self._stream.torn_listing()
             return await self._stream.memory.list_shards(listing, instant_ms=instant_ms)
 
         return await self._wire.read("stream.list_shards", work, about=listing.value)
@@ -210,6 +227,9 @@ class FaultyStream:
 
     async def _page(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
         faults, memory = self._around.faults, self._stream.memory
+        if faults.strike("false_gone"):
+            message = f"shard {shard_id}: the service says for once that it does not know it"
+            raise ShardGone(message)
         if faults.strike("iterator_expired"):
             message = f"iterator {iterator} expired"
             raise IteratorExpired(message)

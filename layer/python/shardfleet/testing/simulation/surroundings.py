@@ -37,6 +37,8 @@ class Surroundings:
         calls: port calls by operation.
         violations: in the order of their discovery.
         freezes: how many times an invocation was frozen.
+        focus: calls, by how their names begin, that invocations freeze or die in; empty: all.
+        freeze_s: the shortest and the longest freeze.
 
     """
 
@@ -59,6 +61,8 @@ class Surroundings:
         self.violations: list[Violation] = []
         self.broken = asyncio.Event()
         self.freezes = 0
+        self.focus: tuple[str, ...] = ()
+        self.freeze_s = (0.5, 45.0)
         self.checkers = [kind(self.ledger, self.violated, renew_ms=renew_ms) for kind in checkers]
         self._keeps_log = keeps_log
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -108,6 +112,16 @@ class Surroundings:
             self.log(by.name, "event", event)
         for checker in self.checkers:
             checker.told(self.now_ms, by, event)
+
+    def about_to_write(self, by: Suspect, change: LeaseChange) -> None:
+        """Show a write to the checkers that is about to be sent."""
+        for checker in self.checkers:
+            checker.lease_sent(self.now_ms, by, change)
+
+    def read(self, by: Suspect, kind: str, body: Mapping[str, Any]) -> None:
+        """Show a document of the fleet state that was read to the checkers."""
+        for checker in self.checkers:
+            checker.document_read(self.now_ms, by, kind, body)
 
     def wrote(
         self, by: Suspect, change: LeaseChange, *, before: Lease | None, after: Lease | None

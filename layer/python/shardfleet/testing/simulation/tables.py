@@ -98,6 +98,7 @@ class FaultyLeases:
         """Reach the table over a wire."""
         self._table = table
         self._wire = wire
+        self._around = around
         self._faults = around.faults
         self._by = by
 
@@ -130,6 +131,7 @@ class FaultyLeases:
 
     async def apply(self, change: LeaseChange) -> ChangeResult:
         """Make one conditional write."""
+        self._around.about_to_write(self._by, change)
         return await self._wire.write(
             "lease.apply",
             lambda: self._table.apply(change, self._by),
@@ -151,9 +153,12 @@ class FaultyState:
 
     async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
         """Read one document."""
-        return await self._wire.read(
+        found = await self._wire.read(
             "state.read", lambda: self._store.read(kind, id), about=f"{kind} {id}"
         )
+        if found is not None:
+            self._around.read(self._by, kind, found.body)
+        return found
 
     async def list(self, kind: str) -> Sequence[Document]:
         """Read all documents of a kind."""

@@ -19,6 +19,7 @@ T = TypeVar("T")
 # As the adapters': one attempt, and at most two seconds for an answer (hazard H1).
 CALL_TIMEOUT_MS = 2_000
 _FASTEST_MS, _SLOWEST_MS = 1.0, 20.0
+FREEZE_S = (0.5, 45.0)
 
 
 class Outage:
@@ -92,7 +93,7 @@ class Wire:
         delay_s = faults.between("late_write", 2.1, 6.0) if is_late else self._delay_s()
         landed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._around.spawn(self._land(work, landed, delay_s), "write")
-        if faults.strike("kill_in_call"):
+        if self._is_meant(what, about) and faults.strike("kill_in_call"):
             self._die(what, about)
         if is_late or faults.strike("reply_lost"):
             await self._no_answer(what, about)
@@ -115,11 +116,12 @@ class Wire:
         self._actor.check()
         around, faults = self._around, self._around.faults
         around.calls[what] += 1
-        if faults.strike("kill_in_call"):
+        is_meant = self._is_meant(what, about)
+        if is_meant and faults.strike("kill_in_call"):
             self._die(what, about)
         # Not while a lease is being created: docs/proof.md says what comes of that, and why.
         may_freeze = not self._actor.is_frozen and not about.startswith("create ")
-        if may_freeze and faults.strike("freeze_in_call"):
+        if is_meant and may_freeze and faults.strike("freeze_in_call"):
             self._freeze(what, about)
         await asyncio.sleep(self._delay_s())
         self._actor.check()
@@ -152,7 +154,13 @@ class Wire:
         """Let nothing of the caller run for a while, the call on the tip of its tongue."""
         self._actor.suffered("frozen")
         self._around.log(self._actor.name, "frozen in", what, about)
-        self._around.freeze(self._actor, self._around.faults.between("freeze_in_call", 0.5, 45.0))
+        self._around.freeze(
+            self._actor, self._around.faults.between("freeze_in_call", *self._around.freeze_s)
+        )
+
+    def _is_meant(self, what: str, about: str) -> bool:
+        focus = self._around.focus
+        return not focus or f"{what} {about}".startswith(focus)
 
     def _delay_s(self) -> float:
         return self._chance.uniform(_FASTEST_MS, _SLOWEST_MS) / 1000

@@ -25,7 +25,7 @@ from shardfleet.testing.simulation.state_machine import StateMachine
 from shardfleet.testing.simulation.streams import TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import LeaseTable
-from shardfleet.testing.simulation.wire import Outage
+from shardfleet.testing.simulation.wire import FREEZE_S, Outage
 
 _MINUTE_S = 60.0
 _KEYS = 40
@@ -60,6 +60,14 @@ class Shape:
         has_peer: a worker that behaves like the KCL for Java shares the stream.
         trend_ms: how long the stream grows before it shrinks, and the other way round.
         forget_most_s: the longest time after which a shard that is done leaves the stream.
+        focus: calls, by how their names begin, that invocations freeze or die in; empty: all.
+        freeze_s: the shortest and the longest freeze.
+        schedule_s: time between the manager's invocations.
+        box_ms: a worker function's time-out.
+        peer_hurry: how many times as often a peer begins handovers.
+        peer_is_old: a peer stores no hash ranges (KCL before 2.3.0).
+        rewinds_finished: an operator sets back finished leases only.
+        recreated_s: when the stream is deleted and created again; 0: never.
 
     """
 
@@ -76,6 +84,14 @@ class Shape:
     has_peer: bool
     trend_ms: int = _TREND_MS
     forget_most_s: float = 60.0
+    focus: tuple[str, ...] = ()
+    freeze_s: tuple[float, float] = FREEZE_S
+    schedule_s: float = _MINUTE_S
+    box_ms: int = _WORKER_BOX_MS
+    peer_hurry: float = 1.0
+    peer_is_old: bool = False
+    rewinds_finished: bool = False
+    recreated_s: float = 0.0
 
     @classmethod
     def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
@@ -146,6 +162,7 @@ class World:
     def __init__(self, around: Surroundings, shape: Shape) -> None:
         """Create the stream and deploy the fleet."""
         self._around = around
+        around.focus, around.freeze_s = shape.focus, shape.freeze_s
         self._shape = shape
         self._chance = around.chance("world")
         self.stream = TrueStream(around, shards=shape.shards)
@@ -161,11 +178,16 @@ class World:
                 state_outage=Outage(),
             ),
             config=shape.config,
-            worker_box_ms=_WORKER_BOX_MS,
+            worker_box_ms=shape.box_ms,
             handlers_overlap=shape.handlers_overlap,
         )
         self._machine = StateMachine(around, self.functions, loops_most=shape.loops_most)
-        self._hands = OtherHands(around, self.leases, self.stream.is_listed)
+        self._hands = OtherHands(
+            around,
+            self.leases,
+            self.stream.is_listed,
+            only_finished=shape.rewinds_finished,
+        )
         self.leases.created = self._excuse
         self._puts = True
         self._begun = asyncio.Event()
@@ -198,6 +220,8 @@ class World:
         else:
             # A worker of Java's has no guard against what a tool has stored.
             busy.append(around.spawn(self._hands.run(), "other hands"))
+        if shape.recreated_s:
+            busy.append(around.spawn(self._create_again(), "deletion"))
         await asyncio.sleep(shape.busy_s)
         for task in busy:
             task.cancel()
@@ -263,7 +287,7 @@ class World:
     async def _produce(self) -> None:
         while True:
             await asyncio.sleep(self._chance.expovariate(self._shape.records_per_s))
-            if self._puts:
+            if self._puts and self._around.ledger.recreated_ms is None:
                 users = self._chance.choice((1, 1, 1, 2, 5))
                 kills = self._around.faults.strike("poison")
                 self.stream.put(f"key-{self._chance.randrange(_KEYS)}", users=users, kills=kills)
@@ -272,6 +296,8 @@ class World:
         await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
+            if self._around.ledger.recreated_ms is not None:
+                return
             grows = self._around.now_ms // self._shape.trend_ms % 2 == 0
             self.stream.reshard(
                 grows=grows, least=self._shape.shards_least, most=self._shape.shards_most
@@ -283,7 +309,15 @@ class World:
         while True:
             await asyncio.sleep(self._chance.uniform(5, 60))
             number += 1
-            await asyncio.wait([self.functions.peer(number).ended])
+            shape = self._shape
+            peer = self.functions.peer(number, hurry=shape.peer_hurry, is_old=shape.peer_is_old)
+            await asyncio.wait([peer.ended])
+
+    async def _create_again(self) -> None:
+        """Delete the stream and create another of the same name; nothing is put any more."""
+        await asyncio.sleep(self._shape.recreated_s)
+        self._puts = False
+        self.stream.create_again(self._shape.shards)
 
     async def _forget(self) -> None:
         await self._begun.wait()
@@ -300,7 +334,7 @@ class World:
             if faults.strike("manager_twice"):
                 await asyncio.sleep(faults.between("manager_twice", 0.0, 5.0))
                 self.functions.manager(self._machine.launcher)
-            await asyncio.sleep(_MINUTE_S)
+            await asyncio.sleep(self._shape.schedule_s)
 
     async def _resume_stopped(self) -> None:
         """Let stopped shards go on, as an operator would."""
@@ -325,7 +359,7 @@ class World:
                     self._freeze(actor)
 
     def _freeze(self, actor: Actor) -> None:
-        duration_s = self._around.faults.between("freeze", 0.5, 45.0)
+        duration_s = self._around.faults.between("freeze", *self._shape.freeze_s)
         actor.suffered("frozen")
         self._around.log(actor.name, "frozen for", round(duration_s * 1000), "ms")
         self._around.freeze(actor, duration_s)
