@@ -21,6 +21,7 @@ OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 # The fleet-state table's keys, as the fleet-state adapter reads them.
 STATE_KIND = "kind"
 STATE_ID = "id"
+STATE_EXPIRES = "expires"
 
 
 def lease_table(scope: Construct, construct_id: str, *, operations: Operations) -> ddb.Table:
@@ -42,9 +43,14 @@ def lease_table(scope: Construct, construct_id: str, *, operations: Operations) 
 
 
 def state_table(scope: Construct, construct_id: str, *, operations: Operations) -> ddb.Table:
-    """Make a fleet-state table: slots, sightings, pins, notes and prompts."""
+    """Make a fleet-state table: slots, sightings, pins, notes, prompts; kept turns expire."""
     return _table(
-        scope, construct_id, partition_key=STATE_KIND, sort_key=STATE_ID, operations=operations
+        scope,
+        construct_id,
+        partition_key=STATE_KIND,
+        sort_key=STATE_ID,
+        time_to_live=STATE_EXPIRES,
+        operations=operations,
     )
 
 
@@ -59,6 +65,7 @@ def _table(
     partition_key: str,
     sort_key: str | None,
     operations: Operations,
+    time_to_live: str | None = None,
 ) -> ddb.Table:
     key: kms.IKey | None = operations.encryption_key
     return ddb.Table(
@@ -72,5 +79,6 @@ def _table(
         ),
         encryption=ddb.TableEncryption.CUSTOMER_MANAGED if key else None,
         encryption_key=key,
+        time_to_live_attribute=time_to_live,
         removal_policy=operations.removal_policy,
     )

@@ -77,6 +77,19 @@ def test_a_counter_begins_at_one_and_rises_by_one(store):
     assert run(store.read("prompt", "manager")) == Document("prompt", "manager", 3, {"count": 3})
 
 
+def test_a_document_that_is_to_expire_says_when_in_seconds_and_reads_like_any_other(tables):
+    written = run(
+        tables.state.write(
+            "turn", "t", {"a": 1}, expected_version=None, expires_ms=1_700_000_000_999
+        )
+    )
+    assert written == Written(Document("turn", "t", 1, {"a": 1}))
+    key = {"kind": {"S": "turn"}, "id": {"S": "t"}}
+    found = tables.clients.table_reads.get_item(TableName=tables.state_table, Key=key)
+    assert found["Item"]["expires"] == {"N": "1700000000"}
+    assert list(run(tables.state.list("turn"))) == [written.document]
+
+
 @WITH_LOCKS
 def test_increments_at_once_all_count_and_none_sees_the_number_of_another(store):
     async def race():

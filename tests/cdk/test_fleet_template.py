@@ -6,6 +6,7 @@ import re
 import pytest
 
 from shardfleet import FleetConfig
+from shardfleet.adapters.fleet_state import EXPIRES
 from tests.cdk.templates import definition, of_type, only, spelled
 
 
@@ -69,6 +70,7 @@ def test_the_fleets_own_state_has_a_table_of_its_own(minimum):
         {"AttributeName": "id", "KeyType": "RANGE"},
     ]
     assert "GlobalSecondaryIndexes" not in table
+    assert table["TimeToLiveSpecification"] == {"AttributeName": EXPIRES, "Enabled": True}
 
 
 def test_tables_are_paid_per_request_and_recoverable_to_a_point_in_time(minimum):

@@ -1,9 +1,10 @@
 """
 The state store on DynamoDB: versioned documents in the fleet's own table, never in the lease table.
 
-Table: partition key ``kind`` (S), sort key ``id`` (S), ``version`` (N), ``body`` (M). Every write,
-creation included, is one UpdateItem conditional on the version, so that a worker needs no right
-but GetItem and UpdateItem (hazard H19).
+Table: partition key ``kind`` (S), sort key ``id`` (S), ``version`` (N), ``body`` (M), and for some
+``expires`` (N, epoch seconds), the table's time-to-live. Every write, creation included, is one
+UpdateItem conditional on the version, so that a worker needs no right but GetItem and UpdateItem
+(hazard H19).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.errors import ConfigurationError, ProtocolError, Throttled
 
 _COUNT = "count"
+EXPIRES = "expires"  # cdk/shardfleet_cdk/lease_table.py names it as the time-to-live
 _NUMBER_DIGITS = 38  # DynamoDB: numbers have up to 38 digits of precision
 _INCREMENT_ROUNDS = 3  # add, else create, else somebody else created: add
 
@@ -58,6 +60,7 @@ class DynamoDBStateStore:
         body: Mapping[str, Any],
         *,
         expected_version: int | None,
+        expires_ms: int | None = None,
     ) -> Written | Conflict:
         """
         Compare-and-set: ``expected_version`` None means the document must not exist.
@@ -69,7 +72,9 @@ class DynamoDBStateStore:
 
         """
         typed = {"M": {k: _to_wire(v, f"{kind}/{id}.{k}") for k, v in body.items()}}
-        call = partial(self._write, _key(kind, id), typed, expected=expected_version)
+        call = partial(
+            self._write, _key(kind, id), typed, expected=expected_version, expires_ms=expires_ms
+        )
         return await self._pools.writes.run(call)
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
@@ -118,16 +123,27 @@ class DynamoDBStateStore:
         return [_document(item) for item in found]
 
     def _write(
-        self, key: dict[str, Any], body: dict[str, Any], *, expected: int | None
+        self,
+        key: dict[str, Any],
+        body: dict[str, Any],
+        *,
+        expected: int | None,
+        expires_ms: int | None,
     ) -> Written | Conflict:
         use = Placeholders()
         version = {"N": str((expected or 0) + 1)}
+        update = (
+            f"SET {use.name('body')} = {use.value(body)},"
+            f" {use.name('version')} = {use.value(version)}"
+        )
+        if expires_ms is not None:
+            seconds = {"N": str(expires_ms // 1_000)}  # DynamoDB's time-to-live is in seconds
+            update += f", {use.name(EXPIRES)} = {use.value(seconds)}"
         try:
             answer = self._update(
                 key,
                 use,
-                update=f"SET {use.name('body')} = {use.value(body)},"
-                f" {use.name('version')} = {use.value(version)}",
+                update=update,
                 condition=_version_is(expected, use),
             )
         except ConditionFailed as failed:

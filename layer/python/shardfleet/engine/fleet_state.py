@@ -1,7 +1,8 @@
 """
 Typed reading and writing of the fleet-state table's documents.
 
-The kinds, their ids and bodies are named here and nowhere else. Nothing of ours is ever put into
+The kinds, their ids and bodies are named here, and those of what is kept for a person in
+:mod:`shardfleet.engine.turn_history`; nowhere else. Nothing of ours is ever put into
 the lease table (protocol.md §1.2, architecture.md §5.6).
 """
 
@@ -95,6 +96,11 @@ class FleetState:
         """Wrap a store; the clock stamps nothing but locks."""
         self._store = store
         self._clock = clock
+
+    @property
+    def store(self) -> StateStore:
+        """Return the documents themselves, for modules with kinds of their own."""
+        return self._store
 
     # --- slots
 

@@ -44,6 +44,7 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.engine.slot_upkeep import SlotUpkeep
 from shardfleet.engine.start_position import PIN_BACK_MS
+from shardfleet.engine.turn_history import TurnHistory
 from shardfleet.engine.turn_report import report_turn
 from shardfleet.errors import StreamReplaced
 from shardfleet.events import LeaseCreated, LeaseDeleted, LeaseSyncProblem
@@ -128,6 +129,8 @@ class LeaseManager:
     def __init__(self, config: FleetConfig, ports: ManagerPorts) -> None:
         """Wire the parts of a turn."""
         self._config = config
+        self._history = TurnHistory(ports.state, ports.events)
+        ports = replace(ports, events=self._history)
         self._ports = ports
         self._surplus_turns = 0
         self._turns = 0
@@ -187,6 +190,7 @@ class LeaseManager:
         )
         silent_ms = 2 * self._config.failover_ms
         await report_turn(self._ports.state, self._ports.events, report, still_ms=silent_ms)
+        await self._history.keep(report)
         return report
 
     async def _observe(self) -> _Snapshot:

@@ -118,9 +118,10 @@ class StateStore(Protocol):
         body: Mapping[str, Any],
         *,
         expected_version: int | None,
+        expires_ms: int | None = None,
     ) -> Written | Conflict:
         """
-        Compare-and-set: ``expected_version`` None means the document must not exist.
+        Compare-and-set: version None means that it must not exist; it is gone after ``expires_ms``.
 
         Raises:
             OutcomeUnknown: sent, but no answer came; read again and compare.

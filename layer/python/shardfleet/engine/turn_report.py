@@ -25,7 +25,7 @@ async def report_turn(
     state: FleetState, events: EventSink, report: TurnReport, *, still_ms: int
 ) -> None:
     """
-    Emit the turn's event and keep its plan for ``explain``.
+    Emit the turn's event; its plan is kept by :mod:`shardfleet.engine.turn_history`.
 
     Args:
         state: the fleet's.
@@ -63,7 +63,6 @@ async def report_turn(
             duration_ms=report.at_ms - report.began_ms,
         )
     )
-    await state.write_plan(plan_body(report))
 
 
 def plan_body(report: TurnReport) -> Mapping[str, Any]:

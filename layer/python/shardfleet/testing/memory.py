@@ -63,11 +63,12 @@ class MemoryLeaseStore:
 
 
 class MemoryStateStore:
-    """The ``StateStore`` port over a dictionary."""
+    """The ``StateStore`` port over a dictionary; it keeps what has expired, as DynamoDB may."""
 
     def __init__(self) -> None:
         """Begin empty."""
         self.documents: dict[tuple[str, str], Document] = {}
+        self.expires_ms: dict[tuple[str, str], int] = {}
 
     async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
         """Read one document."""
@@ -86,12 +87,15 @@ class MemoryStateStore:
         body: Mapping[str, Any],
         *,
         expected_version: int | None,
+        expires_ms: int | None = None,
     ) -> Written | Conflict:
         """Compare-and-set."""
         await asyncio.sleep(0)
         current = self.documents.get((kind, id))
         if (current.version if current else None) != expected_version:
             return Conflict(current)
+        if expires_ms is not None:
+            self.expires_ms[kind, id] = expires_ms
         return Written(self._store(kind, id, body, version=(expected_version or 0) + 1))
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name

@@ -171,13 +171,16 @@ class FaultyState:
         body: Mapping[str, Any],
         *,
         expected_version: int | None,
+        expires_ms: int | None = None,
     ) -> Written | Conflict:
         """Compare-and-set."""
         kept = dict(body)
 
         async def work() -> Written | Conflict:
             before = self._store.documents.get((kind, id))
-            result = await self._store.write(kind, id, kept, expected_version=expected_version)
+            result = await self._store.write(
+                kind, id, kept, expected_version=expected_version, expires_ms=expires_ms
+            )
             if isinstance(result, Written):
                 old = None if before is None else before.body
                 self._around.stored(self._by, kind, id, before=old, after=kept)
