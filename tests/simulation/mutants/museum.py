@@ -239,7 +239,7 @@ MUSEUM = (
     mutant(
         "a handover is never given back",
         "§8 row 15, KCL #1729, #1743, #1765",
-        (WORK, "if held.is_held and held.in_handover:", "if held.is_held and not held.lease_key:"),
+        (WORK, "(held.in_handover or held in self._unwanted)", "held in self._unwanted"),
         arena="java",
     ),
     mutant(

@@ -26,6 +26,7 @@ READINGS: Mapping[str, Mapping[str, str]] = {
         "unclaimed_leases": "unclaimed_leases",
         "expired_leases": "expired_leases",
         "stopped_shards": "stopped_shards",
+        "paused_leases": "paused_leases",
         "unread_shards": "unread_shards",
         "sleeping_leases": "sleeping_leases",
         "millis_behind_latest_max": LAG,

@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heapreplace
+from types import MappingProxyType
 
 from shardfleet.domain.leases import Lease
 
 STEAL_DIFFERENCE = 2  # kcl-rust: stealing at a difference of one would go to and fro for ever
+NOTHING_PAUSED: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,11 @@ class AssignmentPlan:
 
 
 def plan_balanced(
-    leases: Sequence[Lease], *, expired: frozenset[str], workers: Sequence[WorkerView]
+    leases: Sequence[Lease],
+    *,
+    expired: frozenset[str],
+    workers: Sequence[WorkerView],
+    paused: Mapping[str, str] = NOTHING_PAUSED,
 ) -> AssignmentPlan:
     """
     Give free leases to the workers with fewest, then even out by at most one steal.
@@ -82,9 +88,10 @@ def plan_balanced(
         leases: all leases of the table.
         expired: keys of owned leases whose owner is lost.
         workers: who may be given leases; other owners' healthy leases are left alone.
+        paused: key and reason of leases that nobody is to have.
 
     """
-    table = LeaseGroups(leases, expired)
+    table = LeaseGroups(leases, expired, paused)
     load = Counter({w.worker_id: table.load[w.worker_id] for w in workers})
     by_id = sorted(workers, key=lambda worker: worker.worker_id)
     assignments: list[Assignment] = []
@@ -136,6 +143,7 @@ def plan_greedy(
     worker: WorkerView,
     leases_to_acquire: int,
     order: Callable[[Sequence[Lease]], Sequence[Lease]],
+    paused: Mapping[str, str] = NOTHING_PAUSED,
 ) -> AssignmentPlan:
     """
     Let one worker take what is free, or else one lease from a worker with two more (kcl-rust).
@@ -146,9 +154,10 @@ def plan_greedy(
         worker: who takes.
         leases_to_acquire: most leases taken per turn.
         order: puts equal choices in order, a shuffle in life; it is given them sorted by key.
+        paused: key and reason of leases that nobody is to have.
 
     """
-    table = LeaseGroups(leases, expired)
+    table = LeaseGroups(leases, expired, paused)
     mine = table.load[worker.worker_id]
     room = max(0, worker.leases_most - mine)
     children = [le for le in table.free if worker.recently_ended & set(le.parent_shard_ids)]
@@ -191,13 +200,19 @@ class LeaseGroups:
 
     Attributes:
         free: may be given to somebody, ordered by key.
-        waiting: lease key and reason of what must wait for a parent.
+        waiting: lease key and reason of what must wait for a parent, or is paused.
         load: owner to how many leases it has, a handover counted for the next owner.
 
     """
 
-    def __init__(self, leases: Sequence[Lease], expired: frozenset[str]) -> None:
+    def __init__(
+        self,
+        leases: Sequence[Lease],
+        expired: frozenset[str],
+        paused: Mapping[str, str] = NOTHING_PAUSED,
+    ) -> None:
         """Sort the leases of a table, those in ``expired`` as having no owner."""
+        self._paused = paused
         by_key = {lease.lease_key: lease for lease in leases}
         self._by_key = {key: by_key[key] for key in sorted(by_key)}
         self._expired = expired
@@ -211,6 +226,8 @@ class LeaseGroups:
             if lease.lease_owner is not None and lease.lease_key not in expired:
                 self.load[lease.lease_owner] += 1
                 self._held[lease.lease_owner].append(lease)
+            elif lease.lease_key in paused:
+                self.waiting.append((lease.lease_key, paused[lease.lease_key]))
             elif blocking := self._unfinished_parents(lease):
                 self.waiting.append((lease.lease_key, f"waits for parent {', '.join(blocking)}"))
             else:
@@ -229,11 +246,13 @@ class LeaseGroups:
         return self._held.get(owner, ())
 
     def movable(self, owner: str) -> list[Lease]:
-        """Return what may be stolen from an owner: startable and in no handover."""
+        """Return what may be stolen from an owner: startable, in no handover and not paused."""
         return [
             lease
             for lease in self._held.get(owner, ())
-            if lease.checkpoint_owner is None and not self._unfinished_parents(lease)
+            if lease.checkpoint_owner is None
+            and lease.lease_key not in self._paused
+            and not self._unfinished_parents(lease)
         ]
 
     def _unfinished_parents(self, lease: Lease) -> list[str]:

@@ -10,10 +10,11 @@ passed around; and the choice is by size instead of chance, so that few leases m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.assignment import (
+    NOTHING_PAUSED,
     Assignment,
     AssignmentKind,
     AssignmentPlan,
@@ -53,6 +54,7 @@ def plan_by_load(
     workers: Sequence[WorkerView],
     limits: BalanceLimits,
     rebalance: bool,
+    paused: Mapping[str, str] = NOTHING_PAUSED,
 ) -> AssignmentPlan:
     """
     Give free leases to the least loaded workers; in a balancing run, even out the others.
@@ -63,13 +65,14 @@ def plan_by_load(
         workers: who may be given leases; other owners' healthy leases are left alone.
         limits: when and how far to even out.
         rebalance: this is a balancing run.
+        paused: key and reason of leases that nobody is to have.
 
     """
-    groups = LeaseGroups(leases, expired)
+    groups = LeaseGroups(leases, expired, paused)
     rates = throughputs(leases)
     metrics = known_metrics(groups, rates, workers)
     if not metrics:
-        return plan_balanced(leases, expired=expired, workers=workers)
+        return plan_balanced(leases, expired=expired, workers=workers, paused=paused)
     loads = WorkerLoads(groups, rates, workers=workers, metrics=metrics)
     assignments, left = _place(groups, loads)
     if rebalance:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
 from shardfleet.domain.assignment import (
+    NOTHING_PAUSED,
     Assignment,
     AssignmentKind,
     AssignmentPlan,
@@ -60,6 +61,7 @@ class Assigner:
         expired: frozenset[str],
         now_ms: int,
         rebalance: bool = False,
+        paused: Mapping[str, str] = NOTHING_PAUSED,
     ) -> AssignmentPlan:
         """
         Plan and carry out one turn's assignments.
@@ -70,6 +72,7 @@ class Assigner:
             expired: keys of leases whose owner is lost.
             now_ms: epoch milliseconds.
             rebalance: load is evened out in this turn.
+            paused: key and reason of leases that nobody is to have.
 
         """
         able = {
@@ -81,7 +84,7 @@ class Assigner:
         # leases only when nobody else is left.
         losers = {le.effective_owner for le in leases if le.lease_key in expired}
         able = {w: slot for w, slot in able.items() if w not in losers} or able
-        plan = self._plan(leases, able, expired=expired, rebalance=rebalance)
+        plan = self._plan(leases, able, expired=expired, rebalance=rebalance, paused=paused)
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in plan.assignments:
             by_worker[assignment.worker_id].append(assignment)
@@ -97,16 +100,22 @@ class Assigner:
         *,
         expired: frozenset[str],
         rebalance: bool,
+        paused: Mapping[str, str],
     ) -> AssignmentPlan:
         views = self._views(able, leases)
         if self._config.assignment == "balanced":
             return plan_by_load(
-                leases, expired=expired, workers=views, limits=self._limits, rebalance=rebalance
+                leases,
+                expired=expired,
+                workers=views,
+                limits=self._limits,
+                rebalance=rebalance,
+                paused=paused,
             )
         if self._config.assignment == "count":
-            return plan_balanced(leases, expired=expired, workers=views)
+            return plan_balanced(leases, expired=expired, workers=views, paused=paused)
         taken: list[Assignment] = []
-        left = plan_balanced(leases, expired=expired, workers=()).left
+        left = plan_balanced(leases, expired=expired, workers=(), paused=paused).left
         current = list(leases)
         for view in views:
             plan = plan_greedy(
@@ -115,6 +124,7 @@ class Assigner:
                 worker=view,
                 leases_to_acquire=self._config.leases_to_acquire,
                 order=self._shuffled,
+                paused=paused,
             )
             taken += plan.assignments
             owners = {a.lease.lease_key: a.worker_id for a in plan.assignments}

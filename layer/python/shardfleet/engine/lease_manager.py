@@ -10,7 +10,7 @@ repeated, or overlap another one. Behaves like Java's ``LeaseAssignmentManager``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
@@ -25,6 +25,7 @@ from shardfleet.domain.lease_sync import (
     plan_lease_sync,
 )
 from shardfleet.domain.leases import Applied, Lease
+from shardfleet.domain.pauses import Pause
 from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, plan_slots
@@ -33,6 +34,7 @@ from shardfleet.domain.worker_loads import smoothed
 from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.patience import each_of
+from shardfleet.engine.pausing import PauseRecord, free_paused
 from shardfleet.engine.ports import (
     Clock,
     Entropy,
@@ -85,6 +87,7 @@ class TurnReport:
         cleanup: leases to delete.
         slots: decisions about slots.
         assignment: who gets which lease.
+        paused: leases that nobody is to have.
 
     """
 
@@ -98,6 +101,7 @@ class TurnReport:
     cleanup: CleanupPlan
     slots: SlotPlan
     assignment: AssignmentPlan
+    paused: Mapping[str, Pause]
 
     @property
     def unfinished(self) -> tuple[Lease, ...]:
@@ -134,6 +138,7 @@ class LeaseManager:
         self._ports = ports
         self._surplus_turns = 0
         self._turns = 0
+        self._pauses = PauseRecord(ports.state.store)
         self._upkeep = SlotUpkeep(
             config,
             state=ports.state,
@@ -167,13 +172,19 @@ class LeaseManager:
         slots = await self._ports.state.slots()
         expired = await self._expire(seen, slots)
         current = _after(seen.leases, sync)
-        slot_plan = await self._keep_slots(current, slots)
+        pauses = await self._pauses.read()
+        await free_paused(
+            seen.leases, slots, pauses=pauses, expired=expired, store=self._ports.leases
+        )
+        paused = pauses.among(lease.lease_key for lease in current)
+        slot_plan = await self._keep_slots(current, slots, paused=paused.keys())
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
             slots,
             expired=expired,
             now_ms=self._ports.clock.now_ms(),
             rebalance=self._turns % self._config.rebalance_turns == 0,
+            paused={key: str(pause) for key, pause in paused.items()},
         )
         self._turns += 1
         report = TurnReport(
@@ -187,6 +198,7 @@ class LeaseManager:
             cleanup=cleanup,
             slots=slot_plan,
             assignment=assignment,
+            paused=paused,
         )
         silent_ms = 2 * self._config.failover_ms
         await report_turn(self._ports.state, self._ports.events, report, still_ms=silent_ms)
@@ -284,8 +296,13 @@ class LeaseManager:
         return plan
 
     async def _keep_slots(
-        self, leases: Sequence[Lease], slots: Sequence[VersionedSlot]
+        self,
+        leases: Sequence[Lease],
+        slots: Sequence[VersionedSlot],
+        *,
+        paused: Collection[str],
     ) -> SlotPlan:
+        """Keep as many slots as the leases need; those that are paused need none."""
         config = self._config
         unfinished = [lease for lease in leases if not lease.is_finished]
         limits = SlotLimits(
@@ -298,7 +315,7 @@ class LeaseManager:
         alive = sum(found.slot.state in states for found in slots)
         plan = plan_slots(
             [found.slot for found in slots],
-            unfinished=len(unfinished),
+            unfinished=sum(lease.lease_key not in paused for lease in unfinished),
             limits=limits,
             now_ms=self._ports.clock.now_ms(),
             surplus_turns=self._surplus_turns + 1,

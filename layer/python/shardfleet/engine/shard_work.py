@@ -8,7 +8,7 @@ is room (hazard H13); what is missed here the manager heals.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -60,6 +60,7 @@ class ShardWork:
         self._patience = patience
         self._calls_end_ms = calls_end_ms
         self._consumed: dict[str, HeldLease] = {}
+        self._unwanted: set[HeldLease] = set()
         self._consumer_ports: ConsumerPorts | None = None
         self._incarnation: StreamIncarnation | None = None
         self._is_halted = False
@@ -174,14 +175,29 @@ class ShardWork:
 
     async def _consume(self, consumer: ShardConsumer, held: HeldLease, hard: Halt) -> None:
         children = await consumer.run()
-        if held.is_held and held.in_handover:
+        if held.is_held and (held.in_handover or held in self._unwanted):
             # Also when nothing of the shard ran yet: its parents, a stop (protocol.md §3.5, #1729).
-            with suppress(Halted):
-                await self._give_back(held, hard)
+            await self._leave(held, hard)
         if held.outcome is LeaseOutcome.SHARD_END:
             with suppress(Halted):
                 await self._patience.persist(self._ports.fleet_state.prompt_manager, hard)
                 await self._patience.persist(partial(self._take, children), hard)
+
+    def give_up(self, lease_keys: Collection[str], *, tasks: TurnTasks, hard: Halt) -> None:
+        """Finish the running batches of these leases, checkpoint, and leave them to nobody."""
+        if self._is_halted:
+            return
+        for held in self.checkpointer.held:
+            if held.lease_key in lease_keys and held not in self._unwanted:
+                self._unwanted.add(held)
+                held.halt.set()
+                if held.lease_key not in self._consumed:
+                    tasks.start(self._leave(held, hard), name=f"give up {held.lease_key}")
+
+    async def _leave(self, held: HeldLease, hard: Halt) -> None:
+        with suppress(Halted):
+            await self._give_back(held, hard)
+            self._unwanted.discard(held)
 
     async def _take(self, lease_keys: Sequence[str]) -> None:
         """Take the children that nobody owns and whose parents are all done, if there is room."""

@@ -38,24 +38,31 @@ async def report_turn(
     slots = [found.slot for found in report.slots_seen]
     keys = {lease.lease_key for lease in unfinished}
     stops = {stop.lease_key: stop.at_ms for stop in await state.stops() if stop.lease_key in keys}
+    paused = {key: pause.since_ms for key, pause in report.paused.items() if key in keys}
+    # What is paused waits, like what is stopped: its records will expire, too.
+    waiting_ms = paused | stops
     lags = lags_of(
-        unfinished, slots, stopped_since_ms=stops, now_ms=report.at_ms, still_ms=still_ms
+        unfinished, slots, stopped_since_ms=waiting_ms, now_ms=report.at_ms, still_ms=still_ms
     )
     for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
         if lags[key] >= BEHIND_MS:
             events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
     running = sum(slot.state is SlotState.RUNNING for slot in slots)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
+    unclaimed = keys - (owned - report.expired) - paused.keys()
     events.emit(
         ManagerTurnDone(
             total_leases=len(report.leases),
             total_shards=len(report.shards),
-            unclaimed_leases=len(unfinished) - len(owned - report.expired),
+            unclaimed_leases=len(unclaimed),
             expired_leases=len(report.expired),
             stopped_shards=len(stops),
+            paused_leases=len(paused),
             unread_shards=len(unread_shards(report.shards, report.leases)),
             millis_behind_latest_max=max(lags.values(), default=0),
-            millis_behind_latest_min=min(lags.values(), default=0),
+            millis_behind_latest_min=min(
+                (lag for key, lag in lags.items() if key not in paused), default=0
+            ),
             leases_of_unknown_lag=len(unfinished) - len(lags),
             slots_wanted=report.slots.wanted,
             slots_running=running,

@@ -17,6 +17,7 @@ from typing import Never
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots import ClaimRefused, Slot, SlotInput, SlotState, TurnOutcome
 from shardfleet.engine.patience import Halt, Halted, Patience, all_of
+from shardfleet.engine.pausing import PauseRecord, PauseWatch
 from shardfleet.engine.shard_work import ShardWork
 from shardfleet.engine.slot_record import SlotRecord
 from shardfleet.engine.slot_watch import Notice, SlotWatch, WatchPorts
@@ -153,12 +154,20 @@ class WorkerTurn:
             adopted=self._consume_all,
             notify=self._notified,
         )
+        self._pauses = PauseWatch(
+            PauseRecord(self._ports.state),
+            checkpointer=self._work.checkpointer,
+            give_up=partial(self._work.give_up, tasks=self._work_tasks, hard=self._hard),
+            every_ms=self._config.failover_ms,
+        )
 
     async def _begin(self, slot: Slot) -> None:
         """Adopt and renew, then import user code, then consume (H16)."""
         with suppress(Halted):
             await self._patience.persist(self._watch.adopt_all, self._stopping)
+            await self._pauses.look()
             self._watch_tasks.start(self._watch.run(self._watching), name="watch")
+            self._watch_tasks.start(self._pauses.run(self._watching), name="pauses")
             if not self._work.checkpointer.held:
                 await self._ask_for_leases()
             if slot.drain or slot.state is SlotState.ENDING:

@@ -16,9 +16,10 @@ class ManagerTurnDone(Event):
     Attributes:
         total_leases: finished ones included.
         total_shards: as listed, closed ones included.
-        unclaimed_leases: unfinished, without an owner that is alive.
+        unclaimed_leases: unfinished and not paused, without an owner that is alive.
         expired_leases: whose owner is lost.
         stopped_shards: stopped by policy.
+        paused_leases: unfinished, and paused by a person.
         unread_shards: open shards that no lease leads to.
         millis_behind_latest_max: the greatest lag, of leases that nobody reads too.
         millis_behind_latest_min: the least, of those that are known.
@@ -35,6 +36,7 @@ class ManagerTurnDone(Event):
     unclaimed_leases: int
     expired_leases: int
     stopped_shards: int
+    paused_leases: int
     unread_shards: int
     millis_behind_latest_max: int
     millis_behind_latest_min: int

@@ -1,0 +1,109 @@
+"""
+What a person has paused: leases that nobody is to read until that is taken back.
+
+A worker that holds a paused lease finishes its batch, checkpoints and gives it up; the manager
+assigns it to nobody. Workers of another making that share the table know nothing of it and may
+take such a lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from shardfleet.errors import ConfigurationError
+
+# An item of DynamoDB holds 400 KB, and a row some 150 bytes.
+LEASES_MOST = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """
+    Who paused something, when, and what for.
+
+    Attributes:
+        by: a person, or a command of theirs.
+        since_ms: epoch milliseconds.
+        reason: for other people; may be empty.
+
+    """
+
+    by: str
+    since_ms: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Say it in words: the manager's reason for leaving a lease to nobody."""
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        why = f": {self.reason}" if self.reason else ""
+        return f"paused by {self.by} since {since}{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pauses:
+    """
+    Everything that is paused.
+
+    Attributes:
+        fleet: set while every lease is, also those that are still to come.
+        leases: paused by name.
+
+    """
+
+    fleet: Pause | None = None
+    leases: Mapping[str, Pause] = field(default_factory=dict)
+
+    def of(self, lease_key: str) -> Pause | None:
+        """Return why a lease is paused, None when it is not."""
+        return self.leases.get(lease_key, self.fleet)
+
+    def among(self, lease_keys: Iterable[str]) -> dict[str, Pause]:
+        """Return those of the leases that are paused."""
+        return {key: pause for key in lease_keys if (pause := self.of(key)) is not None}
+
+    def with_leases(self, lease_keys: Collection[str], pause: Pause) -> Pauses:
+        """
+        Pause these leases, too; what is paused already keeps who did it.
+
+        Raises:
+            ConfigurationError: too many are paused by name.
+
+        """
+        leases = dict.fromkeys(lease_keys, pause) | dict(self.leases)
+        if len(leases) > LEASES_MOST:
+            message = (
+                f"{len(leases)} leases would be paused by name, and one document holds "
+                f"{LEASES_MOST}: pause the whole fleet (--all)"
+            )
+            raise ConfigurationError(message)
+        return replace(self, leases=leases)
+
+    def without_leases(self, lease_keys: Collection[str]) -> Pauses:
+        """Let these leases be read again, as far as they are paused by name."""
+        leases = {key: pause for key, pause in self.leases.items() if key not in lease_keys}
+        return replace(self, leases=leases)
+
+    def body(self) -> dict[str, Any]:
+        """Return a document body (plain JSON values)."""
+        rows = {key: _row(pause) for key, pause in sorted(self.leases.items())}
+        return {"leases": rows} | ({"fleet": _row(self.fleet)} if self.fleet else {})
+
+
+def pauses_from_body(body: Mapping[str, Any]) -> Pauses:
+    """Read pauses back from a document body; fields of a later version are passed over."""
+    fleet = body.get("fleet")
+    return Pauses(
+        fleet=_pause(fleet) if fleet else None,
+        leases={key: _pause(row) for key, row in body.get("leases", {}).items()},
+    )
+
+
+def _row(pause: Pause) -> dict[str, Any]:
+    return {"by": pause.by, "since_ms": pause.since_ms, "reason": pause.reason}
+
+
+def _pause(row: Mapping[str, Any]) -> Pause:
+    return Pause(str(row["by"]), int(row["since_ms"]), str(row.get("reason", "")))

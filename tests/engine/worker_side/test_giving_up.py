@@ -1,0 +1,172 @@
+"""A paused lease is given up: after the batch, checkpointed, and nothing twice."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.pauses import Pause, Pauses
+from shardfleet.domain.slots import TurnOutcome, announce_assignment
+from shardfleet.engine.pausing import PauseRecord
+from shardfleet.errors import Throttled
+from shardfleet.events import LeaseReleased
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.worker_kit import World, a_lease, key
+
+ANN = Pause("ann", 5)
+
+
+def in_world(scenario, **world):
+    async def main():
+        return await scenario(World(**world))
+
+    return run_virtual(main())
+
+
+async def pause(world, *numbers):
+    keys = [key(number) for number in numbers]
+    await PauseRecord(world.state).change(lambda pauses: pauses.with_leases(keys, ANN))
+
+
+def test_a_paused_lease_is_given_up_within_a_failover_time_and_the_others_are_kept():
+    async def scenario(world):
+        world.put(1, 3)
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: world.numbers == [1, 2, 3])
+        await pause(world, 0)
+        await world.run_until(
+            lambda: world.lease(0).lease_owner is None, within_ms=world.config.failover_ms + 100
+        )
+        world.put(4)
+        world.put(5, number=1)
+        assert await turn is TurnOutcome.CONTINUE
+
+        assert world.numbers == [1, 2, 3, 5]
+        (released,) = world.told(LeaseReleased)
+        assert released.checkpoint == str(world.lease(0).checkpoint)
+        assert world.lease(1).lease_owner == "fleet-s0001"
+        assert world.slot().lags_ms.keys() == {key(1)}
+
+    in_world(scenario, shards=2)
+
+
+def test_the_running_batch_is_finished_and_checkpointed_first():
+    async def scenario(world):
+        world.put(1, 3)
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: world.handler.calls)
+        await pause(world, 0)
+        await world.run_until(lambda: world.lease(0).lease_owner is None)
+        assert world.clock.monotonic_ms() >= 15_000
+        assert world.numbers == [1, 2, 3]
+        # Another worker would go on exactly here.
+        last = world.handler.calls[0].batch[-1]
+        assert world.lease(0).checkpoint.sequence_number == last.sequence_number
+        await turn
+
+    async def slowly(batch):
+        await asyncio.sleep(15)
+
+    in_world(scenario, script=slowly)
+
+
+def test_a_lease_paused_before_the_turn_is_given_up_unread():
+    async def scenario(world):
+        world.put(1)
+        await pause(world, 0)
+        assert await world.turn() is TurnOutcome.IDLE
+        assert world.numbers == []
+        assert world.lease(0).lease_owner is None
+
+    in_world(scenario)
+
+
+def test_a_lease_that_waits_for_its_parent_is_given_up_too():
+    async def scenario(world):
+        await pause(world, 1)
+        await world.turn()
+        assert world.lease(1).lease_owner is None
+
+    waiting = a_lease(1, parent_shard_ids=(key(0),))
+    in_world(scenario, shards=2, leases=[a_lease(0, lease_owner="other"), waiting])
+
+
+def test_a_stopped_shard_is_given_up_too():
+    async def scenario(world):
+        body = {"position": "1:0", "error": "x", "attempts": 1, "worker_id": "w", "at_ms": 1}
+        await world.state.write("stop", key(0), body, expected_version=None)
+        await pause(world, 0)
+        await world.turn()
+        assert world.lease(0).lease_owner is None
+
+    in_world(scenario)
+
+
+def test_a_lease_given_back_by_the_manager_after_a_pause_is_read_again_in_the_same_turn():
+    async def scenario(world):
+        world.put(1)
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: world.numbers == [1])
+        await pause(world, 0)
+        await world.run_until(lambda: world.lease(0).lease_owner is None)
+        world.put(2)
+        await PauseRecord(world.state).change(lambda _: Pauses())
+        await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+        await world.leases.apply(lease_changes.assign(world.lease(0), "fleet-s0001"))
+        await world.run_until(lambda: world.numbers == [1, 2])
+        await turn
+        assert len(world.told(LeaseReleased)) == 1
+
+    in_world(scenario, idle_end_ms=60_000)
+
+
+def test_a_refused_look_is_made_again_later():
+    async def scenario(world):
+        refused = []
+
+        def before(call, kind, name):
+            if (call, kind) == ("read", "pause") and len(refused) < 2:
+                refused.append(name)
+                raise Throttled("refused")
+
+        await pause(world, 0)
+        world.state.before = before
+        await world.turn()
+        assert len(refused) == 2
+        assert world.lease(0).lease_owner is None
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("conflicts", [1, 3])
+def test_two_people_who_pause_at_once_both_do(conflicts):
+    async def scenario(world):
+        write = world.state.write
+        left = [conflicts]
+
+        async def contended(kind, name, body, *, expected_version):
+            if left[0]:
+                left[0] -= 1
+                other = Pauses().with_leases([f"other-{left[0]}"], ANN)
+                current = await PauseRecord(world.state).read()
+                merged = current.with_leases(other.leases.keys(), ANN)
+                known = await world.state.read(kind, name)
+                await write(
+                    kind, name, merged.body(), expected_version=known.version if known else None
+                )
+            return await write(kind, name, body, expected_version=expected_version)
+
+        world.state.write = contended
+        await pause(world, 0)
+        assert len((await PauseRecord(world.state).read()).leases) == conflicts + 1
+
+    in_world(scenario)
+
+
+def test_when_nothing_is_paused_any_more_the_document_is_gone():
+    async def scenario(world):
+        await pause(world, 0)
+        await PauseRecord(world.state).change(lambda pauses: pauses.without_leases([key(0)]))
+        assert ("pause", "fleet") not in world.state.documents
+
+    in_world(scenario)
