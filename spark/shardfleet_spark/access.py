@@ -7,6 +7,7 @@ next one. The driver-side reader, the planner processes and the workers each hav
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +16,16 @@ from typing import TYPE_CHECKING
 from shardfleet.adapters.account_access import Access, AccountClients
 from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+from shardfleet.adapters.lease_table import ensure_lease_table
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases import Lease
 from shardfleet.events import Event
 from shardfleet_spark.file_seals import FileSealStore
+from shardfleet_spark.publication import owner_of
+from shardfleet_spark.publisher import Publication, Publisher
+from shardfleet_spark.publishing import Publishing
+from shardfleet_spark.sealing import insist
 from shardfleet_spark.shard_pages import ReadPolicy, ReadPorts
 
 if TYPE_CHECKING:
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from shardfleet_spark.source_options import SourceOptions
 
 _CLOSE_MS = 5_000
+_LEASE_WRITES = 8
 _kept: dict[tuple[object, ...], KinesisPollingReader] = {}
 
 
@@ -78,16 +85,40 @@ async def leases_of(options: SourceOptions, application: str) -> Sequence[Lease]
         ConfigurationError, MalformedLease, Throttled: see the messages.
 
     """
-    clients = AccountClients(
-        Access(**{**options.access, "endpoint": options.store_endpoint}), stream=options.stream
-    )
     pool = ThreadPool("spark-leases", threads=1)
-    client = clients.dynamodb()
+    client = _store_clients(options).dynamodb()
     pools = TablePools(writes=pool, reads=pool, write_client=client, read_client=client)
     try:
         return await DynamoDBLeaseStore(application, pools, events=_NoEvents()).scan()
     finally:
         await pool.close(within_ms=_CLOSE_MS)
+
+
+def publishing_of(options: SourceOptions, sid: str) -> Publishing:
+    """
+    Return what publishes the positions of a query, and make its lease table if there is none.
+
+    Raises:
+        ConfigurationError, ShardfleetError: see the messages.
+
+    """
+    clients = _store_clients(options)
+    reads, writes = clients.dynamodb(), clients.lease_writes()
+    ports = read_ports(options)
+    asyncio.run(insist(lambda: ensure_lease_table(reads, options.publish_to), ports))
+    pool = ThreadPool("spark-publishing", threads=_LEASE_WRITES)
+    pools = TablePools(writes=pool, reads=pool, write_client=writes, read_client=reads)
+    publisher = Publisher(
+        DynamoDBLeaseStore(options.publish_to, pools, events=_NoEvents()),
+        ports.clock,
+        Publication(application=options.publish_to, owner=owner_of(sid)),
+    )
+    return Publishing(publisher, ports, interval_ms=options.publish_interval_ms)
+
+
+def _store_clients(options: SourceOptions) -> AccountClients:
+    access = Access(**{**options.access, "endpoint": options.store_endpoint})
+    return AccountClients(access, stream=options.stream)
 
 
 class _NoEvents:
@@ -106,8 +137,7 @@ def seal_store(options: SourceOptions) -> SealStore | None:
         return None
     from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
 
-    access = {**options.access, "endpoint": options.store_endpoint}
-    clients = AccountClients(Access(**access), stream=options.stream)
+    clients = _store_clients(options)
     if kind == "dynamodb":
         return DynamoDBSealStore(clients.dynamodb(), table=rest)
     bucket, _, prefix = rest.removeprefix("//").partition("/")

@@ -18,11 +18,11 @@ from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.lineage import Family, finished, first_family
 from shardfleet_spark.plan_token import Stand
-from shardfleet_spark.starting import AFTER, INSTANT, SHARDS, Start
+from shardfleet_spark.starting import AFTER, ENDED, INSTANT, SHARDS, Start
 
 # H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
 PIN_BACK_MS = 5_000
-_ENDED = Start("SHARD_END")
+_ENDED = Start(ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ def begin(
     """
     rest = common_start(start)
     named = start.shards if start.kind == SHARDS else {}
+    # What is done and has aged out needs no position any more.
+    named = {each: at for each, at in named.items() if at != _ENDED or each in graph.shards}
     _check_named(named, graph)
     related = set(named)
     for shard_id in named:

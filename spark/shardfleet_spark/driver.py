@@ -35,6 +35,7 @@ from shardfleet_spark.planning import (
     next_token,
 )
 from shardfleet_spark.probing import Hints, ProbePace, Prober
+from shardfleet_spark.publication import Standing
 from shardfleet_spark.sealing import PartitionRange, insist
 from shardfleet_spark.seals import MARK, Seal, SealKey, SealStore, seal_from_bytes
 from shardfleet_spark.shard_pages import DataLost, Hint, ReadPorts, ShardRange
@@ -93,6 +94,10 @@ class SourceDriver:
     """
     Plans the batches of one query.
 
+    Attributes:
+        standing: what Spark has committed, None until it is known.
+        is_over: with AvailableNow: whether everything is read and committed.
+
     Args:
         settings: from the options.
         ports: the stream and the rest.
@@ -109,6 +114,8 @@ class SourceDriver:
         *,
         leases: LeaseReader | None = None,
     ) -> None:
+        self.standing: Standing | None = None
+        self.is_over = False
         self._settings = settings
         self._ports = ports
         self._store = store
@@ -163,6 +170,8 @@ class SourceDriver:
         await self._discovery.refresh(token.incarnation, urgent=urgent)
         token, after = self._reborn(token, after)
         after = self._admitted(token, after)
+        # Spark asks for the next batch when the one before is in its commit log.
+        self.standing = self._standing(token, after.family)
         limits = replace(
             self._settings.limits,
             records=records or self._settings.limits.records,
@@ -170,6 +179,7 @@ class SourceDriver:
         )
         planned = await self._plan(token, after, limits)
         self._last = known if planned is None else token_to_json(planned)
+        self.is_over = planned is None and bool(self._target_ms)
         return self._last
 
     def partitions(
@@ -180,6 +190,8 @@ class SourceDriver:
         if start == end:
             return []
         token = token_from_json(end)
+        # After a restart a batch may be repeated before Spark asks for the next one.
+        self.standing = self.standing or self._standing(token, Family(token.stands, token.waiting))
         if self._store is None and token.sealed is None and token.layout:
             raise ConfigurationError(
                 "this checkpoint was written with a seal store, and none is named now: set "
@@ -208,6 +220,10 @@ class SourceDriver:
     def report(self) -> dict[str, Any]:
         """Return the figures of the last executed plan, for Spark's query progress."""
         return {**self._after[1].stats, "probes": self._prober.calls}
+
+    def _standing(self, token: PlanToken, family: Family) -> Standing:
+        listing = self._discovery.listing
+        return Standing(token.sid, family, None if listing is None else listing.graph)
 
     # --- gathering
 

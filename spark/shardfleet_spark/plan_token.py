@@ -18,13 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardfleet.domain.sequence import (
-    ExtendedSequenceNumber,
-    PointKind,
-    Position,
-    StreamIncarnation,
-)
-from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.domain.positions import position_of, position_text
+from shardfleet.domain.sequence import PointKind, Position, StreamIncarnation
+from shardfleet.errors import ShardfleetError
 from shardfleet_spark.seals import Seal, seal_from_json, seal_to_json
 
 TOKEN_VERSION = 1
@@ -223,42 +219,4 @@ def _token(found: Mapping[str, Any]) -> PlanToken:
         target_ms=int(found.get("target_ms", 0)),
         sealed=None if sealed is None else tuple(seal_from_json(each) for each in sealed),
         stats=dict(found["stats"]),
-    )
-
-
-def position_text(position: Position) -> str:
-    """
-    Return a position as text: ``TRIM_HORIZON``, ``AT:<ms>``, ``AFTER:<seq>:<sub>`` or ``END``.
-
-    ``AFTER`` means that everything up to and including this user record is done (hazard H4).
-    """
-    match position.kind:
-        case PointKind.INSTANT:
-            return f"AT:{position.instant_ms}"
-        case PointKind.SEQUENCE if position.done is not None:
-            return f"AFTER:{position.done.sequence_number}:{position.done.sub_sequence_number}"
-        case _:
-            return position.kind.value
-
-
-def position_of(text: str, incarnation: StreamIncarnation, shard_id: str) -> Position:
-    """
-    Read a position from its text.
-
-    Raises:
-        ConfigurationError: the text is none of the four forms.
-
-    """
-    kind, _, rest = text.partition(":")
-    if text in (PointKind.TRIM_HORIZON, PointKind.END):
-        return Position(incarnation, shard_id, PointKind(text))
-    if kind == "AT" and rest.isdecimal():
-        return Position(incarnation, shard_id, PointKind.INSTANT, instant_ms=int(rest))
-    number, _, sub = rest.partition(":")
-    if kind == "AFTER" and number.isdecimal() and (sub or "0").isdecimal():
-        done = ExtendedSequenceNumber(number, int(sub or "0"))
-        return Position(incarnation, shard_id, PointKind.SEQUENCE, done=done)
-    raise ConfigurationError(
-        f"position {text!r} of {shard_id}: allowed are TRIM_HORIZON, AT:<epoch ms>, "
-        "AFTER:<sequence number>:<sub-sequence number>, END"
     )

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shardfleet.domain.positions import position_text
 from shardfleet.errors import (
     IteratorExpired,
     OutcomeUnknown,
@@ -19,7 +20,7 @@ from shardfleet.errors import (
     ShardGone,
     Throttled,
 )
-from shardfleet_spark.plan_token import Stand, position_text
+from shardfleet_spark.plan_token import Stand
 from shardfleet_spark.shard_pages import (
     ITERATOR_LIFE_MS,
     SHORTEST_RETENTION_MS,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from shardfleet.domain.failures import back_off_ms
 from shardfleet.domain.pacing import Rate, full_bucket, spend
+from shardfleet.domain.positions import position_text
 from shardfleet.domain.sequence import PointKind
 from shardfleet.domain.shards import end_contradiction
 from shardfleet.engine.ports import (
@@ -32,7 +33,7 @@ from shardfleet.errors import (
     Throttled,
 )
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
-from shardfleet_spark.plan_token import Stand, position_text
+from shardfleet_spark.plan_token import Stand
 
 # Kinesis: an iterator lives 5 minutes; an older one than this is not worth the risk of clocks
 # that differ.

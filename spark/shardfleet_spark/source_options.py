@@ -81,6 +81,18 @@ class SourceOptions:
         default="",
         doc="URL of DynamoDB and S3, for seals and lease tables; none: AWS's own.",
     )
+    publish_to: str = option(
+        text(pattern=r"|[\w.-]{3,255}", allowed="the name of a lease table, or nothing"),
+        default="",
+        doc="KCL application (the name of its lease table, made if there is none) in which the "
+        "query shows its committed positions as checkpoints; best one of its own.",
+    )
+    publish_interval_ms: int = option(
+        duration_ms(1_000),
+        default="3s",
+        doc="How often each lease of `publishTo` is written; other consumers take a shard whose "
+        "lease stands still for their failover time, 10 s in KCL.",
+    )
     seals_retained: int = option(
         integer(2), default="100", doc="Batches whose seals are kept (Spark keeps 100 itself)."
     )

@@ -2,9 +2,10 @@
 Start and end positions as a user writes them.
 
 ``TRIM_HORIZON``, ``LATEST``, an instant (ISO 8601 with a time zone, or epoch milliseconds),
-``fleet:<application>``, or JSON with a position for each shard: a word, an instant, or
-``AFTER:<sequence number>[:<sub-sequence number>]``, which means that this user record is done.
-The JSON key ``default`` is for the shards that are not named.
+``fleet:<application>``, or JSON with a position for each shard: a word, an instant, ``AT:<epoch
+ms>``, ``AFTER:<sequence number>[:<sub-sequence number>]``, which means that this user record is
+done, or ``END``, which means that all of them are. The JSON key ``default`` is for the shards that
+are not named; `shardfleet position export` writes such JSON.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ INSTANT = "INSTANT"
 FLEET = "fleet"
 SHARDS = "shards"
 AFTER = "AFTER"
+ENDED = "END"
 _DEFAULT = "default"
 
 
@@ -35,8 +37,8 @@ class Start:
     A start or end position.
 
     Attributes:
-        kind: ``TRIM_HORIZON``, ``LATEST``, ``INSTANT``, ``AFTER`` (one shard), ``fleet`` or
-            ``shards``.
+        kind: ``TRIM_HORIZON``, ``LATEST``, ``INSTANT``, ``AFTER`` and ``END`` (one shard),
+            ``fleet`` or ``shards``.
         instant_ms: of ``INSTANT``, epoch milliseconds.
         application: of ``fleet``: whose lease table.
         done: of ``AFTER``: the last user record that is done.
@@ -108,17 +110,26 @@ def _of_shards(text: str) -> Start:
         if not isinstance(each, str | int) or isinstance(each, bool):
             raise ValueError(f"{shard_id}: {json.dumps(each)[:60]}")  # noqa: TRY004 - a wrong text
         try:
-            starts[shard_id] = _of_a_shard(str(each))
+            starts[shard_id] = _of_a_named_shard(str(each))
         except ValueError as error:
             raise ValueError(f"{shard_id}: {each!r} {error}") from error
     default = starts.pop(_DEFAULT, None)
     return Start(SHARDS, shards=starts, default=default)
 
 
+def _of_a_named_shard(text: str) -> Start:
+    if text.upper() == ENDED:
+        return Start(ENDED)
+    instant = text[len("AT:") :]
+    if text.upper().startswith("AT:") and instant.isdecimal():
+        return Start(INSTANT, instant_ms=int(instant))
+    return _of_a_shard(text)
+
+
 _INSTANT_TEXT = "an instant such as 2026-11-21T06:00:00Z or epoch milliseconds"
 STARTING_KIND = Kind(
     start_of,
     f"TRIM_HORIZON, LATEST, {_INSTANT_TEXT}, fleet:<application>, or a JSON object of shard id "
-    "(or default) to TRIM_HORIZON, LATEST, an instant or AFTER:<sequence number>[:<sub>]",
+    "(or default) to TRIM_HORIZON, LATEST, an instant, AFTER:<sequence number>[:<sub>] or END",
 )
 ENDING_KIND = Kind(ending_of, f"LATEST or {_INSTANT_TEXT}")

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from shardfleet_spark.access import leases_of, read_ports, seal_store
+from shardfleet_spark.access import leases_of, publishing_of, read_ports, seal_store
 from shardfleet_spark.arrow import Rows, batches_of
 from shardfleet_spark.compat import (
     ReadAllAvailable,
@@ -34,6 +34,7 @@ from shardfleet_spark.driver import DriverSettings, PlannedPartition, SourceDriv
 from shardfleet_spark.plan_token import Emission
 from shardfleet_spark.planning import BatchLimits
 from shardfleet_spark.probing import ProbePace
+from shardfleet_spark.publishing import Publishing, leave_in_order
 from shardfleet_spark.sealing import SealedRecords, conform, read_sealed
 from shardfleet_spark.shard_pages import ReadPorts
 from shardfleet_spark.source_options import SourceOptions
@@ -58,10 +59,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._driver: SourceDriver | None = None
+        self._publishing: Publishing | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to the executors with the options alone."""
-        return {"_options": self._options, "_driver": None}
+        return {"_options": self._options, "_driver": None, "_publishing": None}
 
     # --- beside the driver
 
@@ -88,19 +90,43 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         records = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         total_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         latest = self._the_driver().latest(start, records=records, total_bytes=total_bytes)
-        return asyncio.run(latest)
+        offset = asyncio.run(latest)
+        self._publish()
+        if self._publishing is not None and self._the_driver().is_over:
+            self._publishing.finish()
+        return offset
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return lag, counts and calls: ``sources[].latestOffset`` of the query progress."""
-        return self._the_driver().report()
+        found = self._the_driver().report()
+        if self._publishing is not None:
+            found["publishing"] = self._publishing.report()
+        return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
         """Return the tasks of a batch."""
-        return [StreamPartition(each) for each in self._the_driver().partitions(start, end)]
+        found = [StreamPartition(each) for each in self._the_driver().partitions(start, end)]
+        self._publish()
+        return found
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete seals that no replay can need."""
         self._the_driver().commit(end)
+
+    def stop(self) -> None:
+        """Give the leases up; Spark does not always call this."""
+        if self._publishing is not None:
+            self._publishing.finish()
+
+    def _publish(self) -> None:
+        """Hand on what Spark has committed; before a first record leaves, own its lease."""
+        standing = self._the_driver().standing
+        if not self._options.publish_to or standing is None:
+            return
+        if self._publishing is None:
+            self._publishing = publishing_of(self._options, standing.sid)
+            leave_in_order()
+        self._publishing.committed(standing)
 
     def _the_driver(self) -> SourceDriver:
         if self._driver is None:

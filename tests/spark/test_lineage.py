@@ -3,6 +3,7 @@
 import pytest
 
 from shardfleet.domain.leases import HashKeyRange, Lease
+from shardfleet.domain.positions import position_text
 from shardfleet.domain.sequence import AT_LATEST, AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.domain.shards import Shard, ShardGraph
 from shardfleet.engine.ports import ListingFilter
@@ -10,7 +11,6 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_spark.beginning import PIN_BACK_MS, begin, common_start, opening_of
 from shardfleet_spark.fleet_positions import start_after
 from shardfleet_spark.lineage import Family, Listing, admit, needs_listing
-from shardfleet_spark.plan_token import position_text
 from shardfleet_spark.starting import Start, start_of
 from tests.spark.memory_seals import INCARNATION, stand
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardfleet.domain.positions import position_text
 from shardfleet_spark.lineage import Family
 from shardfleet_spark.plan_token import (
     UnreadableCheckpoint,
-    position_text,
     token_from_json,
     token_to_json,
 )

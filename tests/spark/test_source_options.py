@@ -31,6 +31,8 @@ CASES = {
     "shards": ("a, b", ("a", "b"), []),
     "sealStore": ("s3://bucket/prefix", "s3://bucket/prefix", ["bucket", "dynamodb:", "redis:x"]),
     "storeEndpoint": ("https://x.y", "https://x.y", ["x.y"]),
+    "publishTo": ("clicks-in-spark", "clicks-in-spark", ["my app", "ab"]),
+    "publishInterval": ("10s", 10_000, ["500ms", "often"]),
     "sealsRetained": ("5", 5, ["1", "-3", "many"]),
     "maxRecordsPerBatch": ("1000", 1_000, ["-1", "1e3"]),
     "maxBytesPerBatch": ("1g", 1 << 30, ["1t", "-1"]),

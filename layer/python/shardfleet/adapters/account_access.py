@@ -15,7 +15,7 @@ import boto3
 import botocore.session
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 
-from shardfleet.adapters.aws_clients import client_config, region_of
+from shardfleet.adapters.aws_clients import WRITE_TIMEOUT_S, client_config, region_of
 from shardfleet.adapters.kinesis_wire import OpenWire, open_wire
 from shardfleet.errors import ConfigurationError
 
@@ -102,6 +102,11 @@ class AccountClients:
     def dynamodb(self) -> DynamoDBClient:
         """Make a client for tables."""
         return self._session.client("dynamodb", endpoint_url=self._endpoint, config=self._config())
+
+    def lease_writes(self) -> DynamoDBClient:
+        """Make a client for writing leases: sends once (hazard H1)."""
+        once = client_config(self._access.connections, attempts=1, read_timeout_s=WRITE_TIMEOUT_S)
+        return self._session.client("dynamodb", endpoint_url=self._endpoint, config=once)
 
     def s3(self) -> S3Client:
         """Make a client for buckets."""

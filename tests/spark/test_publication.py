@@ -1,0 +1,339 @@
+"""A query's positions as leases: order, ownership, races, failures; over a table in memory."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain.lease_changes import evict, renew, take
+from shardfleet.domain.leases import HashKeyRange, Lease
+from shardfleet.domain.sequence import (
+    AT_LATEST,
+    AT_SHARD_END,
+    AT_TRIM_HORIZON,
+    ExtendedSequenceNumber,
+    PointKind,
+    Position,
+)
+from shardfleet.domain.shards import HASH_KEY_MAX, Shard, ShardGraph
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryLeaseStore
+from shardfleet_spark.lineage import Family
+from shardfleet_spark.plan_token import Stand
+from shardfleet_spark.publication import Standing, owner_of
+from shardfleet_spark.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
+from tests.spark.memory_seals import INCARNATION, stand
+
+ME = owner_of("sid")
+HALF = HASH_KEY_MAX // 2
+GRAPH = ShardGraph(
+    [
+        Shard(shard_id="s0", hash_key_range=HashKeyRange(0, HASH_KEY_MAX)),
+    ]
+)
+SPLIT = ShardGraph(
+    [
+        Shard(
+            shard_id="s0",
+            hash_key_range=HashKeyRange(0, HASH_KEY_MAX),
+            ending_sequence_number="99",
+        ),
+        Shard(shard_id="s1", hash_key_range=HashKeyRange(0, HALF), parent_shard_id="s0"),
+        Shard(
+            shard_id="s2", hash_key_range=HashKeyRange(HALF + 1, HASH_KEY_MAX), parent_shard_id="s0"
+        ),
+    ]
+)
+
+
+class Table(MemoryLeaseStore):
+    """A lease table whose calls can be made to fail: `fault(operation)` raises what it likes."""
+
+    def __init__(self, leases=()):
+        super().__init__(leases)
+        self.before = self.after = lambda _operation: None
+
+    async def apply(self, change):
+        self.before(change.operation)
+        result = await super().apply(change)
+        self.after(change.operation)
+        return result
+
+
+class Query:
+    def __init__(self, leases=(), *, owner=ME):
+        self.clock = VirtualClock()
+        self.table = Table(leases)
+        self.publisher = self.another(owner)
+
+    def another(self, owner=ME):
+        return Publisher(self.table, self.clock, Publication(application="app", owner=owner))
+
+    @property
+    def checkpoints(self):
+        return {key: str(lease.checkpoint) for key, lease in sorted(self.table.leases.items())}
+
+    def operations(self):
+        return [(change.operation, change.lease_key) for change, _ in self.table.changes]
+
+
+def in_query(scenario, *leases, owner=ME):
+    async def main():
+        return await scenario(Query(leases, owner=owner))
+
+    return run_virtual(main())
+
+
+def standing(*stands, waiting=None, graph=GRAPH):
+    return Standing("sid", Family({s.position.shard_id: s for s in stands}, waiting or {}), graph)
+
+
+def lease(key="s0", at="7", *, owner=None, **fields):
+    return Lease(lease_key=key, checkpoint=ExtendedSequenceNumber(at), lease_owner=owner, **fields)
+
+
+def test_a_query_owns_the_leases_of_its_shards_before_it_reads_and_moves_them_as_it_commits():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        made = query.table.leases["s0"]
+        assert made == replace(
+            lease(owner=ME), checkpoint=AT_TRIM_HORIZON, hash_key_range=made.hash_key_range
+        )
+        assert made.hash_key_range == HashKeyRange(0, HASH_KEY_MAX)
+        done = ExtendedSequenceNumber("5", 3)
+        inside = Stand(Position(INCARNATION, "s0", PointKind.SEQUENCE, done=done))
+        await query.publisher.publish(standing(inside))
+        await query.publisher.publish(standing(inside))
+        assert query.table.leases["s0"].checkpoint == done
+        assert query.operations() == [("create", "s0"), ("checkpoint", "s0"), ("renew", "s0")]
+        assert query.table.leases["s0"].lease_counter == 2
+
+    in_query(scenario)
+
+
+def test_children_have_leases_before_their_parent_says_that_it_is_at_its_end():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        children = {"s1": ("s0",), "s2": ("s0",)}
+        ended = standing(stand("s0", "END"), waiting=children, graph=SPLIT)
+        await query.publisher.publish(ended)
+        assert query.operations()[1:] == [
+            *[("create", "s1"), ("create", "s2")],
+            *[("set_children", "s0"), ("renew", "s1"), ("renew", "s2"), ("checkpoint", "s0")],
+        ]
+        assert query.table.leases["s0"].child_shard_ids == ("s1", "s2")
+        assert query.checkpoints == {"s0": "SHARD_END", "s1": "TRIM_HORIZON", "s2": "TRIM_HORIZON"}
+        assert query.table.leases["s1"].parent_shard_ids == ("s0",)
+        # When both have begun, the parent's lease is of no use any more.
+        await query.publisher.publish(
+            standing(stand("s0", "END"), stand("s1", 101), stand("s2", 102), graph=SPLIT)
+        )
+        assert query.checkpoints == {"s1": "101", "s2": "102"}
+
+    in_query(scenario)
+
+
+def test_a_parent_does_not_end_while_its_children_are_unknown_or_could_not_be_leased():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        await query.publisher.publish(standing(stand("s0", "END")))
+        assert query.checkpoints == {"s0": "TRIM_HORIZON"}
+
+        def refuse(operation):
+            if operation == "create":
+                raise Throttled("slow down")
+
+        query.table.before = refuse
+        ended = standing(stand("s0", "END"), stand("s1"), stand("s2"), graph=SPLIT)
+        await query.publisher.publish(ended)
+        assert query.checkpoints == {"s0": "TRIM_HORIZON"}
+        assert query.publisher.trouble == "slow down"
+        query.table.before = lambda _operation: None
+        await query.publisher.publish(ended)
+        assert query.checkpoints["s0"] == "SHARD_END"
+        assert query.publisher.trouble == ""
+
+    in_query(scenario)
+
+
+def test_a_child_of_a_merge_is_leased_with_both_parents_when_the_first_one_ends():
+    async def scenario(query):
+        halves = ShardGraph(
+            [
+                Shard(shard_id="s1", hash_key_range=HashKeyRange(0, HALF)),
+                Shard(shard_id="s2", hash_key_range=HashKeyRange(HALF + 1, HASH_KEY_MAX)),
+            ]
+        )
+        await query.publisher.begin(standing(stand("s1"), stand("s2"), graph=halves))
+        merge = {"s3": ("s1", "s2")}
+        await query.publisher.publish(
+            standing(stand("s1", "END"), stand("s2", 9), waiting=merge, graph=ShardGraph([]))
+        )
+        assert query.checkpoints == {"s1": "SHARD_END", "s2": "9", "s3": "TRIM_HORIZON"}
+        assert query.table.leases["s3"].parent_shard_ids == ("s1", "s2")
+
+    in_query(scenario)
+
+
+def test_positions_never_go_backwards_and_an_older_one_renews_only():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0", 50)))
+        await query.publisher.publish(standing(stand("s0", 50)))
+        await query.publisher.publish(standing(stand("s0", 101)))
+        assert query.checkpoints == {"s0": "101"}
+        assert query.table.leases["s0"].lease_counter == 3
+
+    # Text would say that 101 comes before 99.
+    in_query(scenario, lease(at="99"))
+
+
+def test_a_word_does_not_replace_what_a_lease_says_already():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        await query.publisher.publish(standing(stand("s0")))
+        assert query.table.leases["s0"].checkpoint == AT_LATEST
+
+    in_query(scenario, replace(lease(), checkpoint=AT_LATEST))
+
+
+def test_a_lease_of_somebody_who_lives_stops_the_query():
+    async def scenario(query):
+        async def renewing():
+            while True:
+                await query.clock.sleep_ms(3_000)
+                await query.table.apply(renew(query.table.leases["s0"]))
+
+        other = asyncio.ensure_future(renewing())
+        with pytest.raises(LeaseTaken, match=r"s0 of application app: worker-7 renews it"):
+            await query.publisher.begin(standing(stand("s0")))
+        other.cancel()
+        assert query.table.leases["s0"].lease_owner == "worker-7"
+
+    in_query(scenario, lease(owner="worker-7"))
+
+
+def test_a_lease_of_somebody_who_is_gone_is_taken_after_twice_the_failover_time():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        assert query.clock.monotonic_ms() >= TAKEN_AFTER_MS
+        assert query.table.leases["s0"].lease_owner == ME
+        assert query.operations() == [("take", "s0")]
+
+    in_query(scenario, lease(owner="worker-7"))
+
+
+def test_leases_of_a_former_run_are_taken_at_once_and_that_run_is_stopped_if_it_lives():
+    async def scenario(query):
+        old, new = query.publisher, query.another()
+        await old.begin(standing(stand("s0")))
+        began_ms = query.clock.monotonic_ms()
+        await new.begin(standing(stand("s0")))
+        assert query.clock.monotonic_ms() == began_ms
+        with pytest.raises(LeaseTaken, match="another run of this very query"):
+            await old.publish(standing(stand("s0", 5)))
+        await new.publish(standing(stand("s0", 6)))
+        assert query.checkpoints == {"s0": "6"}
+
+    in_query(scenario)
+
+
+@pytest.mark.parametrize("how", ["stolen", "evicted"])
+def test_a_lease_that_is_lost_stops_the_query_with_the_name_of_who_has_it(how):
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        mine = query.table.leases["s0"]
+        await query.table.apply(take(mine, "worker-7") if how == "stolen" else evict(mine))
+        with pytest.raises(LeaseTaken, match="worker-7" if how == "stolen" else "nobody"):
+            await query.publisher.publish(standing(stand("s0", 5)))
+
+    in_query(scenario)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_write_whose_answer_is_lost_is_looked_up_before_the_next_one(applied):
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+
+        def lose(_operation):
+            query.table.before = query.table.after = lambda _operation: None
+            raise OutcomeUnknown("no answer")
+
+        if applied:
+            query.table.after = lose
+        else:
+            query.table.before = lose
+        await query.publisher.publish(standing(stand("s0", 5)))
+        assert query.publisher.trouble == "no answer"
+        await query.publisher.publish(standing(stand("s0", 8)))
+        assert query.checkpoints == {"s0": "8"}
+        assert query.table.leases["s0"].lease_counter == (2 if applied else 1)
+
+    in_query(scenario)
+
+
+def test_a_lease_that_was_deleted_by_hand_is_made_again_where_the_query_stands():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        query.table.leases.clear()
+        await query.publisher.publish(standing(stand("s0", 5)))
+        await query.publisher.publish(standing(stand("s0", 6)))
+        assert query.checkpoints == {"s0": "6"}
+
+    in_query(scenario)
+
+
+def test_a_shard_of_which_no_list_tells_the_parents_is_leased_when_one_does():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s1"), graph=None))
+        assert query.checkpoints == {}
+        await query.publisher.publish(standing(stand("s1", 5), graph=SPLIT))
+        assert query.table.leases["s1"].parent_shard_ids == ("s0",)
+
+    in_query(scenario)
+
+
+def test_a_child_that_only_its_parent_named_gets_its_hash_range_from_the_next_list():
+    async def scenario(query):
+        waiting = {"s1": ("s0",), "s2": ("s0",)}
+        await query.publisher.begin(standing(stand("s0", "END"), waiting=waiting))
+        assert query.table.leases["s1"].hash_key_range is None
+        await query.publisher.publish(standing(stand("s1", 5), stand("s2"), graph=SPLIT))
+        assert query.table.leases["s1"].hash_key_range == HashKeyRange(0, HALF)
+        assert query.checkpoints["s1"] == "5"
+
+    in_query(scenario)
+
+
+def test_leases_that_are_given_up_keep_their_checkpoints_and_have_no_owner():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        await query.publisher.publish(standing(stand("s0", 5)))
+        await query.publisher.release()
+        assert query.table.leases["s0"].lease_owner is None
+        assert query.checkpoints == {"s0": "5"}
+
+    in_query(scenario)
+
+
+def test_a_shard_that_the_query_never_had_to_read_gets_no_lease_and_ends_none():
+    async def scenario(query):
+        state = standing(stand("s0", "END"), stand("s1"), stand("s2"), graph=SPLIT)
+        await query.publisher.begin(state)
+        await query.publisher.publish(state)
+        # s0 is a fleet's, with a backlog that this query was told to leave out.
+        assert query.table.leases["s0"] == lease(owner=None)
+
+    in_query(scenario, lease())
+
+
+def test_finished_leases_of_others_are_left_alone():
+    async def scenario(query):
+        ended = replace(lease(owner="worker-7"), checkpoint=AT_SHARD_END)
+        query.table.leases["s0"] = ended
+        state = standing(stand("s0", "END"), stand("s1", 5), stand("s2", 6), graph=SPLIT)
+        await query.publisher.begin(state)
+        await query.publisher.publish(state)
+        assert query.table.leases["s0"] == ended
+
+    in_query(scenario)
