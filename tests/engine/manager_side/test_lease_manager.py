@@ -326,3 +326,24 @@ def test_greedy_acquisition_gives_every_lease_an_owner_within_its_limits():
         assert sorted(fleet.owners().values()) == ["f-s0001"] * 2 + ["f-s0002"] * 2
 
     run_virtual(main())
+
+
+def test_a_lease_that_only_waits_for_the_other_parent_of_its_merge_takes_no_place():
+    """All places held by shards that wait, and the one they wait for left out: for ever."""
+
+    async def scenario():
+        shards = [
+            shard(0, 0, 8, closed=True),
+            shard(1, 8, 16, closed=True),
+            shard(2, 8, 12, parents=(1,), closed=True),
+            shard(3, 12, 16, parents=(1,)),
+            shard(4, 0, 12, parents=(0, 2)),
+        ]
+        fleet = Fleet(shards, leases_per_worker=1, workers_max=1, initial_position="TRIM_HORIZON")
+        slots = await running_fleet(fleet)
+        assert fleet.owners() == {0: "f-s0001", 1: None}
+        await fleet.manager.turn()
+        assert fleet.owners() == {0: "f-s0001", 1: "f-s0001"}
+        assert len(slots) == 1
+
+    run_virtual(scenario())

@@ -329,4 +329,14 @@ HAZARDS = (
         (POINTER, "    checkpoint,\n    create,\n", "    checkpoint,\n    create,\n    delete,\n"),
         arena="drains",
     ),
+    mutant(
+        "a lease that waits for another parent of its merge takes a place",
+        "§4.6 step 2",
+        (
+            "engine/lease_manager.py",
+            "idle=waiting_for_a_merge(seen.shards, current),",
+            "idle=waiting_for_a_merge((), current),",
+        ),
+        arena="drains",
+    ),
 )

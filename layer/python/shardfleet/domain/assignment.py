@@ -1,7 +1,7 @@
 """
 Who gets which lease: balanced by count (the manager's view), or greedy (one worker's view).
 
-Rules: docs/protocol.md A1-A9 (§1.8, §4.7); by load: :mod:`shardfleet.domain.load_balance`. A lease
+Rules: docs/protocol.md A1-A10 (§1.8, §4.7); by load: :mod:`shardfleet.domain.load_balance`. A lease
 that somebody healthy holds is moved only to even out numbers, never more than one per plan;
 finished leases are no load (amazon-kinesis-client issue 1247).
 """

@@ -7,7 +7,7 @@ found by reading it again; what it was given is released at once.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -60,6 +60,7 @@ class Assigner:
         *,
         expired: frozenset[str],
         now_ms: int,
+        idle: frozenset[str] = frozenset(),
         rebalance: bool = False,
         paused: Mapping[str, str] = NOTHING_PAUSED,
     ) -> AssignmentPlan:
@@ -71,6 +72,7 @@ class Assigner:
             slots: all slots as read in this turn.
             expired: keys of leases whose owner is lost.
             now_ms: epoch milliseconds.
+            idle: keys of leases that only wait; they take no place (``merge_wait``).
             rebalance: load is evened out in this turn.
             paused: key and reason of leases that nobody is to have.
 
@@ -84,7 +86,8 @@ class Assigner:
         # leases only when nobody else is left.
         losers = {le.effective_owner for le in leases if le.lease_key in expired}
         able = {w: slot for w, slot in able.items() if w not in losers} or able
-        plan = self._plan(leases, able, expired=expired, rebalance=rebalance, paused=paused)
+        views = self._views(able, leases, idle)
+        plan = self._plan(leases, views, expired=expired, rebalance=rebalance, paused=paused)
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in plan.assignments:
             by_worker[assignment.worker_id].append(assignment)
@@ -96,13 +99,12 @@ class Assigner:
     def _plan(
         self,
         leases: Sequence[Lease],
-        able: dict[str, Slot],
+        views: Sequence[WorkerView],
         *,
         expired: frozenset[str],
         rebalance: bool,
         paused: Mapping[str, str],
     ) -> AssignmentPlan:
-        views = self._views(able, leases)
         if self._config.assignment == "balanced":
             return plan_by_load(
                 leases,
@@ -137,16 +139,19 @@ class Assigner:
             left = plan.left
         return AssignmentPlan(assignments=tuple(taken), left=left)
 
-    def _views(self, able: Mapping[str, Slot], leases: Sequence[Lease]) -> list[WorkerView]:
+    def _views(
+        self, able: Mapping[str, Slot], leases: Sequence[Lease], idle: frozenset[str]
+    ) -> list[WorkerView]:
         """Finished leases keep their owner: their children are best read where they ended."""
         ended: dict[str | None, set[str]] = defaultdict(set)
         for lease in leases:
             if lease.is_finished:
                 ended[lease.lease_owner].add(lease.lease_key)
+        waiting = Counter(le.lease_owner for le in leases if le.lease_key in idle)
         return [
             WorkerView(
                 worker_id=worker_id,
-                leases_most=self._config.leases_per_worker,
+                leases_most=self._config.leases_per_worker + waiting[worker_id],
                 recently_ended=frozenset(ended.get(worker_id, ())),
                 utilisation=slot.usage.utilisation(),
             )

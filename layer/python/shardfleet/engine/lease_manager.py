@@ -25,6 +25,7 @@ from shardfleet.domain.lease_sync import (
     plan_lease_sync,
 )
 from shardfleet.domain.leases import Applied, Lease
+from shardfleet.domain.merge_wait import waiting_for_a_merge
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
@@ -183,6 +184,7 @@ class LeaseManager:
             slots,
             expired=expired,
             now_ms=self._ports.clock.now_ms(),
+            idle=waiting_for_a_merge(seen.shards, current),
             rebalance=self._turns % self._config.rebalance_turns == 0,
             paused={key: str(pause) for key, pause in paused.items()},
         )

@@ -6,7 +6,7 @@ from collections import Counter
 
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.events import Event, LeaseAdopted, TurnBegun, TurnEnded
+from shardfleet.events import Event, LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
 from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
 
 _IN_ORDER = "time is over"
@@ -54,7 +54,8 @@ class ProgressIsStored(Checker):
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look at everything that an invocation leaves to the next one."""
-        if isinstance(event, LeaseAdopted):
+        if isinstance(event, LeaseAdopted | LeaseLost):
+            # What was done of a lost lease is the next owner's to do again.
             self._done.pop((by.name, event.lease_key), None)
         if not isinstance(event, TurnEnded) or event.reason != _IN_ORDER:
             return
