@@ -123,6 +123,13 @@ TABLE = {
         {},
         set(),
     ),
+    "initiate a handover of what was read": (
+        change.initiate_handover(HELD, "b", as_read=True),
+        {EXISTS, OWNER_A, NO_HANDOVER, COUNTER_7},
+        {F.LEASE_OWNER: "b", F.CHECKPOINT_OWNER: "a"},
+        {},
+        set(),
+    ),
     "evict": (
         change.evict(HELD),
         {EXISTS, OWNER_A, NO_HANDOVER},

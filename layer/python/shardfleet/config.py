@@ -106,6 +106,17 @@ class FleetConfig:
         "count",
         "greedy",
     )
+    graceful_handover: bool = _flag(
+        default=True,
+        doc="a lease that moves is handed over: the old owner finishes its batch first (KCL "
+        "isGracefulLeaseHandoffEnabled); otherwise it is stolen",
+    )
+    handover_timeout_ms: int = _number(
+        30_000,
+        "least time a handover is given (KCL gracefulLeaseHandoffTimeoutMillis); never less than "
+        "handler_timeout_ms",
+        low=1_000,
+    )
     rebalance_turns: int = _number(
         3, "load is evened out each so many manager turns (KCL varianceBalancingFrequency)", low=1
     )
@@ -243,6 +254,11 @@ class FleetConfig:
     def renew_ms(self) -> int:
         """Return the time between renewals: a third of the failover time (KCL)."""
         return self.failover_ms // 3
+
+    @property
+    def handover_limit_ms(self) -> int:
+        """Return when a handover is forced: its time-out, or a handler's, and a failover time."""
+        return max(self.handover_timeout_ms, self.handler_timeout_ms) + self.failover_ms
 
     def to_env(self) -> dict[str, str]:
         """Return the environment variables that say the same; defaults are left out."""

@@ -57,7 +57,7 @@ def test_a_lease_that_names_this_worker_is_adopted_by_renewing_it():
         (a_lease(lease_owner=OTHER), Adoption.NOT_MINE),
         (a_lease(lease_owner=None), Adoption.NOT_MINE),
         (a_lease(checkpoint=AT_SHARD_END), Adoption.FINISHED),
-        (a_lease(checkpoint_owner=OTHER), Adoption.NOT_MINE),
+        (a_lease(checkpoint_owner=OTHER), Adoption.AWAITED),
         (a_lease(9), Adoption.ABSENT),
     ],
     ids=["of another", "of nobody", "finished", "still being handed over", "absent"],

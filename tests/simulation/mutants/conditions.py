@@ -21,9 +21,9 @@ def _indented(lines: str) -> str:
 
 
 _BEGIN = (
-    "            _EXISTS,\n"
-    "            FieldEquals(LeaseField.LEASE_OWNER, owner),\n"
-    "            FieldAbsent(LeaseField.CHECKPOINT_OWNER),\n"
+    "        _EXISTS,\n"
+    "        FieldEquals(LeaseField.LEASE_OWNER, owner),\n"
+    "        FieldAbsent(LeaseField.CHECKPOINT_OWNER),\n"
 )
 _REWIND = (
     "            FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),\n"
@@ -125,6 +125,12 @@ CONDITIONS = (
         "L6 checkpointOwner absent",
         (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[1]),
         test="tests/simulation/test_protocol_model.py",
+    ),
+    mutant(
+        "begin a handover whatever the counter",
+        "L6 counter",
+        (CHANGES, "    if as_read:\n", "    if as_read and not as_read:\n"),
+        test="tests/domain/test_lease_changes.py",
     ),
     mutant(
         "evict a lease that does not exist",

@@ -91,8 +91,7 @@ def assign(lease: Lease, worker_id: str, *, expired: bool = False) -> LeaseChang
     Args:
         lease: as read; both owner fields must still be so.
         worker_id: the new owner.
-        expired: the lease is taken because it expired, so the counter must not have moved
-            since it was read either (hazard H15).
+        expired: it is taken because it expired, so nor may the counter have moved (H15).
 
     """
     conditions: tuple[Condition, ...] = (
@@ -112,27 +111,34 @@ def assign(lease: Lease, worker_id: str, *, expired: bool = False) -> LeaseChang
     )
 
 
-def initiate_handover(lease: Lease, worker_id: str) -> LeaseChange:
+def initiate_handover(lease: Lease, worker_id: str, *, as_read: bool = False) -> LeaseChange:
     """
     Begin a graceful handover to ``worker_id``: the only owner change without a counter move.
 
+    Args:
+        lease: as read.
+        worker_id: who is to have it next.
+        as_read: nor may the counter have moved, as when its owner ends the shard (ours only).
+
     Raises:
-        ProtocolError: nobody owns the lease, or ``worker_id`` does: there is nothing to hand
-            over, and a counter that stands still would hide a change of owner.
+        ProtocolError: nobody owns the lease, or ``worker_id`` does: nothing to hand over.
 
     """
     owner = lease.lease_owner
     if owner is None or owner == worker_id:
         message = f"handover of {lease.lease_key} from {owner} to {worker_id}: needs two owners"
         raise ProtocolError(message)
+    conditions: tuple[Condition, ...] = (
+        _EXISTS,
+        FieldEquals(LeaseField.LEASE_OWNER, owner),
+        FieldAbsent(LeaseField.CHECKPOINT_OWNER),
+    )
+    if as_read:
+        conditions += (FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),)
     return _update(
         "initiate_handover",
         lease,
-        conditions=(
-            _EXISTS,
-            FieldEquals(LeaseField.LEASE_OWNER, owner),
-            FieldAbsent(LeaseField.CHECKPOINT_OWNER),
-        ),
+        conditions=conditions,
         sets={LeaseField.LEASE_OWNER: worker_id, LeaseField.CHECKPOINT_OWNER: owner},
     )
 

@@ -225,9 +225,14 @@ def heartbeat(
     )
 
 
-def close_turn(slot: Slot, *, now_ms: int) -> Slot:
-    """Record that the invocation ended in good order (nothing is charged, H9)."""
-    return replace(slot, turn_open=False, open_turns=0, heartbeat_ms=now_ms)
+def close_turn(slot: Slot, *, now_ms: int, lags_ms: Mapping[str, int]) -> Slot:
+    """
+    Record that the invocation ended in good order (nothing is charged, H9), holding these leases.
+
+    The next one finds there also what was taken in the last moment: a lease that a leader has
+    begun to hand over right then is in the index under its next owner only.
+    """
+    return replace(slot, turn_open=False, open_turns=0, heartbeat_ms=now_ms, lags_ms=dict(lags_ms))
 
 
 def announce_assignment(slot: Slot, lease_keys: Iterable[str]) -> Slot | None:

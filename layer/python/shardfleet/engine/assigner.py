@@ -7,8 +7,13 @@ found by reading it again; what it was given is released at once.
 
 from __future__ import annotations
 
+<<<<<<< /work/main/layer/python/shardfleet/engine/assigner.py
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+=======
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+>>>>>>> /tmp/land.new
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
@@ -29,6 +34,8 @@ from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.ports import Entropy, EventSink, LeaseStore
 from shardfleet.events import AssignmentLost, LeaseAssigned
+
+HANDOVER = "HANDOVER"  # how a move is told that was begun gracefully
 
 
 class Assigner:
@@ -92,7 +99,8 @@ class Assigner:
         for assignment in plan.assignments:
             by_worker[assignment.worker_id].append(assignment)
         await each_of(
-            sorted(by_worker), lambda worker_id: self._give(able[worker_id], by_worker[worker_id])
+            sorted(by_worker),
+            lambda w: self._give(able[w], by_worker[w], graceful=able.keys()),
         )
         return plan
 
@@ -162,7 +170,9 @@ class Assigner:
         drawn = [(self._entropy.uniform(0, 1), lease.lease_key, lease) for lease in leases]
         return [lease for _, _, lease in sorted(drawn, key=lambda row: row[:2])]
 
-    async def _give(self, slot: Slot, assignments: Sequence[Assignment]) -> None:
+    async def _give(
+        self, slot: Slot, assignments: Sequence[Assignment], *, graceful: Collection[str]
+    ) -> None:
         keys = [a.lease.lease_key for a in assignments]
         announced = await self._state.update_slot(
             slot.slot_id, lambda current: announce_assignment(current, keys)
@@ -175,14 +185,18 @@ class Assigner:
                     )
                 )
             return
-        given = [lease for a in assignments if (lease := await self._write(a)) is not None]
+        given = [
+            lease for a in assignments if (lease := await self._write(a, graceful)) is not None
+        ]
         after = await self._state.slot(slot.slot_id)
         if after is not None and after.slot.state is SlotState.ENDED:
             for lease in given:
-                await self._leases.apply(lease_changes.evict(lease))
+                # What is being handed over goes on being read; then it is free without waiting.
+                if lease.checkpoint_owner is None:
+                    await self._leases.apply(lease_changes.evict(lease))
 
-    async def _write(self, assignment: Assignment) -> Lease | None:
-        change = await self._change(assignment)
+    async def _write(self, assignment: Assignment, graceful: Collection[str]) -> Lease | None:
+        change = await self._change(assignment, graceful)
         result = None if change is None else await self._leases.apply(change)
         key, worker_id = assignment.lease.lease_key, assignment.worker_id
         if isinstance(result, Applied):
@@ -190,7 +204,9 @@ class Assigner:
                 LeaseAssigned(
                     lease_key=key,
                     worker_id=worker_id,
-                    kind=assignment.kind.value,
+                    kind=assignment.kind.value
+                    if result.lease.checkpoint_owner is None
+                    else HANDOVER,
                     reason=assignment.reason,
                 )
             )
@@ -200,14 +216,27 @@ class Assigner:
         )
         return None
 
-    async def _change(self, assignment: Assignment) -> LeaseChange | None:
-        """Steal by the newest counter (KCL 2.3.10, #886); everything else by what was planned."""
+    async def _change(
+        self, assignment: Assignment, graceful: Collection[str]
+    ) -> LeaseChange | None:
+        """
+        Move by what the table says now (KCL 2.3.10, #886); everything else by what was planned.
+
+        Args:
+            assignment: as planned.
+            graceful: owners that hand over; from others a lease is stolen.
+
+        """
         lease, worker_id = assignment.lease, assignment.worker_id
         match assignment.kind:
             case AssignmentKind.STEAL:
                 current = await self._leases.get(lease.lease_key)
                 if current is None or current.effective_owner != lease.effective_owner:
                     return None
+                if current.is_finished or current.checkpoint_owner is not None:
+                    return None
+                if self._config.graceful_handover and current.lease_owner in graceful:
+                    return lease_changes.initiate_handover(current, worker_id, as_read=True)
                 return lease_changes.take(current, worker_id)
             case AssignmentKind.EXPIRED:
                 return lease_changes.assign(lease, worker_id, expired=True)

@@ -8,7 +8,7 @@ Java: ``DynamoDBLeaseRenewer`` and ``DynamoDBLeaseCoordinator``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import partial
 
@@ -42,7 +42,8 @@ class Adoption(StrEnum):
     """What became of an attempt to adopt a lease."""
 
     ADOPTED = "ADOPTED"
-    NOT_MINE = "NOT_MINE"  # of somebody else, of nobody, or still being handed over
+    NOT_MINE = "NOT_MINE"  # of somebody else, or of nobody
+    AWAITED = "AWAITED"  # its old owner is still to finish a batch (protocol.md §3.5)
     FINISHED = "FINISHED"
     ABSENT = "ABSENT"
 
@@ -142,8 +143,10 @@ class Checkpointer:
                 # more, so the new owner may begin (protocol.md §3.5, #1729).
                 await self._writer.apply(assign(lease, lease.lease_owner or self.worker_id))
                 return Adoption.NOT_MINE
-            if lease.lease_owner != self.worker_id or lease.checkpoint_owner is not None:
+            if lease.lease_owner != self.worker_id:
                 return Adoption.NOT_MINE
+            if lease.checkpoint_owner is not None:
+                return Adoption.AWAITED
             held = HeldLease(lease, self._writer.instant())
             sent = self._writer.instant()
             try:
@@ -230,6 +233,10 @@ class Checkpointer:
         while not halt.is_set:
             due = [h for h in self.held if self._writer.age_ms(h) + tick_ms > self._renew_ms]
             answered = await all_of(*(self._renew_once(held) for held in due))
+            # No batch is waited for where no consumer is at work, as while user code is imported
+            # (protocol.md §3.5, #1743).
+            ready = [h for h in self.held if h.in_handover and not h.at_work]
+            answered += await all_of(*(self._hand_over_once(held) for held in ready))
             failures = 0 if all(answered) else failures + 1
             back_off_ms = self._patience.back_off_ms(failures) if failures else tick_ms
             await halt.wait(min(self._renew_ms // 2, back_off_ms))
@@ -245,14 +252,26 @@ class Checkpointer:
         for held in self.held:
             if held.unstored or held.confirmed.monotonic_ms < since_monotonic_ms:
                 await self._patience.persist(partial(self.renew, held), halt)
+            if held.is_held and held.in_handover:
+                await self._patience.persist(partial(self._hand_over, held), halt)
 
     async def flush_all(self) -> None:
         """Store all progress in one attempt each: the turn ends, whatever happens."""
         await all_of(*(self._renew_once(held) for held in self.held if held.unstored))
 
     async def _renew_once(self, held: HeldLease) -> bool:
+        return await self._once(held, self.renew)
+
+    async def _hand_over_once(self, held: HeldLease) -> bool:
+        return await self._once(held, self._hand_over)
+
+    async def _hand_over(self, held: HeldLease) -> None:
+        if await self.flush(held):
+            await self.release(held)
+
+    async def _once(self, held: HeldLease, write: Callable[[HeldLease], Awaitable[object]]) -> bool:
         try:
-            await self.renew(held)
+            await write(held)
         except (Throttled, OutcomeUnknown) as error:
             self._events.emit(
                 WriteDelayed(

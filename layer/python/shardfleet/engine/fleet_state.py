@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardfleet.domain.expiry import Sighting
+from shardfleet.domain.handovers import Handover
 from shardfleet.domain.sequence import StreamIncarnation
 from shardfleet.domain.slots import Slot, slot_body, slot_from_body
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
@@ -27,6 +28,7 @@ PROMPT = "prompt"
 LOCK = "lock"
 STREAM = "stream"
 PLAN = "plan"
+HANDOVERS = "handovers"
 LOADS = "loads"  # smoothed throughput by lease
 TIP = "tip"  # when a shard was last read to its tip; see start_position
 
@@ -334,6 +336,17 @@ class FleetState:
     async def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the last plan with its reasons, for ``explain``."""
         await self._overwrite(PLAN, "last", plan)
+
+    async def handovers(self) -> dict[str, Handover]:
+        """Read which handovers were pending (manager only)."""
+        document = await self._store.read(HANDOVERS, MANAGER)
+        rows = {} if document is None else document.body["leases"]
+        return {key: Handover(old, new, since_ms) for key, (old, new, since_ms) in rows.items()}
+
+    async def write_handovers(self, pending: Mapping[str, Handover]) -> None:
+        """Keep which handovers are pending (manager only)."""
+        rows = {key: [h.old_owner, h.next_owner, h.since_ms] for key, h in pending.items()}
+        await self._overwrite(HANDOVERS, MANAGER, {"leases": rows})
 
     async def write_loads(self, loads: Mapping[str, int]) -> None:
         """Keep the smoothed throughput of each lease, bytes per second (manager only)."""

@@ -54,6 +54,7 @@ class HeldLease:
         lease: as the table is known to be; changes only with the table's answers.
         outcome: ``HELD`` until it is finished, handed over or lost.
         halt: set when this worker must begin no more work on the shard.
+        at_work: a consumer works on the shard; it ends a handover itself, after its batch.
         lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
         read_ms: when that was, on the monotonic clock.
         throughput_kbps: average of what is read, KB/s; None until known (protocol.md §1.2).
@@ -67,6 +68,7 @@ class HeldLease:
         "_rated_ms",
         "_read_bytes",
         "_safe",
+        "at_work",
         "confirmed",
         "halt",
         "lag_ms",
@@ -83,6 +85,7 @@ class HeldLease:
         self.lease = lease
         self.outcome = LeaseOutcome.HELD
         self.halt = Halt()
+        self.at_work = False
         self.lag_ms = -1
         self.read_ms = confirmed.monotonic_ms
         self.throughput_kbps = lease.throughput_kbps

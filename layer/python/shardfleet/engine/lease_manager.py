@@ -34,6 +34,7 @@ from shardfleet.domain.slots import SlotState, ask_to_drain
 from shardfleet.domain.worker_loads import smoothed
 from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.handovers import HandoverWatch
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.pausing import PauseRecord, free_paused
 from shardfleet.engine.ports import (
@@ -147,6 +148,13 @@ class LeaseManager:
             clock=ports.clock,
             events=ports.events,
         )
+        self._handovers = HandoverWatch(
+            config,
+            leases=ports.leases,
+            state=ports.state,
+            clock=ports.clock,
+            events=ports.events,
+        )
         self._assigner = Assigner(
             config,
             leases=ports.leases,
@@ -215,7 +223,7 @@ class LeaseManager:
         return _Snapshot(started_ms, finished_ms, leases, await self._ports.stream.list_shards())
 
     async def _expire(self, seen: _Snapshot, slots: Sequence[VersionedSlot]) -> frozenset[str]:
-        """Bring the sightings up to date, keep them, and tell which leases lost their owner."""
+        """Bring sightings and handovers up to date, and tell which leases lost their owner."""
         skew_ms = self._config.clock_skew_ms
         sightings = update_sightings(
             await self._ports.state.sightings(),
@@ -233,7 +241,9 @@ class LeaseManager:
             skew_ms=skew_ms,
             fresh=self._graces(slots),
         )
-        return expired | _orphans(seen.leases, slots)
+        lost = expired | _orphans(seen.leases, slots)
+        await self._handovers.look(seen.leases, lost)
+        return lost
 
     async def _check(self, incarnation: StreamIncarnation) -> None:
         """Refuse to go on with another incarnation of the stream; stop the workers too (H12)."""

@@ -157,6 +157,7 @@ class ShardWork:
             if held.lease_key in self._consumed or held.halt.is_set:
                 continue
             self._consumed[held.lease_key] = held
+            held.at_work = True
             consumer = ShardConsumer(
                 held,
                 config=self._config,
@@ -170,6 +171,7 @@ class ShardWork:
             )
 
     def _consumer_left(self, lease_key: str, *, tasks: TurnTasks, hard: Halt) -> None:
+        self._consumed[lease_key].at_work = False
         del self._consumed[lease_key]
         self.consume_all(tasks, hard)
 

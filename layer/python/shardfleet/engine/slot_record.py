@@ -114,12 +114,12 @@ class SlotRecord:
         written = await self._state.update_slot(self.given.slot_id, change)
         return None if written is None else written.slot
 
-    async def close_turn(self) -> None:
-        """Record that this invocation ended in good order."""
+    async def close_turn(self, lags_ms: Mapping[str, int]) -> None:
+        """Record that this invocation ended in good order, and what it holds."""
 
         def change(slot: Slot) -> Slot:
             self._check(slot)
-            return close_turn(slot, now_ms=self._clock.now_ms())
+            return close_turn(slot, now_ms=self._clock.now_ms(), lags_ms=lags_ms)
 
         await self._state.update_slot(self.given.slot_id, change)
 

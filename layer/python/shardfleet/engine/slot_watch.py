@@ -27,6 +27,7 @@ from shardfleet.events import SlotDelayed, WorkerBeat
 # Utilisation that has changed by so many thousandths is told at the next tick, not with the next
 # sign of life.
 _USAGE_STEP = 50
+_HANDOVER_POLL_MS = 500
 _INDEX_TICKS = 3  # the index is asked at each third tick
 
 
@@ -85,11 +86,18 @@ class SlotWatch:
         self._usage_told = Usage()
         self._idle_since_ms: int | None = None
         self._finished: set[str] = set()
+        self._awaited: set[str] = set()
 
     @property
     def served_seq(self) -> int:
         """Return the last assignment that needs no more looking for."""
         return self._served_seq
+
+    def lags_ms(self) -> dict[str, int]:
+        """Return the lag of each lease held; -1 unknown."""
+        now_ms, still_ms = self._ports.clock.monotonic_ms(), self._config.failover_ms
+        held = self._ports.checkpointer.held
+        return {h.lease_key: h.lag_at(now_ms, still_ms=still_ms) for h in held}
 
     async def adopt_all(self) -> None:
         """
@@ -124,7 +132,20 @@ class SlotWatch:
                     )
                 )
             tick += 1
-            await halt.wait(self._config.renew_ms)
+            await self._rest(halt)
+
+    async def _rest(self, halt: Halt) -> None:
+        """Wait for the next tick; what is being handed over is looked for more often."""
+        clock = self._ports.clock
+        until_ms = clock.monotonic_ms() + self._config.renew_ms
+        while not halt.is_set and (left_ms := until_ms - clock.monotonic_ms()) > 0:
+            if not self._awaited:
+                await halt.wait(left_ms)
+                return
+            if await halt.wait(min(left_ms, _HANDOVER_POLL_MS)):
+                return
+            with suppress(Throttled, OutcomeUnknown):
+                await self._adopt(sorted(self._awaited))
 
     async def _look(self, *, with_index: bool) -> None:
         self._slot = await self._ports.record.look()
@@ -148,6 +169,8 @@ class SlotWatch:
         wanted = [key for key in keys if key not in self._finished]
         found = await checkpointer.adopt(wanted)
         self._finished |= {key for key, what in found.items() if what is Adoption.FINISHED}
+        self._awaited = {k for k in self._awaited - found.keys() if not checkpointer.holds(k)}
+        self._awaited |= {key for key, what in found.items() if what is Adoption.AWAITED}
         if Adoption.ADOPTED in found.values():
             self._adopted()
 
@@ -164,9 +187,11 @@ class SlotWatch:
         if slot.assign_seq != self._pending_seq:
             self._pending_seq, self._pending_since_ms = slot.assign_seq, now_ms
         holds = self._ports.checkpointer.holds
+        config = self._config
+        limit_ms = config.handover_limit_ms if self._awaited else config.failover_ms
         if (
             all(holds(key) or key in self._finished for key in slot.assigned)
-            or now_ms - self._pending_since_ms >= self._config.failover_ms
+            or now_ms - self._pending_since_ms >= limit_ms
         ):
             self._served_seq = slot.assign_seq
 
@@ -183,8 +208,7 @@ class SlotWatch:
         )
         if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
             return
-        still_ms = self._config.failover_ms
-        lags_ms = {h.lease_key: h.lag_at(now_ms, still_ms=still_ms) for h in held}
+        lags_ms = self.lags_ms()
         self._slot = await self._ports.record.beat(self._served_seq, lags_ms, usage) or self._slot
         self._told, self._usage_told, self._beat_ms = keys, usage, now_ms
         self._ports.events.emit(

@@ -251,7 +251,9 @@ class WorkerTurn:
         if not await self._renew_tasks.are_done(self._hard):
             await self._abandon()
         await checkpointer.renew_before_leaving(stopped_ms, self._hard)
-        await self._patience.persist(self._record.close_turn, self._hard)
+        await self._patience.persist(
+            partial(self._record.close_turn, self._watch.lags_ms()), self._hard
+        )
         return self._ending(TurnOutcome.CONTINUE, "time is over")
 
     async def _drain(self) -> None:

@@ -26,6 +26,7 @@ from shardfleet.events.delivery import (
 )
 from shardfleet.events.manager import (
     AssignmentLost,
+    HandoverForced,
     LeaseAssigned,
     LeaseBehind,
     LeaseCreated,
@@ -65,6 +66,7 @@ __all__ = [
     "CrashCharged",
     "Event",
     "FalseShardEnd",
+    "HandoverForced",
     "HandoverNoticed",
     "IteratorRenewed",
     "LeaseAdopted",

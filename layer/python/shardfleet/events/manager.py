@@ -95,6 +95,16 @@ class LeaseAssigned(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverForced(LeaseEvent):
+    """The old owner did not let go in time, so the next owner has the lease now."""
+
+    old_owner: str
+    waited_ms: int
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentLost(LeaseEvent):
     """A planned assignment lost its race; the next turn plans anew."""
 

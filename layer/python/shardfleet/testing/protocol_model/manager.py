@@ -75,6 +75,15 @@ def _begin(rules: Rules, world: World) -> Steps:
     turn = Manager(_table_work(rules, leases), _assignments(world, leases, expired))
     begun = replace(world, budget=world.budget.less("turns"), sightings=remembered)
     yield "the manager reads everything and plans", _on(begun, turn)
+    forced = tuple(
+        letter(rules.assign(lease, lease.lease_owner))
+        for lease in unfinished
+        if lease.checkpoint_owner is not None and lease.lease_key not in expired
+    )
+    if forced:
+        # Without time in the model, any pending handover may have taken too long.
+        label = "the manager finds handovers overdue and plans"
+        yield label, _on(begun, replace(turn, todo=(*forced, *turn.todo)))
 
 
 def _table_work(rules: Rules, leases: Sequence[Lease]) -> tuple[Letter, ...]:
@@ -134,19 +143,28 @@ def _give(rules: Rules, world: World, turn: Manager) -> Steps:
         current = world.leases[KEYS.index(key)]
         if current is None or current.effective_owner != given.lease.effective_owner:
             yield f"manager: {key} has another owner now", _on(world, following)
+        elif current.is_finished or current.checkpoint_owner is not None:
+            yield f"manager: {key} moves already, or is at its end", _on(world, following)
         else:
             label = f"manager: reads {key} at {current.lease_counter}"
             yield label, _on(world, replace(turn, stolen=current))
     elif turn.given is None:
-        for how, after, result in send(world, _assignment(rules, given, turn.stolen)):
-            _check_robbery(world, given, result)
-            label = f"manager: assigns {key} ({given.kind}) to {worker_id}{how}"
-            if isinstance(result, Applied):
-                yield label, _on(after, replace(turn, given=result.lease))
-            else:
-                yield label, _on(after, None if result is None else following)
+        for change in _assignment(rules, given, turn.stolen):
+            yield from _write(world, turn, change)
     else:
         yield from _look_again(rules, world, turn.given)
+
+
+def _write(world: World, turn: Manager, change: LeaseChange) -> Steps:
+    given = turn.give[0]
+    following = Manager((), turn.give[1:])
+    for how, after, result in send(world, change):
+        _check_robbery(world, given, result)
+        what = f"{change.operation} of {change.lease_key} ({given.kind}) to {given.worker_id}"
+        if isinstance(result, Applied):
+            yield f"manager: {what}{how}", _on(after, replace(turn, given=result.lease))
+        else:
+            yield f"manager: {what}{how}", _on(after, None if result is None else following)
 
 
 def _look_again(rules: Rules, world: World, given: Lease) -> Steps:
@@ -156,18 +174,20 @@ def _look_again(rules: Rules, world: World, given: Lease) -> Steps:
     key, worker_id = turn.give[0].lease.lease_key, turn.give[0].worker_id
     number = [slot.worker_id for slot in world.slots].index(worker_id)
     following = Manager((), turn.give[1:])
-    if world.slots[number].state is SlotState.ENDED:
+    if world.slots[number].state is SlotState.ENDED and given.checkpoint_owner is None:
         for how, after, _ in send(world, rules.evict(given)):
             yield f"manager: {worker_id} has ended, {key} is released{how}", _on(after, following)
     else:
         yield f"manager: {worker_id} still runs", _on(world, following)
 
 
-def _assignment(rules: Rules, given: Assignment, stolen: Lease | None) -> LeaseChange:
+def _assignment(rules: Rules, given: Assignment, stolen: Lease | None) -> tuple[LeaseChange, ...]:
+    """Return how a lease may be given: what is stolen may be handed over gracefully instead."""
     if stolen is not None:
-        return rules.take(stolen, given.worker_id)
+        handover = rules.initiate_handover(stolen, given.worker_id, as_read=True)
+        return (handover, rules.take(stolen, given.worker_id))
     is_expired = given.kind is AssignmentKind.EXPIRED
-    return rules.assign(given.lease, given.worker_id, expired=is_expired)
+    return (rules.assign(given.lease, given.worker_id, expired=is_expired),)
 
 
 def _check_robbery(world: World, given: Assignment, result: ChangeResult | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.sequence import AT_TRIM_HORIZON
@@ -63,6 +64,17 @@ def child_beside_parent(*, budget: Budget) -> World:
     return owned_parent(2, budget=budget).with_lease(1, child)
 
 
+def both_at_one(*, budget: Budget) -> World:
+    """Return two workers, of which one holds both leases: the manager evens that out."""
+    world = child_beside_parent(budget=budget)
+    child = world.leases[1]
+    assert child is not None
+    child = replace(child, lease_owner="w0", lease_counter=1)
+    holder = world.running[0]
+    also = holder.with_held(1, Held(child, 0, Phase.HELD))
+    return world.with_lease(1, child).with_invocation(holder, also)
+
+
 def free_parent(workers: int, *, budget: Budget) -> World:
     """Return a fleet of idle workers and a table that is still empty."""
     return World(
@@ -87,6 +99,12 @@ SMALL: Mapping[str, World] = {
     "two invocations, a handover, a drain": owned_parent(
         2, done=2, budget=Budget(doubles=1, handovers=1, ends=1)
     ),
+    "the manager hands over, a crash": both_at_one(budget=Budget(turns=2, crashes=1)),
+    "the manager hands over, a lost reply": both_at_one(budget=Budget(turns=1, lost=1)),
+    "the manager hands over, two invocations": both_at_one(
+        budget=Budget(turns=1, doubles=1, renewals=1)
+    ),
+    "the manager hands over to a slot that ends": both_at_one(budget=Budget(turns=2, ends=1)),
     "two handovers": owned_parent(3, done=2, budget=Budget(handovers=2)),
     "a child that is there already": child_beside_parent(budget=Budget(handovers=1, turns=1)),
     "the first assignment, a slot that ends": free_parent(1, budget=Budget(turns=2, ends=2)),

@@ -43,8 +43,8 @@ _RENEW_S = 3.3
 _TAKE_S = 20.0
 _DISCOVER_S = 10.0
 _HANDOVER_S = 10.0
-# KCL 3: gracefulLeaseHandoffTimeoutMillis.
-_HANDOVER_MOST_MS = 30_000
+# KCL 3: gracefulLeaseHandoffTimeoutMillis, and a failover time (protocol.md §3.2 step 2).
+_HANDOVER_MOST_MS = 30_000 + FAILOVER_MS
 _HANDOVERS_MOST = 2
 _LIMITS = ExpansionLimits(100_000, 64 * 1024 * 1024)
 
@@ -82,7 +82,8 @@ class JavaLikePeer:
         self._stream = stream
         self._held: dict[str, _Held] = {}
         self._changed: dict[str, tuple[int, int]] = {}
-        self._begun: dict[str, int] = {}
+        # lease -> its two owners in a handover, and when this leader first saw them so
+        self._pending: dict[str, tuple[str | None, str | None, int]] = {}
         self._chance = around.chance(f"java/{actor.name}")
         self._lead_s = _HANDOVER_S / hurry
         self._is_old = is_old
@@ -148,11 +149,15 @@ class JavaLikePeer:
         leases = await self._leases.scan()
         me = self._actor.worker_id
         now_ms = self._around.now_ms
-        pending = {le.lease_key: le for le in leases if le.checkpoint_owner is not None}
-        self._begun = {key: since for key, since in self._begun.items() if key in pending}
-        for key, since_ms in self._begun.items():
-            if now_ms - since_ms > _HANDOVER_MOST_MS:
-                lease = pending[key]
+        pending = [le for le in leases if le.checkpoint_owner is not None and not le.is_finished]
+        before, self._pending = self._pending, {}
+        for lease in pending:
+            owners = (lease.lease_owner, lease.checkpoint_owner)
+            known = before.get(lease.lease_key)
+            since_ms = known[2] if known is not None and known[:2] == owners else now_ms
+            self._pending[lease.lease_key] = (*owners, since_ms)
+        for lease in pending:
+            if now_ms - self._pending[lease.lease_key][2] > _HANDOVER_MOST_MS:
                 await self._leases.apply(lease_changes.assign(lease, lease.lease_owner or me))
                 return
         others = [
@@ -162,11 +167,10 @@ class JavaLikePeer:
             and lease.checkpoint_owner is None
             and not lease.is_finished
         ]
-        if others and len(self._begun) < _HANDOVERS_MOST:
+        if others and len(self._pending) < _HANDOVERS_MOST:
             chosen = self._chance.choice(others)
-            owners = {lease.lease_owner for lease in others} - {chosen.lease_owner}
-            target = self._chance.choice((me, *sorted(filter(None, owners))))
-            self._begun[chosen.lease_key] = now_ms
+            names = {lease.lease_owner for lease in others} - {chosen.lease_owner}
+            target = self._chance.choice((me, *sorted(filter(None, names))))
             await self._leases.apply(lease_changes.initiate_handover(chosen, target))
 
     def _hold(self, lease: Lease) -> None:
