@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 >>>>>>> /tmp/land.new
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
@@ -36,6 +36,23 @@ from shardfleet.engine.ports import Entropy, EventSink, LeaseStore
 from shardfleet.events import AssignmentLost, LeaseAssigned
 
 HANDOVER = "HANDOVER"  # how a move is told that was begun gracefully
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """
+    What a turn knows of its leases beside what is written in them.
+
+    Attributes:
+        expired: keys of leases whose owner is lost.
+        idle: keys of leases that only wait; they take no place (``merge_wait``).
+        paused: key and reason of leases that nobody is to have.
+
+    """
+
+    expired: frozenset[str]
+    idle: frozenset[str] = frozenset()
+    paused: Mapping[str, str] = NOTHING_PAUSED
 
 
 class Assigner:
@@ -65,11 +82,9 @@ class Assigner:
         leases: Sequence[Lease],
         slots: Sequence[VersionedSlot],
         *,
-        expired: frozenset[str],
+        standing: Standing,
         now_ms: int,
-        idle: frozenset[str] = frozenset(),
         rebalance: bool = False,
-        paused: Mapping[str, str] = NOTHING_PAUSED,
     ) -> AssignmentPlan:
         """
         Plan and carry out one turn's assignments.
@@ -77,11 +92,9 @@ class Assigner:
         Args:
             leases: all leases, the ones created in this turn included.
             slots: all slots as read in this turn.
-            expired: keys of leases whose owner is lost.
+            standing: which of them are expired, idle, paused.
             now_ms: epoch milliseconds.
-            idle: keys of leases that only wait; they take no place (``merge_wait``).
             rebalance: load is evened out in this turn.
-            paused: key and reason of leases that nobody is to have.
 
         """
         able = {
@@ -91,10 +104,10 @@ class Assigner:
         }
         # Who let a lease expire is probably gone, whatever its last heartbeat says; it is given
         # leases only when nobody else is left.
-        losers = {le.effective_owner for le in leases if le.lease_key in expired}
+        losers = {le.effective_owner for le in leases if le.lease_key in standing.expired}
         able = {w: slot for w, slot in able.items() if w not in losers} or able
-        views = self._views(able, leases, idle)
-        plan = self._plan(leases, views, expired=expired, rebalance=rebalance, paused=paused)
+        views = self._views(able, leases, standing.idle)
+        plan = self._plan(leases, views, standing, rebalance=rebalance)
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in plan.assignments:
             by_worker[assignment.worker_id].append(assignment)
@@ -108,11 +121,11 @@ class Assigner:
         self,
         leases: Sequence[Lease],
         views: Sequence[WorkerView],
+        standing: Standing,
         *,
-        expired: frozenset[str],
         rebalance: bool,
-        paused: Mapping[str, str],
     ) -> AssignmentPlan:
+        expired, paused = standing.expired, standing.paused
         if self._config.assignment == "balanced":
             return plan_by_load(
                 leases,

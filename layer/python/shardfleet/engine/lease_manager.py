@@ -32,7 +32,7 @@ from shardfleet.domain.shards import Shard
 from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, plan_slots
 from shardfleet.domain.slots import SlotState, ask_to_drain
 from shardfleet.domain.worker_loads import smoothed
-from shardfleet.engine.assigner import Assigner
+from shardfleet.engine.assigner import Assigner, Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.handovers import HandoverWatch
 from shardfleet.engine.patience import each_of
@@ -190,11 +190,13 @@ class LeaseManager:
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
             slots,
-            expired=expired,
+            standing=Standing(
+                expired=expired,
+                idle=waiting_for_a_merge(seen.shards, current),
+                paused={key: str(pause) for key, pause in paused.items()},
+            ),
             now_ms=self._ports.clock.now_ms(),
-            idle=waiting_for_a_merge(seen.shards, current),
             rebalance=self._turns % self._config.rebalance_turns == 0,
-            paused={key: str(pause) for key, pause in paused.items()},
         )
         self._turns += 1
         report = TurnReport(
