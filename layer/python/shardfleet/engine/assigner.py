@@ -7,13 +7,8 @@ found by reading it again; what it was given is released at once.
 
 from __future__ import annotations
 
-<<<<<<< /work/main/layer/python/shardfleet/engine/assigner.py
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-=======
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
->>>>>>> /tmp/land.new
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
