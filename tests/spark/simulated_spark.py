@@ -95,12 +95,16 @@ class SimulatedSpark:
     async def drain(self):
         """Read what is left, without crashes, until several triggers brought nothing."""
         self.crash, idle, driver = 0.0, 0, self.driver()
+        self.last = driver
         while idle < 20:
             before = len(self.offsets)
             await self._trigger(driver)
             idle = idle + 1 if len(self.offsets) == before else 0
             await self.clock.sleep_ms(200)
         await asyncio.gather(*self._late, return_exceptions=True)
+
+    async def planned(self, driver):
+        """What happens whenever Spark has asked for the next batch; for publishing."""
 
     def rows(self):
         """Return (batch, shard id, sequence number) of everything in the sink, in order."""
@@ -149,6 +153,7 @@ class SimulatedSpark:
             initial = json.dumps(await driver.initial()) if not self.offsets else ""
             start = self.offsets[-1] if self.offsets else initial
             end = json.dumps(await driver.latest(json.loads(start)))
+            await self.planned(driver)
             if json.loads(end) == json.loads(start) and self.offsets:
                 return
             self._may_die()
