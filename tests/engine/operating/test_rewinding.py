@@ -1,0 +1,388 @@
+"""Setting leases back: what a preview says is what comes again, and nothing else."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain import lease_changes
+from shardfleet.domain.leases import HashKeyRange
+from shardfleet.domain.pauses import Pause
+from shardfleet.domain.rewinds import RewindState, RewindTarget
+from shardfleet.domain.sequence import (
+    AT_LATEST,
+    AT_SHARD_END,
+    AT_TIMESTAMP,
+    AT_TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
+from shardfleet.engine.operator import OperatorPorts
+from shardfleet.engine.pausing import PauseRecord
+from shardfleet.engine.rewinding import Rewinder
+from shardfleet.errors import ConfigurationError, OutcomeUnknown
+from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
+
+ANN = Pause("ann", 5)
+OLDEST = RewindTarget(AT_TRIM_HORIZON)
+
+
+def since(instant_ms):
+    return ExtendedSequenceNumber(AT_TIMESTAMP, instant_ms)
+
+
+def in_world(scenario, **world):
+    async def main():
+        return await scenario(World(**{"idle_end_ms": 600_000, **world}))
+
+    return run_virtual(main())
+
+
+def rewinder(world, *, pages_most=60):
+    ports = OperatorPorts(leases=world.leases, state=world.ports().fleet_state, clock=world.clock)
+    return Rewinder(
+        world.config, ports, stream=world.stream, events=world.events, pages_most=pages_most
+    )
+
+
+async def carry_out(world, target, *numbers, with_children=False, **options):
+    at_work = rewinder(world)
+    keys = [key(number) for number in numbers or (0,)]
+    plan = await at_work.preview(keys, target, with_children=with_children)
+    options = {"within_ms": 60_000, "stay_paused": False} | options
+    return plan, await at_work.carry_out(plan, ANN, **options)
+
+
+async def read_on(world, *numbers):
+    """Give the leases back to the worker, as the manager does, and let it read what there is."""
+    for number in numbers or (0,):
+        if not world.lease(number).lease_owner:
+            await world.leases.apply(lease_changes.assign(world.lease(number), ME))
+    before = len(world.numbers)
+    await world.turn(turn_ms=100_000)
+    return world.numbers[before:]
+
+
+def put_aggregate(world, first, last, *, shard=0):
+    records = [OutgoingRecord(f"k{n}", str(n).encode()) for n in range(first, last + 1)]
+    return world.stream.put(aggregate(records), key="a", shard_id=key(shard))
+
+
+def targets(world):
+    """Return a target of each kind, and from where on records come again."""
+    plain = world.put_numbers
+    return {
+        "oldest": (OLDEST, 0),
+        "record": (RewindTarget(ExtendedSequenceNumber(plain[3]), whole_record=True), 4),
+        "aggregate": (RewindTarget(ExtendedSequenceNumber(plain[5]), whole_record=True), 15),
+        "inside": (RewindTarget(ExtendedSequenceNumber(plain[5], 6)), 12),
+        "instant": (RewindTarget(since(world.put_ms[2])), 2),
+    }
+
+
+async def fill(world):
+    """Records 0 to 4, an aggregate of 5 to 14, then 15 to 19; one second apart."""
+    world.put_numbers, world.put_ms = [], []
+    for n in [*range(5), None, *range(15, 20)]:
+        await world.clock.sleep_ms(1_000)
+        world.put_ms.append(world.clock.now_ms())
+        data = str(n).encode()
+        number = (
+            put_aggregate(world, 5, 14)
+            if n is None
+            else world.stream.put(data, key=f"k{n}", shard_id=key(0))
+        )
+        world.put_numbers.append(number)
+
+
+@pytest.mark.parametrize("name", ["oldest", "record", "aggregate", "inside", "instant"])
+def test_exactly_what_the_preview_counts_comes_again(name):
+    async def scenario(world):
+        await fill(world)
+        await world.turn(turn_ms=100_000)
+        assert world.numbers == list(range(20))
+        target, first = targets(world)[name]
+        wrote = len(world.leases.changes)
+        plan = await rewinder(world).preview([key(0)], target, with_children=False)
+        assert len(world.leases.changes) == wrote
+        assert ("pause", "fleet") not in world.state.documents
+
+        turn = asyncio.create_task(world.turn())
+        plan, (row,) = await carry_out(world, target)
+        await turn
+        assert (row.state, row.records, row.complete) == (RewindState.SET_BACK, 20 - first, True)
+        assert plan.rows[0].records == row.records
+        assert row.bytes == sum(len(str(n)) for n in range(first, 20))
+        assert await read_on(world) == list(range(first, 20))
+        assert ("pause", "fleet") not in world.state.documents
+
+    in_world(scenario)
+
+
+def test_a_checkpoint_inside_an_aggregate_counts_as_far_as_it_goes():
+    async def scenario(world):
+        await fill(world)
+        number = world.put_numbers[5]
+        world.leases.leases[key(0)] = a_lease(checkpoint=ExtendedSequenceNumber(number, 2))
+        (row,) = (await rewinder(world).preview([key(0)], OLDEST, with_children=False)).rows
+        assert row.records == 8
+
+    in_world(scenario)
+
+
+def test_records_handled_until_the_lease_is_given_up_are_in_the_count():
+    async def scenario(world):
+        world.put(0, 9)
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: len(world.numbers) == 10)
+        plan = await rewinder(world).preview([key(0)], OLDEST, with_children=False)
+        world.put(10, 14)
+        rows = await rewinder(world).carry_out(plan, ANN, within_ms=60_000, stay_paused=False)
+        await turn
+        assert rows[0].records == 15
+        assert await read_on(world) == list(range(15))
+
+    in_world(scenario)
+
+
+def test_a_lease_that_nobody_gives_up_is_not_touched_and_not_left_paused():
+    async def scenario(world):
+        world.put(0, 4)
+        world.leases.leases[key(0)] = a_lease(
+            lease_owner=OTHER, checkpoint=ExtendedSequenceNumber("3")
+        )
+        _, (row,) = await carry_out(world, OLDEST)
+        assert row.state is RewindState.HELD
+        assert key(0) in row.why
+        assert world.leases.operations() == []
+        assert ("pause", "fleet") not in world.state.documents
+
+    in_world(scenario)
+
+
+def test_what_was_paused_before_stays_paused_and_so_does_what_shall():
+    async def scenario(world):
+        world.put(0, 4)
+        free = a_lease(lease_owner=None, checkpoint=ExtendedSequenceNumber("3"))
+        world.leases.leases[key(0)] = free
+        record = PauseRecord(world.state)
+        await record.change(lambda pauses: pauses.with_leases([key(0)], Pause("ben", 1)))
+        await carry_out(world, OLDEST)
+        assert (await record.read()).of(key(0)).by == "ben"
+        await record.change(lambda pauses: pauses.without_leases([key(0)]))
+        world.leases.leases[key(0)] = free
+        await carry_out(world, OLDEST, stay_paused=True)
+        assert (await record.read()).of(key(0)).by == "ann"
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "target"),
+    [
+        (AT_TRIM_HORIZON, OLDEST),
+        (ExtendedSequenceNumber("2"), RewindTarget(ExtendedSequenceNumber("4"))),
+        (ExtendedSequenceNumber("2"), RewindTarget(ExtendedSequenceNumber("2"))),
+        (
+            ExtendedSequenceNumber(AT_TIMESTAMP, 7),
+            RewindTarget(ExtendedSequenceNumber(AT_TIMESTAMP, 9)),
+        ),
+    ],
+)
+def test_a_lease_that_stands_before_the_target_is_left(checkpoint, target):
+    """A rewind never skips."""
+
+    async def scenario(world):
+        world.put(0, 4)
+        world.leases.leases[key(0)] = a_lease(lease_owner=None, checkpoint=checkpoint)
+        _, (row,) = await carry_out(world, target)
+        assert row.state is RewindState.LEFT
+        assert world.lease().checkpoint == checkpoint
+
+    in_world(scenario)
+
+
+def test_an_instant_after_everything_handled_is_left():
+    async def scenario(world):
+        world.put(0, 4)
+        await world.clock.sleep_ms(60_000)
+        free = a_lease(lease_owner=None, checkpoint=ExtendedSequenceNumber("5"))
+        world.leases.leases[key(0)] = free
+        target = RewindTarget(since(world.clock.now_ms() - 1_000))
+        _, (row,) = await carry_out(world, target)
+        assert (row.state, world.lease()) == (RewindState.LEFT, free)
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize(("number", "sub"), [("999", 0), ("3", 1)])
+def test_a_record_that_is_not_in_the_shard_is_refused(number, sub):
+    async def scenario(world):
+        world.put(0, 4)
+        stands = ExtendedSequenceNumber("1000")
+        world.leases.leases[key(0)] = a_lease(lease_owner=None, checkpoint=stands)
+        target = RewindTarget(ExtendedSequenceNumber(number, sub), whole_record=not sub)
+        with pytest.raises(ConfigurationError, match="no such record"):
+            await carry_out(world, target)
+
+    in_world(scenario)
+
+
+def test_a_lease_at_the_tip_that_has_read_nothing_can_be_set_back_and_repeats_nothing():
+    async def scenario(world):
+        world.put(0, 4)
+        world.leases.leases[key(0)] = a_lease(lease_owner=None, checkpoint=AT_LATEST)
+        _, (row,) = await carry_out(world, OLDEST)
+        assert (row.state, row.records) == (RewindState.SET_BACK, 0)
+        assert await read_on(world) == [0, 1, 2, 3, 4]
+
+    in_world(scenario)
+
+
+def test_a_count_that_is_too_long_says_so_and_the_rewind_is_whole():
+    async def scenario(world):
+        world.put(0, 1_499)
+        await world.turn(turn_ms=100_000)
+        at_work = rewinder(world, pages_most=1)
+        plan = await at_work.preview([key(0)], OLDEST, with_children=False)
+        assert (plan.rows[0].records, plan.rows[0].complete) == (1_000, False)
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_write_without_an_answer_is_looked_up(landed):
+    async def scenario(world):
+        world.put(0, 4)
+        world.leases.leases[key(0)] = a_lease(
+            lease_owner=None, checkpoint=ExtendedSequenceNumber("5")
+        )
+        left = [1]
+
+        def lose(change, *_):
+            if change.operation == "rewind" and left[0]:
+                left[0] -= 1
+                raise OutcomeUnknown("lost")
+
+        setattr(world.leases, "after" if landed else "before", lose)
+        _, (row,) = await carry_out(world, OLDEST)
+        assert row.state is RewindState.SET_BACK
+        assert world.leases.operations() == ["rewind"]
+        assert await read_on(world) == [0, 1, 2, 3, 4]
+
+    in_world(scenario)
+
+
+def test_who_takes_the_lease_in_between_keeps_it_as_it_is():
+    """A worker of another making knows nothing of pauses (L12 is conditional on no owner)."""
+
+    async def scenario(world):
+        world.put(0, 4)
+        world.leases.leases[key(0)] = a_lease(
+            lease_owner=None, checkpoint=ExtendedSequenceNumber("5")
+        )
+
+        def take(change):
+            if change.operation == "rewind":
+                lease = world.lease()
+                taken = replace(lease, lease_owner="java", lease_counter=lease.lease_counter + 1)
+                world.leases.leases[key(0)] = taken
+
+        world.leases.before = take
+        _, (row,) = await carry_out(world, OLDEST)
+        assert (row.state, row.owner) == (RewindState.HELD, "java")
+        assert world.lease().checkpoint == ExtendedSequenceNumber("5")
+
+    in_world(scenario)
+
+
+# --- relatives
+
+
+async def split(world):
+    """Put 0 to 4 into a shard, split it, put 5 to 9 into the children; all is handled."""
+    world.put(0, 4)
+    world.stream.split(key(0))
+    for n in range(5, 10):
+        world.put(n, number=1 + n % 2)
+    await world.turn(turn_ms=100_000)
+    assert sorted(world.numbers) == list(range(10))
+    assert world.lease(0).checkpoint == AT_SHARD_END
+
+
+def test_a_finished_shard_is_set_back_and_its_children_are_named_as_ahead():
+    async def scenario(world):
+        await split(world)
+        plan, (row,) = await carry_out(world, OLDEST)
+        assert (row.records, row.children_ahead) == (5, (key(1), key(2)))
+        assert plan.rows[0].checkpoint == "SHARD_END"
+        before = world.lease(1).checkpoint
+        assert await read_on(world, 0) == [0, 1, 2, 3, 4]
+        assert world.lease(0).checkpoint == AT_SHARD_END
+        assert world.lease(1).checkpoint == before
+
+    in_world(scenario)
+
+
+def test_with_its_children_everything_comes_again_parents_first():
+    async def scenario(world):
+        await split(world)
+        turn = asyncio.create_task(world.turn())
+        _, rows = await carry_out(world, OLDEST, with_children=True)
+        await turn
+        assert [row.records for row in rows] == [5, 2, 3]
+        assert not any(row.children_ahead for row in rows)
+        again = await read_on(world, 0, 1, 2)
+        assert again[:5] == [0, 1, 2, 3, 4]
+        assert sorted(again) == list(range(10))
+
+    in_world(scenario)
+
+
+def test_if_one_of_a_family_is_held_none_is_set_back():
+    async def scenario(world):
+        await split(world)
+        world.leases.leases[key(2)] = replace(world.lease(2), lease_owner="java")
+        for number in (0, 1):
+            world.leases.leases[key(number)] = replace(world.lease(number), lease_owner=None)
+        wrote = world.leases.operations()
+        _, rows = await carry_out(world, OLDEST, with_children=True, within_ms=2_000)
+        assert {row.state for row in rows} == {RewindState.HELD}
+        assert world.leases.operations() == wrote
+
+    in_world(scenario)
+
+
+def test_a_parent_without_a_lease_is_named_as_not_read_again():
+    async def scenario(world):
+        await split(world)
+        del world.leases.leases[key(0)]
+        at_work = rewinder(world)
+        plan = await at_work.preview([key(1)], OLDEST, with_children=False)
+        assert plan.unleased == (key(0),)
+
+    in_world(scenario)
+
+
+def test_a_shard_that_has_left_the_stream_is_gone():
+    async def scenario(world):
+        plan, (row,) = await carry_out(world, OLDEST, 7)
+        assert (row.state, plan.keys) == (RewindState.GONE, ())
+
+    in_world(scenario)
+
+
+def test_a_misrouted_aggregate_that_workers_drop_is_not_counted():
+    async def scenario(world):
+        put_aggregate(world, 0, 9)
+        world.put(10)
+        low = HashKeyRange(0, 1)
+        number = world.stream.put(b"11", key="k11", shard_id=key(0))
+        world.leases.leases[key(0)] = a_lease(
+            lease_owner=None, hash_key_range=low, checkpoint=ExtendedSequenceNumber(number)
+        )
+        (row,) = (await rewinder(world).preview([key(0)], OLDEST, with_children=False)).rows
+        assert row.records == 2
+
+    in_world(scenario, misrouted="kpl")
