@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dshardfleet/kpl/messages.proto\x12\x0eshardfleet.kpl\"y\n\x10\x41ggregatedRecord\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\t\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\t\x12\'\n\x07records\x18\x03 \x03(\x0b\x32\x16.shardfleet.kpl.Record\"\xa3\x01\n\x06Record\x12\x31\n\x13partition_key_index\x18\x01 \x02(\x04:\x14\x31\x38\x34\x34\x36\x37\x34\x34\x30\x37\x33\x37\x30\x39\x35\x35\x31\x36\x31\x35\x12\x35\n\x17\x65xplicit_hash_key_index\x18\x02 \x01(\x04:\x14\x31\x38\x34\x34\x36\x37\x34\x34\x30\x37\x33\x37\x30\x39\x35\x35\x31\x36\x31\x35\x12\x0c\n\x04\x64\x61ta\x18\x03 \x02(\x0c\x12!\n\x04tags\x18\x04 \x03(\x0b\x32\x13.shardfleet.kpl.Tag\"f\n\x15\x41ggregatedRecordBytes\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\x0c\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\x0c\x12\x0f\n\x07records\x18\x03 \x03(\x0c\"\x83\x01\n\x15PlainAggregatedRecord\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\t\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\t\x12,\n\x07records\x18\x03 \x03(\x0b\x32\x1b.shardfleet.kpl.PlainRecord\"N\n\x0bPlainRecord\x12\x31\n\x13partition_key_index\x18\x01 \x02(\x04:\x14\x31\x38\x34\x34\x36\x37\x34\x34\x30\x37\x33\x37\x30\x39\x35\x35\x31\x36\x31\x35\x12\x0c\n\x04\x64\x61ta\x18\x03 \x02(\x0c\"!\n\x03Tag\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x01(\t')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dshardfleet/kpl/messages.proto\x12\x0eshardfleet.kpl\"y\n\x10\x41ggregatedRecord\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\t\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\t\x12\'\n\x07records\x18\x03 \x03(\x0b\x32\x16.shardfleet.kpl.Record\"\xa3\x01\n\x06Record\x12\x31\n\x13partition_key_index\x18\x01 \x02(\x04:\x14\x31\x38\x34\x34\x36\x37\x34\x34\x30\x37\x33\x37\x30\x39\x35\x35\x31\x36\x31\x35\x12\x35\n\x17\x65xplicit_hash_key_index\x18\x02 \x01(\x04:\x14\x31\x38\x34\x34\x36\x37\x34\x34\x30\x37\x33\x37\x30\x39\x35\x35\x31\x36\x31\x35\x12\x0c\n\x04\x64\x61ta\x18\x03 \x02(\x0c\x12!\n\x04tags\x18\x04 \x03(\x0b\x32\x13.shardfleet.kpl.Tag\"f\n\x15\x41ggregatedRecordBytes\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\x0c\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\x0c\x12\x0f\n\x07records\x18\x03 \x03(\x0c\"\x81\x01\n\x11\x41ggregatedColumns\x12\x1b\n\x13partition_key_table\x18\x01 \x03(\t\x12\x1f\n\x17\x65xplicit_hash_key_table\x18\x02 \x03(\t\x12.\n\x07records\x18\x03 \x01(\x0b\x32\x1d.shardfleet.kpl.RecordColumns\"[\n\rRecordColumns\x12\x1b\n\x13partition_key_index\x18\x01 \x03(\x04\x12\x1f\n\x17\x65xplicit_hash_key_index\x18\x02 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x03(\x0c\">\n\x0e\x41ggregateShape\x12,\n\x07records\x18\x03 \x03(\x0b\x32\x1b.shardfleet.kpl.RecordShape\"8\n\x0bRecordShape\x12\x1b\n\x13partition_key_index\x18\x01 \x02(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x02(\x0c\">\n\rHashKeysShape\x12-\n\x07records\x18\x03 \x03(\x0b\x32\x1c.shardfleet.kpl.HashKeyShape\"/\n\x0cHashKeyShape\x12\x1f\n\x17\x65xplicit_hash_key_index\x18\x02 \x02(\x04\"!\n\x03Tag\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x01(\t')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,10 +37,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORD']._serialized_end=336
   _globals['_AGGREGATEDRECORDBYTES']._serialized_start=338
   _globals['_AGGREGATEDRECORDBYTES']._serialized_end=440
-  _globals['_PLAINAGGREGATEDRECORD']._serialized_start=443
-  _globals['_PLAINAGGREGATEDRECORD']._serialized_end=574
-  _globals['_PLAINRECORD']._serialized_start=576
-  _globals['_PLAINRECORD']._serialized_end=654
-  _globals['_TAG']._serialized_start=656
-  _globals['_TAG']._serialized_end=689
+  _globals['_AGGREGATEDCOLUMNS']._serialized_start=443
+  _globals['_AGGREGATEDCOLUMNS']._serialized_end=572
+  _globals['_RECORDCOLUMNS']._serialized_start=574
+  _globals['_RECORDCOLUMNS']._serialized_end=665
+  _globals['_AGGREGATESHAPE']._serialized_start=667
+  _globals['_AGGREGATESHAPE']._serialized_end=729
+  _globals['_RECORDSHAPE']._serialized_start=731
+  _globals['_RECORDSHAPE']._serialized_end=787
+  _globals['_HASHKEYSSHAPE']._serialized_start=789
+  _globals['_HASHKEYSSHAPE']._serialized_end=851
+  _globals['_HASHKEYSHAPE']._serialized_start=853
+  _globals['_HASHKEYSHAPE']._serialized_end=900
+  _globals['_TAG']._serialized_start=902
+  _globals['_TAG']._serialized_end=935
 # @@protoc_insertion_point(module_scope)
