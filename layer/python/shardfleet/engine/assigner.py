@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
 from shardfleet.domain.assignment import (
-    NOTHING_PAUSED,
     Assignment,
     AssignmentKind,
     AssignmentPlan,
@@ -47,7 +46,7 @@ class Standing:
 
     expired: frozenset[str]
     idle: frozenset[str] = frozenset()
-    paused: Mapping[str, str] = NOTHING_PAUSED
+    paused: Mapping[str, str]
 
 
 class Assigner:
