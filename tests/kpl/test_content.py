@@ -22,8 +22,6 @@ payloads = st.binary(max_size=4).map(lambda data: bytes_field(0x1A, data))
 # Key indexes as a list, which a parser of columns takes for as many; a tag; an unknown field.
 oddities = ("0a 02 00 01", "22 00", "32 01 7a", "1a 00")
 odd = st.sampled_from([bytes.fromhex(each) for each in oddities])
-    [bytes.fromhex(each) for each in ("0a 02 00 01", "22 00", "32 01 7a", "1a00")]
-)
 # One of each in any order, mostly; or anything, also twice or not at all.
 usual = st.tuples(key_indexes, payloads).flatmap(st.permutations)
 hashed = st.tuples(key_indexes, payloads, hash_indexes).flatmap(st.permutations)
