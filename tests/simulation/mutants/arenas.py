@@ -10,11 +10,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from shardfleet.testing.simulation import Options
 from shardfleet.testing.simulation.faults import FaultMix
 from shardfleet.testing.simulation.world import Shape
+
+_OF_SHAPES = frozenset(field.name for field in fields(Shape))
+_RESTLESS: dict[str, object] = {
+    "cycle_ms": 2_000,
+    "checkpoint_ms": 0,
+    "reshard_every_s": 3.0,
+    "records_per_s": 8.0,
+}
+_PEER: dict[str, object] = {
+    "initial_position": "TRIM_HORIZON",
+    "on_exhausted": "stop",
+    "has_peer": True,
+}
+_LONG = (15.0, 45.0)
 
 
 def _only(**probabilities: float) -> Callable[[int], Options]:
@@ -32,6 +46,21 @@ def _drawn(reshape: Callable[[Shape], Shape], **probabilities: float) -> Callabl
         return Options(seed=seed, is_small=True, mix=mix, reshape=reshape)
 
     return options
+
+
+def _focused(
+    *focus: str, shape: dict[str, object], **probabilities: float
+) -> Callable[[int], Options]:
+    """Return runs in which invocations freeze or die in some calls only; see :class:`Shape`."""
+    mix = replace(FaultMix.none(), **probabilities)
+
+    def reshape(drawn: Shape) -> Shape:
+        own = {k: v for k, v in shape.items() if k not in _OF_SHAPES}
+        of_shape = {k: v for k, v in shape.items() if k in _OF_SHAPES}
+        config = replace(drawn.config, **own)  # type: ignore[arg-type]
+        return replace(drawn, config=config, focus=focus, **of_shape)  # type: ignore[arg-type]
+
+    return lambda seed: Options(seed=seed, is_small=True, mix=mix, reshape=reshape)
 
 
 def _with_peer(shape: Shape) -> Shape:
@@ -144,6 +173,166 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     "drains": _reshaped(_swaying, freeze_in_call=0.01),
     "hands and pauses": _reshaped(
         _restless, rewind=0.05, foreign_checkpoint=0.02, freeze_in_call=0.004, stale_read=0.5
+    ),
+    "frozen assigns": _focused(
+        "lease.apply assign",
+        shape={**_RESTLESS, "freeze_s": _LONG, "has_peer": False, "idle_end_ms": 3_000},
+        freeze_in_call=0.3,
+        manager_twice=1.0,
+    ),
+    "frozen gifts": _focused(
+        "lease.apply assign",
+        shape={**_PEER, "peer_hurry": 4.0, "freeze_s": _LONG, "cycle_ms": 2_000},
+        freeze_in_call=0.5,
+        connection_lost=0.5,
+        manager_twice=1.0,
+    ),
+    "frozen leaders": _focused(
+        "lease.apply initiate_handover",
+        shape={**_PEER, "peer_hurry": 4.0, "cycle_ms": 2_000, "freeze_s": _LONG},
+        freeze_in_call=0.5,
+        execution_dies=0.2,
+        kill_between=0.02,
+    ),
+    "frozen ends": _focused(
+        "lease.apply set_children",
+        shape={**_RESTLESS, "freeze_s": (25.0, 45.0), "has_peer": False},
+        freeze_in_call=0.3,
+        manager_twice=0.5,
+    ),
+    "frozen ranges": _focused(
+        "lease.apply set_hash_range",
+        shape={**_PEER, **_RESTLESS, "peer_is_old": True, "freeze_s": (25.0, 45.0)},
+        freeze_in_call=0.5,
+        manager_twice=1.0,
+    ),
+    "frozen deletions": _focused(
+        "lease.apply delete",
+        shape={**_RESTLESS, "has_peer": False, "rewinds_finished": True},
+        freeze_in_call=0.5,
+        manager_twice=1.0,
+        rewind=0.1,
+    ),
+    "frozen looks": _focused(
+        "state.read slot",
+        shape={**_RESTLESS, "has_peer": False, "idle_end_ms": 3_000, "freeze_s": (2.0, 9.0)},
+        freeze_in_call=0.05,
+        manager_twice=0.5,
+    ),
+    "frozen scans": _focused(
+        "lease.scan", shape={"cycle_ms": 2_000}, freeze_in_call=0.2, manager_twice=0.5
+    ),
+    "changing managers": _focused(
+        shape={"cycle_ms": 1_000, "manager_run_ms": 4_000, "schedule_s": 2.0},
+        clock_drift=1.0,
+        freeze=0.02,
+        slow_call=0.2,
+    ),
+    "rewinds over ends": _focused(
+        shape={
+            "checkpoint_ms": 5_000,
+            "reshard_every_s": 4.0,
+            "rewinds_finished": True,
+            "has_peer": False,
+            "cycle_ms": 20_000,
+        },
+        foreign_checkpoint=0.3,
+        rewind=0.2,
+        handler_slow=0.9,
+    ),
+    "rewound parents": _focused(
+        shape={**_RESTLESS, "has_peer": False, "rewinds_finished": True},
+        rewind=0.3,
+        handler_slow=0.2,
+    ),
+    "merges of the unread": _focused(
+        shape={
+            "has_peer": False,
+            "on_exhausted": "stop",
+            "max_attempts": 3,
+            "reshard_every_s": 2.0,
+            "initial_position": "TRIM_HORIZON",
+        },
+        handler_raises=0.4,
+        handler_slow=0.5,
+    ),
+    "drained": _focused(
+        shape={
+            "cycle_ms": 1_000,
+            "leases_per_worker": 1,
+            "workers_min": 1,
+            "workers_max": 8,
+            "idle_end_ms": 60_000,
+            "reshard_every_s": 2.0,
+            "trend_ms": 15_000,
+            "has_peer": False,
+        },
+        handler_slow=0.3,
+    ),
+    "one worker": _focused(
+        shape={
+            "workers_min": 1,
+            "workers_max": 1,
+            "leases_per_worker": 12,
+            "turn_most_ms": 400_000,
+            "box_ms": 420_000,
+            "reshard_every_s": 60.0,
+            "busy_s": 60.0,
+            "has_peer": False,
+        },
+        rewind=0.02,
+    ),
+    "empty restarts": _focused(
+        shape={"records_per_s": 8.0, "has_peer": False, "turn_most_ms": 20_000},
+        empty_with_lag=0.5,
+        kill_between=0.03,
+    ),
+    "outdated twins": _focused(
+        shape={"loops_most": 2, "turn_most_ms": 20_000, "cycle_ms": 2_000, "has_peer": False},
+        late_twin=0.7,
+        execution_dies=0.3,
+        handler_slow=0.5,
+        duplicate_call=0.3,
+    ),
+    "stillborn": _focused(
+        shape={"workers_min": 1, "workers_max": 2, "leases_per_worker": 4, "has_peer": False},
+        stillborn=0.3,
+        execution_dies=0.2,
+    ),
+    "false news": _focused(shape={"has_peer": False}, false_gone=0.02),
+    "created again": _focused(shape={"has_peer": False, "recreated_s": 30.0}),
+    "rare managers": _focused(
+        shape={
+            "manager_run_ms": 10_000,
+            "workers_min": 8,
+            "workers_max": 12,
+            "leases_per_worker": 1,
+            "reshard_every_s": 5.0,
+            "has_peer": False,
+        }
+    ),
+    "one at a time": _focused(
+        shape={
+            "handlers_overlap": False,
+            "leases_per_worker": 6,
+            "workers_min": 1,
+            "workers_max": 2,
+            "batch_records_most": 1,
+            "records_per_read": 20,
+            "records_per_s": 8.0,
+            "has_peer": False,
+        },
+        handler_slow=0.5,
+    ),
+    "hasty peers": _focused(
+        "lease.apply checkpoint",
+        shape={**_PEER, **_RESTLESS, "peer_hurry": 8.0, "freeze_s": (1.0, 6.0)},
+        freeze_in_call=0.1,
+    ),
+    "long imports": _focused(
+        shape={"turn_most_ms": 20_000, "busy_s": 150.0, "has_peer": False, "cycle_ms": 2_000},
+        cold_start=0.7,
+        slow_import=0.9,
     ),
     "dead managers": _only(kill_between=0.05, manager_missing=0.2, manager_twice=0.5),
 }

@@ -90,7 +90,7 @@ CONDITIONS = (
         "assign a lease that does not exist",
         "L3 leaseKey present",
         (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _SEEN + _SEEN_TOO + _ASSIGN_END),
-        arena="ghosts",
+        arena="frozen assigns",
     ),
     mutant(
         "assign whatever the owner",
@@ -101,7 +101,7 @@ CONDITIONS = (
         "assign whatever the checkpointOwner",
         "L3 checkpointOwner as seen",
         (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _EXISTS + _SEEN + _ASSIGN_END),
-        arena="java",
+        arena="frozen gifts",
     ),
     mutant(
         "assign an expired lease whatever the counter",
@@ -118,13 +118,13 @@ CONDITIONS = (
         "begin a handover whatever the owner",
         "L6 leaseOwner as seen",
         (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[2]),
-        arena="java",
+        arena="frozen leaders",
     ),
     mutant(
         "begin a handover in the middle of another",
         "L6 checkpointOwner absent",
         (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[1]),
-        test="tests/simulation/test_protocol_model.py",
+        arena="frozen leaders",
     ),
     mutant(
         "begin a handover whatever the counter",
@@ -182,7 +182,7 @@ CONDITIONS = (
         "checkpoint over SHARD_END",
         "L13 not SHARD_END",
         (SEMANTICS, "    if stored.is_shard_end:\n        return False\n", ""),
-        arena="other hands",
+        arena="rewinds over ends",
     ),
     mutant(
         "no checkpoint over a sentinel",
@@ -214,7 +214,7 @@ CONDITIONS = (
             '        "set_children", lease, conditions=(_EXISTS,),',
             '        "set_children", lease, conditions=(),',
         ),
-        arena="ghosts",
+        arena="frozen ends",
     ),
     mutant(
         "a hash range is written on a lease that does not exist",
@@ -224,7 +224,7 @@ CONDITIONS = (
             '        "set_hash_range",\n        lease,\n        conditions=(_EXISTS,),\n',
             '        "set_hash_range",\n        lease,\n        conditions=(),\n',
         ),
-        test="tests/domain/test_lease_changes.py",
+        arena="frozen ranges",
     ),
     mutant(
         "delete whatever the counter",
@@ -237,7 +237,7 @@ CONDITIONS = (
             ),
             "        conditions=(_EXISTS,),\n    )\n\n\ndef rewind",
         ),
-        arena="hands and pauses",
+        arena="frozen deletions",
     ),
     mutant(
         "rewind whatever the counter",

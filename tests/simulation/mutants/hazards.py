@@ -53,6 +53,7 @@ HAZARDS = (
         "a slot ends whatever was announced",
         "H2",
         (SLOTS, " or slot.assign_seq > served_seq:\n        return None", ":\n        return None"),
+        arena="frozen looks",
     ),
     mutant(
         "an assignment is not announced",
@@ -67,14 +68,13 @@ HAZARDS = (
             "if after is not None and after.slot.state is SlotState.ENDED:",
             "if not given:",
         ),
-        test=f"{_MANAGER_TESTS}/test_lease_manager.py::"
-        "test_what_was_assigned_to_a_slot_that_ended_meanwhile_is_released_at_once",
+        arena="frozen assigns",
     ),
     mutant(
         "an older execution is welcome",
         "H3",
         (SLOTS, "slot.start_epoch != given.start_epoch", "slot.start_epoch < given.start_epoch"),
-        arena="twins",
+        arena="outdated twins",
     ),
     mutant(
         "an older generation is welcome",
@@ -84,14 +84,13 @@ HAZARDS = (
             "given.generation not in (slot.generation, slot.generation + 1)",
             "given.generation > slot.generation + 1",
         ),
-        arena="late twins",
+        arena="outdated twins",
     ),
     mutant(
         "a closed execution is started for ever",
         "H3",
         (UPKEEP, "is ExecutionStatus.CLOSED:", "is ExecutionStatus.ABSENT:"),
-        test=f"{_MANAGER_TESTS}/test_slot_upkeep.py::"
-        "test_an_execution_closed_before_its_first_heartbeat_raises_the_epoch",
+        arena="stillborn",
     ),
     mutant(
         "reading goes on behind a checkpoint inside an aggregate",
@@ -127,7 +126,7 @@ HAZARDS = (
             "if not page.records and page.next_iterator is not None and page.millis_behind_latest:",
             "if not page.records and page.next_iterator is None:",
         ),
-        arena="contradictions",
+        arena="empty restarts",
     ),
     mutant(
         "the last pin holds, not the first",
@@ -200,8 +199,7 @@ HAZARDS = (
         "H12",
         (STATE, 'known["arn"] != found.stream_arn or known["created_ms"]', 'known["created_ms"]'),
         (STATE, "!= found.created_ms:\n", "> found.created_ms:\n"),
-        test=f"{_MANAGER_TESTS}/test_fleet_state.py::"
-        "test_a_stream_of_the_same_name_but_another_birth_is_refused",
+        arena="created again",
     ),
     mutant(
         "a shard ends because one call says that it is gone",
@@ -211,8 +209,7 @@ HAZARDS = (
             "if any(shard.shard_id == held.lease_key for shard in shards):",
             "if not shards:",
         ),
-        test=f"{_WORKER_TESTS}/test_false_ends.py::"
-        "test_a_shard_that_is_still_listed_does_not_end_because_one_call_says_it_is_gone",
+        arena="false news",
     ),
     mutant(
         "two managers run turns at once",
@@ -227,8 +224,7 @@ HAZARDS = (
             "                await self._patience.persist(partial(self._take, children), hard)\n",
             "",
         ),
-        test=f"{_WORKER_TESTS}/test_shard_end.py::"
-        "test_children_are_taken_over_as_far_as_there_is_room",
+        arena="rare managers",
     ),
     mutant(
         "the manager turns for ever",
@@ -245,7 +241,7 @@ HAZARDS = (
             "                held.confirmed = sent\n",
             '                held.confirmed = sent if change.operation == "renew" else held.confirmed\n',
         ),
-        test=f"{_WORKER_TESTS}/test_lease_keeping.py::test_a_checkpoint_counts_as_a_renewal",
+        arena="busy",
     ),
     mutant(
         "no skew between two managers' clocks is allowed for",
@@ -255,7 +251,7 @@ HAZARDS = (
             "read_started_ms - seen.first_seen_ms - skew_ms\n",
             "read_started_ms - seen.first_seen_ms\n",
         ),
-        arena="drifting managers",
+        arena="changing managers",
     ),
     mutant(
         "first seen is the time before the reading",
@@ -265,7 +261,7 @@ HAZARDS = (
             "lease.effective_owner, read_finished_ms)",
             "lease.effective_owner, read_started_ms)",
         ),
-        arena="drifting managers",
+        arena="frozen scans",
     ),
     mutant(
         "local expiry trusts the clock that may stand still",
@@ -288,7 +284,7 @@ HAZARDS = (
                 "            await self._patience.persist(self._watch.adopt_all, self._stopping)\n"
             ),
         ),
-        arena="slow starts",
+        arena="long imports",
     ),
     mutant(
         "nothing is written before leaving",
@@ -310,7 +306,7 @@ HAZARDS = (
             "round=max(self._round, self._rounds_served.get(key, -1) + 1),",
             "round=0,",
         ),
-        test=f"{_WORKER_TESTS}/test_delivery.py::test_a_shard_far_behind_takes_turns_with_a_fresh_one",
+        arena="one at a time",
     ),
     mutant(
         "a heartbeat tells no lag",
@@ -320,14 +316,14 @@ HAZARDS = (
             "still_ms=still_ms) for h in held}",
             "still_ms=still_ms) for h in ()}",
         ),
-        test=f"{_WORKER_TESTS}/test_slot_life.py::test_the_heartbeat_tells_the_lag_of_each_lease",
+        arena="perfect",
     ),
     mutant(
         "a worker deletes what it gives back",
         "H19",
         (POINTER, "    return evict(held.lease)\n", "    return delete(held.lease)\n"),
         (POINTER, "    checkpoint,\n    create,\n", "    checkpoint,\n    create,\n    delete,\n"),
-        arena="drains",
+        arena="drained",
     ),
     mutant(
         "a lease that waits for another parent of its merge takes a place",

@@ -124,7 +124,7 @@ MUSEUM = (
         "a merge does not wait for its other parent's lease",
         "§8 row 6, KCL #1080",
         (ENDING, "            await self._wait_for_other_parents(held, child)\n", ""),
-        arena="holes",
+        arena="merges of the unread",
     ),
     mutant(
         "children begin at LATEST",
@@ -182,7 +182,7 @@ MUSEUM = (
             "            if parent in self.leases:\n",
             "            if parent == lease.lease_key:\n",
         ),
-        arena="hands and pauses",
+        arena="rewound parents",
     ),
     mutant(
         "memory says checkpointed, the table does not",
@@ -260,8 +260,7 @@ MUSEUM = (
             "        if held.in_handover:\n            # The next",
             "        if not held.lease_key:\n            # The next",
         ),
-        test=f"{_WORKER_TESTS}/test_lease_keeping.py::"
-        "test_a_shard_that_ends_during_its_handover_ends_the_handover_too",
+        arena="hasty peers",
     ),
     mutant(
         "a dead manager is never replaced",
@@ -330,7 +329,7 @@ MUSEUM = (
             "        del self._consumed[lease_key]\n",
             "        assert lease_key in self._consumed\n",
         ),
-        arena="long turns",
+        arena="one worker",
     ),
     mutant(
         "a parent that has left the stream blocks its children",

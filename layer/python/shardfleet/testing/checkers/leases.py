@@ -194,7 +194,7 @@ class DeletedOnlyFinished(Checker):
             if not before.is_finished:
                 self.found(write.at_ms, key, f"{write.by.name} deleted it at {before.checkpoint}")
             self._deleted.add(key)
-        elif before is None and key in self._deleted:
+        elif before is None and key in self._deleted and self.ledger.recreated_ms is None:
             text = f"{write.by.name} created it again after it was finished and deleted"
             self.found(write.at_ms, key, text)
 

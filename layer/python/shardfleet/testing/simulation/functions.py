@@ -113,6 +113,7 @@ class Functions:
         alive: actors that run, in the order of their beginning.
         killed: how many were killed, cut off or ended their process.
         turns: worker turns begun.
+        latest: the latest invocation of each slot.
         handler_of: makes the ``HandlerRunner`` port of an invocation.
 
     """
@@ -130,6 +131,7 @@ class Functions:
         self.alive: list[Actor] = []
         self.killed = 0
         self.turns = 0
+        self.latest: dict[str, Actor] = {}
         self._around = around
         self._services = services
         self._config = config
@@ -192,6 +194,7 @@ class Functions:
         worker_id = f"{self._config.fleet}-{given.slot_id}"
         actor = self._new_actor(given.slot_id, worker_id)
         actor.execution = (given.start_epoch, given.generation)
+        self.latest[given.slot_id] = actor
         self.turns += 1
         clock = ActorClock(actor, self._around)
         ports = WorkerPorts(

@@ -68,9 +68,18 @@ class StateMachine:
         given = SlotInput.from_payload(json.loads(execution.text))
         if faults.strike("late_start"):
             await asyncio.sleep(faults.between("late_start", 1.0, 40.0))
-        why = "stillborn" if faults.strike("stillborn") else await self._loop(given)
+        if faults.strike("stillborn"):
+            why = self._dies(given.slot_id, "stillborn")
+        else:
+            why = await self._loop(given)
         execution.status = ExecutionStatus.CLOSED
         self._around.log("machine", "closes", name, why)
+
+    def _dies(self, slot_id: str, how: str) -> str:
+        """Let a slot's execution end: nobody invokes its worker again, which is no fault of it."""
+        if slot_id in self._functions.latest:
+            self._functions.latest[slot_id].suffered(f"execution {how}")
+        return how
 
     async def _loop(self, given: SlotInput) -> str:
         loops = crashes = 0
@@ -78,7 +87,7 @@ class StateMachine:
             outcome = await self._functions.worker(replace(given, crashes=crashes))
             loops += 1
             if self._around.faults.strike("execution_dies"):
-                return "dies"
+                return self._dies(given.slot_id, "dies")
             if given.slot_id in self._aborted:
                 self._aborted.discard(given.slot_id)
                 return "aborted"
