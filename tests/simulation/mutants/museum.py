@@ -355,8 +355,8 @@ MUSEUM = (
         "museum: KPL #439",
         (
             DEAGGREGATE,
-            "            keys[record.partition_key_index],\n            number,\n",
-            '            "a",\n            number,\n',
+            "Record(each, key, number, shard_id, arrival_ms, index, None, encryption, True)",
+            'Record(each, "a", number, shard_id, arrival_ms, index, None, encryption, True)',
         ),
     ),
 )
