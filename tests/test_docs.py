@@ -12,6 +12,7 @@ from typer.main import get_command
 from shardfleet.cli.app import app
 from shardfleet.cli.tail import _as_json
 from shardfleet.domain.diagnosis import Finding
+from shardfleet.domain.explanation import Event, Explanation
 from shardfleet.domain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
 from shardfleet.domain.whereabouts import Whereabouts
 from shardfleet.engine.producer import ProducerCounts
@@ -59,6 +60,9 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(shape("shardfleet leases")) == names(LeaseRow)
     assert list(shape("shardfleet doctor")) == names(Finding)
     assert list(shape("shardfleet put")["sent"]) == names(ProducerCounts)
+    explained = shape("shardfleet explain SHARD")
+    assert list(explained) == [*names(Explanation), "since_age_ms"]
+    assert list(explained["story"][0]) == [*names(Event), "age_ms"]
     record = Record(
         data=b"{}",
         partition_key="k",

@@ -12,6 +12,7 @@ from shardfleet.domain.turn_log import (
 )
 from shardfleet.events import (
     AssignmentLost,
+    HandoverForced,
     LeaseAssigned,
     LeaseBehind,
     LeaseCreated,
@@ -54,6 +55,13 @@ def test_an_assignment_says_how_it_came_about_and_who_had_the_lease(kind, what):
 def test_every_decision_keeps_its_reason(event, what):
     entry = told(event)
     assert (entry.what, entry.subject, entry.reason) == (what, "1", "why")
+
+
+def test_a_handover_that_took_too_long_says_how_long():
+    event = HandoverForced(lease_key="1", worker_id="b", old_owner="a", waited_ms=30_400)
+    entry = told(event)
+    assert (entry.what, entry.worker_id, entry.before) == (Happening.FORCED, "b", "a")
+    assert entry.reason == "a had not let go after 30 s"
 
 
 def test_a_started_slot_says_what_it_was_started_for_and_a_restart_is_told_once():

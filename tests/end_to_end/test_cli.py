@@ -96,6 +96,21 @@ def test_a_failing_record_is_seen_found_cured_and_passed(shop, ask):
     assert json.loads(ask("status", "--json"))["leases"] == {"READING": 2}
 
 
+def test_every_lease_and_its_worker_are_explained_by_what_the_manager_kept(shop, ask):
+    def all_are_explained(found):
+        return all(each["since_ms"] for each in found) and len(found) == len(shop.leases())
+
+    found = until(ask, ["explain"], all_are_explained, "a note about every lease", shop)
+    for each in found:
+        one = json.loads(ask("explain", each["subject"], "--json"))
+        assert [event["what"] for event in one["story"]][:1] == ["CREATED"]
+        assert "ASSIGNED" in {event["what"] for event in one["story"]}
+        assert one["owner"] in one["why"]
+        told = ask("explain", one["owner"])
+        assert "is running" in told
+        assert each["subject"] in told
+
+
 def test_a_key_that_never_came_is_not_found(ask):
     assert "No record of key nobody has arrived since then." in ask("where", "--key", "nobody")
 

@@ -24,6 +24,7 @@ from shardfleet.cli import (
     dashboard,
     demo,
     doctor,
+    explain,
     local,
     pipeline,
     put,
@@ -75,6 +76,7 @@ app.command("leases")(status.leases)
 app.command("top")(status.top)
 app.command("dashboard")(dashboard.dashboard)
 app.command("where")(where.where)
+app.command("explain")(explain.explain)
 app.command("tail")(tail.tail)
 app.command("put")(put.put)
 app.command("resume")(resume.resume)

@@ -69,26 +69,10 @@ class FleetAccess:
             Throttled: a table refused; try again.
 
         """
-        from shardfleet.domain.fleet_view import FleetReading, Stop
+        from shardfleet.engine.fleet_reading import read_fleet
 
-        leases, slots, sightings, stops, plan = await asyncio.gather(
-            self.leases.scan(),
-            self.state.slots(),
-            self.state.sightings(),
-            self.state.stops(),
-            self.state.plan(),
-        )
-        return FleetReading(
-            at_ms=self.clock.now_ms(),
-            leases=leases,
-            slots=[found.slot for found in slots],
-            sightings=sightings,
-            stops={
-                stop.lease_key: Stop(at_ms=stop.at_ms, position=stop.position, error=stop.error)
-                for stop in stops
-            },
-            planned_ms=int(plan["at_ms"]) if plan else 0,
-            failover_ms=self.config.failover_ms,
+        return await read_fleet(
+            self.leases, self.state, clock=self.clock, failover_ms=self.config.failover_ms
         )
 
 

@@ -1,7 +1,7 @@
-"""Points in time as a person types them."""
+"""Points in time and durations as a person types and reads them."""
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 
 from shardfleet.errors import ConfigurationError
 
@@ -42,3 +42,17 @@ def _read(text: str, now_ms: int) -> int | None:
     except ValueError:
         return None
     return None if instant.tzinfo is None else int(instant.timestamp() * 1_000)
+
+
+def spoken_duration(duration_ms: int) -> str:
+    """Return a duration as a person says it: `340 ms`, `12 s`, `4 min`, `3 h`, `2 d`."""
+    for name, unit in (("d", "d"), ("h", "h"), ("min", "m"), ("s", "s")):
+        if duration_ms >= _UNIT_MS[unit]:
+            return f"{duration_ms // _UNIT_MS[unit]} {name}"
+    return f"{max(0, duration_ms)} ms"
+
+
+def spoken_instant(at_ms: int, *, now_ms: int) -> str:
+    """Return a point in time in UTC; the date only if it is not today's."""
+    at, now = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (at_ms, now_ms))
+    return at.strftime("%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S UTC")

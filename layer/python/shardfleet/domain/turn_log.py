@@ -19,6 +19,7 @@ from shardfleet.domain.slot_upkeep import SlotTask
 from shardfleet.events import (
     AssignmentLost,
     Event,
+    HandoverForced,
     LeaseAssigned,
     LeaseCreated,
     LeaseDeleted,
@@ -113,6 +114,7 @@ TELLING = (
     LeaseCreated,
     LeaseDeleted,
     LeaseAssigned,
+    HandoverForced,
     AssignmentLost,
     SlotStarted,
     SlotRestarted,
@@ -146,6 +148,14 @@ def entry_of_event(
                 worker_id=worker_id or "",
                 before=owners.get(key, ""),
                 reason=reason,
+            )
+        case HandoverForced(lease_key=key, worker_id=worker_id, old_owner=before):
+            return Entry(
+                what=Happening.FORCED,
+                subject=key,
+                worker_id=worker_id or "",
+                before=before,
+                reason=f"{before} had not let go after {event.waited_ms / 1000:.0f} s",
             )
         case AssignmentLost(lease_key=key, worker_id=worker_id, reason=reason):
             return Entry(

@@ -107,17 +107,30 @@ def _of_lease(
 
 
 def _without_lease(shard_id: str, table: Mapping[str, Lease], graph: ShardGraph) -> Answer:
-    ancestors = graph.ancestors(shard_id)
-    first = sorted(key for key in ancestors if key in table and not table[key].is_finished)
+    state, others = reach(shard_id, table, graph)
+    if state is Whereabouts.PAST:
+        why = f"its shard has no lease any more; its descendant {others[0]} has"
+    elif state is Whereabouts.WAITING:
+        why = f"its shard begins after {' and '.join(others)}"
+    else:
+        why = "no lease leads to its shard; the manager makes one"
+    return Answer(state=state, owner=None, checkpoint=None, why=why)
+
+
+def reach(
+    shard_id: str, table: Mapping[str, Lease], graph: ShardGraph
+) -> tuple[Whereabouts, tuple[str, ...]]:
+    """
+    Return what becomes of a shard without a lease, and the leases that say so.
+
+    They are a descendant's (``PAST``) or the unfinished ones of ancestors (``WAITING``).
+    """
     later = sorted(key for key in table if shard_id in _line(graph, table[key]))
     if later:
-        state = Whereabouts.PAST
-        why = f"its shard has no lease any more; its descendant {later[0]} has"
-    elif first:
-        state, why = Whereabouts.WAITING, f"its shard begins after {' and '.join(first)}"
-    else:
-        state, why = Whereabouts.UNREAD, "no lease leads to its shard; the manager makes one"
-    return Answer(state=state, owner=None, checkpoint=None, why=why)
+        return Whereabouts.PAST, (later[0],)
+    ancestors = graph.ancestors(shard_id)
+    first = sorted(key for key in ancestors if key in table and not table[key].is_finished)
+    return (Whereabouts.WAITING if first else Whereabouts.UNREAD), tuple(first)
 
 
 def _line(graph: ShardGraph, lease: Lease) -> set[str]:

@@ -1,0 +1,75 @@
+"""Reading what there is to know of a fleet, for a person; nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from shardfleet.domain.explanation import Known
+from shardfleet.domain.fleet_view import FleetReading, Stop
+from shardfleet.domain.shards import Shard
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.ports import Clock, LeaseStore
+from shardfleet.engine.turn_history import History
+
+
+async def read_fleet(
+    leases: LeaseStore, state: FleetState, *, clock: Clock, failover_ms: int
+) -> FleetReading:
+    """
+    Read both tables once.
+
+    Args:
+        leases: the lease table.
+        state: the fleet-state table.
+        clock: this machine's.
+        failover_ms: of the fleet's configuration.
+
+    Raises:
+        Throttled: a table refused; try again.
+
+    """
+    found, slots, sightings, stops, plan = await asyncio.gather(
+        leases.scan(), state.slots(), state.sightings(), state.stops(), state.plan()
+    )
+    return FleetReading(
+        at_ms=clock.now_ms(),
+        leases=found,
+        slots=[each.slot for each in slots],
+        sightings=sightings,
+        stops={
+            stop.lease_key: Stop(at_ms=stop.at_ms, position=stop.position, error=stop.error)
+            for stop in stops
+        },
+        planned_ms=int(plan["at_ms"]) if plan else 0,
+        failover_ms=failover_ms,
+    )
+
+
+async def read_known(
+    reading: FleetReading, state: FleetState, *, shards: Sequence[Shard], since_ms: int = 0
+) -> Known:
+    """
+    Read what the manager has kept, to explain a reading by it.
+
+    Args:
+        reading: of both tables.
+        state: the fleet-state table.
+        shards: the unfiltered listing.
+        since_ms: tell nothing that happened before, epoch milliseconds.
+
+    Raises:
+        Throttled: the table refused; try again.
+
+    """
+    history = History(state.store)
+    places, turns, plan = await asyncio.gather(
+        history.places(), history.turns(since_ms=since_ms), state.plan()
+    )
+    return Known(
+        reading=reading,
+        places=places,
+        turns=[(turn.at_ms, turn.entries) for turn in turns],
+        waits=dict(plan["left"]) if plan else {},
+        shards=shards,
+    )

@@ -1,0 +1,128 @@
+"""`shardfleet explain`: in words for a person, in JSON for a program, of one or of all."""
+
+import json
+
+import boto3
+import pytest
+
+from shardfleet.cli import app as application
+from shardfleet.cli.instants import spoken_duration, spoken_instant
+from shardfleet.domain.slots import Slot, SlotState, slot_body
+from tests.cli.conftest import CONFIG
+from tests.domain.builders import a_lease
+
+PLACE = ["clicks-s1", 1_700_000_000_000, "TAKEN_OVER", "clicks-s2", "expired under clicks-s2"]
+TURN = {
+    "at_ms": 1_700_000_000_000,
+    "entries": [
+        [
+            "CREATED",
+            "shard-1",
+            "",
+            "",
+            "the lease table is empty and the initial listing shows the shard",
+        ],
+        ["TAKEN_OVER", "shard-1", "clicks-s1", "clicks-s2", "expired under clicks-s2"],
+        ["CREATED", "shard-2", "", "", ""],
+    ],
+}
+
+
+@pytest.fixture
+def running(fleet):
+    """One slot that took a shard over from another, and a shard that nobody has."""
+    stream = boto3.client("kinesis", region_name="eu-central-1")
+    stream.create_stream(StreamName=CONFIG.stream_arn.rpartition("/")[2], ShardCount=1)
+    fleet.put_lease(a_lease("shard-1 at 5 by clicks-s1"))
+    fleet.put_lease(a_lease("shard-2 at 5"))
+    slot = Slot(
+        slot_id="s1", worker_id="clicks-s1", state=SlotState.RUNNING, name="n", start_epoch=1
+    )
+    fleet.put_document("slot", "s1", slot_body(slot))
+    fleet.put_document("places", "00", {"leases": {"shard-1": PLACE}})
+    fleet.put_document("turn", "001700000000000-00", TURN)
+    fleet.put_document("plan", "last", {"at_ms": 1, "left": [["shard-2", "no worker has room"]]})
+    return fleet
+
+
+def output(capsys, *arguments):
+    assert application.run(["explain", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_shard_is_explained_in_words_with_its_story(running, capsys):
+    out = output(capsys, "shard-1", "--since", "2023-01-01T00:00:00Z")
+
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0].startswith("shard-1: reading, since 2023-11-14 22:13:20 UTC (")
+    assert lines[0].endswith(" d ago)")
+    assert lines[1].startswith("Now: clicks-s1 reads it.")
+    assert lines[2] == (
+        "Why: clicks-s2 was lost (it had stopped renewing), so clicks-s1 was given it."
+    )
+    assert lines[4].endswith(
+        "The manager made a lease for it: the fleet was new and the stream has this shard."
+    )
+    assert lines[5].endswith(lines[2].removeprefix("Why: "))
+    assert "A stream is divided into shards" in out
+
+
+def test_what_lies_before_the_given_time_is_not_told(running, capsys):
+    assert "Nothing happened to it lately." in output(capsys, "shard-1", "--since", "1h")
+
+
+def test_a_worker_is_explained_by_its_own_id_and_by_its_slots(running, capsys):
+    by_slot, by_worker = (output(capsys, name) for name in ("s1", "clicks-s1"))
+
+    assert by_slot == by_worker
+    assert "clicks-s1 (slot s1) is running" in by_slot
+
+
+def test_without_a_name_every_shard_is_explained_without_its_story(running, capsys):
+    out = output(capsys, "--since", "2023-01-01T00:00:00Z")
+
+    assert "shard-1: reading" in out
+    assert "Now: Nobody reads it: every worker has as many shards as it may have." in out
+    assert "What happened" not in out
+    assert [found["subject"] for found in json.loads(output(capsys, "--json"))] == [
+        "shard-1",
+        "shard-2",
+    ]
+
+
+def test_json_has_the_story_with_ages(running, capsys):
+    found = json.loads(output(capsys, "shard-1", "--since", "2023-01-01T00:00:00Z", "--json"))
+
+    assert found["state"] == "READING"
+    assert found["since_age_ms"] > 0
+    assert [event["what"] for event in found["story"]] == ["CREATED", "TAKEN_OVER"]
+    assert all(event["age_ms"] == found["since_age_ms"] for event in found["story"])
+
+
+def test_a_name_that_is_unknown_is_answered_with_those_that_are(running, capsys):
+    assert application.run(["explain", "shard-9"]) == application.EXIT_WRONG_INPUT
+
+    said = capsys.readouterr().err
+    assert "'shard-9' is no shard and no worker of this fleet" in said
+    assert "clicks-s1" in said
+    assert "shard-1, shard-2" in said
+
+
+def test_nothing_is_written(running, capsys):
+    before = running.documents()
+    output(capsys)
+    assert running.documents() == before
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "words"),
+    [(-5, "0 ms"), (999, "999 ms"), (61_000, "1 min"), (7_300_000, "2 h"), (90_000_000, "1 d")],
+)
+def test_a_duration_is_said_in_its_largest_unit(duration_ms, words):
+    assert spoken_duration(duration_ms) == words
+
+
+def test_an_instant_of_today_needs_no_date():
+    noon = 1_795_262_400_000  # 2026-11-21 12:00 UTC
+    assert spoken_instant(noon - 1_000, now_ms=noon) == "11:59:59 UTC"
+    assert spoken_instant(noon - 86_400_000, now_ms=noon) == "2026-11-20 12:00:00 UTC"
