@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
 from shardfleet_spark.columns import ddl
-from shardfleet_spark.options import read_options
+from shardfleet_spark.options import option_names, read_options
+from shardfleet_spark.sink_options import SinkOptions
 from shardfleet_spark.source_options import BatchOptions, SourceOptions
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
+
+T = TypeVar("T")
 
 
 class ShardfleetDataSource(DataSource):
@@ -40,19 +43,19 @@ class ShardfleetDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns of the source."""
         # Asked for both kinds of reading, before it is known which: the batch knows all options.
-        return ddl(read_options(BatchOptions, self._given()).columns)
+        return ddl(self._read(BatchOptions).columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 - Spark's
         """Return the streaming source."""
         from shardfleet_spark.stream_reader import KinesisStreamReader  # noqa: PLC0415
 
-        return KinesisStreamReader(read_options(SourceOptions, self._given()))
+        return KinesisStreamReader(self._read(SourceOptions))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
         """Return the batch source."""
         from shardfleet_spark.batch_reader import KinesisBatchReader  # noqa: PLC0415
 
-        return KinesisBatchReader(read_options(BatchOptions, self._given()))
+        return KinesisBatchReader(self._read(BatchOptions))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001 - Spark's
         """Return the streaming sink."""
@@ -65,6 +68,9 @@ class ShardfleetDataSource(DataSource):
         from shardfleet_spark.sink import make_batch_writer  # noqa: PLC0415
 
         return make_batch_writer(self._given(), schema, overwrite=overwrite)
+
+    def _read(self, options: type[T]) -> T:
+        return read_options(options, self._given(), elsewhere=option_names(SinkOptions))
 
     def _given(self) -> dict[str, Any]:
         return dict(self.options)

@@ -150,6 +150,11 @@ def read_options(
     return options(**values)
 
 
+def option_names(*options: type[Any]) -> frozenset[str]:
+    """Return the user's names of all options of some dataclasses."""
+    return frozenset(each.name for some in options for each in described(some))
+
+
 def _unknown(name: str, known: Mapping[str, Described], *, elsewhere: set[str]) -> str:
     if name in elsewhere:
         return f"option {name} belongs to the other direction (source or sink), not to this one"

@@ -25,7 +25,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.aggregate import OutgoingRecord
 from shardfleet_spark.diverted_rows import write_diverted
 from shardfleet_spark.held_rows import HeldRows
-from shardfleet_spark.options import read_options
+from shardfleet_spark.options import option_names, read_options
 from shardfleet_spark.row_checks import (
     DATA,
     HASH_KEY,
@@ -39,6 +39,7 @@ from shardfleet_spark.row_checks import (
 )
 from shardfleet_spark.sink_options import SinkOptions
 from shardfleet_spark.sink_session import Sent, send
+from shardfleet_spark.source_options import BatchOptions
 from shardfleet_spark.task_place import TaskPlace, task_place
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def make_batch_writer(options: Mapping[str, str], schema: StructType, overwrite:
 
 
 def _checked_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    read = read_options(SinkOptions, options)
+    read = read_options(SinkOptions, options, elsewhere=option_names(BatchOptions))
     check_columns(schema, record_id=read.record_id)
     return read
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES
+from shardfleet_spark.access_options import AccessOptions
 from shardfleet_spark.options import (
     boolean,
     choice,
@@ -18,11 +19,12 @@ from shardfleet_spark.options import (
 )
 
 RECORD_IDS = ("none", "position", "column")
+_FOLDER = r"|[^:]+|(file|s3[an]?|hdfs|viewfs|gs|abfss?)://.+"
 _RUN_ID_MOST = 64  # Together with partition and row it must stay below the 255 bytes of an id.
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkOptions:
+class SinkOptions(AccessOptions):
     """
     What ``df.write`` and ``df.writeStream`` with ``format("shardfleet")`` take.
 
@@ -30,24 +32,6 @@ class SinkOptions:
     plain values: it travels to the tasks with the writer.
     """
 
-    stream: str = option(text(), doc="Name or ARN of the stream.")
-    region: str = option(
-        optional_text(), default="", doc="AWS region (default: the ARN's, else the environment's)."
-    )
-    endpoint: str = option(
-        optional_text(), default="", doc="Endpoint URL of all AWS services (default: AWS's own)."
-    )
-    role_arn: str = option(
-        optional_text(), default="", doc="Role to assume (default: the default chain's own)."
-    )
-    role_session_name: str = option(
-        text(pattern=r"[\w+=,.@-]{2,64}", allowed="2 to 64 of letters, digits and _+=,.@-"),
-        default="shardfleet-spark",
-        doc="Name of the assumed role's session.",
-    )
-    role_external_id: str = option(
-        optional_text(), default="", doc="External id the role's trust asks for."
-    )
     aggregate: bool = option(
         boolean(), default="false", doc="Pack rows of a shard into KPL aggregates."
     )
@@ -78,7 +62,7 @@ class SinkOptions:
         "a repeated run.",
     )
     divert_to: str = option(
-        optional_text(),
+        text(pattern=_FOLDER, allowed="a folder, or a URI of file, s3, hdfs, gs or abfs"),
         default="",
         doc="Folder or file system URI for rows that Kinesis would refuse, as JSON lines "
         "(default: the batch fails).",
@@ -96,10 +80,7 @@ class SinkOptions:
 
     def __post_init__(self) -> None:
         """Refuse combinations that mean nothing."""
-        if self.role_external_id and not self.role_arn:
-            raise ConfigurationError(
-                "option roleExternalId is of no use without roleArn: give both or neither"
-            )
+        super().__post_init__()
         if len(self.run_id.encode()) > _RUN_ID_MOST:
             raise ConfigurationError(
                 f"option runId has {len(self.run_id.encode())} bytes, {_RUN_ID_MOST} are allowed"

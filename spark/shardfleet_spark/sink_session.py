@@ -157,12 +157,5 @@ def send(records: Iterator[OutgoingRecord], options: SinkOptions) -> Sent:
 
 
 def _clients(options: SinkOptions) -> AccountClients:
-    access = Access(
-        region=options.region,
-        endpoint=options.endpoint,
-        role_arn=options.role_arn,
-        role_session_name=options.role_session_name,
-        role_external_id=options.role_external_id,
-        connections=_CONNECTIONS,
-    )
+    access = Access(**options.access, connections=_CONNECTIONS)
     return AccountClients(access, stream=options.stream)

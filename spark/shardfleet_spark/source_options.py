@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from shardfleet_spark.access_options import AccessOptions, optional_url
 from shardfleet_spark.columns import COLUMNS
 from shardfleet_spark.options import (
     boolean,
@@ -14,53 +15,22 @@ from shardfleet_spark.options import (
     integer,
     names,
     option,
-    optional_text,
     size_bytes,
     text,
 )
 from shardfleet_spark.starting import ENDING_KIND, STARTING_KIND, Start
 
-_STREAM = r"arn:aws[\w-]*:kinesis:[\w-]+:\d{12}:stream/[\w.-]{1,128}|[\w.-]{1,128}"
 _SEAL_STORE = r"|dynamodb:[\w.-]{3,255}|s3://[\w.-]+(/.*)?|file:.+"
-_ROLE = r"|arn:aws[\w-]*:iam::\d{12}:role/.+"
-_ENDPOINT = r"|https?://.+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions:
+class SourceOptions(AccessOptions):
     """
     Options of ``spark.readStream``; docs/spark-options.md is made of them.
 
     Names in Spark are camel case, without a unit: ``poll_interval_ms`` is ``pollInterval``.
     """
 
-    stream: str = option(
-        text(pattern=_STREAM, allowed="the name of a stream or its ARN"),
-        doc="The stream: its name, or its ARN (also of another account).",
-    )
-    region: str = option(
-        optional_text(),
-        default="",
-        doc="AWS region; none: that of the stream's ARN, else the environment's.",
-    )
-    endpoint: str = option(
-        text(pattern=_ENDPOINT, allowed="a URL"),
-        default="",
-        doc="URL of Kinesis (a VPC endpoint, an emulator); none: AWS's own.",
-    )
-    role_arn: str = option(
-        text(pattern=_ROLE, allowed="the ARN of a role"),
-        default="",
-        doc="Role to assume; none: the default credential chain.",
-    )
-    role_session_name: str = option(
-        text(pattern=r"[\w+=,.@-]{2,64}", allowed="2 to 64 letters, digits or any of +=,.@-_"),
-        default="shardfleet",
-        doc="Name of the assumed role's session.",
-    )
-    role_external_id: str = option(
-        optional_text(), default="", doc="External id that the role's trust policy asks for."
-    )
     starting_position: Start = option(  # noqa: RUF009 - a field, made once
         STARTING_KIND,
         default="LATEST",
@@ -77,7 +47,7 @@ class SourceOptions:
         "record; none: the driver reads and the offset says it, for small streams.",
     )
     store_endpoint: str = option(
-        text(pattern=_ENDPOINT, allowed="a URL"),
+        optional_url(),
         default="",
         doc="URL of DynamoDB and S3, for seals and lease tables; none: AWS's own.",
     )
@@ -202,14 +172,7 @@ class SourceOptions:
     @property
     def access(self) -> dict[str, Any]:
         """Return whom to ask, as keywords of ``shardfleet.adapters.account_access.Access``."""
-        return {
-            "region": self.region,
-            "endpoint": self.endpoint,
-            "role_arn": self.role_arn,
-            "role_session_name": self.role_session_name,
-            "role_external_id": self.role_external_id,
-            "connections": self.concurrency + 4,
-        }
+        return {**super().access, "connections": self.concurrency + 4}
 
 
 @dataclass(frozen=True, kw_only=True)

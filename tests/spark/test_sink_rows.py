@@ -191,23 +191,6 @@ def test_ids_of_a_batch_write_need_a_name_for_the_run():
     make_batch_writer({**options, "runId": "2026-11-21"}, RECORDS, overwrite=False)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"roleExternalId": "x"}, "roleArn"),
-        ({"runId": "x" * 65}, "runId"),
-        ({"recordId": "poistion"}, "none, position or column"),
-        ({"maxRecordSize": "11m"}, "maxRecordSize"),
-        ({"agregate": "true"}, "nearest is aggregate"),
-        ({"giveUpAfter": "0"}, "giveUpAfter"),
-        ({"heldInMemory": "0"}, "heldInMemory"),
-    ],
-)
-def test_a_wrong_option_of_the_sink_is_refused_by_name(options, said):
-    with pytest.raises(ConfigurationError, match=said):
-        make_batch_writer({"stream": "s", **options}, RECORDS, overwrite=False)
-
-
 def shards(count):
     size = 2**128 // count
     return [
