@@ -31,6 +31,7 @@ from shardfleet_spark.planning import (
     Advanced,
     BatchLimits,
     advance,
+    carried_by_driver,
     is_converged,
     next_token,
 )
@@ -41,6 +42,9 @@ from shardfleet_spark.seals import MARK, Seal, SealKey, SealStore, seal_from_byt
 from shardfleet_spark.shard_pages import DataLost, Hint, ReadPorts, ShardRange
 from shardfleet_spark.starting import FLEET, Start
 
+# What one task is handed at most: several copies are in Spark's driver, and a task's message may
+# have 128 MiB (spark.rpc.message.maxSize). A task with more reads again, exactly what was read.
+CARRIED_BYTES = 32 * 1024 * 1024
 # Old seals are deleted once in so many commits, not at each.
 _CLEAN_EVERY = 10
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
@@ -312,6 +316,8 @@ class SourceDriver:
         self, token: PlanToken, after: Advanced, limits: BatchLimits
     ) -> PlanToken | None:
         leave_out = self._converged if self._target_ms else frozenset()
+        if self._store is None:
+            limits = carried_by_driver(limits, after.seals)
         planned = next_token(
             token,
             after,
@@ -359,7 +365,8 @@ class SourceDriver:
             ranges = self._range(planned, index).ranges
             fetched = await fetch(ranges, planned.quota, self._ports, writer={})
             seals.append(fetched.seal)
-            bodies.append(fetched.records)
+            size = sum(each.size_bytes for each in fetched.seal.shards)
+            bodies.append(fetched.records if size <= CARRIED_BYTES else {})
         sealed = replace(planned, sealed=tuple(seals))
         self._prefetched = {sealed.key: bodies}
         brought = any(each.count or each.ended or each.lost for s in seals for each in s.shards)

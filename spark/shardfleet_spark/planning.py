@@ -19,6 +19,11 @@ from shardfleet_spark.seals import Seal, ShardSeal
 
 # With a skew limit, a shard of which no arrival is known reads one record to tell its age.
 _SOUNDING_RECORDS = 1
+# Without a seal store: what the driver reads for one task, from how many shards at a time, and how
+# large a record is taken to be before one was seen (a KPL aggregate).
+_DRIVER_BYTES = 8 * 1024 * 1024
+_DRIVER_SHARDS = 4
+_UNKNOWN_RECORD_BYTES = 50 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +155,29 @@ class BatchLimits:
     skew_ms: int = 0
     partitions: int = 1
     shards_per_partition: int = 0
+
+
+def carried_by_driver(limits: BatchLimits, seals: Mapping[str, ShardSeal]) -> BatchLimits:
+    """
+    Lower limits to what the driver can hand to its tasks.
+
+    Without a seal store the records travel inside the tasks, and several copies of them are in
+    Spark's driver at a time. The limit is one of records, so that nothing is read to be dropped.
+
+    Args:
+        limits: of the options and of Spark.
+        seals: of the last batch, which tell how large records are.
+
+    """
+    count = sum(sealed.count for sealed in seals.values())
+    size = sum(sealed.size_bytes for sealed in seals.values())
+    average = max(1, size // count) if count else _UNKNOWN_RECORD_BYTES
+    records = max(1, _DRIVER_BYTES // _DRIVER_SHARDS // average)
+    return replace(
+        limits,
+        bytes_per_partition=min(limits.bytes_per_partition, _DRIVER_BYTES),
+        records_per_shard=min(limits.records_per_shard or records, records),
+    )
 
 
 def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset[str]:

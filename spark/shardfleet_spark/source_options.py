@@ -81,7 +81,7 @@ class SourceOptions(AccessOptions):
         size_bytes(1),
         default="64m",
         doc="Most bytes that one task keeps in memory; up to `concurrency` answers may come on "
-        "top.",
+        "top. Without a seal store 8 MiB at most.",
     )
     max_fetch_time_ms: int = option(
         duration_ms(),
