@@ -18,7 +18,8 @@ from botocore.parsers import create_parser
 from botocore.session import get_session
 
 from shardfleet.config import FleetConfig
-from shardfleet.engine.deaggregation import Deaggregator
+from shardfleet.engine.deaggregation import Deaggregator, UserRecords
+from shardfleet.engine.dispatch import cut_batch
 from shardfleet.engine.ports import RecordsPage
 from shardfleet.events import Event
 from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_records
@@ -73,8 +74,26 @@ _DEAGGREGATOR = Deaggregator(SHARD, None, config=CONFIG, sink=NoEvents())
 
 
 def user_records(page: RecordsPage) -> Sequence[Record]:
-    """Return the user records of a page as the worker makes them."""
-    return _LOOP.run_until_complete(_DEAGGREGATOR.expand(page.records, None)).records
+    """Return the user records of a page."""
+    return _LOOP.run_until_complete(UserRecords(page.records, None, _DEAGGREGATOR).waiting(1 << 30))
+
+
+def count_delivered(page: RecordsPage) -> int:
+    """Make the user records of a page as the worker does, batch by batch, and count them."""
+    return _LOOP.run_until_complete(_delivered(UserRecords(page.records, None, _DEAGGREGATOR)))
+
+
+async def _delivered(records: UserRecords) -> int:
+    count = 0
+    while waiting := await records.waiting(CONFIG.batch_records_most):
+        batch = cut_batch(
+            waiting,
+            records_most=CONFIG.batch_records_most,
+            bytes_most=CONFIG.batch_bytes_most,
+        )
+        count += len(batch)
+        records.drop(len(batch))
+    return count
 
 
 def count_users(page: RecordsPage) -> int:

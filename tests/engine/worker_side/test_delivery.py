@@ -284,7 +284,7 @@ def test_a_batch_keeps_to_both_limits_and_one_larger_record_goes_alone(sizes, ex
     records = [a_record(n, size) for n, size in enumerate(sizes)]
     found, begin = [], 0
     while begin < len(records):
-        batch = cut_batch(records, begin, records_most=3, bytes_most=10)
+        batch = cut_batch(records[begin:], records_most=3, bytes_most=10)
         found.append(len(batch))
         begin += len(batch)
     assert found == expected

@@ -69,10 +69,10 @@ def test_misrouted_aggregates_are_delivered_or_dropped_and_counted_by_policy(pol
             assert len(world.numbers) == 60
             assert not world.told(AggregatesNotExpanded)
         else:
-            (event,) = world.told(AggregatesNotExpanded)
-            assert event.verdict == "misrouted"
-            assert event.records_dropped + len(world.numbers) == 60
-            assert event.count > 5
+            told = world.told(AggregatesNotExpanded)
+            assert {event.verdict for event in told} == {"misrouted"}
+            assert sum(event.records_dropped for event in told) + len(world.numbers) == 60
+            assert sum(event.count for event in told) > 5
         # The checkpoint passes what was dropped, too.
         last = world.stream.sequence_numbers(key(0))[-1]
         assert world.lease().checkpoint.sequence_number == last

@@ -44,11 +44,10 @@ MUSEUM = (
         "§8 row 2, fs2-aws #436",
         (
             DELIVERY,
-            "        begin = 0\n",
+            "        result = await self._ports.dispatcher.call(self._held, delivery)\n",
             (
-                "        begin = 0\n"
-                "        if page.end is not None:\n"
-                "            self._held.note_progress(page.end)\n"
+                "        self._held.note_progress(positions[-1])\n"
+                "        result = await self._ports.dispatcher.call(self._held, delivery)\n"
             ),
         ),
     ),
@@ -273,12 +272,12 @@ MUSEUM = (
         "§8 row 20, kinesis-aggregation #11",
         (
             "engine/deaggregation.py",
-            "            number = record.sequence_number\n            if done is None:\n",
+            "            if done is None:\n                made += found.records\n",
             (
-                "            number = record.sequence_number\n"
                 "            if found.verdict is Verdict.BAD_DIGEST:\n"
-                "                expanded += ()\n"
+                "                made += ()\n"
                 "            elif done is None:\n"
+                "                made += found.records\n"
             ),
         ),
     ),

@@ -91,27 +91,26 @@ class ShardDelivery:
             HandlerTimedOut: the process must end.
 
         """
-        begin = 0
-        while begin < len(page.records):
-            batch = self._next_batch(page.records, begin)
+        records = page.records
+        while waiting := await records.waiting(self._config.batch_records_most):
+            batch = self._next_batch(waiting)
             positions = positions_of(batch)
             deaths = self._ports.notes.condemned(self._held.lease_key, positions[0])
             if deaths:
                 error = f"the process died {deaths} times while it handled this record (H9)"
                 await self._give_up(batch[0], error=error, attempts=deaths)
                 self._ports.notes.passed(self._held.lease_key, positions[:1])
-                begin += 1
+                records.drop(1)
             else:
-                begin += await self._try(batch, positions, lag_ms=page.lag_ms)
-        if page.end is not None:
-            self._held.note_progress(page.end)
+                records.drop(await self._try(batch, positions, lag_ms=page.lag_ms))
+        if records.end is not None:
+            self._held.note_progress(records.end)
         await self.flush_if_due()
 
-    def _next_batch(self, records: Sequence[Record], begin: int) -> Sequence[Record]:
+    def _next_batch(self, records: Sequence[Record]) -> Sequence[Record]:
         config = self._config
         batch = cut_batch(
             records,
-            begin,
             records_most=config.batch_records_most,
             bytes_most=config.batch_bytes_most,
         )

@@ -43,11 +43,9 @@ def position_of(record: Record) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
 
 
-def cut_batch(
-    records: Sequence[Record], begin: int, *, records_most: int, bytes_most: int
-) -> Sequence[Record]:
-    """Return the next batch from an index on: within both limits, but at least one record."""
-    batch = records[begin : begin + records_most]
+def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:
+    """Return the next batch: within both limits, but at least one record."""
+    batch = records[:records_most]
     sizes = [len(record.data) for record in batch]
     if sum(sizes) <= bytes_most:
         return batch

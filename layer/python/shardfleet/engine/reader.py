@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.pacing import Rate, full_bucket, idle_pause_ms, spend
-from shardfleet.domain.sequence import ExtendedSequenceNumber, PointKind, Position
+from shardfleet.domain.sequence import PointKind, Position
 from shardfleet.domain.shards import ChildShard, end_contradiction
-from shardfleet.engine.deaggregation import Deaggregator
+from shardfleet.engine.deaggregation import Deaggregator, UserRecords
 from shardfleet.engine.patience import Halt, Patience
 from shardfleet.engine.ports import (
     Clock,
@@ -29,7 +29,6 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
 from shardfleet.events import FalseShardEnd, IteratorRenewed, PageRead, ReadDelayed
-from shardfleet.records import Record
 
 # The first pause after an empty read: 5 calls/s are the quota of a shard.
 _SHORTEST_PAUSE_MS = 200
@@ -42,15 +41,13 @@ class Page:
 
     Attributes:
         records: user records, in order.
-        end: position of the page's last user record, delivered or discarded; None if empty.
         lag_ms: MillisBehindLatest, -1 when the service did not say.
         children: None while the shard goes on, else its children: the shard ends behind this page.
         size_bytes: payload and keys, as sent.
 
     """
 
-    records: Sequence[Record]
-    end: ExtendedSequenceNumber | None
+    records: UserRecords
     lag_ms: int
     children: Sequence[ChildShard] | None
     size_bytes: int = 0
@@ -201,7 +198,7 @@ class ShardReader:
         if debt_ms:
             self._next_call_ms = max(self._next_call_ms, now_ms + debt_ms)
         done = self._start.done if self._accepted is None else None
-        found = await self._deaggregator.expand(page.records, done)
+        found = UserRecords(page.records, done, self._deaggregator)
         is_idle = not page.records and not page.millis_behind_latest
         self._empty_reads = self._empty_reads + 1 if is_idle else 0
         if page.records:
@@ -210,7 +207,7 @@ class ShardReader:
                 PageRead(
                     lease_key=self._shard_id,
                     stream_records=len(page.records),
-                    user_records=len(found.records),
+                    brings=bool(await found.waiting(1)),
                     size_bytes=size,
                     millis_behind_latest=_lag_ms(page),
                 )
@@ -222,8 +219,7 @@ class ShardReader:
             self._wait_after(idle_ms)
         self._iterator = page.next_iterator
         return Page(
-            records=found.records,
-            end=found.end,
+            records=found,
             lag_ms=_lag_ms(page),
             children=None if page.next_iterator is not None else page.child_shards,
             size_bytes=size,

@@ -10,10 +10,10 @@ from shardfleet.events.base import LeaseEvent, Level
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRead(LeaseEvent):
-    """One GetRecords that brought records; ``user_records`` after deaggregation."""
+    """One GetRecords that brought records; ``brings`` says that one or more is delivered."""
 
     stream_records: int
-    user_records: int
+    brings: bool
     size_bytes: int
     millis_behind_latest: int
 

@@ -289,7 +289,7 @@ class CallsTakeTurns(Checker):
         if isinstance(event, TurnBegun) and event.suspicious:
             # One after the other, and those that may be guilty first (H9).
             self._suspicious.add(by.name)
-        elif isinstance(event, PageRead) and event.user_records:
+        elif isinstance(event, PageRead) and event.brings:
             waiting.setdefault(event.lease_key, (at_ms, Counter()))
         elif isinstance(event, LeaseLost | LeaseReleased | ShardEnded):
             waiting.pop(event.lease_key, None)
