@@ -32,7 +32,8 @@ from shardfleet.domain.shards import Shard
 from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, plan_slots
 from shardfleet.domain.slots import SlotState, ask_to_drain
 from shardfleet.domain.worker_loads import smoothed
-from shardfleet.engine.assigner import Assigner, Standing
+from shardfleet.engine.assigner import Assigner
+from shardfleet.engine.assignment_planner import Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.handovers import HandoverWatch
 from shardfleet.engine.patience import each_of

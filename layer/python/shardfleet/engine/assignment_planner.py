@@ -1,0 +1,157 @@
+"""
+Which strategy plans, for whom, and with what: the part of assigning that writes nothing.
+
+The manager carries its plans out (:mod:`shardfleet.engine.assigner`); `shardfleet what-if` shows
+them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.assignment import (
+    Assignment,
+    AssignmentPlan,
+    WorkerView,
+    plan_balanced,
+    plan_greedy,
+)
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.load_balance import BalanceLimits, plan_by_load
+from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.engine.fleet_state import VersionedSlot
+from shardfleet.engine.ports import Entropy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """
+    What a turn knows of its leases beside what is written in them.
+
+    Attributes:
+        expired: keys of leases whose owner is lost.
+        idle: keys of leases that only wait; they take no place (``merge_wait``).
+        paused: key and reason of leases that nobody is to have.
+
+    """
+
+    expired: frozenset[str]
+    idle: frozenset[str] = frozenset()
+    paused: Mapping[str, str]
+
+
+class AssignmentPlanner:
+    """Plans assignments by the configured strategy."""
+
+    def __init__(self, config: FleetConfig, entropy: Entropy) -> None:
+        """Take the limits from the configuration; the greedy strategy draws by ``entropy``."""
+        self._config = config
+        self._entropy = entropy
+        self._limits = BalanceLimits(
+            threshold=config.rebalance_percent / 100, dampening=config.dampening_percent / 100
+        )
+
+    def able(
+        self,
+        leases: Sequence[Lease],
+        slots: Sequence[VersionedSlot],
+        standing: Standing,
+        *,
+        now_ms: int,
+    ) -> dict[str, Slot]:
+        """Return the slots that can be given leases, by worker id."""
+        able = {
+            found.slot.worker_id: found.slot
+            for found in slots
+            if _takes_leases(found.slot, now_ms=now_ms, silent_ms=2 * self._config.failover_ms)
+        }
+        # Who let a lease expire is probably gone, whatever its last heartbeat says; it is given
+        # leases only when nobody else is left.
+        losers = {le.effective_owner for le in leases if le.lease_key in standing.expired}
+        return {w: slot for w, slot in able.items() if w not in losers} or able
+
+    def plan(
+        self,
+        leases: Sequence[Lease],
+        able: Mapping[str, Slot],
+        standing: Standing,
+        *,
+        rebalance: bool,
+    ) -> AssignmentPlan:
+        """
+        Plan one turn's assignments.
+
+        Args:
+            leases: all leases.
+            able: the slots that can be given leases, by worker id.
+            standing: which leases are expired, idle, paused.
+            rebalance: load is evened out in this turn.
+
+        """
+        views = self._views(able, leases, standing.idle)
+        expired, paused = standing.expired, standing.paused
+        if self._config.assignment == "balanced":
+            return plan_by_load(
+                leases,
+                expired=expired,
+                workers=views,
+                limits=self._limits,
+                rebalance=rebalance,
+                paused=paused,
+            )
+        if self._config.assignment == "count":
+            return plan_balanced(leases, expired=expired, workers=views, paused=paused)
+        taken: list[Assignment] = []
+        left = plan_balanced(leases, expired=expired, workers=(), paused=paused).left
+        current = list(leases)
+        for view in views:
+            plan = plan_greedy(
+                current,
+                expired=expired - {a.lease.lease_key for a in taken},
+                worker=view,
+                leases_to_acquire=self._config.leases_to_acquire,
+                order=self._shuffled,
+                paused=paused,
+            )
+            taken += plan.assignments
+            owners = {a.lease.lease_key: a.worker_id for a in plan.assignments}
+            current = [
+                replace(lease, lease_owner=owners[lease.lease_key])
+                if lease.lease_key in owners
+                else lease
+                for lease in current
+            ]
+            left = plan.left
+        return AssignmentPlan(assignments=tuple(taken), left=left)
+
+    def _views(
+        self, able: Mapping[str, Slot], leases: Sequence[Lease], idle: frozenset[str]
+    ) -> list[WorkerView]:
+        """Finished leases keep their owner: their children are best read where they ended."""
+        ended: dict[str | None, set[str]] = defaultdict(set)
+        for lease in leases:
+            if lease.is_finished:
+                ended[lease.lease_owner].add(lease.lease_key)
+        waiting = Counter(le.lease_owner for le in leases if le.lease_key in idle)
+        return [
+            WorkerView(
+                worker_id=worker_id,
+                leases_most=self._config.leases_per_worker + waiting[worker_id],
+                recently_ended=frozenset(ended.get(worker_id, ())),
+                utilisation=slot.usage.utilisation(),
+            )
+            for worker_id, slot in sorted(able.items())
+        ]
+
+    def _shuffled(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        drawn = [(self._entropy.uniform(0, 1), lease.lease_key, lease) for lease in leases]
+        return [lease for _, _, lease in sorted(drawn, key=lambda row: row[:2])]
+
+
+def _takes_leases(slot: Slot, *, now_ms: int, silent_ms: int) -> bool:
+    """Only a running slot that was heard of lately gets leases (H2)."""
+    is_running = slot.state is SlotState.RUNNING and not slot.drain
+    return is_running and now_ms - slot.heartbeat_ms <= silent_ms
