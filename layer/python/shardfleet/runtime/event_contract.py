@@ -8,13 +8,14 @@ say something: ``subSequenceNumber`` on records out of a KPL aggregate, and ``ex
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from pybase64 import b64encode_as_string
+
 from shardfleet.domain.failures import lowest_failed
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.engine.dispatch import positions_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.records import Batch, Record
 
@@ -56,7 +57,7 @@ def _event_record(record: Record, source: EventSource) -> dict[str, Any]:
         "kinesisSchemaVersion": _SCHEMA_VERSION,
         "partitionKey": record.partition_key,
         "sequenceNumber": record.sequence_number,
-        "data": base64.b64encode(record.data).decode("ascii"),
+        "data": b64encode_as_string(record.data),
         "approximateArrivalTimestamp": record.approximate_arrival_ms / 1000,
     }
     if record.aggregated:
@@ -81,10 +82,7 @@ def result_of_reply(reply: object, batch: Batch) -> HandlerResult:
 
     Partial batch responses are always honoured, as with ``ReportBatchItemFailures``.
     """
-    positions = [
-        ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
-        for record in batch
-    ]
+    positions = positions_of(batch)
     done_count = lowest_failed(reply, positions)
     if done_count == len(batch):
         return HandlerResult(done_count=done_count)
