@@ -14,7 +14,10 @@ from shardfleet.cli.tail import _as_json
 from shardfleet.domain.diagnosis import Finding
 from shardfleet.domain.explanation import Event, Explanation
 from shardfleet.domain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
+from shardfleet.domain.pauses import Pause
+from shardfleet.domain.rewinds import RewindRow
 from shardfleet.domain.whereabouts import Whereabouts
+from shardfleet.engine.fleet_state import StopNote
 from shardfleet.engine.producer import ProducerCounts
 from shardfleet.records import Record
 
@@ -59,6 +62,12 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(status["slot_rows"][0]) == names(SlotRow)
     assert list(shape("shardfleet leases")) == names(LeaseRow)
     assert list(shape("shardfleet doctor")) == names(Finding)
+    paused = shape("shardfleet pause")
+    assert list(paused["leases"][0]) == names(LeaseRow)
+    assert list(shape("shardfleet rewind")["leases"][0]) == names(RewindRow)
+    resumed = shape("shardfleet resume")
+    assert list(resumed["stopped"][0]) == names(StopNote)
+    assert list(resumed["paused"][0]) == ["lease_key", *names(Pause)]
     assert list(shape("shardfleet put")["sent"]) == names(ProducerCounts)
     explained = shape("shardfleet explain SHARD")
     assert list(explained) == [*names(Explanation), "since_age_ms"]

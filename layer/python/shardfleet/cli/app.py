@@ -26,9 +26,11 @@ from shardfleet.cli import (
     doctor,
     explain,
     local,
+    operating,
     pipeline,
     put,
     resume,
+    rewind,
     simulate,
     status,
     tail,
@@ -79,7 +81,11 @@ app.command("where")(where.where)
 app.command("explain")(explain.explain)
 app.command("tail")(tail.tail)
 app.command("put")(put.put)
+app.command("pause")(operating.pause)
 app.command("resume")(resume.resume)
+app.command("drain")(operating.drain)
+app.command("release")(operating.release)
+app.command("rewind")(rewind.rewind)
 app.command("doctor")(doctor.doctor)
 app.command("config")(configuration.config)
 app.command("simulate")(simulate.simulate)

@@ -1,55 +1,126 @@
-"""`shardfleet resume`: let stopped shards go on."""
+"""`shardfleet resume`: let stopped and paused shards go on."""
 
-from typing import TYPE_CHECKING, Annotated
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, StackOption, with_fleet
+from shardfleet.cli.approval import DryRunOption
+from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.domain.pauses import Pauses
+    from shardfleet.engine.fleet_state import StopNote
 
 
 def resume(
     *,
     shard: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SHARD]...", help="Ids of stopped shards. None: list them."),
+        typer.Argument(metavar="[SHARD]...", help="Stopped or paused shards. None: list them."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Everything stopped or paused, also after a drain.")
+    ] = False,
     stack: StackOption = DEFAULT_STACK,
-    every: Annotated[bool, typer.Option("--all", help="Every stopped shard.")] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Let shards that were stopped by a failing record go on, from that record."""
+    """Let shards go on that a failing record stopped, or that a person paused."""
 
     async def let_go_on(fleet: "FleetAccess") -> None:
-        await _let_go_on(fleet, shard or [], every=every)
+        await _let_go_on(fleet, shard or [], every=every, dry_run=dry_run, as_json=as_json)
 
     with_fleet(stack, let_go_on)
 
 
-async def _let_go_on(fleet: "FleetAccess", given: list[str], *, every: bool) -> None:
+async def _let_go_on(
+    fleet: "FleetAccess", given: list[str], *, every: bool, dry_run: bool, as_json: bool
+) -> None:
+    from shardfleet.engine.operator import Operator, OperatorPorts
+
+    at_work = Operator(OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock))
+    stopped = {note.lease_key: note for note in await fleet.state.stops()}
+    pauses = await at_work.pauses()
+    _check(given, stopped, pauses)
+    chosen = [*stopped, *pauses.leases] if every else given
+    is_wanted = bool(chosen or (every and pauses.fleet)) and not dry_run
+    if as_json:
+        typer.echo(json.dumps(_document(chosen, stopped, pauses, written=is_wanted), indent=2))
+    else:
+        _tell(chosen, stopped, pauses, every=every)
+    if not is_wanted:
+        return
+    for key in chosen:
+        await fleet.state.resume(key)
+    await at_work.resume(None if every else chosen)
+
+
+def _check(given: list[str], stopped: "dict[str, StopNote]", pauses: "Pauses") -> None:
     from shardfleet.errors import ConfigurationError
 
-    console = Console(highlight=False)
-    state = fleet.state
-    stopped = {note.lease_key: note for note in await state.stops()}
-    unknown = [shard for shard in given if shard not in stopped]
+    unknown = [shard for shard in given if shard not in stopped and shard not in pauses.leases]
+    if unknown and pauses.fleet:
+        raise ConfigurationError(
+            f"not stopped, and not paused by name: {', '.join(unknown)}; the whole fleet is "
+            f"{pauses.fleet}; resume it with --all"
+        )
     if unknown:
         raise ConfigurationError(
-            f"not stopped: {', '.join(unknown)}; stopped are: {', '.join(stopped) or 'none'}"
+            f"not stopped: {', '.join(unknown)}; stopped are: {', '.join(stopped) or 'none'}; "
+            f"paused are: {', '.join(pauses.leases) or 'none'}"
         )
-    shards = list(stopped) if every else given
-    if not shards:
-        for note in stopped.values():
-            console.print(
-                f"{note.lease_key} is stopped at {note.position} after {note.attempts} attempts: "
-                f"{note.error}"
-            )
-        if not stopped:
-            console.print("No shard is stopped.")
+
+
+def _tell(
+    chosen: "Collection[str]",
+    stopped: "dict[str, StopNote]",
+    pauses: "Pauses",
+    *,
+    every: bool,
+) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False)
+
+    for key in chosen:
+        goes_on = f" from {stopped[key].position}" if key in stopped else f": was {pauses.of(key)}"
+        say(f"{key} goes on{goes_on}")
+    if every and pauses.fleet:
+        say(f"The fleet goes on: was {pauses.fleet}")
+    if chosen or every:
         return
-    for shard in shards:
-        await state.resume(shard)
-        console.print(f"{shard} goes on from {stopped[shard].position}")
-    await state.prompt_manager()
+    for note in stopped.values():
+        say(
+            f"{note.lease_key} is stopped at {note.position} after {note.attempts} attempts: "
+            f"{note.error}"
+        )
+    if pauses.fleet:
+        say(f"The whole fleet is {pauses.fleet}")
+    for key, pause in sorted(pauses.leases.items()):
+        say(f"{key} is {pause}")
+    if not stopped and not pauses.leases and not pauses.fleet:
+        say("No shard is stopped, and none is paused.")
+
+
+def _document(
+    chosen: "Collection[str]",
+    stopped: "dict[str, StopNote]",
+    pauses: "Pauses",
+    *,
+    written: bool,
+) -> dict[str, Any]:
+    fleet = [{"lease_key": None, **asdict(pauses.fleet)}] if pauses.fleet else []
+    paused = [{"lease_key": key, **asdict(each)} for key, each in sorted(pauses.leases.items())]
+    return {
+        "written": written,
+        "resumed": list(chosen) if written else [],
+        "stopped": [asdict(note) for note in stopped.values()],
+        "paused": [*fleet, *paused],
+    }

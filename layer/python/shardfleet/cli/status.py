@@ -22,6 +22,7 @@ _COLOURS = {
     "WAITING": "blue",
     "FINISHED": "dim",
     "UNOWNED": "yellow",
+    "PAUSED": "magenta",
     "EXPIRED": "red",
     "STOPPED": "bold red",
 }
@@ -38,7 +39,7 @@ def status(*, stack: StackOption = DEFAULT_STACK, as_json: JsonOption = False) -
         return
     console = Console(highlight=False)
     console.print(_summary_text(reading))
-    console.print(_slot_table(reading))
+    console.print(slot_table(_slots(reading)))
 
 
 def leases(
@@ -53,7 +54,7 @@ def leases(
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    Console(highlight=False).print(_lease_table(rows))
+    Console(highlight=False).print(lease_table(rows))
 
 
 def top(
@@ -95,15 +96,21 @@ def _rows(reading: "FleetReading", *, finished: bool) -> list["LeaseRow"]:
     return [row for row in lease_rows(reading) if finished or row.state is not LeaseState.FINISHED]
 
 
-def _status_json(reading: "FleetReading") -> dict[str, object]:
-    from shardfleet.domain.fleet_view import slot_rows, summary
+def _slots(reading: "FleetReading") -> list["SlotRow"]:
+    from shardfleet.domain.fleet_view import slot_rows
 
-    return asdict(summary(reading)) | {"slot_rows": [asdict(row) for row in slot_rows(reading)]}
+    return slot_rows(reading)
+
+
+def _status_json(reading: "FleetReading") -> dict[str, object]:
+    from shardfleet.domain.fleet_view import summary
+
+    return asdict(summary(reading)) | {"slot_rows": [asdict(row) for row in _slots(reading)]}
 
 
 def _screen(reading: "FleetReading") -> Group:
     rows = sorted(_rows(reading, finished=False), key=lambda row: -(row.lag_ms or -1))
-    return Group(_summary_text(reading), _slot_table(reading), _lease_table(rows))
+    return Group(_summary_text(reading), slot_table(_slots(reading)), lease_table(rows))
 
 
 def _summary_text(reading: "FleetReading") -> Text:
@@ -133,11 +140,10 @@ def _lag_words(found: "FleetSummary") -> str:
     return f"at most {_time(found.lag_ms)}{unknown}"
 
 
-def _slot_table(reading: "FleetReading") -> Table:
-    from shardfleet.domain.fleet_view import slot_rows
-
+def slot_table(rows: list["SlotRow"]) -> Table:
+    """Show worker slots, one per row."""
     table = _table("slot", "worker", "state", "leases", "lag", "heartbeat", "")
-    for row in slot_rows(reading):
+    for row in rows:
         table.add_row(
             row.slot_id,
             row.worker_id,
@@ -155,7 +161,8 @@ def _slot_remarks(row: "SlotRow") -> str:
     return ", ".join(filter(None, ("draining" if row.draining else "", crashed)))
 
 
-def _lease_table(rows: list["LeaseRow"]) -> Table:
+def lease_table(rows: list["LeaseRow"]) -> Table:
+    """Show leases, one per row."""
     table = _table("lease", "state", "owner", "checkpoint", "lag", "counter", "")
     for row in rows:
         table.add_row(

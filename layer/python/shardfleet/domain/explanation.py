@@ -194,10 +194,8 @@ def _now(known: Known, row: LeaseRow) -> str:
             return "It is read to its end; nothing more comes from it."
         case LeaseState.UNOWNED:
             reason = plain_reason(known.waits.get(row.lease_key, ""))
-            why = (
-                f": {reason}." if reason else "; the manager gives it to a worker at its next look."
-            )
-            return f"Nobody reads it{why}"
+            why = reason and f": {reason}."
+            return f"Nobody reads it{why or '; the manager gives it to a worker at its next look.'}"
         case LeaseState.EXPIRED:
             return (
                 f"{row.owner} has it but has {row.why}, so it is taken for lost; the manager gives "
@@ -212,6 +210,8 @@ def _now(known: Known, row: LeaseRow) -> str:
             leases = known.reading.leases
             after = next(le.lease_owner for le in leases if le.lease_key == row.lease_key)
             return f"{row.owner} finishes its batch; then {after} reads it. {_lag(row)}"
+        case LeaseState.PAUSED:
+            return f"It is {row.why}. Nobody is to read it until `shardfleet resume` is run."
         case LeaseState.STOPPED:
             return (
                 f"It is stopped {row.why}. Nothing after that record is read until "

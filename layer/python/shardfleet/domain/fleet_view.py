@@ -16,8 +16,10 @@ from typing import TypeVar
 from shardfleet.domain.expiry import Sighting
 from shardfleet.domain.lags import lags_of
 from shardfleet.domain.leases import Lease
+from shardfleet.domain.pauses import Pauses
 from shardfleet.domain.slots import Slot, SlotState
 
+_NOTHING_PAUSED = Pauses()
 _State = TypeVar("_State", bound=StrEnum)
 
 
@@ -25,14 +27,15 @@ class LeaseState(StrEnum):
     """
     What is going on with a lease.
 
-    ``FINISHED``: at SHARD_END. ``STOPPED``: by policy or by a person, see its note. ``EXPIRED``:
-    its owner has not renewed it for the failover time. ``UNOWNED``: nobody has it. ``WAITING``:
-    owned, but a parent is not finished. ``HANDOVER``: its owner finishes a batch for the next
-    one. ``READING``: owned and renewed.
+    ``FINISHED``: at SHARD_END. ``STOPPED``: by policy, see its note. ``PAUSED``: by a person;
+    whoever still has it gives it up. ``EXPIRED``: its owner has not renewed it for the failover
+    time. ``UNOWNED``: nobody has it. ``WAITING``: owned, but a parent is not finished.
+    ``HANDOVER``: its owner finishes a batch for the next one. ``READING``: owned and renewed.
     """
 
     FINISHED = "FINISHED"
     STOPPED = "STOPPED"
+    PAUSED = "PAUSED"
     EXPIRED = "EXPIRED"
     UNOWNED = "UNOWNED"
     WAITING = "WAITING"
@@ -70,6 +73,7 @@ class FleetReading:
         stops: by lease key.
         planned_ms: when the manager last wrote a plan, 0 never.
         failover_ms: of the fleet's configuration.
+        pauses: what a person has paused.
 
     """
 
@@ -80,6 +84,7 @@ class FleetReading:
     stops: Mapping[str, Stop]
     planned_ms: int
     failover_ms: int
+    pauses: Pauses = _NOTHING_PAUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +218,13 @@ def _counted(states: Iterable[_State]) -> dict[_State, int]:
 
 
 def _lags(reading: FleetReading) -> dict[str, int]:
+    unfinished = [lease for lease in reading.leases if not lease.is_finished]
+    paused = reading.pauses.among(lease.lease_key for lease in unfinished)
+    stopped = {key: stop.at_ms for key, stop in reading.stops.items()}
     return lags_of(
-        [lease for lease in reading.leases if not lease.is_finished],
+        unfinished,
         reading.slots,
-        stopped_since_ms={key: stop.at_ms for key, stop in reading.stops.items()},
+        stopped_since_ms={key: pause.since_ms for key, pause in paused.items()} | stopped,
         now_ms=reading.at_ms,
         still_ms=reading.failover_ms,
     )
@@ -251,6 +259,8 @@ def _state(
         return LeaseState.FINISHED, ""
     if stop is not None:
         return LeaseState.STOPPED, f"at {stop.position}: {stop.error}"
+    if (pause := reading.pauses.of(lease.lease_key)) is not None:
+        return LeaseState.PAUSED, str(pause)
     if lease.effective_owner is None:
         return LeaseState.UNOWNED, f"parents: {', '.join(waits_for)}" if waits_for else ""
     if seen_ms is not None and seen_ms >= reading.failover_ms:

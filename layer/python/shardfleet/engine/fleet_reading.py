@@ -9,6 +9,7 @@ from shardfleet.domain.explanation import Known
 from shardfleet.domain.fleet_view import FleetReading, Stop
 from shardfleet.domain.shards import Shard
 from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.pausing import PauseRecord
 from shardfleet.engine.ports import Clock, LeaseStore
 from shardfleet.engine.turn_history import History
 
@@ -29,8 +30,13 @@ async def read_fleet(
         Throttled: a table refused; try again.
 
     """
-    found, slots, sightings, stops, plan = await asyncio.gather(
-        leases.scan(), state.slots(), state.sightings(), state.stops(), state.plan()
+    found, slots, sightings, stops, plan, pauses = await asyncio.gather(
+        leases.scan(),
+        state.slots(),
+        state.sightings(),
+        state.stops(),
+        state.plan(),
+        PauseRecord(state.store).read(),
     )
     return FleetReading(
         at_ms=clock.now_ms(),
@@ -43,6 +49,7 @@ async def read_fleet(
         },
         planned_ms=int(plan["at_ms"]) if plan else 0,
         failover_ms=failover_ms,
+        pauses=pauses,
     )
 
 

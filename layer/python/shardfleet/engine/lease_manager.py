@@ -182,11 +182,7 @@ class LeaseManager:
         slots = await self._ports.state.slots()
         expired = await self._expire(seen, slots)
         current = _after(seen.leases, sync)
-        pauses = await self._pauses.read()
-        await free_paused(
-            seen.leases, slots, pauses=pauses, expired=expired, store=self._ports.leases
-        )
-        paused = pauses.among(lease.lease_key for lease in current)
+        paused = await self._paused(current, slots, expired=expired)
         slot_plan = await self._keep_slots(current, slots, paused=paused.keys())
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
@@ -247,6 +243,15 @@ class LeaseManager:
         lost = expired | _orphans(seen.leases, slots)
         await self._handovers.look(seen.leases, lost)
         return lost
+
+    async def _paused(
+        self, leases: Sequence[Lease], slots: Sequence[VersionedSlot], *, expired: frozenset[str]
+    ) -> Mapping[str, Pause]:
+        """Read which leases nobody is to have; those whose worker is lost are left without one."""
+        pauses = await self._pauses.read()
+        store = self._ports.leases
+        await free_paused(leases, slots, pauses=pauses, expired=expired, store=store)
+        return pauses.among(lease.lease_key for lease in leases)
 
     async def _check(self, incarnation: StreamIncarnation) -> None:
         """Refuse to go on with another incarnation of the stream; stop the workers too (H12)."""
