@@ -49,7 +49,9 @@ def test_a_shard_that_is_read_says_by_whom_since_when_and_why():
     found = explain_shard(known("1 by f-s1 at 5", slots=[slot], places={"1": given}), "1")
     assert (found.state, found.owner, found.since_ms) == ("READING", "f-s1", NOW - 1_000)
     assert found.now == "f-s1 reads it. It is up to date."
-    assert found.why == "Nobody had it, so f-s1 was given it: f-s1 had the fewest shards (0)."
+    assert (
+        found.why == "Nobody had it, so f-s1 was given it: that worker had the fewest shards (0)."
+    )
 
 
 @pytest.mark.parametrize(

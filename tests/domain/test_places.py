@@ -70,7 +70,13 @@ def test_an_owner_outside_the_fleet_is_named_as_another_application():
 def test_a_child_that_its_parents_worker_made_is_told_with_its_parent():
     (entry,) = look({"1": at("a", what=Happening.FINISHED)}, "1 at SHARD_END by a", "2 from 1")
     assert (entry.what, entry.subject) == (Happening.APPEARED, "2")
-    assert entry.reason == "1 was read to its end, and this shard follows"
+    assert entry.reason == "its parent 1 was read to the end, and this shard follows"
+
+
+def test_a_child_that_its_parents_worker_made_and_took_says_so():
+    (entry,) = look({"1": at("a", what=Happening.FINISHED)}, "1 at SHARD_END by a", "2 from 1 by a")
+    assert (entry.what, entry.worker_id) == (Happening.APPEARED, "a")
+    assert entry.reason == "a had read its parent 1 to the end and went on with it"
 
 
 def test_a_shard_read_to_its_end_is_finished_once():

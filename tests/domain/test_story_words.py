@@ -60,7 +60,7 @@ def test_every_reason_of_the_planners_has_plain_words():
         ("unowned; f-s1 holds fewest (2)", "f-s1 had the fewest shards (2)"),
         (
             "expired under f-s1; f-s2 is least loaded (40% of the average)",
-            "f-s2 had the least to do (40% of what a worker has on average)",
+            "f-s2 had the least to do",
         ),
         ("f-s1 holds 5, f-s2 3", "f-s1 had 5 shards, f-s2 only 3"),
         ("waits for parent 1, 2", "its parent 1, 2 must be read to the end first"),
@@ -84,6 +84,20 @@ def test_everything_that_can_happen_is_a_sentence_with_and_without_a_reason(what
         assert "{" not in text
         assert ".." not in text
     assert full.endswith("because.")
+
+
+def test_a_worker_is_named_once_in_a_sentence():
+    reason = "unowned; f-s1 holds fewest (2)"
+    entry = Entry(what=Happening.ASSIGNED, subject="2", worker_id="f-s1", reason=reason)
+    assert sentence(entry) == (
+        "Nobody had it, so f-s1 was given it: that worker had the fewest shards (2)."
+    )
+
+
+def test_a_lease_that_came_with_an_owner_names_it():
+    entry = Entry(what=Happening.APPEARED, subject="2", worker_id="a", reason="because")
+    assert sentence(entry) == "a has it, with a new lease: because."
+    assert sentence(Entry(what=Happening.APPEARED, subject="2")) == "A lease for it was found."
 
 
 def test_in_a_story_of_several_each_sentence_names_its_shard():

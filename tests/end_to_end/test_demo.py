@@ -6,6 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
+from shardfleet.local.demo.explained import example_of
 from shardfleet.local.demo.fleet import FleetPlan
 from shardfleet.local.demo.incidents import Incident
 from shardfleet.local.demo.live import Display
@@ -66,4 +67,25 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
     assert result["reshards"] == 2
     assert None not in result["crash_recovery_seconds"]
     assert outcome.aggregated >= RECORDS // 5
+    explains_every_lease(outcome)
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def explains_every_lease(outcome):
+    """Where each lease is, since when, why, and by what steps: in words, not in the planner's."""
+    answers = {each.subject: each for each in outcome.explained}
+    assert answers.keys() >= {shard.shard_id for shard in outcome.shards if shard.is_open}
+    for each in answers.values():
+        assert each.since_ms is not None, each
+        assert each.story, each
+        steps = [event.what for event in each.story]
+        assert steps[0] in ("CREATED", "APPEARED"), each
+        if each.state == "FINISHED":
+            assert steps[-1] in ("FINISHED", "STAYS"), each
+        else:
+            assert each.owner in each.why, each
+        for text in (each.now, each.why, *(event.text for event in each.story)):
+            assert text.endswith("."), text
+            assert not any(terse in text for terse in ("unowned", " holds ", "expired under")), text
+    example = example_of(outcome.explained)
+    assert len(example.story) >= 2

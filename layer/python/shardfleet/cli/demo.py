@@ -63,6 +63,7 @@ def demo(
     write_result(outcome, output / "result.json")
     write_report(outcome, output / "report.html")
     _print_verdict(console, outcome)
+    _print_example(console, outcome)
     console.print(f"\n{output / 'result.json'}\n{output / 'report.html'}", highlight=False)
     if not outcome.passed:
         raise typer.Exit(1)
@@ -129,6 +130,22 @@ def _print_verdict(console: Console, outcome: "Outcome") -> None:
             "started again at once",
             style="yellow",
         )
+
+
+def _print_example(console: Console, outcome: "Outcome") -> None:
+    """Show what `shardfleet explain` says of the shard that moved most."""
+    from shardfleet.adapters.system import SystemClock
+    from shardfleet.cli.explain import told
+    from shardfleet.local.demo.explained import example_of
+
+    example = example_of(outcome.explained)
+    if example is None:
+        return
+    console.print(
+        "\nWhy a shard is where it is, as `shardfleet explain SHARD` says:\n", markup=False
+    )
+    for line in told(example, now_ms=SystemClock().now_ms(), with_story=True):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:

@@ -150,7 +150,6 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
             named=True,
         )
     )
-    reasons = [_place_of(known, key) for key in held]
     return Explanation(
         subject=worker_id,
         kind="worker",
@@ -158,7 +157,7 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
         owner=None,
         since_ms=slot.started_ms or None if slot else None,
         now=_now_of_worker(known, slot, worker_id, count=len(held)),
-        why=" ".join(reasons),
+        why=" ".join(_place_of(known, key) for key in held),
         leases=held,
         story=story,
     )

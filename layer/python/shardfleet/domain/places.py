@@ -135,16 +135,19 @@ def _moved(lease: Lease, place: Place, *, at_ms: int) -> bool:
 
 def _appeared(lease: Lease, by_key: Mapping[str, Lease], *, is_first: bool) -> Entry:
     ended = _ended_parents(lease, by_key)
+    owner = lease.lease_owner
     if is_first:
         reason = FIRST_LOOK
+    elif ended and owner and owner in {by_key[key].lease_owner for key in ended}:
+        reason = f"{owner} had read its parent {' and '.join(ended)} to the end and went on with it"
     elif ended:
-        reason = f"{' and '.join(ended)} was read to its end, and this shard follows"
+        reason = f"its parent {' and '.join(ended)} was read to the end, and this shard follows"
     else:
         reason = "made by somebody else than the manager"
     return Entry(
         what=Happening.FINISHED if lease.is_finished else Happening.APPEARED,
         subject=lease.lease_key,
-        worker_id=lease.lease_owner or "",
+        worker_id=owner or "",
         reason=reason,
     )
 

@@ -18,7 +18,8 @@ _REASONS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"(\S+) holds fewest \((\d+)\)"), r"\1 had the fewest shards (\2)"),
     (
         re.compile(r"(\S+) is least loaded \((\S+) of the average\)"),
-        r"\1 had the least to do (\2 of what a worker has on average)",
+        # The share is of an average from before the plan, and a plan gives many leases.
+        r"\1 had the least to do",
     ),
     (re.compile(r"(\S+) holds (\d+), (\S+) (\d+)"), r"\1 had \2 shards, \3 only \4"),
     (
@@ -94,7 +95,12 @@ def plain_reason(reason: str) -> str:
 def sentence(entry: Entry) -> str:
     """Return what happened as a sentence about the entry's subject, which is called "it"."""
     reason = plain_reason(entry.reason)
-    text = _TEMPLATES[entry.what].format(
+    if entry.worker_id and reason.startswith(f"{entry.worker_id} "):
+        reason = f"that worker {reason.removeprefix(f'{entry.worker_id} ')}"
+    template = _TEMPLATES[entry.what]
+    if entry.what is Happening.APPEARED and entry.worker_id:
+        template = "{worker} has it, with a new lease{reason}."
+    text = template.format(
         worker=entry.worker_id or _somebody(entry),
         before=entry.before or ("nobody" if entry.what is Happening.TAKEN else "another worker"),
         reason=f": {reason}" if reason else "",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardfleet.domain.explanation import Explanation
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.shards import Shard
 from shardfleet.engine.producer import ProducerCounts
@@ -47,6 +48,7 @@ class Outcome:
         ended_ms: when everything was handled.
         wall_ms: the whole run, synthesis and start included.
         spark: what came out of Spark; None if that was not asked for.
+        explained: why each lease is where it is, as `shardfleet explain` answers.
 
     """
 
@@ -69,6 +71,7 @@ class Outcome:
     ended_ms: int
     wall_ms: int
     spark: SparkOutcome | None = None
+    explained: Sequence[Explanation] = ()
 
     @property
     def passed(self) -> bool:
@@ -138,6 +141,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "rejected_lines": dict(outcome.source.rejects),
         "unsettled_leases": dict(outcome.unsettled),
         "iam_enforced": outcome.enforce_iam,
+        "leases_explained": sum(each.since_ms is not None for each in outcome.explained),
         "spark": _spark_of(outcome.spark),
         "source": outcome.source.name,
         "seed": outcome.seed,

@@ -8,16 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardfleet.adapters.dynamodb_leases import TablePools
-from shardfleet.adapters.fleet_state import DynamoDBStateStore
 from shardfleet.adapters.system import SystemClock
-from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.engine.fleet_state import FleetState, StopNote
+from shardfleet.engine.fleet_state import StopNote
 from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.handler_output import HandlerOutput
 from shardfleet.local.demo.own_code import staged
 from shardfleet.local.demo.source import Source
+from shardfleet.local.demo.tables import opened_tables
 from shardfleet.local.demo.verdict import Verdict, verdict
 
 SHARDS = 4
@@ -175,19 +173,8 @@ async def _until_handled(
 
 async def stopped_shards(fleet: RunningFleet) -> Sequence[StopNote]:
     """Read which shards a failing record has stopped."""
-    client = fleet.aws.client("dynamodb")
-    pools = TablePools(
-        writes=ThreadPool("writes", threads=1),
-        reads=ThreadPool("reads", threads=1),
-        write_client=client,
-        read_client=client,
-    )
-    store = DynamoDBStateStore(fleet.stack.outputs["StateTable"], pools)
-    try:
-        return await FleetState(store, SystemClock()).stops()
-    finally:
-        await pools.writes.close(within_ms=1_000)
-        await pools.reads.close(within_ms=10_000)
+    async with opened_tables(fleet) as tables:
+        return await tables.state.stops()
 
 
 def _output_of(fleet: RunningFleet) -> HandlerOutput:

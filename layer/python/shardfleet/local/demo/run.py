@@ -20,6 +20,7 @@ from shardfleet.domain.leases import Lease
 from shardfleet.domain.shards import Shard
 from shardfleet.engine.producer import ProducerCounts
 from shardfleet.errors import ShardfleetError
+from shardfleet.local.demo.explained import explained_leases
 from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.incidents import FULL_SCENARIO, Incident, Troublemaker
@@ -90,7 +91,10 @@ def run_demo(options: DemoOptions, display: Display) -> Outcome:
     with running_fleet(ledger_file, options.plan, say=display.say) as fleet:
         run = _Run(fleet, options, display=display)
         outcome = asyncio.run(run.to_its_end(started_ms))
-        return _through_spark(fleet, outcome, display=display) if options.spark else outcome
+        if options.spark:
+            outcome = _through_spark(fleet, outcome, display=display)
+        display.say("asking why each shard is where it is")
+        return replace(outcome, explained=asyncio.run(explained_leases(fleet)))
 
 
 def _through_spark(fleet: RunningFleet, outcome: Outcome, *, display: Display) -> Outcome:
