@@ -38,7 +38,7 @@ from shardfleet_spark.planning import (
 from shardfleet_spark.probing import Hints, ProbePace, Prober
 from shardfleet_spark.publication import Standing
 from shardfleet_spark.sealing import PartitionRange, insist
-from shardfleet_spark.seals import MARK, Seal, SealKey, SealStore, seal_from_bytes
+from shardfleet_spark.seals import MARK, Seal, SealKey, SealStore, executed_seals
 from shardfleet_spark.shard_pages import DataLost, Hint, ReadPorts, ShardRange
 from shardfleet_spark.starting import FLEET, Start
 
@@ -226,8 +226,7 @@ class SourceDriver:
         return {**self._after[1].stats, "probes": self._prober.calls}
 
     def _standing(self, token: PlanToken, family: Family) -> Standing:
-        listing = self._discovery.listing
-        return Standing(token.sid, family, None if listing is None else listing.graph)
+        return Standing(token.sid, family, self._discovery.listing)
 
     # --- gathering
 
@@ -271,18 +270,14 @@ class SourceDriver:
         if not token.layout or store is None:
             return {}
         stored = await insist(lambda: store.read_plan(token.sid, token.key), self._ports)
-        is_whole = MARK in stored or all(index in stored for index in range(len(token.layout)))
+        found, is_whole = executed_seals(stored, partitions=len(token.layout))
         if not is_whole and self._ports.policy.fail_on_data_loss:
             raise DataLost(
                 f"the seals of plan {token.number} are not in the seal store any more, so it "
                 "cannot be said what the last batch read. Restore the store, or set "
                 "failOnDataLoss=false to read that batch again (duplicates, no loss)"
             )
-        return {
-            index: seal_from_bytes(body)
-            for index, body in stored.items()
-            if index < len(token.layout)
-        }
+        return found
 
     # --- deciding
 

@@ -132,8 +132,6 @@ def admit(family: Family, listing: Listing | None, incarnation: StreamIncarnatio
             stands[child] = Stand(position, arrived_ms)
             del waiting[child]
     if listing is not None:
-        # A listing older than the shard lacks it too, and the next one would bring it back.
-        before_ms = listing.at_ms - _CLOCKS_DIFFER_MS
         named = {parent for parents in waiting.values() for parent in parents}
         stands = {
             shard_id: stand
@@ -141,9 +139,18 @@ def admit(family: Family, listing: Listing | None, incarnation: StreamIncarnatio
             if not stand.is_finished
             or shard_id in listed
             or shard_id in named
-            or stand.tip_ms >= before_ms
+            or is_younger(stand, listing)
         }
     return Family(stands, waiting)
+
+
+def is_younger(stand: Stand, listing: Listing) -> bool:
+    """
+    Tell whether a finished shard may have ended after a listing was read.
+
+    Such a listing may lack the shard, and the next one would bring it back.
+    """
+    return stand.tip_ms >= listing.at_ms - _CLOCKS_DIFFER_MS
 
 
 def _is_done(

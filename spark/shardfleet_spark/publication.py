@@ -18,9 +18,13 @@ from dataclasses import dataclass
 from shardfleet.domain.lease_changes import checkpoint, renew, set_children, set_hash_range
 from shardfleet.domain.leases import Lease, LeaseChange
 from shardfleet.domain.positions import checkpoint_of
-from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.domain.sequence import (
+    AT_SHARD_END,
+    AT_TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
 from shardfleet.domain.shards import ShardGraph
-from shardfleet_spark.lineage import Family
+from shardfleet_spark.lineage import Family, Listing, is_younger
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +35,18 @@ class Standing:
     Attributes:
         sid: of the query.
         family: where the shards stand, and which ones wait.
-        graph: the newest listing that makes sense, None before the first.
+        listing: the newest one that makes sense, None before the first.
 
     """
 
     sid: str
     family: Family
-    graph: ShardGraph | None
+    listing: Listing | None
+
+    @property
+    def graph(self) -> ShardGraph | None:
+        """Return the shards of the listing."""
+        return None if self.listing is None else self.listing.graph
 
 
 def owner_of(sid: str) -> str:
@@ -49,12 +58,13 @@ def leases_to_create(
     standing: Standing, leases: Mapping[str, Lease], *, owner: str
 ) -> Sequence[Lease]:
     """
-    Return the leases that are missing, as they should be written.
+    Return the leases that are missing, as they should be written and in that order.
 
-    A live shard has one, and so has a child one of whose parents is done to its end. What the
-    query never had to read (closed before its start, or finished long ago) gets none. A shard
-    that no listing shows yet and nobody has named the parents of waits for the next round: the
-    parents of a lease are written once, when it is created.
+    A live shard has one, and so has a child one of whose parents is done to its end; also one
+    that was born and ended between two rounds, or whoever reads after this query would begin it.
+    What the query never had to read (closed before its start) gets none. A shard that no listing
+    shows yet and nobody has named the parents of waits for the next round: the parents of a lease
+    are written once, when it is created.
 
     Args:
         standing: what is committed.
@@ -62,15 +72,19 @@ def leases_to_create(
         owner: whose they are to be.
 
     """
-    found = []
     stands, waiting = standing.family.stands, standing.family.waiting
     wanted = {shard_id: checkpoint_of(stands[shard_id].position) for shard_id in live(standing)}
     for child, parents in waiting.items():
         if any(each in stands and stands[each].is_finished for each in parents):
             wanted[child] = AT_TRIM_HORIZON
-    for shard_id, where in sorted(wanted.items()):
+    # Children before their parents: whoever is at its end leaves no child without a lease.
+    wanted |= dict.fromkeys(reversed(_ended_unseen(standing, leases, owner)), AT_SHARD_END)
+    found = []
+    for shard_id, where in wanted.items():
         listed = None if standing.graph is None else standing.graph.shards.get(shard_id)
-        if shard_id in leases or (listed is None and shard_id not in waiting):
+        children = children_of(shard_id, standing) if where.is_shard_end else ()
+        unknown = children is None or (listed is None and shard_id not in waiting)
+        if shard_id in leases or unknown:
             continue
         found.append(
             Lease(
@@ -78,9 +92,30 @@ def leases_to_create(
                 checkpoint=where,
                 lease_owner=owner,
                 parent_shard_ids=listed.parent_shard_ids if listed else waiting[shard_id],
+                child_shard_ids=children or (),
                 hash_key_range=listed.hash_key_range if listed else None,
             )
         )
+    return found
+
+
+def _ended_unseen(standing: Standing, leases: Mapping[str, Lease], owner: str) -> list[str]:
+    """
+    Return the finished shards without a lease whose parent has one of the query's, by age.
+
+    Where the parent has none, theirs has been cleaned up (C2), or there never was one.
+    """
+    if standing.graph is None:
+        return []
+    stands, found = standing.family.stands, []
+    leased = {key for key, lease in leases.items() if lease.lease_owner == owner}
+    for key, shard in sorted(
+        standing.graph.shards.items(), key=lambda each: each[1].creation_order
+    ):
+        ended = key in stands and stands[key].is_finished and key not in leases
+        if ended and not leased.isdisjoint(shard.parent_shard_ids):
+            leased.add(key)
+            found.append(key)
     return found
 
 
@@ -138,11 +173,14 @@ def children_of(shard_id: str, standing: Standing) -> tuple[str, ...] | None:
     """Return the children of a finished shard, () if it left none; None while that is unknown."""
     waiting, graph = standing.family.waiting, standing.graph
     named = {child for child, parents in waiting.items() if shard_id in parents}
-    if graph is None:
+    if graph is None or standing.listing is None:
         return None
     named |= set(graph.children(shard_id))
-    # A shard that is listed has children; a list that lacks them is older than they are.
-    return None if not named and shard_id in graph.shards else tuple(sorted(named))
+    # A shard has children until it ages out; a list that lacks them is older than they are.
+    may_be_younger = is_younger(standing.family.stands[shard_id], standing.listing)
+    if not named and (shard_id in graph.shards or may_be_younger):
+        return None
+    return tuple(sorted(named))
 
 
 def finishing(standing: Standing, leases: Mapping[str, Lease]) -> Sequence[Lease]:

@@ -165,7 +165,10 @@ class Publisher:
 
     async def _create(self, standing: Standing) -> None:
         wanted = leases_to_create(standing, self.leases, owner=self._to.owner)
-        await together(self._apply(create(lease)) for lease in wanted)
+        await together(self._apply(create(each)) for each in wanted if not each.is_finished)
+        for lease in wanted:
+            if lease.is_finished and all(child in self.leases for child in lease.child_shard_ids):
+                await self._apply(create(lease))
 
     async def _settle(self) -> None:
         """Find out what became of writes whose answers never came."""

@@ -133,6 +133,23 @@ class SealStore(Protocol):
 MARK = 99_999_999
 
 
+def executed_seals(stored: Mapping[int, bytes], *, partitions: int) -> tuple[dict[int, Seal], bool]:
+    """
+    Return the seals of an executed plan by partition, and whether they are all there.
+
+    Args:
+        stored: what the store has of the plan.
+        partitions: how many it had; one that Spark never ran has no seal.
+
+    Raises:
+        UnreadableSeal: one is damaged, or of another version.
+
+    """
+    is_whole = MARK in stored or all(index in stored for index in range(partitions))
+    found = {index: seal_from_bytes(body) for index, body in stored.items() if index < partitions}
+    return found, is_whole
+
+
 def digest_of(sequence_numbers: Iterable[str]) -> str:
     """Return 16 hexadecimal characters that depend on the numbers and their order."""
     # Each number is followed by a comma.

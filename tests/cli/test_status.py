@@ -100,3 +100,22 @@ def test_a_fleet_without_leases_has_an_answer(fleet, capsys):
     assert "leases   none" in out
     assert "nothing is left to read" in out
     assert json.loads(output(capsys, "leases", "--json")) == []
+
+
+def test_an_application_without_a_stack_is_shown_by_its_lease_table(running, capsys, monkeypatch):
+    running.put_lease(a_lease("shard-3 at 9 by spark:a1b2 counter 4"))
+    monkeypatch.setattr("shardfleet.cli.fleet_access.fleet_config", None)
+
+    rows = json.loads(output(capsys, "leases", "--application", "leases", "--json"))
+    status = json.loads(output(capsys, "status", "--application", "leases", "--json"))
+
+    found = {row["lease_key"]: (row["state"], row["owner"]) for row in rows}
+    assert found["shard-3"] == ("READING", "spark:a1b2")
+    assert "spark:a1b2" in status["workers"]
+    assert status["leases"] == {"FINISHED": 1, "READING": 3}
+    assert "spark:a1b2" in output(capsys, "top", "--application", "leases", "--rounds", "1")
+
+
+def test_an_application_that_is_not_there_is_named(fleet, capsys):
+    assert application.run(["leases", "--application", "nobody"]) == 2
+    assert "nobody" in capsys.readouterr().err

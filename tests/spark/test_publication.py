@@ -19,7 +19,7 @@ from shardfleet.domain.shards import HASH_KEY_MAX, Shard, ShardGraph
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryLeaseStore
-from shardfleet_spark.lineage import Family
+from shardfleet_spark.lineage import Family, Listing
 from shardfleet_spark.plan_token import Stand
 from shardfleet_spark.publication import Standing, owner_of
 from shardfleet_spark.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
@@ -27,6 +27,7 @@ from tests.spark.memory_seals import INCARNATION, stand
 
 ME = owner_of("sid")
 HALF = HASH_KEY_MAX // 2
+LISTED_MS = 1_000_000
 GRAPH = ShardGraph(
     [
         Shard(shard_id="s0", hash_key_range=HashKeyRange(0, HASH_KEY_MAX)),
@@ -86,7 +87,9 @@ def in_query(scenario, *leases, owner=ME):
 
 
 def standing(*stands, waiting=None, graph=GRAPH):
-    return Standing("sid", Family({s.position.shard_id: s for s in stands}, waiting or {}), graph)
+    listing = None if graph is None else Listing(graph, LISTED_MS)
+    family = Family({s.position.shard_id: s for s in stands}, waiting or {})
+    return Standing("sid", family, listing)
 
 
 def lease(key="s0", at="7", *, owner=None, **fields):
@@ -335,5 +338,29 @@ def test_finished_leases_of_others_are_left_alone():
         await query.publisher.begin(state)
         await query.publisher.publish(state)
         assert query.table.leases["s0"] == ended
+
+    in_query(scenario)
+
+
+def test_a_shard_that_was_born_and_ended_between_two_rounds_has_a_lease_that_says_so():
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0")))
+        again = ShardGraph(
+            [
+                *SPLIT.shards.values(),
+                Shard(
+                    shard_id="s3",
+                    hash_key_range=HashKeyRange(0, HASH_KEY_MAX),
+                    parent_shard_id="s1",
+                    adjacent_parent_shard_id="s2",
+                ),
+            ]
+        )
+        ended = [stand("s0", "END"), stand("s1", "END"), stand("s2", "END"), stand("s3", 200)]
+        await query.publisher.publish(standing(*ended, graph=again))
+        await query.publisher.publish(standing(*ended, graph=again))
+        assert query.checkpoints == {"s3": "200"}  # The others came, ended, and were cleaned up.
+        created = [key for operation, key in query.operations() if operation == "create"]
+        assert created == ["s0", "s3", "s2", "s1"]  # None ends before its children are there.
 
     in_query(scenario)

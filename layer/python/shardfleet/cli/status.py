@@ -10,10 +10,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.application_access import ApplicationOption, with_reading
+from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption
 
 if TYPE_CHECKING:
-    from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.cli.application_access import Readable
     from shardfleet.domain.fleet_view import FleetReading, FleetSummary, LeaseRow, SlotRow
 
 _COLOURS = {
@@ -31,9 +32,14 @@ _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 _TAIL_OF_CHECKPOINT = 18
 
 
-def status(*, stack: StackOption = DEFAULT_STACK, as_json: JsonOption = False) -> None:
+def status(
+    *,
+    stack: StackOption = DEFAULT_STACK,
+    application: ApplicationOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's age."""
-    reading = with_fleet(stack, _read)
+    reading = with_reading(stack, application, _read)
     if as_json:
         typer.echo(json.dumps(_status_json(reading), indent=2))
         return
@@ -45,11 +51,12 @@ def status(*, stack: StackOption = DEFAULT_STACK, as_json: JsonOption = False) -
 def leases(
     *,
     stack: StackOption = DEFAULT_STACK,
+    application: ApplicationOption = "",
     finished: Annotated[bool, typer.Option("--finished", help="Finished leases, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show every lease: its owner, state, checkpoint and lag, and what it waits for."""
-    reading = with_fleet(stack, _read)
+    reading = with_reading(stack, application, _read)
     rows = _rows(reading, finished=finished)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
@@ -60,6 +67,7 @@ def leases(
 def top(
     *,
     stack: StackOption = DEFAULT_STACK,
+    application: ApplicationOption = "",
     every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time between readings.", min=1.0)
     ] = 2.0,
@@ -70,7 +78,7 @@ def top(
     """Show the fleet live, until Ctrl-C: the slots, and the unfinished leases furthest behind."""
     from rich.live import Live
 
-    async def show(fleet: "FleetAccess") -> None:
+    async def show(fleet: "Readable") -> None:
         with Live(console=Console(highlight=False), auto_refresh=False) as live:
             shown = 0
             while True:
@@ -81,12 +89,12 @@ def top(
                 await asyncio.sleep(every)
 
     try:
-        with_fleet(stack, show)
+        with_reading(stack, application, show)
     except KeyboardInterrupt:
         return
 
 
-async def _read(fleet: "FleetAccess") -> "FleetReading":
+async def _read(fleet: "Readable") -> "FleetReading":
     return await fleet.reading()
 
 
