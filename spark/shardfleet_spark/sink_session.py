@@ -77,13 +77,16 @@ class SinkSession:
     Args:
         options: of the sink.
 
+    Attributes:
+        answers: what the last call of :meth:`send` heard of each shard.
+
     """
 
     def __init__(self, options: SinkOptions) -> None:
         clients = _clients(options)
         self._aggregate = options.aggregate
         self._runner = asyncio.Runner()
-        self._answers: list[ShardAnswer] = []
+        self.answers: list[ShardAnswer] = []
         writer = KinesisWriter(
             clients.stream_arn(options.stream),
             records=clients.stream_records(),
@@ -101,7 +104,7 @@ class SinkSession:
             clock=SystemClock(),
             entropy=SystemEntropy(),
             settings=settings,
-            observe=self._answers.append,
+            observe=self.answers.append,
         )
 
     def send(self, records: Iterator[OutgoingRecord]) -> Sent:
@@ -114,7 +117,7 @@ class SinkSession:
 
         """
         before = replace(self._producer.counts)
-        self._answers.clear()
+        self.answers.clear()
         rows = self._runner.run(self._send(records))
         now = self._producer.counts
         return Sent(
@@ -122,8 +125,8 @@ class SinkSession:
             requests=now.requests - before.requests,
             refused=now.refused - before.refused,
             unanswered=now.unanswered - before.unanswered,
-            batch_size=min((each.batch for each in self._answers), default=0),
-            pause_ms=max((each.pause_ms for each in self._answers), default=0),
+            batch_size=min((each.batch for each in self.answers), default=0),
+            pause_ms=max((each.pause_ms for each in self.answers), default=0),
         )
 
     async def _send(self, records: Iterator[OutgoingRecord]) -> int:
@@ -136,13 +139,14 @@ class SinkSession:
 
 
 @lru_cache(maxsize=8)
-def _session_of(options: SinkOptions) -> SinkSession:
+def session_of(options: SinkOptions) -> SinkSession:
+    """Return this worker's session of a sink, made when first asked for."""
     return SinkSession(options)
 
 
 def send(records: Iterator[OutgoingRecord], options: SinkOptions) -> Sent:
     """
-    Send records through this worker's session of a sink, made when first asked for.
+    Send records through this worker's session of a sink.
 
     Raises:
         Throttled, StreamGone: as :meth:`SinkSession.send`; the session is given up then, with
@@ -150,9 +154,9 @@ def send(records: Iterator[OutgoingRecord], options: SinkOptions) -> Sent:
 
     """
     try:
-        return _session_of(options).send(records)
+        return session_of(options).send(records)
     except BaseException:
-        _session_of.cache_clear()
+        session_of.cache_clear()
         raise
 
 
