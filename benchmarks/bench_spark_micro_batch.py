@@ -1,0 +1,233 @@
+"""
+What does a micro-batch cost when there is next to nothing in it, and a trigger when there is none?
+
+Streams of 1, 10, 100 and 1,000 shards of our Kinesis engine (its limits on). A query in `local[2]`
+with a trigger each second reads one record of each shard per batch, and throws it away; the first
+batches, which start Python workers, are not counted. Then the stream is idle for some seconds,
+while the query is triggered each second, and another one as often as Spark can. Our source runs
+with seals in a folder and without a seal store, beside one small Parquet file per batch and a
+source as one writes it in an hour (`naive_source.py`: a task per shard; up to 100 shards).
+
+CPU time is that of the JVM and all its Python processes, without the Kinesis engine.
+
+    python benchmarks/bench_spark_micro_batch.py [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import line_chart
+import side_by_side
+import spark_bench
+from naive_source import COLUMNS, SCHEMA, NaiveDataSource
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from side_by_side import Figures
+from spark_bench import Kinesis, Meter
+
+SHARDS = (1, 10, 100, 1_000)
+WARM_UP, COUNTED = 3, 6
+IDLE_S = 10.0
+NAIVE_MOST = 100
+PLOT = Path(__file__).parent.parent / "docs" / "img" / "spark_micro_batch.svg"
+SEALED, NO_STORE, PARQUET, NAIVE = "ours", "ours, no seal store", "Parquet", "naive tuples"
+_LIMIT_S = 900
+
+
+class Case:
+    """
+    The candidates at one number of shards.
+
+    Args:
+        spark: the session.
+        kinesis: the engine.
+        folder: for files, seals and checkpoints.
+        shards: how many.
+
+    """
+
+    def __init__(self, spark: SparkSession, kinesis: Kinesis, folder: Path, *, shards: int) -> None:
+        self._spark, self._folder, self._shards = spark, folder / str(shards), shards
+        many, one = f"many-{shards}", f"one-{shards}"
+        for stream, each in ((many, WARM_UP + COUNTED), (one, 1)):
+            kinesis.make_stream(stream, shards=shards)
+            kinesis.put(stream, [b"x" * 100] * shards * each, shards=shards)
+        self._ours = kinesis.options(many) | {
+            "startingPosition": "TRIM_HORIZON",
+            "columns": ",".join(COLUMNS),
+            "maxRecordsPerShard": "1",
+        }
+        self._naive = kinesis.options(one) | {"batches": str(WARM_UP + COUNTED)}
+
+    def frames(self) -> dict[str, Callable[[], DataFrame]]:
+        """Return what makes each candidate's table."""
+        found = {SEALED: self._sealed, NO_STORE: self._unsealed, PARQUET: self._parquet}
+        return found | ({NAIVE: self._naive_frame} if self._shards <= NAIVE_MOST else {})
+
+    def checkpoint(self, name: str) -> str:
+        """Return a folder for a query."""
+        return str(self._folder / "checkpoints" / name)
+
+    def idle(self) -> DataFrame:
+        """Return the table of a stream of which everything is read."""
+        options = self._ours | {"startingPosition": "LATEST"}
+        return self._stream(options | {"sealStore": f"file:{self._folder / 'idle-seals'}"})
+
+    def _sealed(self) -> DataFrame:
+        return self._stream(self._ours | {"sealStore": f"file:{self._folder / 'seals'}"})
+
+    def _unsealed(self) -> DataFrame:
+        return self._stream(self._ours)
+
+    def _parquet(self) -> DataFrame:
+        files = self._folder / "parquet"
+        rows = self._spark.range(self._shards).selectExpr(
+            *(f"cast(null as {kind}) as {name}" for name, kind in _columns())
+        )
+        for _ in range(WARM_UP + COUNTED):
+            rows.coalesce(1).write.mode("append").parquet(str(files))
+        read = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
+        return read.parquet(str(files))
+
+    def _naive_frame(self) -> DataFrame:
+        return self._spark.readStream.format("naive").options(**self._naive).load()
+
+    def _stream(self, options: dict[str, str]) -> DataFrame:
+        return self._spark.readStream.format("shardfleet").options(**options).load()
+
+
+def _columns() -> Iterator[tuple[str, str]]:
+    for each in SCHEMA.split(", "):
+        name, _, kind = each.partition(" ")
+        yield name, kind
+
+
+def start(frame: DataFrame, checkpoint: str, *, every: str) -> StreamingQuery:
+    writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    return writer.trigger(processingTime=every).start()
+
+
+def batches_done(query: StreamingQuery) -> list[dict[str, Any]]:
+    """Return the progress of each batch that had rows."""
+    if (failure := query.exception()) is not None:
+        raise RuntimeError(str(failure))
+    return [dict(each) for each in query.recentProgress if int(each["numInputRows"])]
+
+
+def until(query: StreamingQuery, count: int) -> list[dict[str, Any]]:
+    deadline = time.monotonic() + _LIMIT_S
+    while len(done := batches_done(query)) < count:
+        assert time.monotonic() < deadline, f"{len(done)} of {count} batches"
+        time.sleep(0.05)
+    return done
+
+
+def small_batches(query: StreamingQuery, meter: Meter) -> dict[str, Any]:
+    """Return what the counted batches of a query cost."""
+    until(query, WARM_UP)
+    before = meter.cpu_s()
+    done = until(query, WARM_UP + COUNTED)[WARM_UP:]
+    cpu_ms = (meter.cpu_s() - before) * 1_000 / COUNTED
+    took = {
+        name: round(statistics.median(int(each["durationMs"].get(name, 0)) for each in done))
+        for name in ("triggerExecution", "latestOffset", "addBatch", "walCommit", "commitOffsets")
+    }
+    return {"cpu_ms": round(cpu_ms), "took_ms": took, "rows": int(done[-1]["numInputRows"])}
+
+
+def idle_time(query: StreamingQuery, meter: Meter) -> dict[str, Any]:
+    """Return what a query costs that has nothing to read."""
+    before = meter.cpu_s()
+    time.sleep(IDLE_S)
+    share = (meter.cpu_s() - before) / IDLE_S
+    last = query.lastProgress
+    took = int(last["durationMs"].get("latestOffset", 0)) if last else 0
+    return {"share_of_a_core": round(share, 3), "latest_offset_ms": took}
+
+
+def measure(spark: SparkSession, kinesis: Kinesis, folder: Path, *, shards: int) -> dict[str, Any]:
+    """Measure all candidates at one number of shards."""
+    case, meter, found = Case(spark, kinesis, folder, shards=shards), Meter(spark), {}
+    for name, frame in case.frames().items():
+        query = start(frame(), case.checkpoint(name), every="1 second")
+        try:
+            found[name] = small_batches(query, meter)
+            if name == SEALED:
+                found[name]["idle, triggered each second"] = idle_time(query, meter)
+        finally:
+            query.stop()
+        print(f"{shards} shards, {name}: {found[name]}", flush=True)
+    query = start(case.idle(), case.checkpoint("idle"), every="0 seconds")
+    try:
+        time.sleep(IDLE_S / 2)
+        found[SEALED]["idle, triggered at once"] = idle_time(query, meter)
+    finally:
+        query.stop()
+    return found
+
+
+def plot(found: dict[int, dict[str, Any]]) -> str:
+    """Return the picture: CPU time of a small batch and of idleness, by shards."""
+    batches = {
+        name: [(shards, each[name]["cpu_ms"]) for shards, each in found.items() if name in each]
+        for name in (SEALED, NO_STORE, PARQUET, NAIVE)
+    }
+    idle = {
+        kind: [(shards, 100 * each[SEALED][f"idle, {kind}"]["share_of_a_core"])
+               for shards, each in found.items()]
+        for kind in ("triggered each second", "triggered at once")
+    }  # fmt: skip
+    return line_chart.picture(
+        [
+            line_chart.Chart(
+                title="CPU ms of a micro-batch with one record of each shard",
+                lines=batches,
+                x_name="shards",
+                x_marks=SHARDS,
+                y_marks=(10, 100, 1_000, 10_000),
+                logarithmic=True,
+            ),
+            line_chart.Chart(
+                title="per cent of a core while nothing comes (ours)",
+                lines=idle,
+                x_name="shards",
+                x_marks=SHARDS,
+                y_marks=(0.1, 1, 10, 100),
+                logarithmic=True,
+            ),
+        ]
+    )
+
+
+def figures() -> Iterator[Figures]:
+    """Measure at each number of shards."""
+    with Kinesis(quotas=True) as kinesis, tempfile.TemporaryDirectory() as folder:
+        spark = spark_bench.session()
+        spark.dataSource.register(NaiveDataSource)
+        found = {shards: measure(spark, kinesis, Path(folder), shards=shards) for shards in SHARDS}
+        spark.stop()
+    PLOT.write_text(plot(found), encoding="utf-8")
+    costs = ", ".join(
+        f"{shards:,} shards {each[SEALED]['cpu_ms']:,} ms" for shards, each in found.items()
+    )
+    idle = found[1_000][SEALED]["idle, triggered each second"]["share_of_a_core"]
+    yield Figures(
+        name="spark_micro_batch",
+        compares="Spark source: a micro-batch of one record per shard, CPU time",
+        summary=(
+            f"{costs} (Parquet {found[1][PARQUET]['cpu_ms']:,} ms, naive tuples at 100 shards "
+            f"{found[NAIVE_MOST][NAIVE]['cpu_ms']:,} ms); "
+            f"no batch while nothing comes: {idle:.1%} of a core at 1,000 shards"
+        ),
+        details={f"{shards} shards": each for shards, each in found.items()},
+    )
+
+
+if __name__ == "__main__":
+    side_by_side.main(__doc__, figures)
