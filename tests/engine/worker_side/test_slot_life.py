@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
+from shardfleet.domain.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
 from shardfleet.events import LeaseAdopted, LeaseLost, WorkerBeat
 from shardfleet.testing.clock import run_virtual
@@ -43,6 +44,27 @@ def test_an_assignment_announced_while_running_is_adopted_at_the_next_tick_and_s
         assert world.slot().assigned == ()
 
     in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+
+
+def test_a_finished_lease_that_was_set_back_is_read_again_in_the_same_turn():
+    async def scenario(world):
+        world.put(1, 3)
+        world.stream.split(key(0))
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: world.lease().is_finished)
+        # The index still names this worker, so the lease is looked at, and found finished.
+        await world.clock.sleep_ms(15_000)
+
+        evicted = await world.leases.apply(lease_changes.evict(world.lease()))
+        await world.leases.apply(lease_changes.rewind(evicted.lease, AT_TRIM_HORIZON))
+        await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+        await world.leases.apply(lease_changes.assign(world.lease(), ME))
+        await world.run_until(lambda: world.numbers == [1, 2, 3] * 2, within_ms=10_000)
+        await world.run_until(lambda: world.lease().is_finished, within_ms=10_000)
+        await turn
+        assert world.slot().served_seq == 1
+
+    in_world(scenario)
 
 
 def prompts(world):

@@ -148,7 +148,11 @@ class SlotWatch:
                 await self._adopt(sorted(self._awaited))
 
     async def _look(self, *, with_index: bool) -> None:
+        known_seq = self._slot.assign_seq
         self._slot = await self._ports.record.look()
+        if self._slot.assign_seq > known_seq:
+            # Nobody assigns what is finished: a person has set it back since it was looked at.
+            self._finished.difference_update(self._slot.assigned)
         keys = list(self._unserved())
         if with_index:
             keys += await self._indexed()
