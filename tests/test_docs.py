@@ -10,11 +10,14 @@ import pytest
 from typer.main import get_command
 
 from shardfleet.cli.app import app
+from shardfleet.cli.position import _step_json, _Telling
 from shardfleet.cli.tail import _as_json
 from shardfleet.domain.diagnosis import Finding
 from shardfleet.domain.explanation import Event, Explanation
 from shardfleet.domain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
 from shardfleet.domain.pauses import Pause
+from shardfleet.domain.position_import import ImportAction, ImportPlan, ImportStep
+from shardfleet.domain.positions import positions_from_text, positions_to_json
 from shardfleet.domain.rewinds import RewindRow
 from shardfleet.domain.whereabouts import Whereabouts
 from shardfleet.engine.fleet_state import StopNote
@@ -69,6 +72,9 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(resumed["stopped"][0]) == names(StopNote)
     assert list(resumed["paused"][0]) == ["lease_key", *names(Pause)]
     assert list(shape("shardfleet put")["sent"]) == names(ProducerCounts)
+    imported = shape("shardfleet position import FILE")
+    step = ImportStep(lease_key="s", action=ImportAction.SAME, before="", after="", change=None)
+    assert list(imported["steps"][0]) == list(_step_json(step, ""))
     explained = shape("shardfleet explain SHARD")
     assert list(explained) == [*names(Explanation), "since_age_ms"]
     assert list(explained["story"][0]) == [*names(Event), "age_ms"]
@@ -80,6 +86,21 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
         approximate_arrival_ms=1,
     )
     assert list(shape("shardfleet tail")) == list(_as_json(record))
+
+
+def test_the_documented_positions_can_be_read():
+    after = CLI[CLI.index("`shardfleet position export`, one document") :]
+    text = re.search(r"```json\n(.*?)```", after, re.DOTALL)[1]
+
+    found = positions_from_text(text)
+
+    assert list(positions_to_json(found)) == list(json.loads(text))
+    assert list(_json_of_import()) == list(shape("shardfleet position import FILE"))
+
+
+def _json_of_import():
+    plan = ImportPlan(steps=(), obstacles=(), notes=())
+    return _Telling("app", plan, as_json=True).as_json_of(None)
 
 
 def test_every_state_is_explained():

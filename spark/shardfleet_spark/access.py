@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -130,15 +131,26 @@ class _NoEvents:
 
 def seal_store(options: SourceOptions) -> SealStore | None:
     """Return the seal store that the options name, None when they name none."""
-    kind, _, rest = options.seal_store.partition(":")
+    return store_named(options.seal_store, partial(_store_clients, options))
+
+
+def store_named(text: str, clients: Callable[[], AccountClients]) -> SealStore | None:
+    """
+    Return a seal store, None for no text.
+
+    Args:
+        text: as in option ``sealStore``.
+        clients: of the account of a table or bucket.
+
+    """
+    kind, _, rest = text.partition(":")
     if kind == "file":
         return FileSealStore(Path(rest.removeprefix("//")))
-    if not options.seal_store:
+    if not text:
         return None
     from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
 
-    clients = _store_clients(options)
     if kind == "dynamodb":
-        return DynamoDBSealStore(clients.dynamodb(), table=rest)
+        return DynamoDBSealStore(clients().dynamodb(), table=rest)
     bucket, _, prefix = rest.removeprefix("//").partition("/")
-    return S3SealStore(clients.s3(), bucket=bucket, prefix=prefix)
+    return S3SealStore(clients().s3(), bucket=bucket, prefix=prefix)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardfleet.domain.positions import Positions
 from shardfleet.errors import ConfigurationError
@@ -21,6 +21,9 @@ from shardfleet_spark.lineage import Family, admit
 from shardfleet_spark.plan_token import PlanToken, UnreadableCheckpoint, token_from_json
 from shardfleet_spark.planning import advance
 from shardfleet_spark.seals import SealStore, executed_seals
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
 
 # The log files of Spark 4.0 to 4.3; the second has a name for each source.
 _VERSIONS = ("v1", "v2")
@@ -203,3 +206,39 @@ def _parsed(value: Any) -> Any:
         return json.loads(value)
     except ValueError:
         return None
+
+
+class S3Checkpoint:
+    """
+    A checkpoint location in a bucket.
+
+    Args:
+        client: of S3.
+        bucket: its name.
+        prefix: of the query's checkpoint location.
+
+    """
+
+    def __init__(self, client: S3Client, *, bucket: str, prefix: str) -> None:
+        """Read nothing yet."""
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix.strip("/")
+
+    def names(self, log: str) -> Iterable[str]:
+        """Return the names below a prefix; none if there is nothing."""
+        found = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=f"{self._prefix}/{log}/"
+        )
+        return [
+            each["Key"].rsplit("/", 1)[-1] for page in found for each in page.get("Contents", ())
+        ]
+
+    def text(self, log: str, name: str) -> str:
+        """Return an object."""
+        key = f"{self._prefix}/{log}/{name}"
+        try:
+            found = self._client.get_object(Bucket=self._bucket, Key=key)
+        except self._client.exceptions.NoSuchKey as error:
+            raise FileNotFoundError(key) from error
+        return found["Body"].read().decode("utf-8")

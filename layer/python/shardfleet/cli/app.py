@@ -28,12 +28,14 @@ from shardfleet.cli import (
     local,
     operating,
     pipeline,
+    position,
     put,
     resume,
     rewind,
     simulate,
     status,
     tail,
+    what_if,
     where,
 )
 from shardfleet.errors import ConfigurationError, ShardfleetError
@@ -73,12 +75,14 @@ app.command("demo")(demo.demo)
 app.command("chaos")(chaos.chaos)
 app.add_typer(local.group, name="local")
 app.add_typer(pipeline.group, name="pipeline")
+app.add_typer(position.group, name="position")
 app.command("status")(status.status)
 app.command("leases")(status.leases)
 app.command("top")(status.top)
 app.command("dashboard")(dashboard.dashboard)
 app.command("where")(where.where)
 app.command("explain")(explain.explain)
+app.command("what-if")(what_if.what_if)
 app.command("tail")(tail.tail)
 app.command("put")(put.put)
 app.command("pause")(operating.pause)

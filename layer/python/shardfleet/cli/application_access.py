@@ -6,7 +6,7 @@ Whether its owners live is seen by looking again: a counter that stands still is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
@@ -17,6 +17,8 @@ from shardfleet.cli.fleet_access import reaching_aws, with_fleet
 if TYPE_CHECKING:
     from shardfleet.domain.expiry import Sighting
     from shardfleet.domain.fleet_view import FleetReading
+    from shardfleet.domain.sequence import StreamIncarnation
+    from shardfleet.domain.shards import Shard
     from shardfleet.engine.ports import Clock, LeaseStore
     from shardfleet.events import Event
 
@@ -148,5 +150,37 @@ async def opened(name: str) -> AsyncIterator[ApplicationTable]:
     try:
         store = DynamoDBLeaseStore(name, pools, events=_NobodyListens())
         yield ApplicationTable(name, store, SystemClock())
+    finally:
+        await pool.close(within_ms=_CLOSE_MS)
+
+
+class StreamAccess(Protocol):
+    """What a command asks of a stream that no fleet names."""
+
+    async def incarnation(self) -> "StreamIncarnation":
+        """Describe the stream."""
+
+    async def list_shards(self) -> "Sequence[Shard]":
+        """List shards, all pages."""
+
+
+@asynccontextmanager
+async def opened_stream(stream: str) -> AsyncIterator[StreamAccess]:
+    """
+    Open a stream by its name or ARN.
+
+    Raises:
+        ConfigurationError: there is no such stream.
+
+    """
+    from shardfleet.adapters.account_access import Access, AccountClients
+    from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+    from shardfleet.adapters.thread_pool import ThreadPool
+
+    clients, pool = AccountClients(Access(), stream=stream), ThreadPool("stream", threads=1)
+    arn = await asyncio.to_thread(clients.stream_arn, stream)
+    control = clients.stream_control()
+    try:
+        yield KinesisPollingReader(arn, records=control, control=control, pool=pool)
     finally:
         await pool.close(within_ms=_CLOSE_MS)
