@@ -209,7 +209,9 @@ class AggregateBuilder:
         place, stop = start, min(len(records), start + self.max_records - self._count)
         while place < stop:
             packed = pack(
-                records[place:stop], self._keys.indexes, room=self.max_bytes - self.size_bytes
+                records if stop - place == len(records) else records[place:stop],
+                self._keys.indexes,
+                room=self.max_bytes - self.size_bytes,
             )
             if packed is None:
                 break

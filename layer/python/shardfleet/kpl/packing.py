@@ -62,7 +62,8 @@ class KeyIndexes:
     """
     The keys of one table in their order, and the field of a record that refers to each.
 
-    The fields are made when first looked up: often nobody asks, because every key is new.
+    Keys are sorted in, and fields made, when first looked up: often nobody asks, because every key
+    is new.
 
     Args:
         tag: of that field.
@@ -71,9 +72,21 @@ class KeyIndexes:
 
     def __init__(self, tag: bytes = RECORD_KEY_INDEX) -> None:
         """Begin with index 0."""
-        self.keys: dict[str, None] = {}
+        self._keys: dict[str, None] = {}
+        self._first: Sequence[str] = ()  # Instead of the dictionary: its keys, each once.
         self._fields: dict[str, bytes] = {}
         self._tag = tag
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._keys) or len(self._first)
+
+    @property
+    def keys(self) -> dict[str, None]:
+        """Return the keys in their order; not to be changed."""
+        if self._first:
+            self._keys, self._first = dict.fromkeys(self._first), ()
+        return self._keys
 
     def get(self, key: str) -> bytes | None:
         """Return the field of a key, None if it is not in the table."""
@@ -81,28 +94,31 @@ class KeyIndexes:
 
     def add(self, key: str) -> None:
         """Give a new key the next index."""
-        if len(self._fields) == len(self.keys):
+        if len(self._fields) == len(self):
             self._fields[key] = self.following()
         self.keys[key] = None
 
     def following(self) -> bytes:
         """Return the field that the next new key will have."""
-        return self._tag + varint(len(self.keys))
+        return self._tag + varint(len(self))
 
     def of_all(self, keys: Sequence[str]) -> Sequence[bytes]:
         """Return the fields of several partition keys; new ones get the next indexes."""
-        known = len(self.keys)
+        known = len(self)
+        if not known and len(set(keys)) == len(keys):
+            self._first = keys
+            return _first_fields(len(keys))
         found = dict.fromkeys(keys)
         if known:
             self.keys.update(found)
         else:
-            self.keys = found
+            self._keys = found
         if len(self.keys) == known + len(keys):
             return _first_fields(known + len(keys))[known:]
         return list(map(self._made().__getitem__, keys))
 
     def _made(self) -> dict[str, bytes]:
-        made, wanted = len(self._fields), len(self.keys)
+        made, wanted = len(self._fields), len(self)
         if made < wanted:
             new = islice(self.keys, made, None)
             if self._tag == RECORD_KEY_INDEX:
@@ -181,13 +197,15 @@ def pack(records: Sequence[Any], indexes: KeyIndexes, *, room: int) -> Packed | 
     """
     if len(records) < FEWEST or set(map(type, records)) != {OutgoingRecord}:
         return None
-    keys, data, hash_keys = zip(*records, strict=True)
+    keys, data, hash_keys = zip(*records, strict=False)  # All have three fields.
     if hash_keys.count(None) != len(keys) or set(map(type, data)) != {bytes}:
         return None
     key_sizes, sizes = list(map(len, keys)), list(map(len, data))
-    if min(key_sizes) < 1 or max(key_sizes) > _LONGEST_KEY or not "".join(keys).isascii():
+    shortest, longest = _extremes(key_sizes)
+    joined = "".join(keys)
+    if shortest < 1 or longest > _LONGEST_KEY or not joined.isascii():
         return None
-    surely = sum(sizes) + sum(key_sizes) + _OVERHEAD_MOST * len(keys)
+    surely = sum(sizes) + len(joined) + _OVERHEAD_MOST * len(keys)
     if surely > room:
         needed = list(accumulate(map(add, key_sizes, sizes)))
         fitting = range(len(needed))
@@ -196,11 +214,11 @@ def pack(records: Sequence[Any], indexes: KeyIndexes, *, room: int) -> Packed | 
             return None
         keys, data = keys[:cut], data[:cut]
         key_sizes, sizes = key_sizes[:cut], sizes[:cut]
-    if len(indexes.keys) + len(keys) > _LONGER_INDEXES_FROM:
+    known = len(indexes)
+    if known + len(keys) > _LONGER_INDEXES_FROM:
         return None
-    known = len(indexes.keys)
     fields = indexes.of_all(keys)
-    if len(indexes.keys) == known + len(keys):  # All of them new: their indexes are in order.
+    if len(indexes) == known + len(keys):  # All of them new: their indexes are in order.
         entries = _entries(keys, key_sizes)
         before = _before_ordered(sizes, short=max(0, _LONG_INDEXES_FROM - known))
     else:
@@ -215,8 +233,16 @@ def pack(records: Sequence[Any], indexes: KeyIndexes, *, room: int) -> Packed | 
     return Packed(len(keys), entries, b"".join(parts))
 
 
+def _extremes(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return the least and the greatest; often all are the same, which is seen at once."""
+    first = sizes[0]
+    return (first, first) if sizes.count(first) == len(sizes) else (min(sizes), max(sizes))
+
+
 def _before_ordered(sizes: Sequence[int], *, short: int) -> list[bytes]:
     """Return what stands before each index: so many short ones, then long ones."""
+    if short >= len(sizes):
+        return list(map(_BEFORE_SHORT_INDEX.__getitem__, sizes))
     found = list(map(_BEFORE_SHORT_INDEX.__getitem__, sizes[:short]))
     found += map(_BEFORE_LONG_INDEX.__getitem__, sizes[short:])
     return found
@@ -235,8 +261,9 @@ def _entries(keys: Sequence[str], sizes: Sequence[int]) -> bytes:
     """Return the entries of the table of keys."""
     if not keys:
         return b""
-    if min(sizes) == max(sizes):
-        head = _KEY_HEADS[sizes[0]]
+    shortest, longest = _extremes(sizes)
+    if shortest == longest:
+        head = _KEY_HEADS[shortest]
         return (head + head.join(keys)).encode("latin-1")
     entries = [""] * (2 * len(keys))
     entries[::2] = map(_KEY_HEADS.__getitem__, sizes)
