@@ -22,11 +22,9 @@ from shardfleet.engine.deaggregation import Deaggregator, UserRecords
 from shardfleet.engine.dispatch import cut_batch
 from shardfleet.engine.ports import RecordsPage
 from shardfleet.events import Event
-from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_records
 from shardfleet.records import Record
 
 SHARD = "shardId-000000000000"
-LIMITS = ExpansionLimits()
 CONFIG = FleetConfig(fleet="bench", stream_arn="-", lease_table="-", state_table="-")
 LOADS = ("a", "b", "c", "d")
 _FIRST_MS = 1_750_000_000_000
@@ -93,25 +91,6 @@ async def _delivered(records: UserRecords) -> int:
         )
         count += len(batch)
         records.drop(len(batch))
-    return count
-
-
-def count_users(page: RecordsPage) -> int:
-    """Make the user records of a page, one aggregate after the other, and count them."""
-    count = 0
-    for record in page.records:
-        origin = Origin(
-            record.sequence_number, SHARD, record.approximate_arrival_ms, record.encryption_type
-        )
-        found = deaggregate_records(
-            record.data,
-            partition_key=record.partition_key,
-            origin=origin,
-            limits=LIMITS,
-            hash_range=None,
-            policy="deliver",
-        )
-        count += len(found.records)
     return count
 
 

@@ -139,6 +139,21 @@ class Figures:
     time_goes_to: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """
+    A contest that cannot be held on this machine.
+
+    Attributes:
+        name: of the result file and the row.
+        reason: why not.
+
+    """
+
+    name: str
+    reason: str
+
+
 def run_contest(contest: Contest, *, rounds: int = ROUNDS) -> dict[str, Any]:
     """
     Run one contest and return its result, JSON-like.
@@ -264,6 +279,8 @@ def described(result: dict[str, Any]) -> str:
     """Return a result as the lines that a benchmark prints."""
     if result["kind"] == "figures":
         return f"{result['name']}: {result['summary']}"
+    if result["kind"] == "skipped":
+        return f"{result['name']}: skipped, {result['reason']}"
     ours, peer = result["ours"], result["peer_timing"]
     lines = [
         f"{result['name']}: {result['ratio']}x {result['peer']} ({result['compares']})",
@@ -285,7 +302,14 @@ def _timed(timing: dict[str, Any]) -> str:
     return f"{timing['median_ms']:.2f} ms (spread {timing['spread']:.0%})"
 
 
-def main(doc: str | None, contests: Callable[[], Iterable[Contest | Figures]]) -> None:
+def _result(contest: Contest | Figures | Skipped, *, rounds: int) -> dict[str, Any]:
+    if isinstance(contest, Contest):
+        return run_contest(contest, rounds=rounds)
+    kind = "figures" if isinstance(contest, Figures) else "skipped"
+    return {"kind": kind, **asdict(contest)}
+
+
+def main(doc: str | None, contests: Callable[[], Iterable[Contest | Figures | Skipped]]) -> None:
     """
     Run a benchmark file: print and save every result; `--only NAME` runs some of them.
 
@@ -300,10 +324,7 @@ def main(doc: str | None, contests: Callable[[], Iterable[Contest | Figures]]) -
     for contest in contests():
         if options.only and contest.name not in options.only:
             continue
-        if isinstance(contest, Contest):
-            result = run_contest(contest, rounds=options.rounds)
-        else:
-            result = {"kind": "figures", **asdict(contest)}
+        result = _result(contest, rounds=options.rounds)
         save(result, options.folder)
         print(described(result), flush=True)
         if not result.get("meets_gate", result.get("met", True) is not False):
