@@ -15,10 +15,12 @@ from shardfleet.cli.tail import _as_json
 from shardfleet.domain.diagnosis import Finding
 from shardfleet.domain.explanation import Event, Explanation
 from shardfleet.domain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
+from shardfleet.domain.forecast import Forecast
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.position_import import ImportAction, ImportPlan, ImportStep
 from shardfleet.domain.positions import positions_from_text, positions_to_json
 from shardfleet.domain.rewinds import RewindRow
+from shardfleet.domain.turn_log import Entry
 from shardfleet.domain.whereabouts import Whereabouts
 from shardfleet.engine.fleet_state import StopNote
 from shardfleet.engine.producer import ProducerCounts
@@ -78,6 +80,9 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     explained = shape("shardfleet explain SHARD")
     assert list(explained) == [*names(Explanation), "since_age_ms"]
     assert list(explained["story"][0]) == [*names(Event), "age_ms"]
+    forecast = shape("shardfleet what-if")
+    assert sorted(forecast) == sorted(["question", "within_ms", *names(Forecast)])
+    assert sorted(forecast["steps"][0]) == sorted(["turn", "text", *names(Entry)])
     record = Record(
         data=b"{}",
         partition_key="k",

@@ -111,6 +111,17 @@ def test_every_lease_and_its_worker_are_explained_by_what_the_manager_kept(shop,
         assert each["subject"] in told
 
 
+def test_a_forecast_gives_every_lease_a_place_and_changes_nothing(shop, ask):
+    owners = {key: lease.get("leaseOwner") for key, lease in shop.leases().items()}
+    slots = shop.documents("slot").keys()
+    forecast = json.loads(ask("what-if", "--workers", "2", "--json"))
+    assert forecast["settled"]
+    assert sorted(key for held in forecast["after"].values() for key in held) == sorted(owners)
+    assert len(forecast["after"]) == 2
+    assert {key: lease.get("leaseOwner") for key, lease in shop.leases().items()} == owners
+    assert shop.documents("slot").keys() == slots
+
+
 def test_a_key_that_never_came_is_not_found(ask):
     assert "No record of key nobody has arrived since then." in ask("where", "--key", "nobody")
 

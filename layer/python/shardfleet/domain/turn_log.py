@@ -161,6 +161,12 @@ def entry_of_event(
             return Entry(
                 what=Happening.REFUSED, subject=key, worker_id=worker_id or "", reason=reason
             )
+        case _:
+            return _entry_of_slot(event, starts)
+
+
+def _entry_of_slot(event: Event, starts: Mapping[str, str]) -> Entry | None:
+    match event:
         case SlotStarted(slot_id=slot_id, worker_id=worker_id) if slot_id in starts:
             return Entry(
                 what=Happening.SLOT_STARTED,

@@ -104,6 +104,13 @@ class AssignmentPlanner:
             )
         if self._config.assignment == "count":
             return plan_balanced(leases, expired=expired, workers=views, paused=paused)
+        return self._plan_greedily(leases, views, standing)
+
+    def _plan_greedily(
+        self, leases: Sequence[Lease], views: Sequence[WorkerView], standing: Standing
+    ) -> AssignmentPlan:
+        """Let one worker after the other take what is free."""
+        expired, paused = standing.expired, standing.paused
         taken: list[Assignment] = []
         left = plan_balanced(leases, expired=expired, workers=(), paused=paused).left
         current = list(leases)

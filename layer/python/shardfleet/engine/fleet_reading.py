@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
+from shardfleet.config import FleetConfig
+from shardfleet.domain.expiry import expired_leases
 from shardfleet.domain.explanation import Known
 from shardfleet.domain.fleet_view import FleetReading, Stop
+from shardfleet.domain.forecast import Snapshot
 from shardfleet.domain.shards import Shard
+from shardfleet.domain.slots import SlotState
 from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.pausing import PauseRecord
 from shardfleet.engine.ports import Clock, LeaseStore
@@ -79,4 +84,51 @@ async def read_known(
         turns=[(turn.at_ms, turn.entries) for turn in turns],
         waits=dict(plan["left"]) if plan else {},
         shards=shards,
+    )
+
+
+async def read_snapshot(
+    reading: FleetReading, state: FleetState, *, shards: Sequence[Shard], config: FleetConfig
+) -> Snapshot:
+    """
+    Read what the manager's planners would be given if it had its turn now.
+
+    Args:
+        reading: of both tables.
+        state: the fleet-state table.
+        shards: the unfiltered listing.
+        config: of the fleet.
+
+    Raises:
+        Throttled: the table refused; try again.
+
+    """
+    loads, pauses = await asyncio.gather(state.loads(), PauseRecord(state.store).read())
+    ended = {slot.worker_id for slot in reading.slots if slot.state is SlotState.ENDED}
+    expired = expired_leases(
+        reading.sightings,
+        reading.leases,
+        read_started_ms=reading.at_ms,
+        failover_ms=config.failover_ms,
+        skew_ms=config.clock_skew_ms,
+        fresh={},
+    )
+    orphans = {
+        lease.lease_key
+        for lease in reading.leases
+        if not lease.is_finished and lease.effective_owner in ended
+    }
+    paused = pauses.among(lease.lease_key for lease in reading.leases)
+    return Snapshot(
+        at_ms=reading.at_ms,
+        leases=[
+            replace(lease, throughput_kbps=loads[lease.lease_key] / 1024)
+            if lease.lease_key in loads
+            else lease
+            for lease in reading.leases
+        ],
+        slots=reading.slots,
+        shards=shards,
+        expired=expired | orphans,
+        paused={key: str(pause) for key, pause in paused.items()},
     )

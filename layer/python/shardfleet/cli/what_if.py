@@ -1,0 +1,96 @@
+"""`shardfleet what-if`: who would have which shard, by the manager's own planners."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.instants import spoken_duration
+
+if TYPE_CHECKING:
+    from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.domain.forecast import Forecast
+
+
+def what_if(
+    *,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="So many workers.", min=0)
+    ] = None,
+    lose: Annotated[
+        str, typer.Option(metavar="WORKER", help="This worker, or slot, is lost.")
+    ] = "",
+    split: Annotated[str, typer.Option(metavar="SHARD", help="This shard is split in two.")] = "",
+    stack: StackOption = DEFAULT_STACK,
+    as_json: JsonOption = False,
+) -> None:
+    """Say who would have which shard and why; with no supposition, what happens next. No writes."""
+    from shardfleet.domain.forecast import Question
+
+    question = Question(workers=workers, lose=lose, split=split)
+
+    async def ask(fleet: "FleetAccess") -> "tuple[Forecast, int]":
+        from shardfleet.adapters.system import SystemEntropy
+        from shardfleet.engine.fleet_reading import read_snapshot
+        from shardfleet.engine.what_if import what_if
+
+        snapshot = await read_snapshot(
+            await fleet.reading(),
+            fleet.state,
+            shards=await fleet.stream.list_shards(),
+            config=fleet.config,
+        )
+        found = what_if(fleet.config, snapshot, question, entropy=SystemEntropy())
+        return found, fleet.config.cycle_ms
+
+    forecast, cycle_ms = with_fleet(stack, ask)
+    if as_json:
+        asked = {"workers": workers, "lose": lose or None, "split": split or None}
+        typer.echo(json.dumps({"question": asked} | _as_json(forecast, cycle_ms), indent=2))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for line in _told(forecast, cycle_ms):
+        console.print(line, markup=False)
+
+
+def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
+    from shardfleet.domain.story_words import about
+
+    return {
+        "turns": forecast.turns,
+        "settled": forecast.settled,
+        "within_ms": forecast.turns * cycle_ms,
+        "steps": [
+            {"turn": turn} | asdict(entry) | {"text": about(entry)}
+            for turn, entry in forecast.steps
+        ],
+        "before": dict(forecast.before),
+        "after": dict(forecast.after),
+        "left": dict(forecast.left),
+    }
+
+
+def _told(forecast: "Forecast", cycle_ms: int) -> list[str]:
+    from shardfleet.domain.story_words import about, plain_reason
+
+    if not forecast.steps:
+        lines = ["Nothing would happen: every shard stays where it is."]
+    else:
+        took = spoken_duration(forecast.turns * cycle_ms)
+        lines = [f"What the manager would do, turn by turn (one each {cycle_ms / 1000:.0f} s):"]
+        lines += [f"  turn {turn:<3} {about(entry)}" for turn, entry in forecast.steps]
+        end = f"After {forecast.turns} turns, within {took}, nothing more would happen."
+        lines.append(end if forecast.settled else "It would not come to rest within these turns.")
+    lines += ["", "Who has what: now, and then"]
+    workers = sorted({*forecast.before, *forecast.after})
+    for worker_id in workers:
+        had, has = (held.get(worker_id, ()) for held in (forecast.before, forecast.after))
+        lines.append(f"  {worker_id}: {len(had)} shards, then {len(has)}")
+        lines += [f"    - {key}" for key in had if key not in has]
+        lines += [f"    + {key}" for key in has if key not in had]
+    for key, why in forecast.left.items():
+        lines.append(f"  nobody: {key}: {plain_reason(why)}")
+    return [*lines, "", "This was a forecast: nothing was changed."]
