@@ -21,6 +21,7 @@ from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.functions import Functions, Services
 from shardfleet.testing.simulation.other_hands import OtherHands
+from shardfleet.testing.simulation.pauser import Pauser
 from shardfleet.testing.simulation.state_machine import StateMachine
 from shardfleet.testing.simulation.streams import TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -67,6 +68,7 @@ class Shape:
         peer_hurry: how many times as often a peer begins handovers.
         peer_is_old: a peer stores no hash ranges (KCL before 2.3.0).
         rewinds_finished: an operator sets back finished leases only.
+        pauses_every_s: how often a person pauses something; 0: never.
         recreated_s: when the stream is deleted and created again; 0: never.
 
     """
@@ -91,6 +93,7 @@ class Shape:
     peer_hurry: float = 1.0
     peer_is_old: bool = False
     rewinds_finished: bool = False
+    pauses_every_s: float = 0.0
     recreated_s: float = 0.0
 
     @classmethod
@@ -220,6 +223,10 @@ class World:
         else:
             # A worker of Java's has no guard against what a tool has stored.
             busy.append(around.spawn(self._hands.run(), "other hands"))
+        if shape.pauses_every_s:
+            state = FleetState(self._state, around.clock)
+            pauser = Pauser(around, state, lambda: list(self.leases.store.leases))
+            busy.append(around.spawn(pauser.run(shape.pauses_every_s), "pauser"))
         if shape.recreated_s:
             busy.append(around.spawn(self._create_again(), "deletion"))
         await asyncio.sleep(shape.busy_s)
