@@ -124,7 +124,7 @@ CONDITIONS = (
         "begin a handover in the middle of another",
         "L6 checkpointOwner absent",
         (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[1]),
-        arena="frozen leaders",
+        arena="many leaders",
     ),
     mutant(
         "begin a handover whatever the counter",
@@ -145,7 +145,7 @@ CONDITIONS = (
         "evict whatever the owner",
         "L8 leaseOwner as seen",
         (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN_TOO)),
-        arena="drains",
+        arena="frozen releases",
     ),
     mutant(
         "evict whatever the checkpointOwner",

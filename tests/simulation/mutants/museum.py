@@ -200,7 +200,7 @@ MUSEUM = (
             "from enum import StrEnum\n",
             "from dataclasses import replace\nfrom enum import StrEnum\n",
         ),
-        arena="busy",
+        arena="forgetful",
     ),
     mutant(
         "an own retried write is a lost lease",

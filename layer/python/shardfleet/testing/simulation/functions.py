@@ -48,6 +48,8 @@ class ActorClock:
         self._around = around
         drifts = around.faults.strike("clock_drift")
         self._drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
+        if drifts and around.drifts_most:
+            self._drift_ms = _DRIFT_MS if self._drift_ms > 0 else -_DRIFT_MS
         self._stands_still = drifts and self._drift_ms % 2 == 0
 
     def now_ms(self) -> int:
