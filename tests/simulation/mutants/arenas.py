@@ -164,7 +164,11 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         manager_twice=0.5,
     ),
     "laggards": _only(handler_slow=0.9, handler_raises=0.3, stale_read=0.3),
-    "holes": _only(stale_listing=0.9, handler_slow=0.9, manager_missing=0.5),
+    "holes": _focused(
+        shape={"initial_position": "LATEST", "has_peer": False, "reshard_every_s": 8.0},
+        lease_vanishes=0.05,
+        handler_slow=0.5,
+    ),
     "short retention": _reshaped(_forgetful, handler_slow=0.3, kill_between=0.02, slow_call=0.2),
     "many shards": _reshaped(_many_shards),
     "long turns": _reshaped(_long_turns, freeze_in_call=0.003, rewind=0.05),
@@ -193,6 +197,18 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         freeze_in_call=0.5,
         execution_dies=0.2,
         kill_between=0.02,
+    ),
+    "frozen balancers": _focused(
+        "lease.apply initiate_handover",
+        shape={
+            **_RESTLESS,
+            "assignment": "count",
+            "freeze_s": (5.0, 30.0),
+            "leases_per_worker": 4,
+            "has_peer": False,
+        },
+        freeze_in_call=0.7,
+        manager_twice=1.0,
     ),
     "many leaders": _focused(
         "lease.apply initiate_handover",

@@ -130,7 +130,7 @@ CONDITIONS = (
         "begin a handover whatever the counter",
         "L6 counter",
         (CHANGES, "    if as_read:\n", "    if as_read and not as_read:\n"),
-        test="tests/domain/test_lease_changes.py",
+        arena="frozen balancers",
     ),
     mutant(
         "evict a lease that does not exist",

@@ -218,7 +218,10 @@ class Functions:
     async def _late_twin(self, given: SlotInput, delay_s: float) -> None:
         """Make a call once more that was made long ago."""
         await asyncio.sleep(delay_s)
-        self._begin_worker(given).suffered("late twin")
+        late = self._begin_worker(given)
+        for actor in self.alive:
+            if actor.worker_id == late.worker_id:
+                actor.suffered("late twin")
 
     async def _cold_start(self) -> None:
         """Let Lambda take its time to find a sandbox; the invocation's own time begins after."""

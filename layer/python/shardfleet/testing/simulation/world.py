@@ -284,7 +284,8 @@ class World:
         # What a fleet may leave out is only clear once it has begun; reshards wait for that.
         if len(self.leases.store.leases) >= self._shape.shards:
             self._begun.set()
-        if lease.checkpoint != AT_LATEST:
+        # A shard with parents begins where they end, unless its lease was lost: then at its oldest.
+        if lease.checkpoint != AT_LATEST or self._around.ledger.shards[lease.lease_key].parents:
             return
         document = self._state.documents.get((PIN, lease.lease_key))
         if document is None:
