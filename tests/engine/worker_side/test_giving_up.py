@@ -70,6 +70,27 @@ def test_the_running_batch_is_finished_and_checkpointed_first():
     in_world(scenario, script=slowly)
 
 
+def test_progress_that_the_table_does_not_have_yet_is_stored_first():
+    async def slowly(batch):
+        await asyncio.sleep(0 if batch[0].data == b"1" else 9)
+
+    async def scenario(world):
+        world.put(1)
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: len(world.handler.calls) == 1)
+        # In the handler's hands when the worker looks, after ten seconds.
+        await world.clock.sleep_ms(5_000)
+        world.put(2)
+        await pause(world, 0)
+        await world.run_until(lambda: world.lease(0).lease_owner is None)
+        assert world.numbers == [1, 2]
+        last = world.handler.calls[-1].batch[-1]
+        assert world.lease(0).checkpoint.sequence_number == last.sequence_number
+        await turn
+
+    in_world(scenario, script=slowly, checkpoint_ms=60_000, batch_records_most=1)
+
+
 def test_a_lease_paused_before_the_turn_is_given_up_unread():
     async def scenario(world):
         world.put(1)

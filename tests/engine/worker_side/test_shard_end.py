@@ -335,6 +335,39 @@ def test_a_merge_whose_other_parent_left_the_stream_does_not_wait():
     in_world(scenario, shards=2, leases=[a_lease(0)])
 
 
+def test_a_listing_from_before_the_merge_does_not_tell_that_the_other_parent_left():
+    """Found by simulation: a child of a split that was merged within seconds has no lease yet."""
+
+    async def scenario(world):
+        world.put(1, 3, number=0)
+        world.put(4, 6, number=1)
+        listing = world.stream.list_shards
+        before = [shard for shard in await listing() if shard.shard_id == key(0)]
+        child = world.stream.merge(key(0), key(1))
+        stale = [3]
+
+        async def list_shards(*args, **options):
+            now = await listing(*args, **options)
+            stale[0] -= 1
+            return before if stale[0] >= 0 else now
+
+        world.stream.list_shards = list_shards
+
+        async def manager():
+            await world.run_until(lambda: prompts(world) >= 5)
+            assert child not in world.leases.leases
+            world.leases.leases[key(1)] = a_lease(1, lease_counter=0)
+
+        task = asyncio.create_task(manager())
+        await world.turn(turn_ms=60_000)
+        await task
+        assert stale[0] < 0
+        assert world.leases.leases[child].lease_owner == ME
+        assert sorted(world.numbers) == list(range(1, 7))
+
+    in_world(scenario, shards=2, leases=[a_lease(0)])
+
+
 def test_a_merge_whose_child_has_a_lease_does_not_wait_for_the_other_parents():
     async def scenario(world):
         child = world.stream.merge(key(0), key(1))
