@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from shardfleet.domain.positions import Positions
 from shardfleet.errors import ConfigurationError
@@ -21,9 +21,6 @@ from shardfleet_spark.lineage import Family, admit
 from shardfleet_spark.plan_token import PlanToken, UnreadableCheckpoint, token_from_json
 from shardfleet_spark.planning import advance
 from shardfleet_spark.seals import SealStore, executed_seals
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3.client import S3Client
 
 # The log files of Spark 4.0 to 4.3; the second has a name for each source.
 _VERSIONS = ("v1", "v2")
@@ -219,7 +216,7 @@ class S3Checkpoint:
 
     """
 
-    def __init__(self, client: S3Client, *, bucket: str, prefix: str) -> None:
+    def __init__(self, client: Any, *, bucket: str, prefix: str) -> None:
         """Read nothing yet."""
         self._client = client
         self._bucket = bucket
@@ -241,4 +238,4 @@ class S3Checkpoint:
             found = self._client.get_object(Bucket=self._bucket, Key=key)
         except self._client.exceptions.NoSuchKey as error:
             raise FileNotFoundError(key) from error
-        return found["Body"].read().decode("utf-8")
+        return str(found["Body"].read(), "utf-8")

@@ -69,7 +69,17 @@ def plain(item):
 
 
 @contextlib.contextmanager
-def deployed(folder, *, handler, function, environment, config=None, shards=1, worker=None):
+def deployed(
+    folder,
+    *,
+    handler,
+    function,
+    environment,
+    config=None,
+    shards=1,
+    worker=None,
+    enforce_iam=True,
+):
     """Run the repository's stack with a handler of `handlers/` and IAM enforced."""
     context = {
         "shardfleet:stream": {"shards": shards},
@@ -78,7 +88,7 @@ def deployed(folder, *, handler, function, environment, config=None, shards=1, w
         "shardfleet:config": config or {},
         "shardfleet:worker": worker or {},
     }
-    plan = FleetPlan(context=context, enforce_iam=True, environment=environment)
+    plan = FleetPlan(context=context, enforce_iam=enforce_iam, environment=environment)
     with running_fleet(folder / "finished.jsonl", plan) as running:
         yield Fleet(running.aws, dict(running.stack.outputs), folder)
 

@@ -38,10 +38,7 @@ class Feed(threading.Thread):
     def run(self):
         kinesis = self._fleet.client("kinesis")
         while not self._over.wait(self._pause_s):
-            waiting = [
-                {"PartitionKey": key, "Data": json.dumps([key, self.rounds]).encode()}
-                for key in self._keys
-            ]
+            waiting = self.entries()
             while waiting:
                 answer = kinesis.put_records(
                     StreamName=self._fleet.outputs["StreamName"], Records=waiting
@@ -49,6 +46,13 @@ class Feed(threading.Thread):
                 results = zip(waiting, answer["Records"], strict=True)
                 waiting = [entry for entry, result in results if "ErrorCode" in result]
             self.rounds += 1
+
+    def entries(self):
+        """Return the next request: of each key the next number."""
+        return [
+            {"PartitionKey": key, "Data": json.dumps([key, self.rounds]).encode()}
+            for key in self._keys
+        ]
 
     @property
     def expected(self):

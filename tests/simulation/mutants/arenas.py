@@ -164,7 +164,11 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         manager_twice=0.5,
     ),
     "laggards": _only(handler_slow=0.9, handler_raises=0.3, stale_read=0.3),
-    "holes": _only(stale_listing=0.9, handler_slow=0.9, manager_missing=0.5),
+    "holes": _focused(
+        shape={"initial_position": "LATEST", "has_peer": False, "reshard_every_s": 8.0},
+        lease_vanishes=0.05,
+        handler_slow=0.5,
+    ),
     "short retention": _reshaped(_forgetful, handler_slow=0.3, kill_between=0.02, slow_call=0.2),
     "many shards": _reshaped(_many_shards),
     "long turns": _reshaped(_long_turns, freeze_in_call=0.003, rewind=0.05),
@@ -194,6 +198,30 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         execution_dies=0.2,
         kill_between=0.02,
     ),
+    "frozen balancers": _focused(
+        "lease.apply initiate_handover",
+        shape={
+            **_RESTLESS,
+            "assignment": "count",
+            "freeze_s": (5.0, 30.0),
+            "leases_per_worker": 4,
+            "has_peer": False,
+        },
+        freeze_in_call=0.7,
+        manager_twice=1.0,
+    ),
+    "many leaders": _focused(
+        "lease.apply initiate_handover",
+        shape={
+            **_PEER,
+            "peers": 3,
+            "peer_hurry": 8.0,
+            "reshard_every_s": 90.0,
+            "busy_s": 150.0,
+            "freeze_s": (10.0, 30.0),
+        },
+        freeze_in_call=0.2,
+    ),
     "frozen ends": _focused(
         "lease.apply set_children",
         shape={**_RESTLESS, "freeze_s": (25.0, 45.0), "has_peer": False},
@@ -214,19 +242,63 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         rewind=0.1,
     ),
     "frozen looks": _focused(
-        "state.read slot",
-        shape={**_RESTLESS, "has_peer": False, "idle_end_ms": 3_000, "freeze_s": (2.0, 9.0)},
-        freeze_in_call=0.05,
-        manager_twice=0.5,
+        "lease.query",
+        shape={
+            **_RESTLESS,
+            "cycle_ms": 1_000,
+            "reshard_every_s": 1.0,
+            "has_peer": False,
+            # Ends at its third look, which asks the index: whoever freezes there knows nothing new.
+            "idle_end_ms": 6_300,
+            "freeze_s": (1.0, 6.0),
+            "leases_per_worker": 1,
+            "workers_min": 12,
+            "workers_max": 16,
+            "records_per_s": 2.0,
+        },
+        freeze_in_call=0.8,
+    ),
+    "frozen releases": _focused(
+        "lease.apply evict",
+        shape={
+            "cycle_ms": 1_000,
+            "leases_per_worker": 1,
+            "workers_min": 1,
+            "workers_max": 8,
+            "idle_end_ms": 60_000,
+            "reshard_every_s": 2.0,
+            "trend_ms": 15_000,
+            "has_peer": False,
+            "freeze_s": _LONG,
+        },
+        freeze_in_call=0.5,
+    ),
+    "forgetful": _focused(
+        shape={
+            "turn_most_ms": 20_000,
+            "checkpoint_ms": 5_000,
+            "records_per_s": 8.0,
+            "busy_s": 150.0,
+            "cycle_ms": 5_000,
+            "has_peer": False,
+        },
+        throttle=0.15,
     ),
     "frozen scans": _focused(
         "lease.scan", shape={"cycle_ms": 2_000}, freeze_in_call=0.2, manager_twice=0.5
     ),
     "changing managers": _focused(
-        shape={"cycle_ms": 1_000, "manager_run_ms": 4_000, "schedule_s": 2.0},
+        shape={
+            "cycle_ms": 300,
+            "manager_run_ms": 3_000,
+            "schedule_s": 1.5,
+            "drifts_most": True,
+            "freeze_s": (9.0, 20.0),
+            "leases_per_worker": 6,
+            "has_peer": False,
+        },
         clock_drift=1.0,
         freeze=0.02,
-        slow_call=0.2,
     ),
     "rewinds over ends": _focused(
         shape={

@@ -124,13 +124,13 @@ CONDITIONS = (
         "begin a handover in the middle of another",
         "L6 checkpointOwner absent",
         (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[1]),
-        arena="frozen leaders",
+        arena="many leaders",
     ),
     mutant(
         "begin a handover whatever the counter",
         "L6 counter",
         (CHANGES, "    if as_read:\n", "    if as_read and not as_read:\n"),
-        test="tests/domain/test_lease_changes.py",
+        arena="frozen balancers",
     ),
     mutant(
         "evict a lease that does not exist",
@@ -145,7 +145,7 @@ CONDITIONS = (
         "evict whatever the owner",
         "L8 leaseOwner as seen",
         (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN_TOO)),
-        arena="drains",
+        arena="frozen releases",
     ),
     mutant(
         "evict whatever the checkpointOwner",

@@ -140,7 +140,7 @@ MUSEUM = (
             "return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING",
             "return initial.checkpoint, CreateReason.HOLE_BESIDE_SIBLING",
         ),
-        test="tests/domain/test_lease_creation_scenarios.py",
+        arena="holes",
     ),
     mutant(
         "a listing in the middle of a reshard is believed",
@@ -200,7 +200,7 @@ MUSEUM = (
             "from enum import StrEnum\n",
             "from dataclasses import replace\nfrom enum import StrEnum\n",
         ),
-        arena="busy",
+        arena="forgetful",
     ),
     mutant(
         "an own retried write is a lost lease",

@@ -32,6 +32,8 @@ from shardfleet.testing.checkers.checker import (
 _HEARS_MS = 100
 # So many renewals in a row that were not due are no coincidence of a turn's end.
 _EARLY_MOST = 3
+# No longer than a call takes that is not slow.
+_QUICK_MS = 100
 # A few calls, each as slow as calls may be.
 _AT_ONCE_MS = 10_000
 # Batches of one shard while another one waits with a page in hand.
@@ -155,17 +157,26 @@ class RenewalsAreDue(Checker):
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no write."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._sent: dict[tuple[str, str], int] = {}
         self._written: dict[tuple[str, str], tuple[int, int]] = {}
         self._early: Counter[tuple[str, str]] = Counter()
 
+    def lease_sent(self, at_ms: int, by: Suspect, change: LeaseChange) -> None:
+        """Remember when a write was sent."""
+        self._sent[change.lease_key, by.name] = at_ms
+
     def lease_written(self, write: LeaseWrite) -> None:
-        """Look at the time between an invocation's writes to a lease."""
+        """Look at the time between an invocation's quick writes to a lease."""
         by, operation = write.by, write.change.operation
         if by.execution == (0, 0) or operation not in ("renew", "checkpoint", "take"):
             return
         key = (write.change.lease_key, by.name)
         known = self._written.get(key)
         self._written[key] = (write.at_ms, by.frozen_ms)
+        if write.at_ms - self._sent.get(key, 0) > _QUICK_MS:
+            # What came due while it was on its way is renewed as soon as it is answered.
+            self._early[key] = 0
+            self._written.pop(key)
         if known is None or operation != "renew":
             return
         waited_ms = write.at_ms - known[0] - (by.frozen_ms - known[1])

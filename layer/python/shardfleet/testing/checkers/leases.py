@@ -190,6 +190,8 @@ class DeletedOnlyFinished(Checker):
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at deletions and creations."""
         before, after, key = write.before, write.after, write.change.lease_key
+        if write.change.operation == "vanish":
+            return
         if after is None and before is not None:
             if not before.is_finished:
                 self.found(write.at_ms, key, f"{write.by.name} deleted it at {before.checkpoint}")

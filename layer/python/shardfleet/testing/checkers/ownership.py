@@ -69,6 +69,8 @@ class NobodyIsRobbed(Checker):
         if operation == "initiate_handover" and after.effective_owner != owner:
             text = f"{write.by.name} began a handover of {owner}'s lease from somebody else"
             self.found(write.at_ms, key, text)
+        if operation == "initiate_handover" and before.is_finished and not write.by.worker_id:
+            self.found(write.at_ms, key, f"{write.by.name} began a handover of a finished lease")
         if operation not in ("assign", "evict") or owner in (None, write.by.worker_id):
             return
         is_forced = (

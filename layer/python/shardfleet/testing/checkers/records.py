@@ -107,7 +107,7 @@ class RepetitionsExplained(Checker):
     def lease_written(self, write: LeaseWrite) -> None:
         """Remember when somebody lost a lease."""
         before, after = write.before, write.after
-        if write.change.operation == "rewind":
+        if write.change.operation in ("rewind", "vanish"):
             self._rewound.add(write.change.lease_key)
         if before is None or before.effective_owner is None:
             return

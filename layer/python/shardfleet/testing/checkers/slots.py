@@ -36,6 +36,7 @@ class OneInvocationPerEpoch(Checker):
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no turn seen."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._claimed: set[tuple[str, int]] = set()
         self._epochs: dict[str, int] = {}
         self._executions: dict[str, tuple[int, int]] = {}
 
@@ -43,12 +44,14 @@ class OneInvocationPerEpoch(Checker):
         """Compare a turn that begins with those before it."""
         if not isinstance(event, TurnBegun):
             return
-        if event.epoch <= self._epochs.get(by.worker_id, -1):
+        # Not <=: who claims later may be told of it earlier.
+        if (by.worker_id, event.epoch) in self._claimed:
             text = f"{by.name} began with epoch {event.epoch}, as another invocation had before"
             self.found(at_ms, by.worker_id, text)
+        self._claimed.add((by.worker_id, event.epoch))
         latest = self._executions.get(by.worker_id, (0, 0))
         # Told after the claim was written: an invocation of the next execution may be quicker.
-        if by.execution < latest and event.epoch > self._epochs[by.worker_id]:
+        if by.execution < latest and event.epoch > self._epochs.get(by.worker_id, -1):
             text = f"{by.name} began in execution {by.execution}, after one of {latest}"
             self.found(at_ms, by.worker_id, text)
         self._epochs[by.worker_id] = max(event.epoch, self._epochs.get(by.worker_id, -1))

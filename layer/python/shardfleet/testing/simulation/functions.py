@@ -48,6 +48,8 @@ class ActorClock:
         self._around = around
         drifts = around.faults.strike("clock_drift")
         self._drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
+        if drifts and around.drifts_most:
+            self._drift_ms = _DRIFT_MS if self._drift_ms > 0 else -_DRIFT_MS
         self._stands_still = drifts and self._drift_ms % 2 == 0
 
     def now_ms(self) -> int:
@@ -216,7 +218,10 @@ class Functions:
     async def _late_twin(self, given: SlotInput, delay_s: float) -> None:
         """Make a call once more that was made long ago."""
         await asyncio.sleep(delay_s)
-        self._begin_worker(given).suffered("late twin")
+        late = self._begin_worker(given)
+        for actor in self.alive:
+            if actor.worker_id == late.worker_id:
+                actor.suffered("late twin")
 
     async def _cold_start(self) -> None:
         """Let Lambda take its time to find a sandbox; the invocation's own time begins after."""

@@ -66,6 +66,7 @@ class OtherHands:
         self._is_listed = is_listed
         self._chance = around.chance("hands")
         self._only_finished = only_finished
+        self._hole: str | None = None
         self._operator = _Person("operator")
         self._tool = _Person("tool")
 
@@ -77,6 +78,8 @@ class OtherHands:
             for key, lease in sorted(self._table.store.leases.items()):
                 if faults.strike("foreign_checkpoint"):
                     self._store_progress(key)
+                if faults.strike("lease_vanishes"):
+                    self._delete_by_mistake(key)
                 is_meant = lease.is_finished or not self._only_finished
                 if is_meant and faults.strike("rewind") and self._is_listed(key):
                     self._around.spawn(self._rewind(key), f"rewind {key}")
@@ -99,6 +102,23 @@ class OtherHands:
         )
         self._around.log(self._tool.name, "stores", key, after.checkpoint)
         self._table.write_by_hand(after, change, self._tool)
+
+    def _delete_by_mistake(self, key: str) -> None:
+        """Delete the lease of an open shard that is being read, beside one of a sibling."""
+        leases, truth = self._table.store.leases, self._around.ledger.shards[key]
+        siblings = {
+            child for p in truth.parents for child in self._around.ledger.shards[p].children
+        }
+        is_alone = not leases.keys() & siblings - {key}
+        is_hole = self._hole is not None and self._hole not in leases
+        if truth.children or is_alone or is_hole or leases[key].checkpoint.is_sentinel:
+            return
+        self._hole = key
+        change = LeaseChange(
+            operation="vanish", lease_key=key, kind=ChangeKind.DELETE, conditions=()
+        )
+        self._around.log(self._tool.name, "deletes", key)
+        self._table.delete_by_hand(change, self._tool)
 
     async def _rewind(self, key: str) -> None:
         """Evict the lease, think, and set it back if it is still as it was left."""

@@ -39,6 +39,7 @@ class Surroundings:
         freezes: how many times an invocation was frozen.
         focus: calls, by how their names begin, that invocations freeze or die in; empty: all.
         freeze_s: the shortest and the longest freeze.
+        drifts_most: a clock that is wrong is as wrong as it may be.
 
     """
 
@@ -63,6 +64,7 @@ class Surroundings:
         self.freezes = 0
         self.focus: tuple[str, ...] = ()
         self.freeze_s = (0.5, 45.0)
+        self.drifts_most = False
         self.checkers = [kind(self.ledger, self.violated, renew_ms=renew_ms) for kind in checkers]
         self._keeps_log = keeps_log
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -63,6 +63,10 @@ class LeaseTable:
         self.store.leases[lease.lease_key] = lease
         self._landed(change, lease, by)
 
+    def delete_by_hand(self, change: LeaseChange, by: Suspect) -> None:
+        """Delete a lease unconditionally, as no part of a fleet may."""
+        self._landed(change, self.store.leases.pop(change.lease_key), by)
+
     def _landed(self, change: LeaseChange, lease: Lease, by: Suspect) -> None:
         key = change.lease_key
         past = self._past.setdefault(key, deque(maxlen=64))

@@ -63,8 +63,10 @@ class Shape:
         forget_most_s: the longest time after which a shard that is done leaves the stream.
         focus: calls, by how their names begin, that invocations freeze or die in; empty: all.
         freeze_s: the shortest and the longest freeze.
+        drifts_most: a clock that is wrong is as wrong as it may be.
         schedule_s: time between the manager's invocations.
         box_ms: a worker function's time-out.
+        peers: how many such workers, if there are any.
         peer_hurry: how many times as often a peer begins handovers.
         peer_is_old: a peer stores no hash ranges (KCL before 2.3.0).
         rewinds_finished: an operator sets back finished leases only.
@@ -88,8 +90,10 @@ class Shape:
     forget_most_s: float = 60.0
     focus: tuple[str, ...] = ()
     freeze_s: tuple[float, float] = FREEZE_S
+    drifts_most: bool = False
     schedule_s: float = _MINUTE_S
     box_ms: int = _WORKER_BOX_MS
+    peers: int = 1
     peer_hurry: float = 1.0
     peer_is_old: bool = False
     rewinds_finished: bool = False
@@ -166,6 +170,7 @@ class World:
         """Create the stream and deploy the fleet."""
         self._around = around
         around.focus, around.freeze_s = shape.focus, shape.freeze_s
+        around.drifts_most = shape.drifts_most
         self._shape = shape
         self._chance = around.chance("world")
         self.stream = TrueStream(around, shards=shape.shards)
@@ -219,7 +224,8 @@ class World:
             around.spawn(self._forget(), "retention"),
         ]
         if shape.has_peer:
-            around.spawn(self._keep_peer(), "java")
+            for number in range(shape.peers):
+                around.spawn(self._keep_peer(1_000 * number), f"java {number}")
         else:
             # A worker of Java's has no guard against what a tool has stored.
             busy.append(around.spawn(self._hands.run(), "other hands"))
@@ -278,7 +284,8 @@ class World:
         # What a fleet may leave out is only clear once it has begun; reshards wait for that.
         if len(self.leases.store.leases) >= self._shape.shards:
             self._begun.set()
-        if lease.checkpoint != AT_LATEST:
+        # A shard with parents begins where they end, unless its lease was lost: then at its oldest.
+        if lease.checkpoint != AT_LATEST or self._around.ledger.shards[lease.lease_key].parents:
             return
         document = self._state.documents.get((PIN, lease.lease_key))
         if document is None:
@@ -310,9 +317,8 @@ class World:
                 grows=grows, least=self._shape.shards_least, most=self._shape.shards_most
             )
 
-    async def _keep_peer(self) -> None:
-        """Let a peer run, and another one after it was killed."""
-        number = 0
+    async def _keep_peer(self, number: int) -> None:
+        """Let a peer run, and another one after it was killed; their numbers follow this one."""
         while True:
             await asyncio.sleep(self._chance.uniform(5, 60))
             number += 1
