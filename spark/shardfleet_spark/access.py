@@ -18,10 +18,11 @@ from shardfleet.adapters.account_access import Access, AccountClients
 from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
 from shardfleet.adapters.lease_table import ensure_lease_table
-from shardfleet.adapters.system import SystemClock, SystemEntropy
+from shardfleet.adapters.system import SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases import Lease
 from shardfleet.events import Event
+from shardfleet_spark.attended import AttendedClock
 from shardfleet_spark.file_seals import FileSealStore
 from shardfleet_spark.publication import owner_of
 from shardfleet_spark.publisher import Publication, Publisher
@@ -48,7 +49,7 @@ def read_ports(options: SourceOptions) -> ReadPorts:
     """
     return ReadPorts(
         stream=_stream_reader(options),
-        clock=SystemClock(),
+        clock=AttendedClock(),
         entropy=SystemEntropy(),
         policy=ReadPolicy(
             poll_interval_ms=options.poll_interval_ms,
@@ -114,7 +115,12 @@ def publishing_of(options: SourceOptions, sid: str) -> Publishing:
         ports.clock,
         Publication(application=options.publish_to, owner=owner_of(sid)),
     )
-    return Publishing(publisher, ports, interval_ms=options.publish_interval_ms)
+    return Publishing(
+        publisher,
+        ports,
+        interval_ms=options.publish_interval_ms,
+        lives=AttendedClock().is_attended,
+    )
 
 
 def _store_clients(options: SourceOptions) -> AccountClients:
