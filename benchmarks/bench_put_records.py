@@ -23,7 +23,7 @@ import side_by_side
 from botocore.config import Config
 from mypy_boto3_kinesis.client import KinesisClient
 from side_by_side import Contest
-from tls_sink import tls_sink
+from tls_server import serving
 
 from shardfleet.adapters.kinesis_wire import KinesisWire, open_wire
 from shardfleet.adapters.put_records_body import encode_put_records
@@ -77,7 +77,7 @@ def equal(mine: Outcomes, other: Outcomes) -> None:
 
 def contests() -> Iterator[Contest]:
     """Yield both loads."""
-    with tls_sink() as (endpoint, certificate):
+    with serving() as (endpoint, certificate):
         os.environ |= {
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing",

@@ -1,9 +1,11 @@
 """
-A TLS server in a process of its own that answers GetRecords with finished bodies.
+A TLS server in a process of its own that answers GetRecords and PutRecords.
 
     with serving({"a": body}) as (endpoint, authority): ...
 
-The shard iterator of a request names the body. The certificate is made on the spot; `authority` is
+GetRecords is answered with the finished body that the shard iterator names. PutRecords swallows the
+records and answers each with the checksum of its data in base64 as its sequence number, so that two
+clients who sent the same have the same answers. The certificate is made on the spot; `authority` is
 the file to trust it by.
 """
 
@@ -15,6 +17,7 @@ import multiprocessing
 import socketserver
 import ssl
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -27,19 +30,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 HOST = "127.0.0.1"
+STARTED_S = 60
+HEAD = "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\n\r\n"
 
 
 @contextmanager
-def serving(bodies: Mapping[str, bytes]) -> Iterator[tuple[str, Path]]:
+def serving(bodies: Mapping[str, bytes] | None = None) -> Iterator[tuple[str, Path]]:
     """Run the server; yield its endpoint and the certificate to trust."""
     with tempfile.TemporaryDirectory() as folder:
         pem = _certificate(Path(folder))
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(
-            target=_serve, args=(dict(bodies), str(pem), theirs), daemon=True
+            target=_serve, args=(dict(bodies or {}), str(pem), theirs), daemon=True
         )
         process.start()
         try:
+            assert ours.poll(STARTED_S), "the server did not start"
             yield f"https://{HOST}:{ours.recv()}", pem
         finally:
             process.terminate()
@@ -55,11 +61,7 @@ class _Server(socketserver.ThreadingTCPServer):
 def _serve(bodies: dict[str, bytes], pem: str, ready: Connection) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pem)
-    head = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n"
-    answers = {
-        name: head.format("application/x-amz-json-1.1", len(body)).encode() + body
-        for name, body in bodies.items()
-    }
+    finished = {name: _answer(body) for name, body in bodies.items()}
 
     class Handler(socketserver.StreamRequestHandler):
         disable_nagle_algorithm = True
@@ -70,17 +72,33 @@ def _serve(bodies: dict[str, bytes], pem: str, ready: Connection) -> None:
 
         def handle(self) -> None:
             while self.rfile.readline():
-                length = 0
-                while (line := self.rfile.readline().strip()) != b"":
+                fields = {}
+                while line := self.rfile.readline().strip():
                     name, _, value = line.partition(b":")
-                    if name.lower() == b"content-length":
-                        length = int(value)
-                asked = json.loads(self.rfile.read(length))["ShardIterator"]
-                self.request.sendall(answers[asked])
+                    fields[name.lower()] = value.strip()
+                if fields.get(b"expect") == b"100-continue":
+                    self.request.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                asked = json.loads(self.rfile.read(int(fields[b"content-length"])))
+                if "ShardIterator" in asked:
+                    self.request.sendall(finished[asked["ShardIterator"]])
+                else:
+                    self.request.sendall(_answer(_checksums(asked["Records"])))
 
     with _Server((HOST, 0), Handler) as server:
         ready.send(server.server_address[1])
         server.serve_forever()
+
+
+def _answer(body: bytes) -> bytes:
+    return HEAD.format(len(body)).encode() + body
+
+
+def _checksums(records: list[dict[str, str]]) -> bytes:
+    results = [
+        {"ShardId": "shardId-0", "SequenceNumber": str(zlib.crc32(record["Data"].encode()))}
+        for record in records
+    ]
+    return json.dumps({"FailedRecordCount": 0, "Records": results}).encode()
 
 
 def _certificate(folder: Path) -> Path:
