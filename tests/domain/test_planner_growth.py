@@ -81,9 +81,31 @@ def donors_with_nothing_to_give(n):
 
 def leases_to_create(n):
     shards = [Shard(shard_id=f"s{i:06d}", hash_key_range=part(i, n)) for i in range(n)]
-    known = [Lease(lease_key="other", checkpoint=READ)]
+    known = [Lease(lease_key="other", checkpoint=AT_LATEST)]
     plan = plan_lease_sync(shards, known, initial=InitialPosition("LATEST"), listed_at_initial=None)
     assert len(plan.create) == n
+
+
+def suspects_in_long_lines(n):
+    """Nothing of four long lines has a lease, nor of many short ones, though others were read."""
+    known = [Lease(lease_key="other", checkpoint=READ)]
+    shards = [Shard(shard_id=f"s{i:06d}", hash_key_range=part(i, n)) for i in range(n)]
+    shards += [
+        Shard(
+            shard_id=f"l{i:06d}",
+            hash_key_range=part(i % 4, 4),
+            parent_shard_id=f"l{i - 4:06d}" if i >= 4 else None,
+            ending_sequence_number="9" if i < n - 4 else None,
+        )
+        for i in range(n)
+    ]
+    known += [
+        Lease(lease_key=f"x{i:06d}", checkpoint=READ, parent_shard_ids=(f"l{n - 8 + i:06d}",))
+        for i in range(4)
+    ]
+    plan = plan_lease_sync(shards, known, initial=InitialPosition("LATEST"), listed_at_initial=None)
+    assert len(plan.suspects) == n
+    assert len(plan.create) == 4
 
 
 def siblings_of_what_was_lost(n):
@@ -177,6 +199,7 @@ def slots_to_start(n):
         full_workers,
         donors_with_nothing_to_give,
         leases_to_create,
+        suspects_in_long_lines,
         siblings_of_what_was_lost,
         finished_parents,
         shards_that_have_aged_out,

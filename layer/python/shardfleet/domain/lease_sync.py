@@ -1,110 +1,37 @@
 """
 Which leases must be created so that every shard will be read: lease sync.
 
-Rules: docs/protocol.md S1-S9 (§4.2-4.3). Behaves like Java's
-``HierarchicalShardSyncer``, with two repairs that Java lacks: children of a finished lease that
-nobody created (§4.6), and a hole beside a lease that has been read (§8 row 7).
+Rules: docs/protocol.md S1-S10 (§4.2-4.4). Behaves like Java's
+``HierarchicalShardSyncer``, with three repairs that Java lacks: children of a finished lease that
+nobody created (§4.6), a hole beside a lease that has been read (§8 row 7), and one at LATEST that
+nothing explains, which is audited first (§4.4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import (
-    AT_TIMESTAMP,
-    AT_TRIM_HORIZON,
-    LATEST,
-    TRIM_HORIZON,
-    ExtendedSequenceNumber,
+from shardfleet.domain.lease_sync_plan import (
+    Audit,
+    CreateReason,
+    InitialPosition,
+    LeaseSyncPlan,
+    LeaseToCreate,
 )
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.shards import Shard, ShardGraph, tiles_exactly
-from shardfleet.errors import ProtocolError
 
+__all__ = [
+    "Audit",
+    "CreateReason",
+    "InitialPosition",
+    "LeaseSyncPlan",
+    "LeaseToCreate",
+    "plan_lease_sync",
+]
 
-@dataclass(frozen=True, slots=True)
-class InitialPosition:
-    """
-    Where the leases of a new application begin.
-
-    Attributes:
-        kind: ``TRIM_HORIZON``, ``LATEST`` or ``AT_TIMESTAMP``; the instant of ``AT_TIMESTAMP`` is
-            configuration, a lease holds the word only (protocol.md §1.5).
-
-    Raises:
-        ProtocolError: another word.
-
-    """
-
-    kind: str
-
-    def __post_init__(self) -> None:
-        """Refuse what no lease can begin with."""
-        if self.kind not in (TRIM_HORIZON, LATEST, AT_TIMESTAMP):
-            message = (
-                f"initial position {self.kind!r}: expected {TRIM_HORIZON}, {LATEST} or "
-                f"{AT_TIMESTAMP}"
-            )
-            raise ProtocolError(message)
-
-    @property
-    def checkpoint(self) -> ExtendedSequenceNumber:
-        """Return the checkpoint of a lease that begins here."""
-        return ExtendedSequenceNumber(self.kind)
-
-    @property
-    def reads_history(self) -> bool:
-        """Tell whether shards that are closed already are wanted too."""
-        return self.kind != LATEST
-
-
-class CreateReason(StrEnum):
-    """Why a lease is created."""
-
-    EMPTY_TABLE = "the lease table is empty and the initial listing shows the shard"
-    NO_LEASED_RELATIVE = "an open shard of which no ancestor has a lease"
-    OLDEST_OF_ITS_LINE = "the oldest listed ancestor of an open shard without a lease"
-    OTHER_PARENT = "the other parent of a merge whose first parent is covered"
-    CHILD_OF_FINISHED = "its parent's lease is at SHARD_END and nobody created the child"
-    HOLE_BESIDE_SIBLING = "its sibling's lease has been read, so this one was lost, not new"
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseToCreate:
-    """A lease that should exist, as it should be written, and why."""
-
-    lease: Lease
-    reason: CreateReason
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseSyncPlan:
-    """
-    What to create.
-
-    Attributes:
-        create: in write order (starting sequence number, then shard id), so that a crash midway
-            leaves a prefix that the next sync completes.
-        problems: why nothing could be concluded from the listing, for a person; then ``create``
-            is empty and the listing wants to be read again.
-
-    """
-
-    create: tuple[LeaseToCreate, ...] = ()
-    problems: tuple[str, ...] = ()
-
-    def generations(self) -> Iterator[tuple[LeaseToCreate, ...]]:
-        """Return ``create`` in parts, of which no lease is a parent of another in its part."""
-        part: dict[str, LeaseToCreate] = {}
-        for wanted in self.create:
-            if not part.keys().isdisjoint(wanted.lease.parent_shard_ids):
-                yield tuple(part.values())
-                part = {}
-            part[wanted.lease.lease_key] = wanted
-        if part:
-            yield tuple(part.values())
+_NO_AUDIT = Audit()
 
 
 def plan_lease_sync(
@@ -113,6 +40,7 @@ def plan_lease_sync(
     *,
     initial: InitialPosition,
     listed_at_initial: Sequence[Shard] | None,
+    audit: Audit = _NO_AUDIT,
 ) -> LeaseSyncPlan:
     """
     Decide which leases to create.
@@ -124,6 +52,7 @@ def plan_lease_sync(
         listed_at_initial: the listing filtered by the initial position, for an empty table; it
             is ignored when there are leases. Without it an empty table is treated as one in
             which everything is missing.
+        audit: of suspects.
 
     """
     if not leases and listed_at_initial is not None:
@@ -138,17 +67,33 @@ def plan_lease_sync(
             "read in the middle of a reshard, nothing is changed"
         )
         return LeaseSyncPlan(problems=(problem,))
-    missing = _missing(graph, leases, initial=initial) | _abandoned_children(graph, leases)
+    missing = _missing(graph, leases, initial=initial, audit=audit)
+    missing |= _abandoned_children(graph, leases)
+    suspects = {key for key, (_, why) in missing.items() if why is CreateReason.LOST}
+    suspects -= audit.lost
+    wanted = _in_write_order(graph.shards[key] for key in missing if key not in suspects)
+    is_read = any(_was_read(lease) for lease in leases)
     return LeaseSyncPlan(
         create=tuple(
-            LeaseToCreate(_new_lease(shard, missing[shard.shard_id][0]), missing[shard.shard_id][1])
-            for shard in _in_write_order(graph.shards[shard_id] for shard_id in missing)
-        )
+            LeaseToCreate(_new_lease(s, missing[s.shard_id][0]), missing[s.shard_id][1])
+            for s in wanted
+        ),
+        suspects=tuple(sorted(suspects)),
+        repairs=frozenset(
+            shard.shard_id
+            for shard in wanted
+            if is_read and missing[shard.shard_id][1] is not CreateReason.CHILD_OF_FINISHED
+        ),
     )
+
+
+def _was_read(lease: Lease) -> bool:
+    return lease.is_finished or not lease.checkpoint.is_sentinel
 
 
 # Shard id to the checkpoint at which its lease must begin, and the reason.
 _Missing = dict[str, tuple[ExtendedSequenceNumber, CreateReason]]
+_LOST = (AT_TRIM_HORIZON, CreateReason.LOST)
 
 
 def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyncPlan:
@@ -168,16 +113,16 @@ def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyn
     )
 
 
-def _missing(graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosition) -> _Missing:
-    """S4-S7: what the lines of shards without a lease need, oldest first, one generation."""
+def _missing(
+    graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosition, audit: Audit
+) -> _Missing:
+    """S4-S7, S10: what the lines of shards without a lease need, oldest first, one generation."""
     leased = {lease.lease_key for lease in leases}
-    # Parents of shards that have been read: what else descends from them was lost, not new.
-    read = {
-        parent
-        for lease in leases
-        if lease.parent_shard_ids and lease.checkpoint != initial.checkpoint
-        for parent in lease.parent_shard_ids
-    }
+    # At LATEST a lease that was lost must not be made at LATEST: what came meanwhile would be
+    # skipped. Once anything has been read, no shard is new without a parent that has a lease.
+    is_audited = not initial.reads_history and any(_was_read(lease) for lease in leases)
+    begins = _Beginnings(graph, leases, initial=initial, is_audited=is_audited)
+    other_parent = (initial.checkpoint, CreateReason.OTHER_PARENT)
     covered = set(leased)  # has a lease, or descends from a shard that has or gets one
     missing: _Missing = {}
     for shard_id in _unleased_lines(graph, leases):
@@ -187,9 +132,9 @@ def _missing(graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosi
             covered.add(shard_id)
             for other in graph.parents(shard_id):
                 if other not in covered and other not in missing:
-                    missing[other] = (initial.checkpoint, CreateReason.OTHER_PARENT)
-        elif initial.reads_history or graph.shards[shard_id].is_open:
-            missing[shard_id] = _oldest(graph.shards[shard_id], initial, read=read)
+                    missing[other] = _LOST if is_audited else other_parent
+        elif begins.may_begin(shard_id, audit):
+            missing[shard_id] = begins.at(shard_id)
     return missing
 
 
@@ -219,17 +164,60 @@ def _unleased_lines(graph: ShardGraph, leases: Sequence[Lease]) -> list[str]:
     return list(order)
 
 
-def _oldest(
-    shard: Shard, initial: InitialPosition, *, read: set[str]
-) -> tuple[ExtendedSequenceNumber, CreateReason]:
-    """S4, S7: where the oldest shard of a line without leases begins."""
-    if initial.reads_history:
-        alone = shard.is_open
-        reason = CreateReason.NO_LEASED_RELATIVE if alone else CreateReason.OLDEST_OF_ITS_LINE
-        return initial.checkpoint, reason
-    if not read.isdisjoint(shard.parent_shard_ids):
-        return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING
-    return initial.checkpoint, CreateReason.NO_LEASED_RELATIVE
+class _Beginnings:
+    """Where a line without any lease begins, and at which of its shards."""
+
+    def __init__(
+        self,
+        graph: ShardGraph,
+        leases: Sequence[Lease],
+        *,
+        initial: InitialPosition,
+        is_audited: bool,
+    ) -> None:
+        self._graph = graph
+        self._initial = initial
+        self._is_audited = is_audited
+        # Parents of shards that have been read: what else descends from them was lost, not new.
+        self._read = {
+            parent
+            for lease in leases
+            if lease.parent_shard_ids and lease.checkpoint != initial.checkpoint
+            for parent in lease.parent_shard_ids
+        }
+        # What a leased shard descends from has been read to its end, or was never wanted.
+        done = {parent for lease in leases for parent in lease.parent_shard_ids}
+        self._done = _with_ancestors(graph, done) if is_audited else done
+
+    def may_begin(self, shard_id: str, audit: Audit) -> bool:
+        """Tell whether the line may begin at this shard, none of whose parents is covered."""
+        if self._initial.reads_history or self._graph.shards[shard_id].is_open:
+            return True
+        is_readable = audit.readable is None or shard_id in audit.readable
+        return self._is_audited and is_readable and shard_id not in self._done
+
+    def at(self, shard_id: str) -> tuple[ExtendedSequenceNumber, CreateReason]:
+        """S4, S7, S10: where it begins."""
+        initial, shard = self._initial, self._graph.shards[shard_id]
+        if initial.reads_history:
+            alone = shard.is_open
+            reason = CreateReason.NO_LEASED_RELATIVE if alone else CreateReason.OLDEST_OF_ITS_LINE
+            return initial.checkpoint, reason
+        if not self._read.isdisjoint(shard.parent_shard_ids):
+            return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING
+        return _LOST if self._is_audited else (initial.checkpoint, CreateReason.NO_LEASED_RELATIVE)
+
+
+def _with_ancestors(graph: ShardGraph, shard_ids: Iterable[str]) -> set[str]:
+    """Return these shards and all that they descend from."""
+    found: set[str] = set()
+    waiting = list(shard_ids)
+    while waiting:
+        shard_id = waiting.pop()
+        if shard_id not in found:
+            found.add(shard_id)
+            waiting.extend(graph.parents(shard_id))
+    return found
 
 
 def _abandoned_children(graph: ShardGraph, leases: Sequence[Lease]) -> _Missing:

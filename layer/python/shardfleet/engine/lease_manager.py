@@ -18,12 +18,7 @@ from shardfleet.domain import lease_changes
 from shardfleet.domain.assignment import AssignmentPlan
 from shardfleet.domain.expiry import expired_leases, update_sightings
 from shardfleet.domain.lease_cleanup import CleanupPlan, plan_lease_cleanup
-from shardfleet.domain.lease_sync import (
-    InitialPosition,
-    LeaseSyncPlan,
-    LeaseToCreate,
-    plan_lease_sync,
-)
+from shardfleet.domain.lease_sync import InitialPosition, LeaseSyncPlan, LeaseToCreate
 from shardfleet.domain.leases import Applied, Lease
 from shardfleet.domain.merge_wait import waiting_for_a_merge
 from shardfleet.domain.pauses import Pause
@@ -36,6 +31,7 @@ from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.assignment_planner import Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.handovers import HandoverWatch
+from shardfleet.engine.hole_audit import HoleAudit
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.pausing import PauseRecord, free_paused
 from shardfleet.engine.ports import (
@@ -52,7 +48,7 @@ from shardfleet.engine.start_position import PIN_BACK_MS
 from shardfleet.engine.turn_history import TurnHistory
 from shardfleet.engine.turn_report import report_turn
 from shardfleet.errors import StreamReplaced
-from shardfleet.events import LeaseCreated, LeaseDeleted, LeaseSyncProblem
+from shardfleet.events import LeaseCreated, LeaseDeleted, LeaseHealed, LeaseSyncProblem
 
 _INITIAL_LISTING = {
     "TRIM_HORIZON": ListingFilter.AT_TRIM_HORIZON,
@@ -156,6 +152,7 @@ class LeaseManager:
             clock=ports.clock,
             events=ports.events,
         )
+        self._audit = HoleAudit(state=ports.state, stream=ports.stream, clock=ports.clock)
         self._assigner = Assigner(
             config,
             leases=ports.leases,
@@ -274,7 +271,9 @@ class LeaseManager:
                 _INITIAL_LISTING[initial.kind],
                 instant_ms=instant_ms if initial.kind == "AT_TIMESTAMP" else None,
             )
-        plan = plan_lease_sync(shards, leases, initial=initial, listed_at_initial=at_initial)
+        plan = await self._audit.plan(
+            shards, leases, initial=initial, listed_at_initial=at_initial
+        )
         for problem in plan.problems:
             self._ports.events.emit(LeaseSyncProblem(problem=problem))
 
@@ -290,6 +289,10 @@ class LeaseManager:
                 self._ports.events.emit(
                     LeaseCreated(lease_key=wanted.lease.lease_key, reason=str(wanted.reason))
                 )
+                if wanted.lease.lease_key in plan.repairs:
+                    self._ports.events.emit(
+                        LeaseHealed(lease_key=wanted.lease.lease_key, reason=str(wanted.reason))
+                    )
 
         for generation in plan.generations():
             await each_of(generation, create)

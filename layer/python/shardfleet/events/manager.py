@@ -80,6 +80,15 @@ class LeaseCreated(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseHealed(LeaseEvent):
+    """A lease that others had deleted was made again: nothing is lost, some records come twice."""
+
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseDeleted(LeaseEvent):
     """A finished lease was deleted."""
 

@@ -1,0 +1,89 @@
+"""
+Lease sync with a memory: what was lost at LATEST is made again once that is certain.
+
+A lease that somebody deleted cannot be made at LATEST again, or what came meanwhile is skipped.
+So suspects are counted over the manager's turns, and then begin at TRIM_HORIZON: some records come
+twice, none is lost (protocol.md §4.4). Shards that were closed before the fleet began are left
+alone, as far as the pins tell when that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardfleet.domain.hole_audit import Suspicion, suspicions
+from shardfleet.domain.lease_sync import Audit, InitialPosition, LeaseSyncPlan, plan_lease_sync
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.shards import Shard, ShardGraph
+from shardfleet.engine.fleet_state import PIN, FleetState
+from shardfleet.engine.ports import Clock, ListingFilter, StreamReader
+
+AUDIT = "audit"
+SUSPECTS = "suspects"
+# Kinesis quota: no stream retains records for less; a listing reaches as far back at least.
+_RETAINED_MS = 24 * 3_600_000
+
+
+class HoleAudit:
+    """Plans which leases to create, across invocations."""
+
+    def __init__(self, *, state: FleetState, stream: StreamReader, clock: Clock) -> None:
+        """Keep the ports; without suspects none of them is asked."""
+        self._store = state.store
+        self._stream = stream
+        self._clock = clock
+
+    async def plan(
+        self,
+        shards: Sequence[Shard],
+        leases: Sequence[Lease],
+        *,
+        initial: InitialPosition,
+        listed_at_initial: Sequence[Shard] | None,
+    ) -> LeaseSyncPlan:
+        """
+        Decide which leases to create; see :func:`shardfleet.domain.lease_sync.plan_lease_sync`.
+
+        Raises:
+            Throttled, OutcomeUnknown: try again.
+
+        """
+        plan = plan_lease_sync(shards, leases, initial=initial, listed_at_initial=listed_at_initial)
+        if not plan.suspects:
+            return plan
+        audit = Audit(readable=await self._readable(shards))
+        plan = plan_lease_sync(shards, leases, initial=initial, listed_at_initial=None, audit=audit)
+        lost = await self._certain(plan.suspects)
+        if not lost:
+            return plan
+        audit = Audit(readable=audit.readable, lost=lost)
+        return plan_lease_sync(shards, leases, initial=initial, listed_at_initial=None, audit=audit)
+
+    async def _certain(self, suspects: Sequence[str]) -> frozenset[str]:
+        """Count a sighting of each; return those that were seen often enough."""
+        document = await self._store.read(AUDIT, SUSPECTS)
+        rows = document.body["shards"] if document else {}
+        before = {key: Suspicion(count, last_ms) for key, (count, last_ms) in rows.items()}
+        now = suspicions(before, suspects, now_ms=self._clock.now_ms())
+        if now != before:
+            await self._store.write(
+                AUDIT,
+                SUSPECTS,
+                {"shards": {key: [found.count, found.last_ms] for key, found in now.items()}},
+                expected_version=document.version if document else None,
+            )
+        return frozenset(key for key, found in now.items() if found.is_proof)
+
+    async def _readable(self, shards: Sequence[Shard]) -> frozenset[str] | None:
+        """Return the shards that were open when the fleet began or came later; None unknown."""
+        pins = [int(pin.body["instant_ms"]) for pin in await self._store.list(PIN)]
+        if not pins or self._clock.now_ms() - min(pins) >= _RETAINED_MS:
+            return None
+        then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=min(pins))
+        graph = ShardGraph(shards)
+        open_then = {shard.shard_id for shard in then}
+        return frozenset(
+            shard_id
+            for shard_id in graph.shards
+            if shard_id in open_then or not open_then.isdisjoint(graph.ancestors(shard_id))
+        )

@@ -1,0 +1,123 @@
+"""A lease that a foreign hand deletes is made again, so that nothing is skipped."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.engine.lease_manager import LeaseManager
+from shardfleet.engine.ports import ListingFilter
+from shardfleet.engine.turn_history import History
+from shardfleet.testing.clock import run_virtual
+from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet, shard
+
+KEYS = [f"shardId-{n:012d}" for n in range(8)]
+
+
+async def read_fleet(**options):
+    """Bring a fleet to the point where every shard has been read."""
+    fleet = Fleet(leases_per_worker=4, **options)
+    await running_fleet(fleet)
+    for key, lease in fleet.leases.leases.items():
+        fleet.leases.leases[key] = replace(lease, checkpoint=ExtendedSequenceNumber("150"))
+    return fleet
+
+
+async def turns(fleet, count, *, every_ms=20_000):
+    """Let so many managers have a turn each: nothing is remembered but in the tables."""
+    for _ in range(count):
+        await fleet.clock.sleep_ms(every_ms)
+        fleet.renew()
+        await fleet.beat(*[d.id for d in await fleet.store.list("slot")])
+        await LeaseManager(fleet.config, fleet.ports()).turn()
+
+
+def test_at_latest_a_lost_lease_is_made_at_the_third_sighting_and_not_at_latest():
+    async def main():
+        fleet = await read_fleet(initial_position="LATEST")
+        del fleet.leases.leases[KEYS[1]]
+        await turns(fleet, 2)
+        assert KEYS[1] not in fleet.leases.leases
+        assert fleet.named("LeaseHealed") == []
+        await turns(fleet, 1)
+        assert str(fleet.leases.leases[KEYS[1]].checkpoint) == "TRIM_HORIZON"
+        assert fleet.leases.leases[KEYS[1]].lease_owner
+        (healed,) = fleet.named("LeaseHealed")
+        assert healed.lease_key == KEYS[1]
+        assert "its lease was lost" in healed.reason
+        place = (await History(fleet.store).places())[KEYS[1]]
+        assert place.owner == fleet.leases.leases[KEYS[1]].lease_owner
+
+    run_virtual(main())
+
+
+def test_turns_in_quick_succession_are_one_sighting():
+    async def main():
+        fleet = await read_fleet(initial_position="LATEST")
+        del fleet.leases.leases[KEYS[1]]
+        await turns(fleet, 4, every_ms=1_000)
+        assert KEYS[1] not in fleet.leases.leases
+
+    run_virtual(main())
+
+
+def test_a_lease_that_is_back_in_time_is_no_suspect_any_more():
+    async def main():
+        fleet = await read_fleet(initial_position="LATEST")
+        lease = fleet.leases.leases.pop(KEYS[1])
+        await turns(fleet, 2)
+        fleet.leases.leases[KEYS[1]] = lease
+        await turns(fleet, 4)
+        del fleet.leases.leases[KEYS[1]]
+        await turns(fleet, 2)
+        assert fleet.named("LeaseHealed") == []
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("initial", ["TRIM_HORIZON", "AT_TIMESTAMP"])
+def test_elsewhere_a_lost_lease_is_made_at_once_and_told_all_the_same(initial):
+    async def main():
+        fleet = await read_fleet(initial_position=initial, initial_timestamp_ms=1)
+        del fleet.leases.leases[KEYS[1]]
+        await turns(fleet, 1)
+        assert str(fleet.leases.leases[KEYS[1]].checkpoint) == initial
+        assert [each.lease_key for each in fleet.named("LeaseHealed")] == [KEYS[1]]
+
+    run_virtual(main())
+
+
+def test_the_first_leases_of_a_fleet_are_no_repair():
+    async def main():
+        fleet = Fleet()
+        fleet.stream.shards = four_shards()
+        await running_fleet(fleet)
+        assert fleet.named("LeaseHealed") == []
+
+    run_virtual(main())
+
+
+def test_a_shard_that_was_closed_before_the_fleet_began_is_left_alone():
+    async def main():
+        before = [shard(0, 0, 16, closed=True)]
+        now = [shard(1, 0, 8, parents=[0]), shard(2, 8, 16, parents=[0])]
+        fleet = Fleet([*before, *now], leases_per_worker=4, initial_position="LATEST")
+        listed = fleet.stream.list_shards
+
+        async def as_of(listing=ListingFilter.NONE, *, instant_ms=None):
+            if listing is ListingFilter.AT_TIMESTAMP:
+                return now
+            return await listed(listing, instant_ms=instant_ms)
+
+        fleet.stream.list_shards = as_of
+        await running_fleet(fleet)
+        for key, lease in fleet.leases.leases.items():
+            fleet.leases.leases[key] = replace(
+                lease, checkpoint=ExtendedSequenceNumber("150"), parent_shard_ids=()
+            )
+        del fleet.leases.leases[KEYS[1]]
+        await turns(fleet, 3)
+        assert sorted(fleet.leases.leases) == KEYS[1:3]
+        assert str(fleet.leases.leases[KEYS[1]].checkpoint) == "TRIM_HORIZON"
+
+    run_virtual(main())
