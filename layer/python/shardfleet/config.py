@@ -16,6 +16,9 @@ from typing import Any, Self
 from shardfleet.errors import ConfigurationError
 
 ENV_PREFIX = "SHARDFLEET_"
+MANAGER_EVERY_MS = 60_000  # EventBridge Scheduler: once a minute is the most often
+# From a look that finds a record to its handler: a slot is started, and its function is cold.
+WAKING_MS = 5_000
 
 
 def _number(default: int, doc: str, *, low: int = 0, high: int = 2**53) -> Any:
@@ -140,6 +143,26 @@ class FleetConfig:
         low=50,
     )
 
+    # --- sleep
+    sleep: bool = _flag(
+        default=False,
+        doc="a shard without records is given up by its worker, and the manager looks for the next "
+        "one: a fleet without records runs no worker",
+    )
+    sleep_after_ms: int = _number(
+        300_000,
+        "with sleep: a shard at whose tip nothing came for so long falls asleep",
+        low=1_000,
+    )
+    wake_most_ms: int = _number(
+        60_000,
+        "with sleep: how long the first record may wait; the manager runs 5 s of each minute for "
+        "60000, nearly all of it for 10000 (its price is told at synth), and looks once a minute "
+        "from 65000 on",
+        low=10_000,
+        high=120_000,
+    )
+
     # --- reading
     records_per_read: int = _number(10_000, "GetRecords Limit (quota 10,000)", low=1, high=10_000)
     idle_read_ms: int = _number(
@@ -246,9 +269,30 @@ class FleetConfig:
                 f"workers_min: {self.workers_min} found, at most workers_max "
                 f"({self.workers_max}) allowed"
             )
+        if self.sleep and self.sleep_after_ms > self.turn_most_ms // 2:
+            problems.append(
+                f"sleep_after_ms: {self.sleep_after_ms} found, at most half of turn_most_ms "
+                f"({self.turn_most_ms // 2}) allowed: a shard is idle within one turn"
+            )
         if problems:
             message = "configuration: " + "; ".join(problems)
             raise ConfigurationError(message)
+
+    @property
+    def probe_ms(self) -> int:
+        """Return the time between two looks at a sleeping shard: the rest is for the waking."""
+        return min(MANAGER_EVERY_MS, self.wake_most_ms - WAKING_MS)
+
+    @property
+    def linger_ms(self) -> int:
+        """Return how long a manager's run stays for the looks that the schedule is too rare for."""
+        return MANAGER_EVERY_MS - self.probe_ms if self.sleep else 0
+
+    @property
+    def manager_most_ms(self) -> int:
+        """Return how long a manager's run may last: its turns, its looks, and a waking."""
+        looks_ms = self.linger_ms + WAKING_MS if self.sleep else 0
+        return max(self.manager_run_ms, looks_ms)
 
     @property
     def renew_ms(self) -> int:

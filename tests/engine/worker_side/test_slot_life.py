@@ -146,7 +146,7 @@ def test_a_slot_does_not_end_on_an_assignment_announced_at_the_last_moment():
         announced = []
 
         def before(call, kind, name):
-            is_end = call == "write" and kind == "slot" and world.clock.monotonic_ms() > 6_000
+            is_end = call == "write" and kind == "slot" and world.clock.monotonic_ms() > 4_000
             if is_end and not announced:
                 announced.append(world.clock.monotonic_ms())
                 slot = announce_assignment(world.slot(), [key(0)])

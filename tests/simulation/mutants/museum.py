@@ -238,7 +238,7 @@ MUSEUM = (
     mutant(
         "a handover is never given back",
         "§8 row 15, KCL #1729, #1743, #1765",
-        (WORK, "(held.in_handover or held in self._unwanted)", "held in self._unwanted"),
+        (WORK, "(held.in_handover or held.is_unwanted)", "held.is_unwanted"),
         arena="java",
     ),
     mutant(

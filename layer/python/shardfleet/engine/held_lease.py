@@ -55,6 +55,7 @@ class HeldLease:
         outcome: ``HELD`` until it is finished, handed over or lost.
         halt: set when this worker must begin no more work on the shard.
         at_work: a consumer works on the shard; it ends a handover itself, after its batch.
+        is_unwanted: to be given up to nobody as soon as nothing runs: paused, or fast asleep.
         lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
         read_ms: when that was, on the monotonic clock.
         throughput_kbps: average of what is read, KB/s; None until known (protocol.md §1.2).
@@ -71,6 +72,7 @@ class HeldLease:
         "at_work",
         "confirmed",
         "halt",
+        "is_unwanted",
         "lag_ms",
         "lease",
         "lock",
@@ -86,6 +88,7 @@ class HeldLease:
         self.outcome = LeaseOutcome.HELD
         self.halt = Halt()
         self.at_work = False
+        self.is_unwanted = False
         self.lag_ms = -1
         self.read_ms = confirmed.monotonic_ms
         self.throughput_kbps = lease.throughput_kbps

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
-from shardfleet.domain.assignment import AssignmentPlan
 from shardfleet.domain.expiry import expired_leases, update_sightings
 from shardfleet.domain.lease_cleanup import CleanupPlan, plan_lease_cleanup
 from shardfleet.domain.lease_sync import InitialPosition, LeaseSyncPlan, LeaseToCreate
@@ -43,10 +42,11 @@ from shardfleet.engine.ports import (
     StreamReader,
     WorkerLauncher,
 )
+from shardfleet.engine.prober import Prober
 from shardfleet.engine.slot_upkeep import SlotUpkeep
 from shardfleet.engine.start_position import PIN_BACK_MS
 from shardfleet.engine.turn_history import TurnHistory
-from shardfleet.engine.turn_report import report_turn
+from shardfleet.engine.turn_report import TurnReport, report_turn
 from shardfleet.errors import StreamReplaced
 from shardfleet.events import LeaseCreated, LeaseDeleted, LeaseHealed, LeaseSyncProblem
 
@@ -68,54 +68,6 @@ class ManagerPorts:
     clock: Clock
     entropy: Entropy
     events: EventSink
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnReport:
-    """
-    What one turn saw and decided.
-
-    Attributes:
-        began_ms: when it began to read, epoch milliseconds.
-        at_ms: when it ended.
-        leases: all leases, those created in this turn included.
-        shards: as listed.
-        slots_seen: slot records as read.
-        expired: keys of leases whose owner is lost.
-        sync: leases to create, and problems of the listing.
-        cleanup: leases to delete.
-        slots: decisions about slots.
-        assignment: who gets which lease.
-        paused: leases that nobody is to have.
-
-    """
-
-    began_ms: int
-    at_ms: int
-    leases: tuple[Lease, ...]
-    shards: tuple[Shard, ...]
-    slots_seen: tuple[VersionedSlot, ...]
-    expired: frozenset[str]
-    sync: LeaseSyncPlan
-    cleanup: CleanupPlan
-    slots: SlotPlan
-    assignment: AssignmentPlan
-    paused: Mapping[str, Pause]
-
-    @property
-    def unfinished(self) -> tuple[Lease, ...]:
-        """Return the leases that are not at SHARD_END."""
-        return tuple(lease for lease in self.leases if not lease.is_finished)
-
-    @property
-    def is_awake(self) -> bool:
-        """
-        Tell whether there is anything to do before the next scheduled invocation.
-
-        That includes shards without leases because the listing made no sense: it is looked at
-        again soon.
-        """
-        return bool(self.unfinished or (self.shards and self.sync.problems))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +97,13 @@ class LeaseManager:
             clock=ports.clock,
             events=ports.events,
         )
+        self._prober = Prober(
+            config,
+            state=ports.state,
+            stream=ports.stream,
+            clock=ports.clock,
+            events=ports.events,
+        )
         self._handovers = HandoverWatch(
             config,
             leases=ports.leases,
@@ -160,6 +119,20 @@ class LeaseManager:
             entropy=ports.entropy,
             events=ports.events,
         )
+
+    @property
+    def has_sleepers(self) -> bool:
+        """Tell whether there are sleeping shards to look at between turns."""
+        return self._prober.has_sleepers
+
+    @property
+    def looked_ms(self) -> int | None:
+        """Return when the sleeping shards were last looked at, on the monotonic clock."""
+        return self._prober.looked_ms
+
+    async def look(self) -> bool:
+        """Look at the sleeping shards; return whether a turn is to wake one."""
+        return await self._prober.look()
 
     async def turn(self) -> TurnReport:
         """
@@ -180,15 +153,16 @@ class LeaseManager:
         expired = await self._expire(seen, slots)
         current = _after(seen.leases, sync)
         paused = await self._paused(current, slots, expired=expired)
-        slot_plan = await self._keep_slots(current, slots, paused=paused.keys())
+        sleepers = await self._prober.turn(
+            current, slots, expired=expired, paused=paused.keys(), incarnation=incarnation
+        )
+        resting = {**sleepers.reasons, **{key: str(pause) for key, pause in paused.items()}}
+        slot_plan = await self._keep_slots(current, slots, resting=resting.keys())
+        idle = waiting_for_a_merge(seen.shards, current)
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
             slots,
-            standing=Standing(
-                expired=expired,
-                idle=waiting_for_a_merge(seen.shards, current),
-                paused={key: str(pause) for key, pause in paused.items()},
-            ),
+            standing=Standing(expired=expired, idle=idle, paused=resting),
             now_ms=self._ports.clock.now_ms(),
             rebalance=self._turns % self._config.rebalance_turns == 0,
         )
@@ -205,9 +179,9 @@ class LeaseManager:
             slots=slot_plan,
             assignment=assignment,
             paused=paused,
+            sleepers=sleepers,
         )
-        silent_ms = 2 * self._config.failover_ms
-        await report_turn(self._ports.state, self._ports.events, report, still_ms=silent_ms)
+        await report_turn(self._ports.state, self._ports.events, report, config=self._config)
         await self._history.keep(report)
         return report
 
@@ -271,9 +245,7 @@ class LeaseManager:
                 _INITIAL_LISTING[initial.kind],
                 instant_ms=instant_ms if initial.kind == "AT_TIMESTAMP" else None,
             )
-        plan = await self._audit.plan(
-            shards, leases, initial=initial, listed_at_initial=at_initial
-        )
+        plan = await self._audit.plan(shards, leases, initial=initial, listed_at_initial=at_initial)
         for problem in plan.problems:
             self._ports.events.emit(LeaseSyncProblem(problem=problem))
 
@@ -323,9 +295,9 @@ class LeaseManager:
         leases: Sequence[Lease],
         slots: Sequence[VersionedSlot],
         *,
-        paused: Collection[str],
+        resting: Collection[str],
     ) -> SlotPlan:
-        """Keep as many slots as the leases need; those that are paused need none."""
+        """Keep as many slots as the leases need; those paused or asleep need none."""
         config = self._config
         unfinished = [lease for lease in leases if not lease.is_finished]
         limits = SlotLimits(
@@ -338,7 +310,7 @@ class LeaseManager:
         alive = sum(found.slot.state in states for found in slots)
         plan = plan_slots(
             [found.slot for found in slots],
-            unfinished=sum(lease.lease_key not in paused for lease in unfinished),
+            unfinished=sum(lease.lease_key not in resting for lease in unfinished),
             limits=limits,
             now_ms=self._ports.clock.now_ms(),
             surplus_turns=self._surplus_turns + 1,

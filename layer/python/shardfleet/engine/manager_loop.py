@@ -2,14 +2,15 @@
 One manager invocation: several turns at its own pace, one manager at a time (hazard H13).
 
 Prompts are a counter that is read each second; a turn begins early when it has risen. With
-nothing awake the invocation does one turn and returns.
+nothing awake the invocation does one turn and returns; while shards sleep it stays for the looks
+at them that the schedule is too rare for, and takes a turn when one of them is to be woken (H14).
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from shardfleet.config import FleetConfig
+from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS, FleetConfig
 from shardfleet.engine.lease_manager import LeaseManager, ManagerPorts
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet.events import ManagerTurnFailed
@@ -32,57 +33,112 @@ async def run_manager(config: FleetConfig, ports: ManagerPorts, *, run_ms: int) 
         How many turns were completed; 0 when another manager held the lock throughout.
 
     """
-    clock = ports.clock
-    holder = ports.entropy.token()
-    end_ms = clock.monotonic_ms() + run_ms
-    manager = LeaseManager(config, ports)
-    turns = 0
-    while True:
-        hold_ms = config.cycle_ms + LOCK_EXTRA_MS
-        prompts = await _take_lock(ports, holder, hold_ms)
-        if prompts is not None:
-            awake = await _turn(manager, ports)
+    return await _Run(config, ports, run_ms=run_ms).run()
+
+
+class _Run:
+    """One invocation."""
+
+    def __init__(self, config: FleetConfig, ports: ManagerPorts, *, run_ms: int) -> None:
+        self._config = config
+        self._ports = ports
+        self._holder = ports.entropy.token()
+        self._manager = LeaseManager(config, ports)
+        self._most_ms = ports.clock.monotonic_ms() + run_ms
+        self._end_ms = self._within(config.manager_run_ms)
+        # The last look is no earlier: the first one of the next invocation comes in time then.
+        self._linger_ms = self._within(config.linger_ms)
+
+    def _within(self, duration_ms: int) -> int:
+        """Return so long from now, but not beyond what this invocation is given."""
+        return min(self._ports.clock.monotonic_ms() + duration_ms, self._most_ms)
+
+    async def run(self) -> int:
+        """Run turns; return how many were completed."""
+        turns = 0
+        while True:
+            prompts = await self._take_lock()
+            if prompts is None:
+                await self._ports.clock.sleep_ms(PROMPT_POLL_MS)
+                if self._ports.clock.monotonic_ms() >= self._end_ms:
+                    break
+                continue
+            awake = await self._turn()
             turns += awake is not None
-            if awake is False:
+            if not await self._pause(awake=awake is not False, prompts=prompts):
                 break
-            next_ms = min(clock.monotonic_ms() + config.cycle_ms, end_ms)
-            await _pause(ports, until_ms=next_ms, prompts=prompts)
-        else:
-            await clock.sleep_ms(PROMPT_POLL_MS)
-        if clock.monotonic_ms() >= end_ms:
-            break
-    # Without an answer the hold runs out by itself.
-    with suppress(Throttled, OutcomeUnknown):
-        await ports.state.release_lock(holder)
-    return turns
+        # Without an answer the hold runs out by itself.
+        with suppress(Throttled, OutcomeUnknown):
+            await self._ports.state.release_lock(self._holder)
+        return turns
 
-
-async def _take_lock(ports: ManagerPorts, holder: str, hold_ms: int) -> int | None:
-    """Take or prolong the turn lock; return the prompts so far, None without lock or answer."""
-    try:
-        if await ports.state.take_lock(holder, duration_ms=hold_ms) is None:
-            return None
-        return await ports.state.prompts()
-    except (Throttled, OutcomeUnknown):
-        return None
-
-
-async def _turn(manager: LeaseManager, ports: ManagerPorts) -> bool | None:
-    """Run one turn; None when it failed (the next one begins anew), else whether awake."""
-    try:
-        report = await manager.turn()
-    except ShardfleetError as error:
-        ports.events.emit(ManagerTurnFailed(error=f"{type(error).__name__}: {error}"))
-        return None
-    return report.is_awake
-
-
-async def _pause(ports: ManagerPorts, *, until_ms: int, prompts: int) -> None:
-    """Wait for the next turn's time or for a prompt, whichever comes first."""
-    while (left_ms := until_ms - ports.clock.monotonic_ms()) > 0:
-        await ports.clock.sleep_ms(min(left_ms, PROMPT_POLL_MS))
+    async def _take_lock(self) -> int | None:
+        """Take or prolong the turn lock; return the prompts so far, None without lock or answer."""
+        state, left_ms = self._ports.state, self._linger_ms - self._ports.clock.monotonic_ms()
+        hold_ms = max(self._config.cycle_ms, left_ms) + LOCK_EXTRA_MS
         try:
-            if await ports.state.prompts() > prompts:
-                return
+            if await state.take_lock(self._holder, duration_ms=hold_ms) is None:
+                return None
+            return await state.prompts()
         except (Throttled, OutcomeUnknown):
-            continue
+            return None
+
+    async def _turn(self) -> bool | None:
+        """Run one turn; None when it failed (the next one begins anew), else whether awake."""
+        try:
+            report = await self._manager.turn()
+        except ShardfleetError as error:
+            self._tell(error)
+            return None
+        return report.is_awake
+
+    async def _pause(self, *, awake: bool, prompts: int) -> bool:
+        """
+        Wait for the next turn's time, for a prompt, or for a shard that is to be woken.
+
+        Returns:
+            Whether there is to be another turn.
+
+        """
+        clock = self._ports.clock
+        turn_ms = clock.monotonic_ms() + self._config.cycle_ms
+        stay_ms = self._end_ms if awake else clock.monotonic_ms()
+        if self._manager.has_sleepers:
+            stay_ms = max(stay_ms, self._linger_ms)
+        while True:
+            if await self._looks():
+                # Its slot asks for leases as soon as it has started.
+                self._end_ms = max(self._end_ms, self._within(WAKING_MS))
+                return True
+            now_ms = clock.monotonic_ms()
+            if now_ms >= stay_ms:
+                return False
+            if awake and turn_ms <= now_ms < self._end_ms:
+                return True
+            until_ms = min(stay_ms, turn_ms if awake and turn_ms < self._end_ms else stay_ms)
+            until_ms = min(until_ms, self._next_look_ms())
+            await clock.sleep_ms(max(0, min(until_ms - now_ms, PROMPT_POLL_MS)))
+            with suppress(Throttled, OutcomeUnknown):
+                if await self._ports.state.prompts() > prompts:
+                    return clock.monotonic_ms() < stay_ms
+
+    def _next_look_ms(self) -> int:
+        """Return when the sleeping shards are to be looked at; never, if there are none."""
+        looked_ms = self._manager.looked_ms
+        if looked_ms is None or not self._manager.has_sleepers:
+            return self._most_ms + MANAGER_EVERY_MS
+        next_ms = looked_ms + self._config.probe_ms
+        return min(next_ms, self._linger_ms) if looked_ms < self._linger_ms else next_ms
+
+    async def _looks(self) -> bool:
+        """Look at the sleeping shards if it is time; return whether one is to be woken."""
+        if self._ports.clock.monotonic_ms() < self._next_look_ms():
+            return False
+        try:
+            return await self._manager.look()
+        except ShardfleetError as error:
+            self._tell(error)
+            return False
+
+    def _tell(self, error: ShardfleetError) -> None:
+        self._ports.events.emit(ManagerTurnFailed(error=f"{type(error).__name__}: {error}"))

@@ -100,6 +100,11 @@ class ShardReader:
         """Return where reading began."""
         return self._start
 
+    @property
+    def next_read(self) -> tuple[str, str]:
+        """Return the iterator of the next read, and the last record read before it; "" for none."""
+        return self._iterator or "", self._accepted or ""
+
     def accept_gap(self) -> None:
         """Go on behind a position that the stream no longer has, from its oldest record."""
         self._may_have_gap = False

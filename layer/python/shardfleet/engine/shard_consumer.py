@@ -15,7 +15,9 @@ from shardfleet.domain.sequence import Position, StreamIncarnation
 from shardfleet.domain.shards import ChildShard
 from shardfleet.engine.crash_notes import CrashNotes
 from shardfleet.engine.delivery import DeliveryPorts, ShardDelivery, StoppedByPolicy
+from shardfleet.engine.falling_asleep import Drowsiness, FellAsleep
 from shardfleet.engine.held_lease import HeldLease
+from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.patience import Halted
 from shardfleet.engine.reader import Page, ReadPorts, ShardReader
 from shardfleet.engine.shard_end import ShardEnding
@@ -33,6 +35,7 @@ class ConsumerPorts:
     ending: ShardEnding
     notes: CrashNotes
     tips: TipMarks
+    naps: NapRecord
 
 
 class ShardConsumer:
@@ -64,6 +67,14 @@ class ShardConsumer:
         self._delivery = ShardDelivery(
             held, config=config, stream_arn=incarnation.stream_arn, ports=ports.delivery
         )
+        self._drowsiness = Drowsiness(
+            held,
+            worker_id=ports.delivery.checkpointer.worker_id,
+            config=config,
+            record=ports.naps,
+            clock=ports.reading.clock,
+            events=ports.reading.events,
+        )
 
     async def run(self) -> Sequence[str]:
         """
@@ -88,7 +99,7 @@ class ShardConsumer:
                     return [child.shard_id for child in children]
                 except StoppedByPolicy:
                     continue
-        except Halted:
+        except (Halted, FellAsleep):
             return ()
 
     async def _wait_for_parents(self) -> None:
@@ -150,6 +161,7 @@ class ShardConsumer:
                 return page.children
             if page.lag_ms == 0:
                 await self._mark_tip()
+            await self._drowsiness.after(page, reader)
 
     async def _start(self) -> Position:
         return await start_position(

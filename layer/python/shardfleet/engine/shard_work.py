@@ -20,6 +20,7 @@ from shardfleet.engine.crash_notes import CrashNotes
 from shardfleet.engine.delivery import DeliveryPorts
 from shardfleet.engine.dispatch import Dispatcher, DispatchPorts
 from shardfleet.engine.held_lease import HeldLease, LeaseWriter
+from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.patience import Halt, Halted, Patience
 from shardfleet.engine.reader import ReadPorts
 from shardfleet.engine.shard_consumer import ConsumerPorts, ShardConsumer
@@ -60,7 +61,6 @@ class ShardWork:
         self._patience = patience
         self._calls_end_ms = calls_end_ms
         self._consumed: dict[str, HeldLease] = {}
-        self._unwanted: set[HeldLease] = set()
         self._consumer_ports: ConsumerPorts | None = None
         self._incarnation: StreamIncarnation | None = None
         self._is_halted = False
@@ -141,6 +141,7 @@ class ShardWork:
             ),
             notes=self._notes,
             tips=TipMarks(ports.state, ports.clock),
+            naps=NapRecord(ports.state),
         )
 
     def halt(self) -> None:
@@ -177,7 +178,7 @@ class ShardWork:
 
     async def _consume(self, consumer: ShardConsumer, held: HeldLease, hard: Halt) -> None:
         children = await consumer.run()
-        if held.is_held and (held.in_handover or held in self._unwanted):
+        if held.is_held and (held.in_handover or held.is_unwanted):
             # Also when nothing of the shard ran yet: its parents, a stop (protocol.md §3.5, #1729).
             await self._leave(held, hard)
         if held.outcome is LeaseOutcome.SHARD_END:
@@ -190,8 +191,8 @@ class ShardWork:
         if self._is_halted:
             return
         for held in self.checkpointer.held:
-            if held.lease_key in lease_keys and held not in self._unwanted:
-                self._unwanted.add(held)
+            if held.lease_key in lease_keys and not held.is_unwanted:
+                held.is_unwanted = True
                 held.halt.set()
                 if held.lease_key not in self._consumed:
                     tasks.start(self._leave(held, hard), name=f"give up {held.lease_key}")
@@ -199,7 +200,6 @@ class ShardWork:
     async def _leave(self, held: HeldLease, hard: Halt) -> None:
         with suppress(Halted):
             await self._give_back(held, hard)
-            self._unwanted.discard(held)
 
     async def _take(self, lease_keys: Sequence[str]) -> None:
         """Take the children that nobody owns and whose parents are all done, if there is room."""

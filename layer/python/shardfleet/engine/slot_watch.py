@@ -28,6 +28,9 @@ from shardfleet.events import SlotDelayed, WorkerBeat
 # sign of life.
 _USAGE_STEP = 50
 _HANDOVER_POLL_MS = 500
+# A slot that has begun to hold nothing looks as often for so long: it was started for leases that
+# wait, and each of them has waited for its start already.
+_HUNGRY_MS = 10_000
 _INDEX_TICKS = 3  # the index is asked at each third tick
 
 
@@ -137,7 +140,8 @@ class SlotWatch:
     async def _rest(self, halt: Halt) -> None:
         """Wait for the next tick; what is being handed over is looked for more often."""
         clock = self._ports.clock
-        until_ms = clock.monotonic_ms() + self._config.renew_ms
+        pause_ms = _HANDOVER_POLL_MS if self._is_hungry() else self._config.renew_ms
+        until_ms = clock.monotonic_ms() + pause_ms
         while not halt.is_set and (left_ms := until_ms - clock.monotonic_ms()) > 0:
             if not self._awaited:
                 await halt.wait(left_ms)
@@ -163,6 +167,10 @@ class SlotWatch:
             self._notify(Notice.DRAIN)
         elif await self._has_ended():
             self._notify(Notice.IDLE)
+
+    def _is_hungry(self) -> bool:
+        since_ms, now_ms = self._idle_since_ms, self._ports.clock.monotonic_ms()
+        return since_ms is not None and now_ms - since_ms < _HUNGRY_MS
 
     def _unserved(self) -> tuple[str, ...]:
         slot = self._slot

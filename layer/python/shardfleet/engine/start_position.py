@@ -86,13 +86,19 @@ class TipMarks:
             return False
         return self._clock.now_ms() - int(document.body["at_ms"]) < _SHORTEST_RETENTION_MS
 
-    async def mark(self, lease_key: str, *, force: bool = False) -> None:
+    async def mark(self, lease_key: str, *, force: bool = False, at_ms: int | None = None) -> None:
         """
         Note that the shard is read to its tip, or that its loss has been told (``force``).
 
         Best effort: somebody else's newer mark serves as well.
+
+        Args:
+            lease_key: the shard.
+            force: also if there is a mark of less than an hour ago.
+            at_ms: when it was at its tip, epoch milliseconds; None: now.
+
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms() if at_ms is None else at_ms
         marked_ms = self._marked_ms.get(lease_key)
         if not force and marked_ms is not None and now_ms - marked_ms < _MARK_EVERY_MS:
             return

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from shardfleet.domain.places import FIRST_LOOK, Place, observed, place_of_row, places_after
@@ -28,12 +28,9 @@ from shardfleet.domain.turn_log import (
 )
 from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.ports import EventSink, StateStore, Written
-from shardfleet.engine.turn_report import plan_body
+from shardfleet.engine.turn_report import TurnReport, plan_body
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import Event
-
-if TYPE_CHECKING:
-    from shardfleet.engine.lease_manager import TurnReport
 
 TURN = "turn"
 PLACES = "places"

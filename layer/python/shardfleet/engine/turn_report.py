@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from shardfleet.domain.lags import lags_of, unread_shards
+from shardfleet.config import FleetConfig
+from shardfleet.domain.assignment import AssignmentPlan
+from shardfleet.domain.lags import lag_now, lags_of, unread_shards
+from shardfleet.domain.lease_cleanup import CleanupPlan
+from shardfleet.domain.lease_sync import LeaseSyncPlan
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.pauses import Pause
+from shardfleet.domain.shards import Shard
+from shardfleet.domain.slot_upkeep import SlotPlan
 from shardfleet.domain.slots import SlotState
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.ports import EventSink
+from shardfleet.engine.prober import NOBODY, Sleepers
 from shardfleet.events import LeaseBehind, ManagerTurnDone
-
-if TYPE_CHECKING:
-    from shardfleet.engine.lease_manager import TurnReport
 
 # An item of DynamoDB holds 400 KB; a reason is some 150 bytes.
 REASONS_MOST = 1_000
@@ -21,8 +28,59 @@ BEHIND_MOST = 10
 BEHIND_MS = 60_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnReport:
+    """
+    What one turn saw and decided.
+
+    Attributes:
+        began_ms: when it began to read, epoch milliseconds.
+        at_ms: when it ended.
+        leases: all leases, those created in this turn included.
+        shards: as listed.
+        slots_seen: slot records as read.
+        expired: keys of leases whose owner is lost.
+        sync: leases to create, and problems of the listing.
+        cleanup: leases to delete.
+        slots: decisions about slots.
+        assignment: who gets which lease.
+        paused: leases that nobody is to have.
+        sleepers: leases that nobody has because there is nothing to read.
+
+    """
+
+    began_ms: int
+    at_ms: int
+    leases: tuple[Lease, ...]
+    shards: tuple[Shard, ...]
+    slots_seen: tuple[VersionedSlot, ...]
+    expired: frozenset[str]
+    sync: LeaseSyncPlan
+    cleanup: CleanupPlan
+    slots: SlotPlan
+    assignment: AssignmentPlan
+    paused: Mapping[str, Pause]
+    sleepers: Sleepers = NOBODY
+
+    @property
+    def unfinished(self) -> tuple[Lease, ...]:
+        """Return the leases that are not at SHARD_END."""
+        return tuple(lease for lease in self.leases if not lease.is_finished)
+
+    @property
+    def is_awake(self) -> bool:
+        """
+        Tell whether there is anything to do before the next scheduled invocation.
+
+        That includes shards without leases because the listing made no sense: it is looked at
+        again soon. Those asleep are only looked at.
+        """
+        awake = len(self.unfinished) - len(self.sleepers.reasons)
+        return bool(awake or (self.shards and self.sync.problems))
+
+
 async def report_turn(
-    state: FleetState, events: EventSink, report: TurnReport, *, still_ms: int
+    state: FleetState, events: EventSink, report: TurnReport, *, config: FleetConfig
 ) -> None:
     """
     Emit the turn's event; its plan is kept by :mod:`shardfleet.engine.turn_history`.
@@ -31,7 +89,7 @@ async def report_turn(
         state: the fleet's.
         events: where to tell.
         report: of the turn.
-        still_ms: how old a worker's heartbeat may be and still be news.
+        config: tells how old a heartbeat or a look may be and still be news.
 
     """
     unfinished = report.unfinished
@@ -40,16 +98,13 @@ async def report_turn(
     stops = {stop.lease_key: stop.at_ms for stop in await state.stops() if stop.lease_key in keys}
     paused = {key: pause.since_ms for key, pause in report.paused.items() if key in keys}
     # What is paused waits, like what is stopped: its records will expire, too.
-    waiting_ms = paused | stops
-    lags = lags_of(
-        unfinished, slots, stopped_since_ms=waiting_ms, now_ms=report.at_ms, still_ms=still_ms
-    )
+    lags = _lags(report, paused | stops, config=config)
     for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
         if lags[key] >= BEHIND_MS:
             events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
     running = sum(slot.state is SlotState.RUNNING for slot in slots)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
-    unclaimed = keys - (owned - report.expired) - paused.keys()
+    unclaimed = keys - (owned - report.expired) - paused.keys() - report.sleepers.reasons.keys()
     events.emit(
         ManagerTurnDone(
             total_leases=len(report.leases),
@@ -58,6 +113,8 @@ async def report_turn(
             expired_leases=len(report.expired),
             stopped_shards=len(stops),
             paused_leases=len(paused),
+            sleeping_leases=len(report.sleepers.reasons),
+            sleep_off=int(bool(report.sleepers.off)),
             unread_shards=len(unread_shards(report.shards, report.leases)),
             millis_behind_latest_max=max(lags.values(), default=0),
             millis_behind_latest_min=min(
@@ -70,6 +127,24 @@ async def report_turn(
             duration_ms=report.at_ms - report.began_ms,
         )
     )
+
+
+def _lags(
+    report: TurnReport, waiting_ms: Mapping[str, int], *, config: FleetConfig
+) -> dict[str, int]:
+    """Return how far behind each lease is of which anything is known."""
+    lags = lags_of(
+        report.unfinished,
+        [found.slot for found in report.slots_seen],
+        stopped_since_ms=waiting_ms,
+        now_ms=report.at_ms,
+        still_ms=2 * config.failover_ms,
+    )
+    # Nothing to read when last looked at; who is not looked at any more falls behind.
+    return lags | {
+        key: lag_now(0, report.at_ms - quiet_ms, still_ms=2 * config.probe_ms)
+        for key, quiet_ms in report.sleepers.quiet_ms.items()
+    }
 
 
 def plan_body(report: TurnReport) -> Mapping[str, Any]:
@@ -87,6 +162,7 @@ def plan_body(report: TurnReport) -> Mapping[str, Any]:
             for a in report.assignment.assignments
         ][:REASONS_MOST],
         "left": [[key, str(why)] for key, why in report.assignment.left][:REASONS_MOST],
+        "sleep_off": report.sleepers.off,
         "slots_wanted": report.slots.wanted,
         "slots": [[d.slot_id, d.task.value, d.reason] for d in report.slots.decisions],
     }

@@ -16,10 +16,12 @@ class ManagerTurnDone(Event):
     Attributes:
         total_leases: finished ones included.
         total_shards: as listed, closed ones included.
-        unclaimed_leases: unfinished and not paused, without an owner that is alive.
+        unclaimed_leases: unfinished, neither paused nor asleep, without an owner that is alive.
         expired_leases: whose owner is lost.
         stopped_shards: stopped by policy.
         paused_leases: unfinished, and paused by a person.
+        sleeping_leases: unfinished, and read by nobody because there is nothing to read.
+        sleep_off: 1 if nothing may sleep although it is configured, else 0.
         unread_shards: open shards that no lease leads to.
         millis_behind_latest_max: the greatest lag, of leases that nobody reads too.
         millis_behind_latest_min: the least, of those that are known.
@@ -37,6 +39,8 @@ class ManagerTurnDone(Event):
     expired_leases: int
     stopped_shards: int
     paused_leases: int
+    sleeping_leases: int
+    sleep_off: int
     unread_shards: int
     millis_behind_latest_max: int
     millis_behind_latest_min: int
@@ -101,6 +105,31 @@ class LeaseAssigned(LeaseEvent):
 
     kind: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWoken(LeaseEvent):
+    """A sleeping shard is to be read again, or its lease needs no waking any more."""
+
+    reason: str
+    slept_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepSwitched(Event):
+    """
+    Sleep is off because another application shares the lease table, or on again.
+
+    Attributes:
+        is_on: whether idle shards may sleep.
+        reason: why not; "" if they may.
+
+    """
+
+    is_on: bool
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

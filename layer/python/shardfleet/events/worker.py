@@ -100,6 +100,13 @@ class LeaseLost(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseAsleep(LeaseEvent):
+    """A shard has had nothing to read for so long that its lease is given up."""
+
+    idle_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseReleased(LeaseEvent):
     """A worker gave a lease back: to its next owner, or to nobody."""
 

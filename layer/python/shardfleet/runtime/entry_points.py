@@ -87,7 +87,7 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
             entropy=sandbox.entropy,
             events=sandbox.events,
         )
-        run_ms = min(sandbox.config.manager_run_ms, left_ms)
+        run_ms = min(sandbox.config.manager_most_ms, left_ms)
         return await run_manager(sandbox.config, ports, run_ms=run_ms)
     finally:
         await _leave(sandbox, threads, context=context)
