@@ -45,7 +45,7 @@ def zipf_rates(exponent):
     return [_TOTAL_KBPS * weight / sum(weights) for weight in weights]
 
 
-def zipf_fleet(exponent, *, start, chance):
+def zipf_fleet(exponent, *, start, chance, leases_most=2 * WORKERS):
     """Build a fleet: shards dealt in turn, the heaviest together, or shuffled."""
     ranks = list(range(SHARDS))
     if start == "shuffled":
@@ -54,7 +54,7 @@ def zipf_fleet(exponent, *, start, chance):
     for place, rank in enumerate(ranks):
         worker = place // WORKERS if start == "heaviest together" else place % WORKERS
         owners[rank] = f"w{worker}"
-    workers = [WorkerView(worker_id=f"w{n}", leases_most=2 * WORKERS) for n in range(WORKERS)]
+    workers = [WorkerView(worker_id=f"w{n}", leases_most=leases_most) for n in range(WORKERS)]
     return ZipfFleet(zipf_rates(exponent), owners, workers, chance)
 
 

@@ -37,7 +37,16 @@ def a_lease(counter, checkpoint="7", sub=0, **attributes):
         (a_lease(2, "10"), a_lease(3, "9"), "the checkpoint went back"),
         (a_lease(2, sub=4), a_lease(3, sub=3), "the checkpoint went back"),
         (a_lease(2, "SHARD_END"), a_lease(3, "99"), "the checkpoint went back"),
-        (a_lease(2), a_lease(2, checkpointOwner="a"), "a handover that nobody began"),
+        (
+            a_lease(2, leaseOwner="a"),
+            a_lease(2, leaseOwner="c", checkpointOwner="b"),
+            "another owner with the same counter",
+        ),
+        (
+            a_lease(2, leaseOwner="a"),
+            a_lease(2, leaseOwner="a", checkpointOwner="a"),
+            "a handover to its own owner",
+        ),
     ],
 )
 def test_a_step_that_no_correct_write_makes_is_seen(before, after, problem):
@@ -51,6 +60,8 @@ def test_a_step_that_no_correct_write_makes_is_seen(before, after, problem):
         (a_lease(2, "9"), a_lease(5, "10")),
         (a_lease(2, "9"), a_lease(3, "SHARD_END")),
         (a_lease(2, childShardIds={"x"}), a_lease(2)),
+        (a_lease(2, leaseOwner="a"), a_lease(2, leaseOwner="b", checkpointOwner="a")),
+        (a_lease(2, leaseOwner="b", checkpointOwner="a"), a_lease(3, leaseOwner="b")),
     ],
 )
 def test_a_correct_step_is_left_alone(before, after):

@@ -155,7 +155,7 @@ class LeaseWatch(threading.Thread):
                 key: [
                     at
                     for (_, before), (at, after) in pairwise(states)
-                    if before.get("leaseOwner") != after.get("leaseOwner")
+                    if effective_owner(before) != effective_owner(after)
                 ]
                 for key, states in self.seen.items()
             },
@@ -185,11 +185,16 @@ def step_problems(before, after):
     if after["leaseCounter"] < before["leaseCounter"]:
         yield "the counter went back"
     if after["leaseCounter"] == before["leaseCounter"]:
-        if after.get("leaseOwner") != before.get("leaseOwner"):
+        if effective_owner(after) != effective_owner(before):
             yield "another owner with the same counter"
         if place(after) != place(before):
             yield "another checkpoint with the same counter"
     if place(after) < place(before):
         yield "the checkpoint went back"
-    if "checkpointOwner" in after:
-        yield "a handover that nobody began"
+    if "checkpointOwner" in after and after["checkpointOwner"] == after.get("leaseOwner"):
+        yield "a handover to its own owner"
+
+
+def effective_owner(lease):
+    """Return who renews and checkpoints: in a handover the old owner."""
+    return lease.get("checkpointOwner", lease.get("leaseOwner"))

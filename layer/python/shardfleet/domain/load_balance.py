@@ -28,6 +28,10 @@ from shardfleet.domain.worker_loads import THROUGHPUT, WorkerLoads, known_metric
 # A move must bring donor and receiver closer by this part of the average. It keeps rounding, and
 # leases that are as large as the difference, from moving to and fro.
 GAIN_LEAST = 0.02
+# An exchange is tried with so many of the lightest workers, and not where one has more leases than
+# this: each pair is looked at.
+EXCHANGED_WITH_MOST = 3
+EXCHANGED_LEASES_MOST = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +142,7 @@ def _even_out(groups: LeaseGroups, loads: WorkerLoads, limits: BalanceLimits) ->
     moves: list[Assignment] = []
     for amount, donor in surplus.amounts:
         movable = sorted(
-            groups.movable(donor),
+            (le for le in groups.movable(donor) if le.lease_key not in loads.moved),
             key=lambda le: (
                 -loads.rates[le.lease_key],
                 le.owner_switches_since_checkpoint,
@@ -159,7 +163,59 @@ def _even_out(groups: LeaseGroups, loads: WorkerLoads, limits: BalanceLimits) ->
             # Nothing fits: the smallest may overshoot (``allowThroughputOvershoot``).
             move = _move(movable[-1], donor, surplus.metric, loads=loads, gain=gain)
             moves += [move] if move else []
+        if len(moves) == begun and surplus.is_beyond:
+            moves += _exchanges(groups, loads, surplus.metric, donor=donor, amount=amount)
     return moves
+
+
+def _exchanges(
+    groups: LeaseGroups, loads: WorkerLoads, metric: str, *, donor: str, amount: float
+) -> list[Assignment]:
+    """
+    Exchange leases for lesser ones of light workers, where no single move helps (B9).
+
+    So where the donor has nothing small enough left, or nobody has room. Each time the pair that
+    leaves the greater of the two workers with least.
+    """
+    values, average = loads.metrics[metric], loads.averages[metric]
+    moves: list[Assignment] = []
+    left = amount
+    while left > 0:
+        pairs = [
+            (greater, mine.lease_key, theirs.lease_key, mine, theirs, receiver)
+            for receiver in loads.lightest(EXCHANGED_WITH_MOST, besides=donor)
+            for mine in _exchangeable(groups, loads, donor)
+            for theirs in _exchangeable(groups, loads, receiver)
+            if (greater := _greater(loads, metric, {donor: mine, receiver: theirs}))
+            <= values[donor] - GAIN_LEAST * average
+        ]
+        if not pairs:
+            break
+        *_, mine, theirs, receiver = min(pairs, key=lambda pair: pair[:3])
+        reason = (
+            f"{metric}: {donor} has {values[donor] / average:.0%} of the average, "
+            f"{receiver} {values[receiver] / average:.0%}; exchanged for "
+        )
+        steal = AssignmentKind.STEAL
+        moves.append(Assignment(mine, receiver, steal, reason + theirs.lease_key))
+        moves.append(Assignment(theirs, donor, steal, reason + mine.lease_key))
+        loads.move(mine, donor, receiver)
+        loads.move(theirs, receiver, donor)
+        left -= loads.rates[mine.lease_key] - loads.rates[theirs.lease_key]
+    return moves
+
+
+def _exchangeable(groups: LeaseGroups, loads: WorkerLoads, owner: str) -> list[Lease]:
+    """Return what may be exchanged; nothing where there is so much that single moves suffice."""
+    found = [lease for lease in groups.movable(owner) if lease.lease_key not in loads.moved]
+    return found if len(found) <= EXCHANGED_LEASES_MOST else []
+
+
+def _greater(loads: WorkerLoads, metric: str, exchanged: Mapping[str, Lease]) -> float:
+    """Return the load of the more loaded of two workers once they have exchanged these leases."""
+    (one, other), values = exchanged, loads.metrics[metric]
+    shift = loads.cost(metric, one, exchanged[one]) - loads.cost(metric, other, exchanged[other])
+    return max(values[one] - shift, values[other] + shift)
 
 
 def _move(

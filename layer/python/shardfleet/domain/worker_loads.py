@@ -18,6 +18,7 @@ THROUGHPUT = "throughput"
 # An average below these is noise: a fleet that has next to nothing to do is evened out by count.
 UTILISATION_LEAST = 10.0  # per cent
 THROUGHPUT_LEAST = 1.0  # KB/s per worker
+_LIGHTEST_KEPT = 64
 
 
 def throughputs(leases: Sequence[Lease]) -> dict[str, float]:
@@ -92,6 +93,7 @@ class WorkerLoads:
         averages: of each metric over the workers.
         counts: worker to how many leases it has.
         rate_of: worker to the KB/s of its leases.
+        moved: keys of leases that the plan moves.
 
     """
 
@@ -114,6 +116,8 @@ class WorkerLoads:
         leases = sum(self.counts.values()) + len(groups.free)
         self._target_rate = every / len(self.counts)
         self._target_count = max(1, leases // len(self.counts))
+        self.moved: set[str] = set()
+        self._lightest: list[str] = []
         self._queue = [self._rank(w) for w in self.counts]
         heapify(self._queue)
 
@@ -137,6 +141,12 @@ class WorkerLoads:
         if again is not None:
             heappush(queue, again)
         return chosen
+
+    def lightest(self, most: int, *, besides: str) -> list[str]:
+        """Return some workers with little to do, the least loaded first, whether they have room."""
+        if not self._lightest:
+            self._lightest = sorted(self.counts, key=self._rank)[:_LIGHTEST_KEPT]
+        return sorted((w for w in self._lightest if w != besides), key=self._rank)[:most]
 
     def _rank(self, worker_id: str) -> tuple[float, int, str]:
         return self.share(worker_id), self.counts[worker_id], worker_id
@@ -164,6 +174,7 @@ class WorkerLoads:
         for name, cost in costs.items():
             self.metrics[name][donor] -= cost
             self.metrics[name][receiver] += cost
+        self.moved.add(lease.lease_key)
         rate = self.rates[lease.lease_key]
         self.rate_of[donor] -= rate
         self.rate_of[receiver] += rate
