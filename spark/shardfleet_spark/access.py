@@ -23,6 +23,7 @@ from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases import Lease
 from shardfleet.events import Event
 from shardfleet_spark.attended import AttendedClock
+from shardfleet_spark.figures import Figures, figures_to
 from shardfleet_spark.file_seals import FileSealStore
 from shardfleet_spark.publication import owner_of
 from shardfleet_spark.publisher import Publication, Publisher
@@ -121,6 +122,12 @@ def publishing_of(options: SourceOptions, sid: str) -> Publishing:
         interval_ms=options.publish_interval_ms,
         lives=AttendedClock().is_attended,
     )
+
+
+def figures_of(options: SourceOptions) -> Figures | None:
+    """Return where the options send figures, None for nowhere."""
+    clients = partial(_store_clients, options)
+    return figures_to(options.metrics, AttendedClock(), cloudwatch=lambda: clients().cloudwatch())
 
 
 def _store_clients(options: SourceOptions) -> AccountClients:

@@ -100,6 +100,7 @@ class SourceDriver:
 
     Attributes:
         standing: what Spark has committed, None until it is known.
+        is_idle: whether there was nothing to plan when Spark last asked.
         is_over: with AvailableNow: whether everything is read and committed.
 
     Args:
@@ -119,7 +120,7 @@ class SourceDriver:
         leases: LeaseReader | None = None,
     ) -> None:
         self.standing: Standing | None = None
-        self.is_over = False
+        self.is_idle = self.is_over = False
         self._settings = settings
         self._ports = ports
         self._store = store
@@ -183,6 +184,7 @@ class SourceDriver:
         )
         planned = await self._plan(token, after, limits)
         self._last = known if planned is None else token_to_json(planned)
+        self.is_idle = planned is None
         self.is_over = planned is None and bool(self._target_ms)
         return self._last
 

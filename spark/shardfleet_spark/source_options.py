@@ -49,7 +49,8 @@ class SourceOptions(AccessOptions):
     store_endpoint: str = option(
         optional_url(),
         default="",
-        doc="URL of DynamoDB and S3, for seals and lease tables; none: AWS's own.",
+        doc="URL of DynamoDB, S3 and CloudWatch, for seals, lease tables and metrics; none: AWS's "
+        "own.",
     )
     publish_to: str = option(
         text(pattern=r"|[\w.-]{3,255}", allowed="the name of a lease table, or nothing"),
@@ -62,6 +63,15 @@ class SourceOptions(AccessOptions):
         default="3s",
         doc="How often each lease of `publishTo` is written; other consumers take a shard whose "
         "lease stands still for their failover time, 10 s in KCL.",
+    )
+    metrics: str = option(
+        text(
+            pattern=r"|(emf|cloudwatch):[\w.-]{1,255}",
+            allowed="cloudwatch:<fleet>, emf:<fleet> or nothing",
+        ),
+        default="",
+        doc="Where figures go once a minute, as metrics of a fleet of that name: to CloudWatch, "
+        "or as lines (embedded metric format) on the driver's standard error.",
     )
     seals_retained: int = option(
         integer(2), default="100", doc="Batches whose seals are kept (Spark keeps 100 itself)."

@@ -21,7 +21,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from shardfleet_spark.access import leases_of, publishing_of, read_ports, seal_store
+from shardfleet_spark.access import (
+    figures_of,
+    leases_of,
+    publishing_of,
+    read_ports,
+    seal_store,
+)
 from shardfleet_spark.arrow import Rows, batches_of
 from shardfleet_spark.compat import (
     ReadAllAvailable,
@@ -31,6 +37,7 @@ from shardfleet_spark.compat import (
     SupportsTriggerAvailableNow,
 )
 from shardfleet_spark.driver import DriverSettings, PlannedPartition, SourceDriver
+from shardfleet_spark.figures import Figures, is_at_tip
 from shardfleet_spark.plan_token import Emission
 from shardfleet_spark.planning import BatchLimits
 from shardfleet_spark.probing import ProbePace
@@ -60,10 +67,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._driver: SourceDriver | None = None
         self._publishing: Publishing | None = None
+        self._figures: Figures | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to the executors with the options alone."""
-        return {"_options": self._options, "_driver": None, "_publishing": None}
+        here = ("_driver", "_publishing", "_figures")
+        return {"_options": self._options, **dict.fromkeys(here)}
 
     # --- beside the driver
 
@@ -92,8 +101,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._the_driver().latest(start, records=records, total_bytes=total_bytes)
         offset = asyncio.run(latest)
         self._publish()
-        if self._publishing is not None and self._the_driver().is_over:
-            self._publishing.finish()
+        self._tell()
+        if self._the_driver().is_over:
+            self.stop()
         return offset
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -101,6 +111,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._the_driver().report()
         if self._publishing is not None:
             found["publishing"] = self._publishing.report()
+        if self._figures is not None and self._figures.trouble:
+            found["metrics_trouble"] = self._figures.trouble
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
@@ -114,7 +126,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._the_driver().commit(end)
 
     def stop(self) -> None:
-        """Give the leases up; Spark does not always call this."""
+        """Tell the last figures, and give the leases up; Spark does not always call this."""
+        if self._figures is not None:
+            self._figures.flush()
         if self._publishing is not None:
             self._publishing.finish()
 
@@ -127,6 +141,15 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._publishing = publishing_of(self._options, standing.sid)
             leave_in_order()
         self._publishing.committed(standing)
+
+    def _tell(self) -> None:
+        driver = self._the_driver()
+        if self._figures is None:
+            self._figures = figures_of(self._options)
+        if self._figures is not None and driver.standing is not None:
+            now_ms = self._figures.clock.now_ms()
+            at_tip = driver.is_idle and is_at_tip(driver.standing, now_ms=now_ms)
+            self._figures.take(driver.report(), at_tip=at_tip)
 
     def _the_driver(self) -> SourceDriver:
         if self._driver is None:

@@ -89,6 +89,7 @@ def test_what_is_available_now_is_published_to_the_last_batch_when_the_query_end
 ):
     stream = make_stream(shards=1)
     options = {"startingPosition": "TRIM_HORIZON", "publishTo": application}
+    options |= {"metrics": f"cloudwatch:{application}"}
     options |= {"storeEndpoint": embedded_aws.endpoint_url}
     put(embedded_aws, stream, [("a", b"%d" % n) for n in range(10)])
     batches = []
@@ -99,3 +100,20 @@ def test_what_is_available_now_is_published_to_the_last_batch_when_the_query_end
     (lease,) = leases().values()
     assert (len(rows), lease.lease_owner) == (10, None)
     assert lease.checkpoint.sequence_number == rows[-1]["sequence_number"]
+    told = sum_of(embedded_aws.client("cloudwatch"), "stream_records", fleet=application)
+    assert told == 10
+    assert sum_of(embedded_aws.client("cloudwatch"), "millis_behind_latest", fleet=application) == 0
+
+
+def sum_of(cloudwatch, metric, *, fleet):
+    now = time.time()
+    found = cloudwatch.get_metric_statistics(
+        Namespace="shardfleet",
+        MetricName=metric,
+        Dimensions=[{"Name": "fleet", "Value": fleet}],
+        StartTime=now - 3_600,
+        EndTime=now + 60,
+        Period=7_200,
+        Statistics=["Sum"],
+    )
+    return sum(each["Sum"] for each in found["Datapoints"])

@@ -33,6 +33,7 @@ CASES = {
     "storeEndpoint": ("https://x.y", "https://x.y", ["x.y"]),
     "publishTo": ("clicks-in-spark", "clicks-in-spark", ["my app", "ab"]),
     "publishInterval": ("10s", 10_000, ["500ms", "often"]),
+    "metrics": ("cloudwatch:clicks", "cloudwatch:clicks", ["clicks", "statsd:x", "emf:"]),
     "sealsRetained": ("5", 5, ["1", "-3", "many"]),
     "maxRecordsPerBatch": ("1000", 1_000, ["-1", "1e3"]),
     "maxBytesPerBatch": ("1g", 1 << 30, ["1t", "-1"]),

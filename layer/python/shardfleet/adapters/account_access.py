@@ -112,6 +112,12 @@ class AccountClients:
         """Make a client for buckets."""
         return self._session.client("s3", endpoint_url=self._endpoint, config=self._config())
 
+    def cloudwatch(self) -> Any:
+        """Make a client for metrics."""
+        return self._session.client(
+            "cloudwatch", endpoint_url=self._endpoint, config=self._config()
+        )
+
     def stream_arn(self, stream: str) -> str:
         """
         Return a stream's ARN.

@@ -1,0 +1,139 @@
+"""A query's figures, under the names and units of a fleet's metrics."""
+
+import io
+import json
+
+import pytest
+
+from shardfleet.adapters import metrics
+from shardfleet.adapters.system import SystemClock
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet_spark.figures import (
+    LAG,
+    METRICS,
+    NAMESPACE,
+    CloudWatchFigures,
+    EmfFigures,
+    Figures,
+    is_at_tip,
+    unit_of,
+)
+from shardfleet_spark.lineage import Family
+from shardfleet_spark.planning import stats_of
+from shardfleet_spark.publication import Standing
+from tests.spark.memory_seals import seal, stand, token
+
+MINUTE_MS = 60_000
+
+
+class Sink:
+    def __init__(self):
+        self.told, self.fails = [], False
+
+    def put(self, values, *, at_ms):
+        if self.fails:
+            raise ConnectionError("no way")
+        self.told.append(values)
+
+
+def stats(number, *, records=3, lag=250):
+    sealed = seal({"shard_id": "a", "count": records, "size_bytes": 9, "lag_ms": lag})
+    family = Family({"a": stand("a")}, {})
+    return stats_of(token([stand("a")], layout=[["a"]], number=number), {0: sealed}, family)
+
+
+def in_minutes(scenario):
+    async def main():
+        clock, sink = VirtualClock(), Sink()
+        await scenario(clock, sink, Figures(sink, clock))
+
+    run_virtual(main())
+
+
+def test_names_and_units_are_those_of_a_fleets_metrics():
+    assert (NAMESPACE, LAG) == (metrics.NAMESPACE, metrics.LAG)
+    assert METRICS["bytes"][0] in metrics.AMOUNTS["PageRead"].values()
+    assert METRICS["shards"][0] in metrics.READINGS["ManagerTurnDone"]
+    for name, unit in METRICS.values():
+        assert unit == unit_of(name) == metrics.unit_of(name).value
+
+
+def test_every_figure_is_one_that_a_plan_has():
+    assert set(METRICS) <= set(stats(1))
+
+
+def test_each_batch_is_told_once_a_minute_whatever_spark_asks():
+    async def scenario(clock, sink, figures):
+        figures.take(stats(1, lag=250), at_tip=False)
+        for number in (2, 2, 2, 3):
+            await clock.sleep_ms(100)
+            figures.take(stats(number, lag=number), at_tip=False)
+        assert [told[LAG] for told in sink.told] == [[250.0]]
+        await clock.sleep_ms(MINUTE_MS)
+        figures.take(stats(3), at_tip=False)
+        assert [told[LAG] for told in sink.told] == [[250.0], [2.0, 3.0]]
+        assert sink.told[1]["stream_records"] == [3.0, 3.0]
+
+    in_minutes(scenario)
+
+
+def test_a_stream_at_its_tip_has_no_lag_and_says_so_each_minute():
+    async def scenario(clock, sink, figures):
+        figures.take(stats(1), at_tip=False)
+        for _ in range(1_200):
+            await clock.sleep_ms(100)
+            figures.take(stats(1), at_tip=True)
+        assert sink.told[1:] == [{LAG: [0.0]}, {LAG: [0.0]}]
+        # Silence where nobody knows: an alarm on missing data sees it.
+        for _ in range(1_200):
+            await clock.sleep_ms(100)
+            figures.take(stats(1), at_tip=False)
+        assert len(sink.told) == 3
+
+    in_minutes(scenario)
+
+
+def test_at_the_tip_means_that_every_live_shard_was_seen_there_lately():
+    now_ms = 10_000_000
+    read = Family({"a": stand("a", 5, tip=now_ms - 1_000), "b": stand("b", "END")}, {})
+    stale = Family({**read.stands, "c": stand("c", 5, tip=now_ms - 400_000)}, {})
+
+    assert is_at_tip(Standing("sid", read, None), now_ms=now_ms)
+    assert not is_at_tip(Standing("sid", stale, None), now_ms=now_ms)
+
+
+def test_metrics_that_cannot_be_told_never_stop_a_query():
+    async def scenario(clock, sink, figures):
+        sink.fails = True
+        figures.take(stats(1), at_tip=False)
+        assert figures.trouble == "ConnectionError: no way"
+        sink.fails = False
+        await clock.sleep_ms(MINUTE_MS)
+        figures.take(stats(2), at_tip=False)
+        assert (figures.trouble, len(sink.told)) == ("", 1)
+
+    in_minutes(scenario)
+
+
+def test_a_line_is_what_cloudwatch_logs_takes_metrics_from():
+    out = io.StringIO()
+
+    EmfFigures("clicks", stream=out).put({LAG: [5.0, 7.0], "throttles": [0.0]}, at_ms=99)
+
+    line = json.loads(out.getvalue())
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    assert (directive["Namespace"], directive["Dimensions"]) == ("shardfleet", [["fleet"]])
+    assert {"Name": LAG, "Unit": "Milliseconds"} in directive["Metrics"]
+    assert (line["_aws"]["Timestamp"], line["fleet"], line[LAG]) == (99, "clicks", [5.0, 7.0])
+
+
+@pytest.mark.processes
+def test_figures_are_read_back_from_cloudwatch(embedded_aws):
+    client = embedded_aws.client("cloudwatch")
+    figures = Figures(CloudWatchFigures(client, "figures-fleet"), SystemClock())
+
+    figures.take(stats(1, records=4), at_tip=False)
+
+    dimension = {"Name": "fleet", "Value": "figures-fleet"}
+    found = client.list_metrics(Namespace=NAMESPACE, Dimensions=[dimension])["Metrics"]
+    assert {each["MetricName"] for each in found} == {name for name, _ in METRICS.values()}
