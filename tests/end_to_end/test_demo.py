@@ -2,21 +2,28 @@
 
 import io
 import json
+import os
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from shardfleet.local.demo.explained import example_of
 from shardfleet.local.demo.fleet import FleetPlan
-from shardfleet.local.demo.incidents import Incident
+from shardfleet.local.demo.incidents import FULL_SCENARIO, Incident
 from shardfleet.local.demo.live import Display
 from shardfleet.local.demo.outcome import write_result
 from shardfleet.local.demo.report import write_report
 from shardfleet.local.demo.run import DemoOptions, run_demo
 from shardfleet.local.demo.source import click_stream
+from tests.local.dashboard.browser import CHROMIUM, look
 
 pytestmark = pytest.mark.processes
 
+# SHARDFLEET_TEST_SNAPSHOTS=write runs the demo in its full length, and takes the picture in docs.
+WRITE = os.environ.get("SHARDFLEET_TEST_SNAPSHOTS") == "write"
+PICTURE = Path(__file__).resolve().parents[2] / "docs/img/report.png"
+PICTURED_RECORDS, PICTURED_MS = 24_000, 110_000
 RECORDS = 3_000
 FEED_MS = 30_000
 # The whole scenario but the throttled minute, which is as long as this test.
@@ -44,13 +51,14 @@ RESULT = {
 
 def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
     told = io.StringIO()
+    records = PICTURED_RECORDS if WRITE else RECORDS
     options = DemoOptions(
-        source=click_stream(RECORDS, seed=seed),
+        source=click_stream(records, seed=seed),
         folder=tmp_path,
         seed=seed,
         plan=FleetPlan(enforce_iam=True),
-        scenario=SCENARIO,
-        feed_ms=FEED_MS,
+        scenario=FULL_SCENARIO if WRITE else SCENARIO,
+        feed_ms=PICTURED_MS if WRITE else FEED_MS,
     )
 
     outcome = run_demo(options, Display(Console(file=told)))
@@ -61,14 +69,27 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
     assert outcome.problems() == [], told.getvalue()
     assert outcome.passed
     assert result.keys() >= RESULT
-    assert (result["records_in"], result["records_handled_distinct"]) == (RECORDS, RECORDS)
+    assert (result["records_in"], result["records_handled_distinct"]) == (records, records)
     assert (result["lost"], result["out_of_order_per_key"]) == (0, 0)
     assert result["parents_before_children"] is True
     assert result["reshards"] == 2
     assert None not in result["crash_recovery_seconds"]
-    assert outcome.aggregated >= RECORDS // 5
+    assert outcome.aggregated >= records // 5
     explains_every_lease(outcome)
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
+    if CHROMIUM is not None:
+        shows_the_report(tmp_path)
+
+
+def shows_the_report(folder):
+    """A browser draws the verdict, the charts and the story; the picture is in docs."""
+    picture = PICTURE if WRITE else folder / "seen.png"
+    text = look((folder / "report.html").as_uri(), folder, picture=picture, size=(1200, 2300))
+
+    assert "Nothing was lost, and every key kept its order." in text
+    assert text.count("<svg") == 2
+    assert "kill -9 of worker process" in text
+    assert picture.stat().st_size > 50_000
 
 
 def explains_every_lease(outcome):

@@ -12,6 +12,7 @@ from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
 from shardfleet.events import (
     BackwardCheckpoint,
     LeaseLost,
+    LeaseReleased,
     OwnWriteRecognised,
 )
 from shardfleet.testing.clock import run_virtual
@@ -367,5 +368,30 @@ def test_a_renewal_carries_unstored_progress_at_the_same_price():
 
         assert bench.lease().checkpoint == at(3)
         assert bench.store.operations() == ["renew", "checkpoint"]
+
+    bench_test(scenario)
+
+
+def test_a_release_whose_answer_was_lost_is_no_loss_for_a_renewal_that_meets_it():
+    """Found by simulation: a renewal between two attempts told of a lost lease."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.after = lose_answers(1, operation="evict")
+        refused = [1]
+
+        def throttled(_lease_key):
+            if refused[0]:
+                refused[0] -= 1
+                raise Throttled("refused")
+
+        bench.store.reading = throttled
+        with pytest.raises(Throttled):
+            await bench.checkpointer.release(held)
+        assert not await bench.checkpointer.renew(held)
+        await bench.checkpointer.release(held)
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+        assert bench.told(LeaseLost) == []
+        assert len(bench.told(LeaseReleased)) == 1
 
     bench_test(scenario)

@@ -7,7 +7,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LIMIT_S = 120
 
 
-def look(url, folder, *, picture=None, after_ms=8_000):
+def look(url, folder, *, picture=None, after_ms=8_000, size=(1400, 2300)):
     """Open a page, wait, and return its document as HTML; take a picture of it if asked to."""
     command = [
         CHROMIUM,
@@ -16,7 +16,7 @@ def look(url, folder, *, picture=None, after_ms=8_000):
         "--disable-gpu",
         "--disable-dev-shm-usage",
         "--hide-scrollbars",
-        "--window-size=1400,2300",
+        f"--window-size={size[0]},{size[1]}",
         f"--user-data-dir={folder / 'profile'}",
         f"--virtual-time-budget={after_ms}",
     ]

@@ -60,6 +60,7 @@ class HeldLease:
         read_ms: when that was, on the monotonic clock.
         throughput_kbps: average of what is read, KB/s; None until known (protocol.md §1.2).
         confirmed: when the last write that the table accepted was sent.
+        release_sent: a release was sent that no answer came to.
         unsure: checkpoints that writes without an answer would have left behind (hazard H1).
         lock: serializes the writes.
 
@@ -78,6 +79,7 @@ class HeldLease:
         "lock",
         "outcome",
         "read_ms",
+        "release_sent",
         "throughput_kbps",
         "unsure",
     )
@@ -95,6 +97,7 @@ class HeldLease:
         self._read_bytes = 0
         self._rated_ms = confirmed.monotonic_ms
         self.confirmed = confirmed
+        self.release_sent = False
         self.unsure: list[ExtendedSequenceNumber] = []
         self.lock = asyncio.Lock()
         self._safe: ExtendedSequenceNumber | None = None
@@ -250,6 +253,7 @@ class LeaseWriter:
                     wanted = change.sets.get(LeaseField.CHECKPOINT, held.lease.checkpoint)
                     assert isinstance(wanted, ExtendedSequenceNumber)
                     held.unsure.append(wanted)
+                    held.release_sent |= change.operation in _RELEASES
                     result = await self._look(held, change)
                 clear = await self._understand(held, change, result=result, sent=sent)
                 if clear is not None:
@@ -293,6 +297,7 @@ class LeaseWriter:
                 return False
             case Applied(lease):
                 held.unsure.clear()
+                held.release_sent = False
                 held.confirmed = sent
                 self._accept(held, lease)
                 if lease.effective_owner == self.worker_id:
@@ -311,6 +316,10 @@ class LeaseWriter:
         # The counter itself, not its condition: a release has none, and an outdated invocation that
         # took its successor's counter over would complete the handover of its successor (H1).
         has_moved = current.lease_counter != held.lease.lease_counter
+        if has_moved and held.release_sent and current.effective_owner != self.worker_id:
+            # Ours, most likely; and if not, nothing is lost that was not to be given up.
+            held.let_go(LeaseOutcome.HANDED_OVER)
+            return False
         if has_moved or current.effective_owner != self.worker_id:
             self._lose(held, f"counter {current.lease_counter} of {current.lease_owner}", change)
             return False
