@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _TASK = "shardfleet_task"
 _KEYS_REMEMBERED = 65_536
+_32_BITS = 0xFFFFFFFF
+_SEED = 42
 
 
 def as_records(
@@ -109,13 +111,24 @@ def by_shard(df: DataFrame, options: Mapping[str, str], *, tasks: int | None = N
         fields.append(StructField(RECORD_ID, StringType()))
     fields.append(StructField(_TASK, IntegerType()))
     placed = df.mapInArrow(_placer(read, starts), StructType(fields))
-    # Spark 4.0 has no repartitionById: there the hash of the task's number decides, and a task
-    # may have the shards of two.
-    if hasattr(placed, "repartitionById"):
-        placed = placed.repartitionById(len(starts), sf.col(_TASK))
-    else:
-        placed = placed.repartition(len(starts), sf.col(_TASK))
-    return placed.drop(_TASK)
+    return into_partitions(placed, _TASK, count=len(starts)).drop(_TASK)
+
+
+def into_partitions(df: DataFrame, column: str, *, count: int) -> DataFrame:
+    """
+    Move each row into the partition whose number a column has.
+
+    Args:
+        df: a table.
+        column: of type int, 0 to ``count`` - 1.
+        count: of partitions.
+
+    """
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(count, sf.col(column))
+    # Spark 4.0 has only the hash of a column: each number is replaced by one that is hashed to it.
+    stand_ins = sf.array(*map(sf.lit, numbers_hashed_to_each(count)))
+    return df.repartition(count, sf.get(stand_ins, sf.col(column)))
 
 
 def task_ranges(shards: Sequence[Shard], tasks: int) -> list[int]:
@@ -133,6 +146,32 @@ def task_ranges(shards: Sequence[Shard], tasks: int) -> list[int]:
     tasks = max(1, min(tasks, len(shards)))
     firsts = [shards[task * len(shards) // tasks] for task in range(tasks)] if shards else []
     return [0, *(shard.hash_key_range.start for shard in firsts[1:])]
+
+
+def numbers_hashed_to_each(count: int) -> list[int]:
+    """Return for each partition the least number that Spark's ``repartition`` puts there."""
+    found: dict[int, int] = {}
+    number = 0
+    while len(found) < count:
+        found.setdefault(spark_hash(number) % count, number)
+        number += 1
+    return [found[partition] for partition in range(count)]
+
+
+def spark_hash(number: int) -> int:
+    """Return Spark's ``hash`` of an int: MurmurHash3 of 32 bits, seed 42, as signed."""
+    mixed = number * 0xCC9E2D51 & _32_BITS
+    mixed = _rotated(mixed, 15) * 0x1B873593 & _32_BITS
+    mixed = _rotated(_SEED ^ mixed, 13) * 5 + 0xE6546B64 & _32_BITS
+    mixed ^= 4  # The length of an int.
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _32_BITS
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _32_BITS
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >> 31 else mixed
+
+
+def _rotated(number: int, bits: int) -> int:
+    return (number << bits | number >> (32 - bits)) & _32_BITS
 
 
 def _placer(

@@ -5,10 +5,11 @@ from collections import defaultdict
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
 from pyspark.sql.functions import expr
 
 from shardfleet.domain.record_ids import SeenIds, split_record_id
-from shardfleet_spark.by_shard import as_records, by_shard
+from shardfleet_spark.by_shard import as_records, by_shard, numbers_hashed_to_each, spark_hash
 
 pytestmark = pytest.mark.processes
 
@@ -87,6 +88,22 @@ def test_rows_arrive_in_order_per_key_and_a_task_owns_its_shards(
     assert all(numbers == sorted(numbers) for numbers in by_key.values())
     assert all(len(tasks) == 1 for tasks in tasks_of_shard.values())
     assert {task for tasks in tasks_of_shard.values() for task in tasks} == {0, 1}
+
+
+def test_spark_4_0_places_rows_by_numbers_that_are_hashed_to_the_task(spark):
+    rows = spark.range(40).selectExpr("cast(id as int) as n")
+    hashes = {row["n"]: row["h"] for row in rows.selectExpr("n", "hash(n) as h").collect()}
+    assert hashes == {n: spark_hash(n) for n in range(40)}
+
+    for count in (1, 3, 7):
+        tasks = rows.selectExpr(f"n % {count} as n").select(
+            sf.get(sf.array(*map(sf.lit, numbers_hashed_to_each(count))), sf.col("n")).alias("by"),
+            "n",
+        )
+        placed = tasks.repartition(count, "by").selectExpr("n", "spark_partition_id() as task")
+        assert {(row["n"], row["task"]) for row in placed.collect()} == {
+            (n, n) for n in range(count)
+        }
 
 
 def test_a_row_that_cannot_be_sent_fails_the_batch_before_anything_is_sent(
