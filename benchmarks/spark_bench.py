@@ -156,6 +156,7 @@ def session(cores: int = 2) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": HEAP,
+        "spark.python.authenticate.socketTimeout": "120s",  # The machine may be busy.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
