@@ -13,6 +13,7 @@ from shardfleet.testing.simulation import run_seed
 from tests.simulation.mutants.arenas import ARENAS
 from tests.simulation.mutants.catalogue import MUTANTS
 from tests.simulation.mutants.mutant import PACKAGE, mutant, mutated
+from tests.simulation.mutants.rows import ROWS, WITHOUT_MUTANT
 from tests.simulation.mutants.run import by_seeds
 
 PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
@@ -50,6 +51,15 @@ def test_the_page_about_the_proof_lists_every_mutant():
     page = PAGE.read_text("utf-8")
 
     assert [found.name for found in MUTANTS if f"| {found.name} |" not in page] == []
+
+
+def test_every_row_of_the_museum_has_a_mutant_or_a_reason_on_the_page():
+    page = PAGE.read_text("utf-8")
+    sources = [f"{found.source}," for found in MUTANTS]
+    missing = [row for row in ROWS if not any(f"{row}," in source for source in sources)]
+
+    assert sorted(missing) == sorted(WITHOUT_MUTANT)
+    assert [row for row in WITHOUT_MUTANT if row not in page] == []
 
 
 # Each is caught by its first seeds, in little time, and each by another checker.

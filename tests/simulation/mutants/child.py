@@ -1,8 +1,4 @@
-"""
-One mutant in one process: seeds from one on until a checker complains, told as JSON.
-
-The name of an arena instead of a mutant's runs the engine as it is in that arena.
-"""
+"""One mutant in one process: seeds from one on until a checker complains, told as JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +12,8 @@ from tests.simulation.mutants.hook import infect
 
 def main(name: str, first: int, last: int) -> None:
     """Run the seeds; print what was found."""
-    mutant = next((mutant for mutant in MUTANTS if mutant.name == name), None)
-    if mutant is not None:
-        infect(mutant)
-    arena = name if mutant is None else mutant.arena
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    infect(mutant)
     # Only now: what is imported before the infection stays sound.
     from shardfleet.testing.simulation import run_seed  # noqa: PLC0415
     from tests.simulation.mutants.arenas import ARENAS  # noqa: PLC0415
@@ -27,7 +21,7 @@ def main(name: str, first: int, last: int) -> None:
     found: dict[str, object] = {"seed": None, "checker": "", "text": ""}
     began_s = time.process_time()
     for seed in range(first, last + 1):
-        violations = run_seed(ARENAS[arena](seed)).violations
+        violations = run_seed(ARENAS[mutant.arena](seed)).violations
         if violations:
             first_one = violations[0]
             found = {"seed": seed, "checker": first_one.checker, "text": str(first_one)}

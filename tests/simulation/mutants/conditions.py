@@ -41,7 +41,7 @@ CONDITIONS = (
     ),
     mutant(
         "renew without the counter",
-        "L2 counter",
+        "L2 counter, §8 row 13",
         (
             CHANGES,
             (
@@ -158,7 +158,7 @@ CONDITIONS = (
     ),
     mutant(
         "checkpoint without the counter",
-        "L9 counter",
+        "L9 counter, §8 row 13",
         (
             CHANGES,
             (
@@ -170,7 +170,7 @@ CONDITIONS = (
     ),
     mutant(
         "checkpoint backwards",
-        "L13, H8",
+        "L13, H8, museum: kinesumer #1",
         (
             CHANGES,
             "            CheckpointNotPast(to),\n        ),\n",

@@ -174,7 +174,7 @@ HAZARDS = (
     ),
     mutant(
         "a turn does not wait for its tasks",
-        "H10",
+        "H10, §8 row 25",
         (
             "engine/turn_tasks.py",
             "            await hard.unless(self._quiet)\n",
@@ -288,7 +288,7 @@ HAZARDS = (
     ),
     mutant(
         "nothing is written before leaving",
-        "H16",
+        "H16, §8 row 25",
         (WORKER, "        await checkpointer.renew_before_leaving(stopped_ms, self._hard)\n", ""),
         arena="busy",
     ),

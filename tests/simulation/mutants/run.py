@@ -18,11 +18,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from shardfleet.testing.simulation import run_seed
+from tests.simulation.mutants.arenas import ARENAS
 from tests.simulation.mutants.catalogue import MUTANTS
 from tests.simulation.mutants.mutant import Mutant
 
 ROOT = Path(__file__).parents[3]
 _SEEDS = 200
+# For those that make no difference, as is argued: a few, so that the argument is seen to hold.
+_SEEDS_IN_VAIN = 5
 LEAST_SHARE = 0.95
 
 
@@ -81,7 +85,8 @@ def _row(mutant: Mutant, seeds: int) -> dict[str, Any]:
     }
     if mutant.test:
         return {**row, **by_test(mutant)}
-    return {**row, **by_seeds(mutant, 1, seeds)}
+    most = min(seeds, _SEEDS_IN_VAIN) if mutant.why_not else seeds
+    return {**row, **by_seeds(mutant, 1, most)}
 
 
 def by_seeds(mutant: Mutant, first: int, last: int) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def by_seeds(mutant: Mutant, first: int, last: int) -> dict[str, Any]:
     while True:
         found = _in_a_process(mutant.name, first, last)
         seed = found["seed"]
-        if seed is None or _in_a_process(mutant.arena, seed, seed)["seed"] is None:
+        if seed is None or not run_seed(ARENAS[mutant.arena](seed)).violations:
             return {**found, "unsound": unsound}
         unsound.append(seed)
         first = seed + 1
