@@ -183,7 +183,7 @@ class Checker:
     def document_written(self, write: DocumentWrite) -> None:
         """See a write to the fleet-state table that landed."""
 
-    def document_read(self, at_ms: int, by: Suspect, kind: str, body: Mapping[str, Any]) -> None:
+    def document_read(self, at_ms: int, by: Suspect, *, kind: str, body: Mapping[str, Any]) -> None:
         """See a document of the fleet-state table that somebody has read."""
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:

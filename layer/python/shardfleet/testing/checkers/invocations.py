@@ -95,7 +95,7 @@ class WhoIsOvertakenStops(Checker):
         if isinstance(event, TurnBegun):
             self._epochs[by.name] = event.epoch
 
-    def document_read(self, at_ms: int, by: Suspect, kind: str, body: Mapping[str, Any]) -> None:
+    def document_read(self, at_ms: int, by: Suspect, *, kind: str, body: Mapping[str, Any]) -> None:
         """Learn who knows."""
         epoch = self._epochs.get(by.name)
         is_own = kind == SLOT and epoch is not None and body["worker_id"] == by.worker_id

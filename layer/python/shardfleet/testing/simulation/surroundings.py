@@ -123,7 +123,7 @@ class Surroundings:
     def read(self, by: Suspect, kind: str, body: Mapping[str, Any]) -> None:
         """Show a document of the fleet state that was read to the checkers."""
         for checker in self.checkers:
-            checker.document_read(self.now_ms, by, kind, body)
+            checker.document_read(self.now_ms, by, kind=kind, body=body)
 
     def wrote(
         self, by: Suspect, change: LeaseChange, *, before: Lease | None, after: Lease | None

@@ -1,0 +1,184 @@
+"""The checkers of single invocations each see a planted violation, and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain.lease_changes import (
+    assign,
+    checkpoint,
+    create,
+    evict,
+    initiate_handover,
+    renew,
+)
+from shardfleet.domain.sequence import AT_SHARD_END
+from shardfleet.engine.fleet_state import LOCK, SLOT
+from shardfleet.events import LeaseReleased, PageRead, ShardEnded
+from shardfleet.testing import checkers
+from shardfleet.testing.checkers import CallBegun
+from tests.simulation.test_checkers_planted import (
+    FREE,
+    HIS,
+    KEY,
+    MANAGER,
+    ME,
+    MINE,
+    OTHER,
+    Somebody,
+    a_slot,
+    adopts,
+    begins,
+    planted,
+    renewed,
+    stores,
+    writes,
+)
+
+CHILD = replace(FREE, lease_key="child", parent_shard_ids=(KEY,))
+BEAT = {"epoch": 1, "turn_open": True, "drain": False, "lags_ms": {}}
+
+
+def called(checker, shard_id, at_ms, by=ME):
+    checker.call_begun(CallBegun(at_ms=at_ms, by=by, shard_id=shard_id))
+
+
+def read(checker, shard_id):
+    page = PageRead(
+        lease_key=shard_id, stream_records=1, brings=True, size_bytes=1, millis_behind_latest=0
+    )
+    checker.told(0, ME, page)
+
+
+@pytest.mark.parametrize(("claimed_first", "violations"), [(False, 0), (True, 1)])
+def test_an_adoption_after_the_slot_was_claimed_anew_is_found(claimed_first, violations):
+    checker, found = planted(checkers.NobodyOutdatedAdopts)
+
+    begins(checker, ME, 1)
+    if claimed_first:
+        stores(checker, a_slot(epoch=2), before=a_slot(epoch=1))
+    writes(checker, renew(MINE), before=MINE, after=renewed(MINE))
+    stores(checker, a_slot(epoch=3), before=a_slot(epoch=2))
+    adopts(checker, ME, renewed(MINE))
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("epoch", "at_ms", "violations"), [(1, 900, 0), (2, 0, 0), (2, 900, 1)])
+def test_a_write_of_somebody_who_knows_that_it_is_overtaken_is_found(epoch, at_ms, violations):
+    checker, found = planted(checkers.WhoIsOvertakenStops)
+
+    begins(checker, ME, 1)
+    checker.document_read(0, ME, kind=SLOT, body=a_slot(epoch=epoch))
+    checker.lease_sent(at_ms, ME, renew(MINE))
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("lags_ms", "violations"), [({KEY: 0}, 0), ({}, 1)])
+def test_a_second_heartbeat_that_leaves_out_a_lease_is_found(lags_ms, violations):
+    checker, found = planted(checkers.BeatsTellEveryLease)
+    told = {**BEAT, "lags_ms": lags_ms}
+
+    adopts(checker, ME, MINE)
+    stores(checker, a_slot(**BEAT), before=a_slot(**BEAT), by=ME)
+    assert not found
+    stores(checker, a_slot(**told), before=a_slot(**BEAT), by=ME)
+    assert len(found) == violations
+    checker.told(1, ME, LeaseReleased(lease_key=KEY, checkpoint="", next_owner=None))
+    stores(checker, a_slot(**BEAT), before=a_slot(**BEAT), by=ME)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("every_ms", "violations"), [(3_000, 0), (1_000, 1)])
+def test_renewals_that_are_not_due_are_found(every_ms, violations):
+    checker, found = planted(checkers.RenewalsAreDue)
+
+    for number in range(4):
+        checker.lease_sent(number * every_ms, ME, renew(MINE))
+        at_ms = number * every_ms + 10
+        writes(checker, renew(MINE), before=MINE, after=renewed(MINE), at_ms=at_ms)
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("takes_back", "violations"), [(True, 0), (False, 1)])
+def test_a_gift_to_a_slot_that_has_ended_is_found(takes_back, violations):
+    checker, found = planted(checkers.TakenBackAtOnce)
+    given = replace(FREE, lease_owner=ME.worker_id, lease_counter=1)
+    lock = {"holder": "a", "until_ms": 1}
+
+    stores(checker, a_slot(state="ENDED"))
+    writes(checker, assign(FREE, ME.worker_id), before=FREE, after=given, by=MANAGER)
+    if takes_back:
+        writes(checker, evict(given), before=given, after=FREE, by=MANAGER)
+    stores(checker, lock, before=lock, kind=LOCK, by=MANAGER)
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("owner", "at_ms", "violations"), [("", 20_000, 1), ("w", 20_000, 0)])
+def test_children_that_are_left_to_others_are_found(owner, at_ms, violations):
+    checker, found = planted(checkers.ChildrenAreTaken)
+    ended = replace(MINE, checkpoint=AT_SHARD_END)
+
+    writes(checker, create(CHILD), before=None, after=CHILD)
+    writes(checker, checkpoint(MINE, AT_SHARD_END), before=MINE, after=ended)
+    checker.told(0, ME, ShardEnded(lease_key=KEY, children=("child",)))
+    stores(checker, a_slot(**BEAT), by=ME, at_ms=5_000)
+    assert not found
+    if owner:
+        taken = replace(CHILD, lease_owner=owner)
+        writes(checker, assign(CHILD, owner), before=CHILD, after=taken, by=OTHER)
+    stores(checker, a_slot(**BEAT), by=ME, at_ms=at_ms)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("other", "violations"), [(KEY, 1), ("shard-1", 0)])
+def test_a_shard_that_waits_while_another_is_called_again_and_again_is_found(other, violations):
+    checker, found = planted(checkers.CallsTakeTurns)
+
+    read(checker, other)
+    for number in range(9):
+        called(checker, "shard-1", 2_000 * number)
+
+    assert len(found[:1]) == violations
+
+
+@pytest.mark.parametrize(("created_ms", "violations"), [(None, 0), (90_000, 0), (1_000, 1)])
+def test_a_stream_that_was_created_again_and_is_read_on_is_found(created_ms, violations):
+    checker, found = planted(checkers.ReplacedStreamIsLeft)
+
+    if created_ms is not None:
+        checker.ledger.give_up(created_ms)
+    checker.read_begun(150_000, ME, KEY)
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("is_given_up", "violations"), [(True, 0), (False, 1)])
+def test_a_handover_that_is_left_pending_by_whoever_ended_the_shard_is_found(
+    is_given_up, violations
+):
+    checker, found = planted(checkers.HandoversEnd)
+    moving = replace(MINE, lease_owner=OTHER.worker_id, checkpoint_owner=ME.worker_id)
+    ended = replace(moving, checkpoint=AT_SHARD_END)
+
+    writes(checker, checkpoint(moving, AT_SHARD_END), before=moving, after=ended)
+    if is_given_up:
+        writes(checker, assign(ended, OTHER.worker_id), before=ended, after=HIS)
+    checker.turn_over(1, ME, left=(), error="")
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("by", "violations"), [(MANAGER, 1), (Somebody("java", "j", (0, 0)), 0)])
+def test_a_handover_of_a_finished_lease_is_found(by, violations):
+    checker, found = planted(checkers.NobodyIsRobbed)
+    ended = replace(MINE, checkpoint=AT_SHARD_END)
+    begun = replace(ended, lease_owner=OTHER.worker_id, checkpoint_owner=ME.worker_id)
+
+    change = initiate_handover(MINE, OTHER.worker_id)
+    writes(checker, change, before=ended, after=begun, by=by)
+
+    assert len(found) == violations
