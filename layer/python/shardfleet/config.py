@@ -237,6 +237,13 @@ class FleetConfig:
         "wire",
         "boto3",
     )
+    decode_processes: int = _number(
+        -1,
+        "processes that read and decode beside the worker: -1 one per vCPU (1,769 MB of memory) "
+        "where there are two or more, else none",
+        low=-1,
+        high=16,
+    )
     io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
 
     # --- what is told

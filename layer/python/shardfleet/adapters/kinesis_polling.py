@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardfleet.adapters.kinesis_decode import epoch_ms, page_of
 from shardfleet.adapters.kinesis_shards import list_shards
+from shardfleet.adapters.page_messages import Asked
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.sequence import StreamIncarnation
@@ -38,12 +39,63 @@ if TYPE_CHECKING:
     from shardfleet.adapters.kinesis_wire import OpenWire
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A page of less is decoded in less time than it takes to hand it over.
+_MUCH_BYTES = 64 * 1024
 # Kinesis has no filter of this name: AT_TIMESTAMP takes an instant, the others take nothing.
 _FILTERS = {
     ListingFilter.AT_TRIM_HORIZON: "AT_TRIM_HORIZON",
     ListingFilter.AT_LATEST: "AT_LATEST",
     ListingFilter.AT_TIMESTAMP: "AT_TIMESTAMP",
 }
+
+
+class Decoders(Protocol):
+    """Whoever else can read and decode a page (:mod:`shardfleet.adapters.decode_processes`)."""
+
+    def page(self, asked: Asked) -> RecordsPage | None:
+        """Return the page, None if somebody else has to do it."""
+
+
+class PageSource:
+    """
+    GetRecords in this thread.
+
+    Args:
+        stream_arn: the stream.
+        records: client for it; sends once.
+        wire: opens the quick way when first needed; None, or an answer of None: the client does it.
+
+    """
+
+    def __init__(
+        self, stream_arn: str, *, records: KinesisClient, wire: OpenWire | None = None
+    ) -> None:
+        """Ask nothing yet."""
+        self._stream_arn = stream_arn
+        self._records = records
+        self._open_wire = wire
+
+    def page(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """
+        Read one page.
+
+        Raises:
+            IteratorExpired: older than 5 minutes, or refused.
+            Throttled: try again later.
+            ShardGone: no such shard.
+
+        """
+        call = shard_call("GetRecords", shard_id, self._stream_arn, invalid=IteratorExpired)
+        wire = call.run(self._open_wire) if self._open_wire is not None else None
+        if wire is not None:
+            return call.run(wire.get_records, iterator=iterator, limit=limit)
+        answer: Mapping[str, Any] = call.run(
+            self._records.get_records,
+            StreamARN=self._stream_arn,
+            ShardIterator=iterator,
+            Limit=limit,
+        )
+        return page_of(answer)
 
 
 class KinesisPollingReader:
@@ -57,6 +109,7 @@ class KinesisPollingReader:
         pool: threads of all these.
         wire: opens the quick way for GetRecords when first needed; None, or an answer of None:
             the client does it.
+        decoders: processes that read what has much to decode; None: all is read here.
 
     """
 
@@ -68,13 +121,16 @@ class KinesisPollingReader:
         control: KinesisClient,
         pool: ThreadPool,
         wire: OpenWire | None = None,
+        decoders: Decoders | None = None,
     ) -> None:
         """Ask nothing yet."""
-        self._open_wire = wire
+        self._source = PageSource(stream_arn, records=records, wire=wire)
         self._stream_arn = stream_arn
         self._records = records
         self._control = control
         self._pool = pool
+        self._decoders = decoders
+        self._busy: set[str] = set()
 
     async def incarnation(self) -> StreamIncarnation:
         """
@@ -162,25 +218,37 @@ class KinesisPollingReader:
         return answer["ShardIterator"]
 
     def _get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
-        call = self._call("GetRecords", shard_id, invalid=IteratorExpired)
-        wire = call.run(self._open_wire) if self._open_wire is not None else None
-        if wire is not None:
-            return call.run(wire.get_records, iterator=iterator, limit=limit)
-        answer: Mapping[str, Any] = call.run(
-            self._records.get_records,
-            StreamARN=self._stream_arn,
-            ShardIterator=iterator,
-            Limit=limit,
-        )
-        return page_of(answer)
+        page = None
+        # What is small is not worth the way; a shard that had much will have much again.
+        if self._decoders is not None and shard_id in self._busy:
+            page = self._decoders.page(Asked(iterator, shard_id, limit))
+        if page is None:
+            page = self._source.page(iterator, shard_id=shard_id, limit=limit)
+        if self._decoders is not None:
+            self._judge(shard_id, page)
+        return page
+
+    def _judge(self, shard_id: str, page: RecordsPage) -> None:
+        size = page.size_bytes
+        if size is None:
+            size = sum(len(record.data) for record in page.records)
+        if size >= _MUCH_BYTES:
+            self._busy.add(shard_id)
+        else:
+            self._busy.discard(shard_id)
 
     def _call(self, operation: str, shard_id: str, *, invalid: ErrorFactory) -> SdkCall:
-        codes: dict[str, ErrorFactory] = {
-            "ResourceNotFoundException": ShardGone,
-            "ExpiredIteratorException": IteratorExpired,
-            "InvalidArgumentException": invalid,
-        }
-        return SdkCall(f"{operation} on {shard_id} of {self._stream_arn}", codes=codes)
+        return shard_call(operation, shard_id, self._stream_arn, invalid=invalid)
+
+
+def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: ErrorFactory) -> SdkCall:
+    """Return how the errors of a call about one shard are to be understood."""
+    codes: dict[str, ErrorFactory] = {
+        "ResourceNotFoundException": ShardGone,
+        "ExpiredIteratorException": IteratorExpired,
+        "InvalidArgumentException": invalid,
+    }
+    return SdkCall(f"{operation} on {shard_id} of {stream_arn}", codes=codes)
 
 
 def _stated(start: IteratorStart) -> str:

@@ -30,6 +30,7 @@ from shardfleet.kpl.deaggregate import (
     records_after,
 )
 from shardfleet.kpl.envelope import is_framed
+from shardfleet.kpl.taken_apart import put_together
 from shardfleet.records import Record
 
 # Decoding shares the loop with the renewals (hazard H17): so many user records at a stretch.
@@ -149,7 +150,8 @@ class Deaggregator:
         while left and len(made) < until and stretch < _RECORDS_AT_A_STRETCH:
             record = left.pop()
             data, number = record.data, record.sequence_number
-            if done is None and not is_framed(data):  # The usual thing, without the ceremony.
+            if done is None and not is_framed(data) and record.users is None:
+                # The usual thing, without the ceremony.
                 key, arrival_ms = record.partition_key, record.approximate_arrival_ms
                 encryption = record.encryption_type
                 made.append(Record(data, key, number, shard_id, arrival_ms, 0, None, encryption))
@@ -172,10 +174,14 @@ class Deaggregator:
     def _user_records(self, record: StreamRecord) -> Deaggregated[Record]:
         data, shard_id = record.data, self._shard_id
         number, arrival_ms = record.sequence_number, record.approximate_arrival_ms
+        origin = Origin(number, shard_id, arrival_ms, record.encryption_type)
+        if record.users is not None:
+            hash_range = self._hash_range if self._policy == "kpl" else None
+            return put_together(record.users, origin, hash_range=hash_range)
         return deaggregate_records(
             data,
             partition_key=record.partition_key,
-            origin=Origin(number, shard_id, arrival_ms, record.encryption_type),
+            origin=origin,
             limits=self._limits,
             hash_range=self._hash_range,
             policy=self._policy,

@@ -1,10 +1,9 @@
 """
 The ports: everything the engine asks of the world.
 
-All are ``Protocol``s with at most seven methods. An answer that is part of the protocol is a
-value (``Applied | Lost | Gone``, ``Written | Conflict``); what is no answer is an exception of
-:mod:`shardfleet.errors` (``Throttled``, ``OutcomeUnknown``, ...). Implementations: adapters (AWS),
-:mod:`shardfleet.testing` (memory).
+``Protocol``s of at most seven methods. An answer that is part of the protocol is a value (``Applied
+| Lost | Gone``, ``Written | Conflict``); what is no answer is an exception of
+:mod:`shardfleet.errors`. Implementations: adapters (AWS), :mod:`shardfleet.testing` (memory).
 """
 
 from __future__ import annotations
@@ -163,14 +162,15 @@ class IteratorStart:
     instant_ms: int | None = None
 
 
-class StreamRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record as GetRecords returns it, possibly an aggregate; thousands are in a page."""
+class StreamRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One record of GetRecords; ``users`` instead of ``data``: see :mod:`kpl.taken_apart`."""
 
     data: bytes
     partition_key: str
     sequence_number: str
     approximate_arrival_ms: int
     encryption_type: str | None = None
+    users: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +183,7 @@ class RecordsPage:
         next_iterator: None at the end of a closed shard.
         millis_behind_latest: None when the service did not say.
         child_shards: present at the end of a closed shard.
+        size_bytes: payload and keys, if counted.
 
     """
 
@@ -190,6 +191,7 @@ class RecordsPage:
     next_iterator: str | None
     millis_behind_latest: int | None
     child_shards: Sequence[ChildShard] = ()
+    size_bytes: int | None = None
 
 
 class StreamReader(Protocol):
@@ -282,8 +284,7 @@ class WorkerLauncher(Protocol):
         Start an execution; True when it runs (again: same name and input is the same one).
 
         Returns:
-            False when the name is taken by a closed or different execution
-            (``ExecutionAlreadyExists``): describe it before concluding anything (H3).
+            False when the name is taken by a closed or different execution: describe it first (H3).
 
         """
 

@@ -197,7 +197,9 @@ class ShardReader:
         raise PositionTrimmed(message)
 
     async def _accept(self, page: RecordsPage) -> Page:
-        size = sum(len(record.data) + len(record.partition_key) for record in page.records)
+        size = page.size_bytes
+        if size is None:
+            size = sum(len(record.data) + len(record.partition_key) for record in page.records)
         now_ms = self._ports.clock.monotonic_ms()
         self._bucket, debt_ms = spend(self._bucket, self._bytes, amount=size, now_ms=now_ms)
         if debt_ms:

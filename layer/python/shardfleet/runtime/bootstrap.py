@@ -24,15 +24,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits, region_of
 from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
+from shardfleet.adapters.decode_processes import DecodeProcesses
+from shardfleet.adapters.decode_server import Served
 from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.emf import EmfEventSink, Telling
 from shardfleet.adapters.fleet_state import DynamoDBStateStore
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
-from shardfleet.adapters.system import SystemClock, SystemCpu, SystemEntropy, SystemProcess
+from shardfleet.adapters.system import (
+    SystemClock,
+    SystemCpu,
+    SystemEntropy,
+    SystemProcess,
+    vcpus_of,
+)
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.engine.ports import (
@@ -48,6 +57,7 @@ from shardfleet.engine.ports import (
 from shardfleet.engine.usage_meter import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
+from shardfleet.kpl.deaggregate import MisroutedPolicy
 from shardfleet.runtime.event_contract import EventSource, kinesis_event
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
 from shardfleet.runtime.lambda_context import LambdaContext
@@ -58,6 +68,8 @@ WRITE_THREADS_MOST = 16
 READ_THREADS = 8
 # Powertools' and Lambda's names of the log level.
 _MEMORY_VARIABLE = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"  # set by Lambda
+# Below, a process that decodes would take from the handler what it needs itself.
+_VCPUS_FOR_PROCESSES = 2
 _LEVEL_VARIABLES = ("POWERTOOLS_LOG_LEVEL", "AWS_LAMBDA_LOG_LEVEL")
 
 
@@ -74,6 +86,7 @@ class Sandbox:
         entropy: the system's.
         process: this one.
         cpu: what this process uses; None where the memory size is not known.
+        decoders: processes that read and decode beside this one; None: none.
 
     """
 
@@ -84,6 +97,7 @@ class Sandbox:
     entropy: Entropy = field(default_factory=SystemEntropy)
     process: Process = field(default_factory=SystemProcess)
     cpu: CpuMeter | None = None
+    decoders: DecodeProcesses | None = None
 
 
 def open_sandbox(env: Mapping[str, str]) -> Sandbox:
@@ -99,13 +113,33 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
         writes=_write_threads(config), reads=READ_THREADS, streams=config.io_threads
     )
     clock = SystemClock()
+    memory_mb = int(env.get(_MEMORY_VARIABLE) or 0)
     return Sandbox(
         config=config,
         clients=AwsClients(limits, stream_region=region_of(config.stream_arn)),
         events=EmfEventSink(config.fleet, clock=clock, telling=_telling(config, env)),
         clock=clock,
-        cpu=SystemCpu(int(memory_mb)) if (memory_mb := env.get(_MEMORY_VARIABLE)) else None,
+        cpu=SystemCpu(memory_mb) if memory_mb else None,
+        decoders=_decoders(config, vcpus=vcpus_of(memory_mb)),
     )
+
+
+def _decoders(config: FleetConfig, *, vcpus: float) -> DecodeProcesses | None:
+    """Return the processes that decode: as many as asked for, or one per whole vCPU from two on."""
+    count = config.decode_processes
+    if count < 0:
+        count = int(vcpus) if vcpus >= _VCPUS_FOR_PROCESSES else 0
+    if not count:
+        return None
+    served = Served(
+        stream_arn=config.stream_arn,
+        region=region_of(config.stream_arn),
+        wire=config.stream_calls == "wire",
+        misrouted=cast("MisroutedPolicy", config.misrouted),
+        aggregate_records_most=config.aggregate_records_most,
+        aggregate_bytes_most=config.aggregate_bytes_most,
+    )
+    return DecodeProcesses(count, lanes=config.io_threads, served=served)
 
 
 def _telling(config: FleetConfig, env: Mapping[str, str]) -> Telling:
@@ -160,6 +194,7 @@ def stream_reader(sandbox: Sandbox, threads: TurnThreads) -> StreamReader:
         control=clients.stream_control,
         pool=threads.streams,
         wire=clients.wire_to(config.stream_arn) if config.stream_calls == "wire" else None,
+        decoders=sandbox.decoders,
     )
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pybase64 import b64encode_as_string
-
+from shardfleet.adapters.payload_text import payload_text
 from shardfleet.domain.failures import lowest_failed
 from shardfleet.engine.dispatch import positions_of
 from shardfleet.engine.ports import HandlerResult
@@ -57,7 +56,7 @@ def _event_record(record: Record, source: EventSource) -> dict[str, Any]:
         "kinesisSchemaVersion": _SCHEMA_VERSION,
         "partitionKey": record.partition_key,
         "sequenceNumber": record.sequence_number,
-        "data": b64encode_as_string(record.data),
+        "data": payload_text(record.data),
         "approximateArrivalTimestamp": record.approximate_arrival_ms / 1000,
     }
     if record.aggregated:
