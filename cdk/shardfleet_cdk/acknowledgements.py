@@ -52,7 +52,10 @@ WORK_BUCKET = {
     "AwsSolutions-S1": "Written by one Spark job alone: its checkpoint, its seals, its files.",
 }
 JOB_LOG_GROUPS = {
-    "AwsSolutions-IAM5[Resource::*]": "EMR looks for the log group by name: AWS documents *.",
+    "AwsSolutions-IAM5[Resource::*]": (
+        "EMR looks for the log group by name, and metrics have no resources: AWS documents * for "
+        "both; the metrics' namespace is a condition."
+    ),
 }
 UNTRACED = {
     "AwsSolutions-SF2": "Tracing is an option (`Operations.tracing`); it is charged per trace.",

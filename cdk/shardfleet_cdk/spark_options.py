@@ -34,6 +34,8 @@ class PipelineWork:
         sink_options: of the sink.
         settings: of ``archive`` or ``aggregate``.
         output_mode: ``append``, ``update`` or ``complete``.
+        publish: whether the query's positions stand in a lease table, for `shardfleet leases
+            --application`, and its figures are metrics of its own.
         trigger: an interval such as ``30s``: the job runs for ever; ``available-now``: it ends
             when it has read what there is, and is started again by the schedule.
 
@@ -49,6 +51,7 @@ class PipelineWork:
     sink_options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     output_mode: str = "append"
+    publish: bool = True
     trigger: str = "30s"
 
     @property
@@ -118,8 +121,8 @@ class SparkAlarms:
     Attributes:
         topics: told of every alarm.
         idle_minutes: a streaming job that has not run for so long.
-        lag_ms: oldest unread record of the source, over all of the stream's consumers, for 15
-            minutes.
+        lag_ms: how far behind for 15 minutes: the query itself, or, where it does not publish,
+            the slowest consumer of the source.
 
     """
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Stack
+from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_s3 as s3
@@ -15,6 +16,8 @@ from constructs import Construct
 
 SOURCE_ACTIONS = ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
 SINK_ACTIONS = ("DescribeStreamSummary", "ListShards", "PutRecords")
+LEASE_ACTIONS = ("DeleteItem", "DescribeTable", "GetItem", "PutItem", "Scan", "UpdateItem")
+METRICS_NAMESPACE = "shardfleet"
 OBJECT_ACTIONS = ("AbortMultipartUpload", "DeleteObject", "GetObject", "PutObject")
 
 
@@ -27,6 +30,7 @@ class JobResources:
         source: the stream that is read.
         sink: the stream that is written, if there is one.
         folders: buckets and prefixes in which the job may do everything with objects.
+        positions: the lease table that it publishes to, if it does.
         code: what it loads.
         log_group_arn: where it logs.
 
@@ -35,6 +39,7 @@ class JobResources:
     source: kinesis.IStream
     sink: kinesis.IStream | None
     folders: Iterable[tuple[s3.IBucket, str]]
+    positions: ddb.ITable | None
     code: Iterable[assets.Asset]
     log_group_arn: str
 
@@ -69,6 +74,13 @@ def _job_rights(resources: JobResources) -> list[iam.PolicyStatement]:
         _allow("s3", ["GetObject"], [each.bucket.arn_for_objects(each.s3_object_key)])
         for each in resources.code
     ]
+    if resources.positions:
+        found.append(_allow("dynamodb", LEASE_ACTIONS, [resources.positions.table_arn]))
+        keys.append((resources.positions.encryption_key, ["Decrypt", "GenerateDataKey"]))
+        # CloudWatch knows no resources for metrics; the namespace is the limit.
+        metrics = _allow("cloudwatch", ["PutMetricData"], ["*"])
+        metrics.add_condition("StringEquals", {"cloudwatch:namespace": METRICS_NAMESPACE})
+        found.append(metrics)
     streams = [resources.log_group_arn, f"{resources.log_group_arn}:log-stream:*"]
     found += [
         _allow("logs", ["CreateLogStream", "DescribeLogStreams", "PutLogEvents"], streams),

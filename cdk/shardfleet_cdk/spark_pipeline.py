@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from aws_cdk import Annotations, Aws, Duration, Names, RemovalPolicy, Stack
-from aws_cdk import aws_cloudwatch as cw
-from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_emrserverless as emr
 from aws_cdk import aws_iam as iam
@@ -26,8 +24,10 @@ from shardfleet_cdk import acknowledgements as nag
 from shardfleet_cdk import spark_permissions as permissions
 from shardfleet_cdk.failed_records import dead_letter_queue
 from shardfleet_cdk.functions import log_group
+from shardfleet_cdk.lease_table import lease_table
 from shardfleet_cdk.naming import vended_log_group_name
 from shardfleet_cdk.options import Operations
+from shardfleet_cdk.spark_alarms import Watched, make_alarms
 from shardfleet_cdk.spark_environment import (
     PYTHON,
     UNPACKED,
@@ -41,7 +41,8 @@ from shardfleet_cdk.spark_watch import JobRun, watch_definition
 NAME_MOST = 64  # EMR Serverless: of an application.
 _CHECKPOINT = "checkpoint"
 _SEALS = "seals"
-_LAG_PERIODS = 15
+# The application is the query's own, so nobody takes a lease that stands still for a while.
+_PUBLISH_INTERVAL = "30s"
 _WATCH_MINUTES_MOST = 4  # Less than the schedule's interval: two looks never overlap.
 
 
@@ -65,6 +66,8 @@ class SparkPipeline(Construct):
         application: of EMR Serverless.
         job_role: what driver and executors may do; a principal for rights of the transform's own.
         work_bucket: checkpoint and seals.
+        lease_table: the query's positions, as leases of a KCL application of its own; None where
+            they are not published.
         state_machine: starts the job unless it runs.
         plan: the job's one argument.
 
@@ -97,11 +100,20 @@ class SparkPipeline(Construct):
             )
         self.work_bucket = buckets.work or self._new_bucket(operations)
         self._sink_bucket = buckets.sink or self.work_bucket
+        self.lease_table = (
+            lease_table(self, "Positions", operations=operations) if work.publish else None
+        )
         self.plan = self._plan(source, sink, code=code, work=work)
         self._make_job(source, sink, code=code, work=work, operations=operations)
         self._make_application(spark)
         self._keep_running(work, spark, operations=operations)
-        self._watch(source, work, alarms=alarms or SparkAlarms())
+        watched = Watched(
+            source=source,
+            application_id=self.application.attr_application_id,
+            state_machine=self.state_machine,
+            fleet=self._name if self.lease_table else "",
+        )
+        make_alarms(self, watched, alarms or SparkAlarms(), streaming=work.streaming)
         if not operations.tracing:
             nag.acknowledge(self, nag.UNTRACED)
         if operations.permissions_boundary:
@@ -144,13 +156,31 @@ class SparkPipeline(Construct):
             "schema": work.schema,
             "payload": work.payload,
             "payload_options": dict(work.payload_options),
-            "source_options": {"sealStore": f"{own}/{_SEALS}", **work.source_options},
+            "source_options": {
+                "sealStore": f"{own}/{_SEALS}",
+                **self._published(),
+                **work.source_options,
+            },
             "sink_options": dict(work.sink_options),
             "settings": dict(work.settings),
             "checkpoint": f"{own}/{_CHECKPOINT}",
             "trigger": work.trigger,
             "output_mode": work.output_mode,
         }
+
+    def _published(self) -> dict[str, str]:
+        """Return the options by which the query shows its positions and its figures."""
+        if self.lease_table is None:
+            return {}
+        return {
+            "publishTo": self.lease_table.table_name,
+            "publishInterval": _PUBLISH_INTERVAL,
+            "metrics": f"cloudwatch:{self._name}",
+        }
+
+    @property
+    def _name(self) -> str:
+        return Names.unique_resource_name(self, max_length=NAME_MOST, separator="-")
 
     def _make_job(
         self,
@@ -171,6 +201,7 @@ class SparkPipeline(Construct):
             source=source,
             sink=sink,
             folders=folders,
+            positions=self.lease_table,
             code=(self._environment, self._program),
             log_group_arn=self.log_group.log_group_arn,
         )
@@ -189,7 +220,7 @@ class SparkPipeline(Construct):
         self.application = emr.CfnApplication(
             self,
             "Application",
-            name=Names.unique_resource_name(self, max_length=NAME_MOST, separator="-"),
+            name=self._name,
             type="SPARK",
             release_label=spark.release_label,
             architecture="ARM64",
@@ -304,79 +335,3 @@ class SparkPipeline(Construct):
                 ),
             ),
         )
-
-    def _watch(self, source: kinesis.IStream, work: PipelineWork, *, alarms: SparkAlarms) -> None:
-        application = {"ApplicationId": self.application.attr_application_id}
-        lag = source.metric(
-            "GetRecords.IteratorAgeMilliseconds", statistic="Maximum", period=Duration.minutes(1)
-        )
-        made = [
-            _alarm(
-                self,
-                "NotStarted",
-                "The Spark pipeline could not be looked after or started",
-                metric=self.state_machine.metric_failed(period=Duration.minutes(5)),
-                threshold=1,
-            ),
-            _alarm(
-                self,
-                "Failed",
-                "A run of the Spark pipeline failed",
-                metric=_metric("FailedJobs", application, minutes=5),
-                threshold=1,
-            ),
-            _alarm(
-                self,
-                "Lag",
-                "A consumer of the source, perhaps this one, is far behind",
-                metric=lag,
-                threshold=alarms.lag_ms,
-                periods=_LAG_PERIODS,
-            ),
-        ]
-        if work.streaming:
-            idle = cw.Alarm(
-                self,
-                "NotRunning",
-                alarm_description="No run of the Spark pipeline is under way",
-                metric=_metric("RunningJobs", application, minutes=1),
-                threshold=1,
-                evaluation_periods=alarms.idle_minutes,
-                comparison_operator=cw.ComparisonOperator.LESS_THAN_THRESHOLD,
-                treat_missing_data=cw.TreatMissingData.BREACHING,
-            )
-            made.append(idle)
-        for alarm in made:
-            for topic in alarms.topics:
-                alarm.add_alarm_action(actions.SnsAction(topic))
-
-
-def _alarm(
-    scope: Construct,
-    construct_id: str,
-    description: str,
-    *,
-    metric: cw.IMetric,
-    threshold: int,
-    periods: int = 1,
-) -> cw.Alarm:
-    return cw.Alarm(
-        scope,
-        construct_id,
-        alarm_description=description,
-        metric=metric,
-        threshold=threshold,
-        evaluation_periods=periods,
-        comparison_operator=cw.ComparisonOperator.GREATER_THAN_OR_EQUAL_TO_THRESHOLD,
-        treat_missing_data=cw.TreatMissingData.NOT_BREACHING,
-    )
-
-
-def _metric(name: str, dimensions: dict[str, str], *, minutes: int) -> cw.Metric:
-    return cw.Metric(
-        namespace="AWS/EMRServerless",
-        metric_name=name,
-        dimensions_map=dimensions,
-        statistic="Maximum",
-        period=Duration.minutes(minutes),
-    )

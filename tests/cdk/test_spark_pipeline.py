@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.figures import LAG, NAMESPACE
+from shardfleet_spark.options import read_options
 from shardfleet_spark.pipelines.plan import PipelinePlan
+from shardfleet_spark.source_options import SourceOptions
 from tests.cdk.templates import definition, of_type, only, rights, spelled
 
+LEASE_ACTIONS = ("DeleteItem", "DescribeTable", "GetItem", "PutItem", "Scan", "UpdateItem")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -50,6 +54,22 @@ def test_the_job_understands_its_plan(archive, counting):
     assert plan.source_options["sealStore"].startswith("s3://<ArchiveWork")
     assert plan_of(counting).transform == "handler:handle"
     assert plan_of(counting).sink.startswith("shardfleet:<Counts")
+
+
+def test_the_query_shows_its_positions_and_figures_unless_told_not_to(archive, counting):
+    options = plan_of(archive).source_options
+    lag = next(
+        each
+        for each in of_type(archive, "AWS::CloudWatch::Alarm").values()
+        if each["MetricName"] == LAG
+    )
+
+    assert options["publishTo"].startswith("<ArchivePositions")
+    assert lag["Namespace"] == NAMESPACE
+    assert options["metrics"] == f"cloudwatch:{lag['Dimensions'][0]['Value']}"
+    known = {"stream": "clicks", **options, "publishTo": "table", "sealStore": "file:seals"}
+    assert read_options(SourceOptions, known).publish_interval_ms == 30_000
+    assert set(plan_of(counting).source_options) & {"publishTo", "metrics"} == set()
 
 
 def test_the_application_has_a_breaker_of_cost_and_stops_when_idle(archive, counting):
@@ -105,6 +125,7 @@ def test_the_job_of_an_archive_may_exactly_this(archive):
     stream = f"<{named(archive, 'AWS::Kinesis::Stream', 'Clicks')}.Arn>"
     bucket = f"<{named(archive, 'AWS::S3::Bucket', 'ArchiveWork')}.Arn>"
     logs = f"<{named(archive, 'AWS::Logs::LogGroup', 'ArchiveLogs')}.Arn>"
+    table = f"<{named(archive, 'AWS::DynamoDB::Table', 'ArchivePositions')}.Arn>"
     folders = ("checkpoint", "seals", "data")
     objects = ("AbortMultipartUpload", "DeleteObject", "GetObject", "PutObject")
 
@@ -127,6 +148,8 @@ def test_the_job_of_an_archive_may_exactly_this(archive):
             for group in (logs, f"{logs}:log-stream:*")
         }
         | {"logs:DescribeLogGroups on *"}
+        | {f"dynamodb:{action} on {table}" for action in LEASE_ACTIONS}
+        | {"cloudwatch:PutMetricData on * if cloudwatch:namespace StringEquals shardfleet"}
     )
     assert len(assets) == 2
     assert all(right.startswith("s3:GetObject on ") for right in assets)
@@ -168,11 +191,13 @@ def test_what_stops_or_falls_behind_is_told(archive, counting):
         "ExecutionsFailed",
         "FailedJobs",
         "RunningJobs",
-        "GetRecords.IteratorAgeMilliseconds",
+        "millis_behind_latest",
     }
     assert alarms["RunningJobs"]["TreatMissingData"] == "breaching"
-    assert alarms["GetRecords.IteratorAgeMilliseconds"]["Threshold"] == 900_000
-    assert set(finite) == set(alarms) - {"RunningJobs"}  # It is not meant to run all the time.
+    assert alarms["millis_behind_latest"]["Threshold"] == 900_000
+    # It is not meant to run all the time, and says nothing of itself.
+    own = {"RunningJobs", "millis_behind_latest"}
+    assert set(finite) == (set(alarms) - own) | {"GetRecords.IteratorAgeMilliseconds"}
     assert finite["GetRecords.IteratorAgeMilliseconds"]["Threshold"] == 60_000
     assert all(len(props["AlarmActions"]) == 1 for props in finite.values())
 

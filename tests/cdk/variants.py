@@ -173,7 +173,7 @@ def spark_variants(app, *, transform):
         source=streams[0],
         sink=streams[1],
         code=TransformCode(folder=transform, function="handler:handle"),
-        work=PipelineWork(schema="origin string", trigger="available-now"),
+        work=PipelineWork(schema="origin string", trigger="available-now", publish=False),
         spark=SparkOptions(
             vpc=vpc,
             subnets=vpc.isolated_subnets,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from shardfleet.domain.sequence import PointKind
+from shardfleet_spark.checkpoints import LocalCheckpoint, read_logs, standing_after
 from shardfleet_spark.java import find_java
 from tests.spark.conftest import SETTINGS
 from tests.spark.kills.cluster import spark_environment
@@ -114,7 +116,11 @@ def test_a_driver_that_is_killed_between_seal_and_commit_repeats_the_very_same_b
     }
     put(embedded_aws, stream, [(f"key-{n}", b"first") for n in range(100)])
     assert run_driver(tmp_path, {**told, "dies": True}) == KILLED
-    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    # Whoever goes on from here reads that batch again, and is told so by the export.
+    logged = read_logs(LocalCheckpoint(tmp_path / "checkpoint"))
+    assert (logged.batch, logged.begun is not None) == (-1, True)
+    places = {stand.position.kind for stand in standing_after(logged, None).stands.values()}
+    assert places == {PointKind.TRIM_HORIZON}
     put(embedded_aws, stream, [(f"key-{n}", b"second") for n in range(50)])
 
     assert run_driver(tmp_path, {**told, "dies": False}) == 0
