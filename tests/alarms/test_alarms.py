@@ -10,6 +10,7 @@ import json
 import os
 import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ pytestmark = [
 ]
 WRITE = os.environ.get("SHARDFLEET_TEST_SNAPSHOTS") == "write"
 PICTURE = Path(__file__).resolve().parents[2] / "docs/img/dashboard.png"
+PICTURED_S = 200  # so that the charts have something to show
 SCHEDULE_FIELDS = ("Name", "GroupName", "ScheduleExpression", "FlexibleTimeWindow", "Target")
 
 
@@ -181,10 +183,13 @@ def test_the_dashboard_in_a_browser_shows_the_alarm_that_is_red(fleet, tmp_path)
             for each in fleet.fleet.leases()
         ]
 
+    if WRITE:
+        with fed(fleet, records=3):
+            time.sleep(PICTURED_S)
     fleet.put(b"poison", keys=("a",))
     fleet.wait_for("ALARM", "stopped_shards", "lag")
     gatherer = Gatherer(fleet.fleet.aws.client, "ShardFleetStack")
-    with DashboardServer(gatherer, leases=rows, title="ShardFleetStack", minutes=15) as server:
+    with DashboardServer(gatherer, leases=rows, title="ShardFleetStack", minutes=5) as server:
         text = look(server.url, tmp_path, picture=PICTURE if WRITE else tmp_path / "seen.png")
 
     red = set(re.findall(r'<b class="alarm" data-alarm="(\w+)"', text))
@@ -195,6 +200,25 @@ def test_the_dashboard_in_a_browser_shows_the_alarm_that_is_red(fleet, tmp_path)
     fleet.resume()
     fleet.wait_for("OK", "stopped_shards", "lag", "page")
     (fleet.steer / "cured").unlink()
+
+
+def test_a_paused_fleet_rings_for_its_lag_and_not_for_missing_workers(fleet):
+    rung = set()
+
+    def look_for(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            rung.update(name for name, state in fleet.states().items() if state == "ALARM")
+            time.sleep(1)
+
+    with fed(fleet):
+        fleet.command("pause", "--all", "--yes")
+        # Twice as long as the longest of these alarms looks back: ten of its minutes.
+        look_for(2 * 10 * 60 * SCALE)
+        fleet.command("resume", "--all")
+    assert "lag" in rung
+    assert not rung & {"unclaimed_leases", "silent", "slots_missing", "unknown_lag", "manager"}
+    fleet.wait_for("OK", "lag", "data_loss", "page")
 
 
 def test_a_handler_that_hangs_is_silence_and_a_fleet_that_never_catches_up(fleet):

@@ -13,9 +13,7 @@ from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 HANDLER = Path(__file__).resolve().parent / "handler"
 SCALE = 0.1
 DEADLINE_S = 240.0
-RESUME = (
-    "import sys, shardfleet.cli as cli; sys.argv[1:] = ['resume', '--all']; sys.exit(cli.main())"
-)
+COMMAND = "import sys, shardfleet.cli as cli; sys.exit(cli.main())"
 PAGER = "arn:aws:sns:us-east-1:111122223333:pager"
 # Sooner than ten times as fast: limits in seconds instead of minutes, hours or days.
 SOONER = {
@@ -79,8 +77,12 @@ class Watched:
 
     def resume(self):
         """Let stopped shards go on, with the command that the run-book names."""
+        return self.command("resume", "--all")
+
+    def command(self, *arguments):
+        """Run a command of ours as a person in that account would."""
         run = subprocess.run(
-            [sys.executable, "-c", RESUME],
+            [sys.executable, "-c", COMMAND, *arguments],
             env={**os.environ, **self.fleet.aws.environment()},
             capture_output=True,
             text=True,

@@ -3,10 +3,13 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
 from shardfleet.domain.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
+from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import LeaseAdopted, LeaseLost, WorkerBeat
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
@@ -127,6 +130,62 @@ def test_an_announced_assignment_that_is_never_written_counts_as_served_after_a_
         assert world.clock.monotonic_ms() >= 10_000 + world.config.idle_end_ms
 
     in_world(scenario, leases=[a_lease(lease_owner=OTHER)])
+
+
+def lose_the_answer_to_the_end(world):
+    """The write that ends the slot lands without an answer, and the look at it is throttled."""
+    write, refused = world.state.write, []
+
+    async def without_answer(kind, name, body, *, expected_version):
+        result = await write(kind, name, body, expected_version=expected_version)
+        if body.get("state") == "ENDED" and not refused:
+            refused.append(1)
+            raise OutcomeUnknown("lost")
+        return result
+
+    def throttled(call, kind, _name):
+        if (call, kind, refused) == ("read", "slot", [1]):
+            refused.append(2)
+            raise Throttled("refused")
+
+    world.state.write, world.state.before = without_answer, throttled
+    return refused
+
+
+@pytest.mark.parametrize("drains", [True, False])
+def test_a_slot_whose_end_was_written_without_an_answer_has_ended(drains):
+    """Found by simulation: it went on for the rest of the turn, and left a task behind."""
+
+    async def scenario(world):
+        refused = lose_the_answer_to_the_end(world)
+        await world.open_slot()
+        if drains:
+            await world.change_slot(ask_to_drain)
+        outcome = await world.turn()
+        assert len(refused) == 2
+        assert outcome in (TurnOutcome.DRAINED, TurnOutcome.IDLE)
+        assert world.clock.monotonic_ms() < 30_000
+
+    in_world(scenario, leases=[])
+
+
+def test_a_turn_whose_last_write_finds_no_answer_leaves_no_task_behind():
+    async def scenario(world):
+        await world.open_slot()
+        await world.change_slot(ask_to_drain)
+        allowed = [1]  # the claim
+
+        def refuse(call, kind, _name):
+            if (call, kind) == ("write", "slot"):
+                if not allowed:
+                    raise Throttled("refused")
+                allowed.pop()
+
+        world.state.before = refuse
+        assert await world.turn(turn_ms=90_000) is TurnOutcome.CONTINUE
+        assert "renew" not in {task.get_name() for task in asyncio.all_tasks()}
+
+    in_world(scenario, leases=[a_lease()])
 
 
 def test_a_slot_with_nothing_held_and_nothing_to_come_ends():

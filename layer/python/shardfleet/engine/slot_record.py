@@ -14,6 +14,7 @@ from shardfleet.domain.slots import (
     ClaimRefused,
     Slot,
     SlotInput,
+    SlotState,
     claim,
     close_turn,
     end,
@@ -128,6 +129,8 @@ class SlotRecord:
 
         def change(slot: Slot) -> Slot | None:
             self._check(slot)
+            if slot.state is SlotState.ENDED:
+                return slot  # By us, in a write without an answer: anybody else raises the epoch.
             return end(slot, served_seq=served_seq, now_ms=self._clock.now_ms())
 
         return await self._state.update_slot(self.given.slot_id, change) is not None

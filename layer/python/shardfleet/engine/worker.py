@@ -33,6 +33,8 @@ from shardfleet.errors import (
 )
 from shardfleet.events import TurnBegun, TurnEnded, TurnFailed, TurnRefused
 
+_MOMENT_S = 0.01
+
 
 class _Why(IntEnum):
     """Why a turn ends; of two reasons the greater one counts."""
@@ -229,7 +231,12 @@ class WorkerTurn:
             outcome = await self._overtaken()
         except ShardfleetError as error:
             outcome = self._failed(error)
+        except Halted:
+            outcome = self._ending(TurnOutcome.CONTINUE, "no answer in time")
         self._renewing.set()
+        if self._hard.is_set:
+            # There is no time to wait for a call; a task that only sleeps leaves at once.
+            await asyncio.sleep(_MOMENT_S)
         if not is_closed or not await self._renew_tasks.are_done(self._hard):
             await self._abandon()
         return outcome
