@@ -166,6 +166,7 @@ def test_what_cannot_be_looked_at_is_woken_rather_than_lost(error, reason):
         await fleet.put_to_sleep(0, 1)
         fleet.stream.fault = fault
         for _ in range(2):
+            fleet.again()
             await fleet.manager.turn()
             await fleet.clock.sleep_ms(60_000)
         assert fleet.woken() == {0: reason}

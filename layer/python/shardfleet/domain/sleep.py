@@ -239,11 +239,23 @@ def after_look(glance: Glance, found: Found, *, iterator: str, at_ms: int) -> Gl
     return replace(glance, iterator=kept, failures=failures)
 
 
-def is_due_to_be_stored(
-    stored: Mapping[str, Glance], asleep: Mapping[str, Nap], *, now_ms: int
+def are_due_to_be_stored(
+    asleep: Iterable[Nap],
+    stored: Mapping[str, Glance],
+    current: Mapping[str, Glance],
+    *,
+    now_ms: int,
 ) -> bool:
-    """Tell whether an iterator as stored, or left by the worker, will soon be too old."""
-    return any(
-        now_ms - _known(nap, stored.get(key)).made_ms >= ITERATOR_STORED_MS
-        for key, nap in asleep.items()
-    )
+    """
+    Tell whether the next invocation needs to know what this one does.
+
+    An iterator as stored, or as the worker left it, may soon be too old; and a look that failed
+    counts, or shards that are looked at once by each invocation would sleep through every failure.
+    """
+
+    def is_due(nap: Nap) -> bool:
+        before = _known(nap, stored.get(nap.lease_key))
+        now = _known(nap, current.get(nap.lease_key))
+        return now_ms - before.made_ms >= ITERATOR_STORED_MS or now.failures != before.failures
+
+    return any(is_due(nap) for nap in asleep)

@@ -21,7 +21,7 @@ from shardfleet.domain.sleep import (
     Glance,
     Nap,
     after_look,
-    is_due_to_be_stored,
+    are_due_to_be_stored,
     next_glance,
     plan_naps,
 )
@@ -262,7 +262,8 @@ class Prober:
     async def _store(self) -> None:
         """Keep the iterators for the next invocation before those that are kept grow too old."""
         assert self._stored is not None
-        if is_due_to_be_stored(self._stored, self._asleep, now_ms=self._clock.now_ms()):
+        naps, now_ms = self._asleep.values(), self._clock.now_ms()
+        if are_due_to_be_stored(naps, self._stored, self._glances, now_ms=now_ms):
             await self._record.store_glances(self._glances)
             self._stored = dict(self._glances)
 

@@ -57,6 +57,7 @@ from shardfleet.testing.checkers.records import (
     ParentsBeforeChildren,
     RepetitionsExplained,
 )
+from shardfleet.testing.checkers.sleep import OnlyIdleShardsSleep, SleepersAreWoken
 from shardfleet.testing.checkers.slots import (
     AnnouncedFirst,
     OneInvocationPerEpoch,
@@ -111,6 +112,8 @@ CHECKERS: tuple[type[Checker], ...] = (
     ChildrenAreTaken,
     CallsTakeTurns,
     ReplacedStreamIsLeft,
+    OnlyIdleShardsSleep,
+    SleepersAreWoken,
 )
 
 __all__ = [
@@ -143,6 +146,7 @@ __all__ = [
     "OneEffectiveOwner",
     "OneInvocationPerEpoch",
     "OneManagerAtATime",
+    "OnlyIdleShardsSleep",
     "OnlyTheGuiltyGivenUp",
     "OnlyTheHarmedLose",
     "OrderWithinKey",
@@ -157,6 +161,7 @@ __all__ = [
     "RepetitionsExplained",
     "ReplacedStreamIsLeft",
     "RewindsOnlyUnowned",
+    "SleepersAreWoken",
     "SlotsEndServed",
     "Suspect",
     "TakenBackAtOnce",

@@ -7,7 +7,14 @@ from collections import deque
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.slots import SlotState
 from shardfleet.engine.fleet_state import LOCK, SLOT, STOP
-from shardfleet.events import Event, LeaseLost, LeaseReleased, TurnBegun
+from shardfleet.events import (
+    Event,
+    LeaseAsleep,
+    LeaseLost,
+    LeaseReleased,
+    LeaseWoken,
+    TurnBegun,
+)
 from shardfleet.testing.checkers.checker import (
     CallBegun,
     Checker,
@@ -177,6 +184,7 @@ class OwnedSoon(Checker):
         """Begin with no lease and nobody harmed."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._free_since: dict[str, int] = {}
+        self._asleep: set[str] = set()
         self._known: dict[str, Suspect] = {}
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
@@ -188,14 +196,25 @@ class OwnedSoon(Checker):
         """Learn who there is."""
         self._known[write.by.name] = write.by
 
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Leave out those asleep, until they are woken."""
+        del by
+        if isinstance(event, LeaseAsleep):
+            self._asleep.add(event.lease_key)
+        elif isinstance(event, LeaseWoken) and event.lease_key in self._asleep:
+            self._asleep.discard(event.lease_key)
+            self._free_since[event.lease_key] = at_ms
+
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at leases that get an owner."""
         after, key = write.after, write.change.lease_key
-        if after is None or after.is_finished:
+        sleeps = key in self._asleep and after is not None and after.effective_owner is None
+        if after is None or after.is_finished or sleeps:
             self._free_since.pop(key, None)
         elif after.effective_owner is None:
             self._free_since.setdefault(key, write.at_ms)
         else:
+            self._asleep.discard(key)
             waited_ms = write.at_ms - self._free_since.pop(key, write.at_ms)
             is_harmed = any(by.faults for by in self._known.values())
             if waited_ms > _OWNED_MS and not after.parent_shard_ids and not is_harmed:

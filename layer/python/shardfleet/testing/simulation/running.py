@@ -16,6 +16,7 @@ from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.world import Shape, World
 
 _STORY_LINES = 40
+_SLEEPS_ONE_IN = 8  # seeds: in their fleets idle shards sleep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,8 @@ async def _run(options: Options) -> RunResult:
     shape = shape_of(play, chance) if play else draw(chance, busy_s=options.busy_s)
     if options.reshape is not None:
         shape = options.reshape(shape)
+    elif play is None and options.mix is None and seed % _SLEEPS_ONE_IN == 0:
+        shape = replace(shape.sleeping(random.Random(f"{seed}/sleep")), measures_quiet=False)
     if play is not None:
         muted |= muted_in(play)
     if shape.config.on_exhausted == "stop":

@@ -88,7 +88,7 @@ class TrueStream:
             for payload in payloads:
                 builder.add(_User(key, payload))
             data = builder.build().data
-        shard_id = self._shard_of(key)
+        shard_id = self.shard_of(key)
         sequence = int(self.memory.put(data, key=outer, shard_id=shard_id))
         self.memory.calls.clear()
         for sub, (number, payload) in enumerate(zip(numbers, payloads, strict=True)):
@@ -105,13 +105,20 @@ class TrueStream:
         chosen = self._chance.choice((grows, grows, grows, not grows))
         splits = len(open_ids) <= least or (chosen and len(open_ids) < most)
         if splits:
-            parent = self._chance.choice(by_start)
-            children: tuple[str, ...] = memory.split(parent)
-            parents: tuple[str, ...] = (parent,)
+            self.split(self._chance.choice(by_start))
         else:
             index = self._chance.randrange(len(by_start) - 1)
-            parents = (by_start[index], by_start[index + 1])
-            children = (memory.merge(*parents),)
+            self.merge(by_start[index], by_start[index + 1])
+
+    def split(self, parent: str) -> None:
+        """Split an open shard in the middle."""
+        self._resharded((parent,), self.memory.split(parent))
+
+    def merge(self, parent: str, adjacent: str) -> None:
+        """Merge two open shards that are neighbours."""
+        self._resharded((parent, adjacent), (self.memory.merge(parent, adjacent),))
+
+    def _resharded(self, parents: Sequence[str], children: Sequence[str]) -> None:
         for child in children:
             self._opened(child, parents)
         self.reshards += 1
@@ -158,7 +165,8 @@ class TrueStream:
         latest = now[-1].parent_shard_ids if now else ()
         return [replace(s, ending_sequence_number=None) if s.shard_id in latest else s for s in now]
 
-    def _shard_of(self, key: str) -> str:
+    def shard_of(self, key: str) -> str:
+        """Return the open shard that takes a key."""
         hash_key = effective_hash(key)
         for shard_id in self.memory.open_shard_ids:
             if self.memory.shard(shard_id).hash_key_range.contains(hash_key):

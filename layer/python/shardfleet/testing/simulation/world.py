@@ -137,6 +137,16 @@ class Shape:
             trend_ms=40_000,
         )
 
+    def sleeping(self, chance: random.Random) -> Shape:
+        """Let idle shards sleep, and let there be so few records that some are idle."""
+        config = replace(
+            self.config,
+            sleep=True,
+            sleep_after_ms=chance.choice((1_000, 3_000, 8_000)),
+            wake_most_ms=chance.choice((10_000, 30_000, 60_000)),
+        )
+        return replace(self, config=config, records_per_s=chance.choice((0.1, 0.3, 1.0)))
+
 
 def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
     on_exhausted = chance.choice(("stop", "sqs"))
