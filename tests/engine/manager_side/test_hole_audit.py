@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.shards import ShardGraph
+from shardfleet.engine.hole_audit import later_than
 from shardfleet.engine.lease_manager import LeaseManager
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.engine.turn_history import History
@@ -95,6 +97,21 @@ def test_the_first_leases_of_a_fleet_are_no_repair():
         assert fleet.named("LeaseHealed") == []
 
     run_virtual(main())
+
+
+def test_what_came_later_descends_from_what_was_open_or_has_left_the_listing():
+    graph = ShardGraph(
+        [
+            shard(0, 0, 8, closed=True),
+            shard(1, 8, 16, closed=True),
+            shard(2, 0, 8, parents=[0], closed=True),
+            shard(3, 8, 16, parents=[1], closed=True),
+            shard(4, 0, 16, parents=[2, 3]),
+            shard(5, 0, 16, parents=[9], closed=True),
+        ]
+    )
+    found = later_than({KEYS[1]}, graph)
+    assert found == {KEYS[1], KEYS[3], KEYS[4], KEYS[5]}
 
 
 def test_a_shard_that_was_closed_before_the_fleet_began_is_left_alone():

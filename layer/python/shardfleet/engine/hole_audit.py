@@ -9,7 +9,7 @@ alone, as far as the pins tell when that was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from shardfleet.domain.hole_audit import Suspicion, suspicions
 from shardfleet.domain.lease_sync import Audit, InitialPosition, LeaseSyncPlan, plan_lease_sync
@@ -80,10 +80,19 @@ class HoleAudit:
         if not pins or self._clock.now_ms() - min(pins) >= _RETAINED_MS:
             return None
         then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=min(pins))
-        graph = ShardGraph(shards)
-        open_then = {shard.shard_id for shard in then}
-        return frozenset(
-            shard_id
-            for shard_id in graph.shards
-            if shard_id in open_then or not open_then.isdisjoint(graph.ancestors(shard_id))
-        )
+        return later_than({shard.shard_id for shard in then}, ShardGraph(shards))
+
+
+def later_than(open_then: Collection[str], graph: ShardGraph) -> frozenset[str]:
+    """
+    Return the listed shards that were open then or came later.
+
+    What descends from a shard that has left the listing may have come later.
+    """
+    found: set[str] = set()
+    for shard in sorted(graph.shards.values(), key=lambda each: each.creation_order):
+        parents = shard.parent_shard_ids
+        came_later = any(p in found or p not in graph.shards for p in parents)
+        if shard.shard_id in open_then or came_later:
+            found.add(shard.shard_id)
+    return frozenset(found)

@@ -31,7 +31,8 @@ class FaultMix:
     per invocation; ``foreign_checkpoint`` and ``rewind`` per lease and second; those of the sink
     per call of it. ``late_twin`` is per invocation: it is made again up to a minute later;
     ``stillborn`` per execution: it closes before its first invocation; ``lease_vanishes`` per lease
-    and second: somebody deletes the row.
+    and second: somebody deletes the row beside a sibling's; ``lease_deleted`` likewise, whatever is
+    being read.
     """
 
     # --- DynamoDB and Step Functions
@@ -87,6 +88,7 @@ class FaultMix:
     false_gone: float = 0.0
     torn_listing: float = 0.0
     lease_vanishes: float = 0.0
+    lease_deleted: float = 0.0
 
     @classmethod
     def drawn(cls, chance: random.Random) -> FaultMix:

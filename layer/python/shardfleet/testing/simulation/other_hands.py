@@ -78,7 +78,9 @@ class OtherHands:
             for key, lease in sorted(self._table.store.leases.items()):
                 if faults.strike("foreign_checkpoint"):
                     self._store_progress(key)
-                if faults.strike("lease_vanishes"):
+                if faults.strike("lease_vanishes") and self._has_sibling(key):
+                    self._delete_by_mistake(key)
+                if faults.strike("lease_deleted") and not self._has_followers(key):
                     self._delete_by_mistake(key)
                 is_meant = lease.is_finished or not self._only_finished
                 if is_meant and faults.strike("rewind") and self._is_listed(key):
@@ -103,15 +105,24 @@ class OtherHands:
         self._around.log(self._tool.name, "stores", key, after.checkpoint)
         self._table.write_by_hand(after, change, self._tool)
 
-    def _delete_by_mistake(self, key: str) -> None:
-        """Delete the lease of an open shard that is being read, beside one of a sibling."""
+    def _has_sibling(self, key: str) -> bool:
+        """Tell whether this is the lease of an open shard beside one of a sibling."""
         leases, truth = self._table.store.leases, self._around.ledger.shards[key]
         siblings = {
             child for p in truth.parents for child in self._around.ledger.shards[p].children
         }
-        is_alone = not leases.keys() & siblings - {key}
+        return not truth.children and bool(leases.keys() & siblings - {key})
+
+    def _has_followers(self, key: str) -> bool:
+        """Tell whether a child has a lease: then nothing shows that this shard was not finished."""
+        truth = self._around.ledger.shards[key]
+        return not self._table.store.leases.keys().isdisjoint(truth.children)
+
+    def _delete_by_mistake(self, key: str) -> None:
+        """Delete the lease of a shard that is being read, one at a time."""
+        leases = self._table.store.leases
         is_hole = self._hole is not None and self._hole not in leases
-        if truth.children or is_alone or is_hole or leases[key].checkpoint.is_sentinel:
+        if is_hole or key not in leases or leases[key].checkpoint.is_sentinel:
             return
         self._hole = key
         change = LeaseChange(
