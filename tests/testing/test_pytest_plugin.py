@@ -12,6 +12,8 @@ from shardfleet.testing.simulation.play import records_of
 from shardfleet.testing.simulation.sink import Sink, SinkError, current_sink
 
 HOURS = 0.05
+# Which seed shows what depends on every call that a fleet makes: the first that does will do.
+SEEDS_MOST = 60
 RECORDS = [(f"key-{n % 3}", {"n": n}) for n in range(60)]
 
 
@@ -104,7 +106,7 @@ def test_old_state_written_back_by_a_worker_that_was_frozen_is_found(sink):
     fleet = fleet_of(sink, only="freeze_at_sink")
 
     with pytest.raises(pytest.fail.Exception, match="EffectsAsWithoutFaults"):
-        fleet.run(handle, RECORDS * 5, hours=0.1, seed=30, seeds=10)
+        fleet.run(handle, RECORDS * 5, hours=0.1, seeds=SEEDS_MOST)
 
 
 def test_a_record_that_is_never_handled_is_found_with_the_handlers_own_words(sink):
@@ -154,7 +156,7 @@ def test_one_seed_gives_one_run_with_a_handler_in_threads_too(sink):
 
     assert runs[0] == runs[1]
     assert effects[0] == effects[1]
-    assert sum(runs[0].faults.values()) > 10
+    assert runs[0].faults
 
 
 def test_a_module_that_is_named_forgets_what_it_knew_with_each_invocation(
@@ -198,7 +200,10 @@ def test_a_sink_that_refuses_or_does_not_answer_raises_and_says_so(sink):
             raise
 
     fleet = fleet_of(sink, only="sink_refuses,sink_no_answer")
-    fleet.run(handle, RECORDS * 3, hours=0.2, seeds=4)
+    for seed in range(1, SEEDS_MOST):
+        fleet.run(handle, RECORDS, hours=HOURS, seed=seed)
+        if len(seen) > 1:
+            break
 
     assert seen == {"refused, nothing happened", "no answer, it may have happened or not"}
 
