@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.domain.lease_sync import CreateReason, InitialPosition, plan_lease_sync
-from shardfleet.domain.shards import ShardGraph, tiles_exactly
+from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange, Lease
+from shardfleet.domain.sequence import AT_TRIM_HORIZON
+from shardfleet.domain.shards import Shard, ShardGraph, tiles_exactly
 from shardfleet.errors import ProtocolError
 from tests.domain.generators import any_shards, lease_tables
 from tests.domain.histories import Application, Stream
@@ -221,3 +223,21 @@ def test_only_the_three_initial_positions_exist(kind):
 
 def test_every_reason_reads_as_one():
     assert all(len(reason.value) > 20 for reason in CreateReason)
+
+
+@pytest.mark.parametrize("kind", ["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"])
+def test_a_shard_that_a_lease_names_as_its_parent_is_not_begun_again_by_a_stale_listing(kind):
+    """It was read to its end, and its lease deleted, since the listing was made."""
+    whole = HashKeyRange(0, HASH_KEY_MAX)
+    child = Lease(
+        lease_key="b", checkpoint=AT_TRIM_HORIZON, parent_shard_ids=("a",), lease_counter=1
+    )
+
+    plan = plan_lease_sync(
+        [Shard(shard_id="a", hash_key_range=whole)],
+        [child],
+        initial=InitialPosition(kind),
+        listed_at_initial=None,
+    )
+
+    assert not plan.create

@@ -146,7 +146,9 @@ def _unleased_lines(graph: ShardGraph, leases: Sequence[Lease]) -> list[str]:
     ancestors up to the first one with a lease.
     """
     leased = {lease.lease_key for lease in leases}
-    starts = {shard_id for shard_id, shard in graph.shards.items() if shard.is_open}
+    # A shard that a lease names as its parent is not open: the listing is older than the lease.
+    closed = {parent for lease in leases for parent in lease.parent_shard_ids}
+    starts = {key for key, shard in graph.shards.items() if shard.is_open} - closed
     for lease in leases:
         if lease.is_finished:
             starts.update(graph.children(lease.lease_key))
