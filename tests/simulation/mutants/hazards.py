@@ -330,8 +330,8 @@ HAZARDS = (
         "§4.6 step 2",
         (
             "engine/lease_manager.py",
-            "idle=waiting_for_a_merge(seen.shards, current),",
-            "idle=waiting_for_a_merge((), current),",
+            "idle = waiting_for_a_merge(seen.shards, current)",
+            "idle = waiting_for_a_merge((), current)",
         ),
         arena="drains",
     ),
