@@ -30,7 +30,7 @@ SET_BY_THE_CONSTRUCT = {
 }
 
 
-# "Run 50 s of the minute" (hazard H13): the last turn of a manager's run has this long to end.
+# A manager runs most of its minute (hazard H13); its last turn has this long to end.
 MANAGER_MARGIN_MS = 10_000
 
 

@@ -93,7 +93,7 @@ class ManagerOptions:
     """
 
     memory_mb: int = 256
-    timeout_s: int = 60
+    timeout_s: int = 70
     reserved_concurrency: int | None = None
 
     def __post_init__(self) -> None:

@@ -95,7 +95,7 @@ class FleetConfig:
     )
     cycle_ms: int = _number(20_000, "time between manager turns (KCL 2 x failover)", low=200)
     manager_run_ms: int = _number(
-        50_000, "how long one manager invocation goes on while anything is awake (H13)"
+        57_000, "how long one manager invocation goes on while anything is awake (H13)"
     )
     clock_skew_ms: int = _number(2_000, "clock skew allowed for between two managers (H15)")
     start_allowance_ms: int = _number(

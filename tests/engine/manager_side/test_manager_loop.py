@@ -2,10 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from shardfleet.engine.manager_loop import run_manager
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
-from tests.engine.manager_side.fleet_kit import Fleet, four_shards
+from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet
 
 
 def test_an_invocation_runs_a_turn_each_cycle_until_its_time_is_over():
@@ -50,6 +52,55 @@ def test_a_prompt_brings_the_next_turn_within_a_second():
     run_virtual(main())
 
 
+async def lost_at(fleet, *, slot_id, after_ms, until):
+    """Lose a worker between two turns; return how long and how many turns until something holds."""
+    slots = await running_fleet(fleet)
+    lost = {key for key, le in fleet.leases.leases.items() if le.lease_owner == f"f-{slot_id}"}
+    loop = asyncio.create_task(run_manager(fleet.config, fleet.ports(), run_ms=50_000))
+    for ms in range(0, 50_000, 100):
+        if ms % 3_300 == 0:
+            gone = lost if ms > after_ms else set()
+            fleet.renew(*(fleet.leases.leases.keys() - gone))
+            await fleet.beat(*(s for s in slots if s != slot_id or ms <= after_ms))
+        if ms > after_ms and until(lost):
+            break
+        await fleet.clock.sleep_ms(100)
+    took_ms, turns = fleet.clock.monotonic_ms() - after_ms, len(fleet.named("ManagerTurnDone"))
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+    return took_ms, turns
+
+
+@pytest.mark.parametrize("after_ms", [1_000, 9_000, 12_000, 19_000])
+def test_a_lost_owner_is_replaced_within_a_failover_time_and_two_renewals(after_ms):
+    """Not at the next turn but one: with turns each 20 s that would be 40 s."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
+
+        def replaced(lost):
+            return all(fleet.leases.leases[key].lease_owner == "f-s0001" for key in lost)
+
+        took_ms, turns = await lost_at(fleet, slot_id="s0002", after_ms=after_ms, until=replaced)
+
+        assert took_ms <= 10_000 + 3_300 + 1_500
+        assert turns <= 2 + 3
+
+    run_virtual(main())
+
+
+def test_a_lost_owner_that_nobody_can_replace_does_not_keep_the_manager_busy():
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
+        await running_fleet(fleet)
+        fleet.events.events.clear()
+        await run_manager(fleet.config, fleet.ports(), run_ms=50_000)
+
+        assert len(fleet.named("ManagerTurnDone")) <= 6
+
+    run_virtual(main())
+
+
 def test_two_managers_never_run_turns_at_the_same_time():
     async def main():
         fleet = Fleet()
@@ -88,11 +139,11 @@ def test_the_fencing_token_rises_with_each_hold():
 def test_a_failed_turn_is_told_and_the_next_cycle_tries_again():
     async def main():
         fleet = Fleet()
-        scan, failures = fleet.leases.scan, [Throttled("table"), Throttled("table")]
+        scan = fleet.leases.scan
 
         async def throttled():
-            if failures:
-                raise failures.pop()
+            if fleet.clock.monotonic_ms() < 30_000:
+                raise Throttled("table")
             return await scan()
 
         fleet.leases.scan = throttled

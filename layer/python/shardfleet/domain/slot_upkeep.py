@@ -7,7 +7,7 @@ compare-and-set on the slot record, with Step Functions' answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,7 +69,13 @@ def slots_wanted(unfinished: int, limits: SlotLimits) -> int:
 
 
 def plan_slots(
-    slots: Sequence[Slot], *, unfinished: int, limits: SlotLimits, now_ms: int, surplus_turns: int
+    slots: Sequence[Slot],
+    *,
+    unfinished: int,
+    limits: SlotLimits,
+    now_ms: int,
+    surplus_turns: int,
+    lost: Collection[str] = (),
 ) -> SlotPlan:
     """
     Decide about every slot.
@@ -80,6 +86,7 @@ def plan_slots(
         limits: the sizing limits.
         now_ms: epoch milliseconds.
         surplus_turns: consecutive turns, this one included, with more slots than wanted.
+        lost: worker ids whose leases have expired.
 
     """
     wanted = slots_wanted(unfinished, limits)
@@ -87,7 +94,9 @@ def plan_slots(
     alive = [s for s in ordered if s.state in (SlotState.STARTING, SlotState.RUNNING)]
     staying = [s for s in alive if not s.drain]
     decisions = [
-        _upkeep(s, limits, now_ms=now_ms) for s in ordered if s.state is not SlotState.ENDED
+        _upkeep(s, limits, now_ms=now_ms, is_lost=s.worker_id in lost)
+        for s in ordered
+        if s.state is not SlotState.ENDED
     ]
     missing = wanted - len(staying)
     if missing > 0:
@@ -109,10 +118,13 @@ def plan_slots(
 DRAIN_AFTER_TURNS = 3
 
 
-def _upkeep(slot: Slot, limits: SlotLimits, *, now_ms: int) -> SlotDecision:
+def _upkeep(slot: Slot, limits: SlotLimits, *, now_ms: int, is_lost: bool) -> SlotDecision:
     if slot.state is SlotState.STARTING:
         return SlotDecision(slot.slot_id, SlotTask.REPEAT_START, "no heartbeat yet")
     silence_ms = now_ms - slot.heartbeat_ms
+    if is_lost:
+        reason = f"its leases have expired, heartbeat {silence_ms} ms ago"
+        return SlotDecision(slot.slot_id, SlotTask.EXAMINE, reason)
     if silence_ms > limits.silent_ms:
         return SlotDecision(slot.slot_id, SlotTask.EXAMINE, f"silent for {silence_ms} ms")
     return SlotDecision(slot.slot_id, SlotTask.NOTHING, f"heartbeat {silence_ms} ms ago")

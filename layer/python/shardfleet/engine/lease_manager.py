@@ -10,7 +10,7 @@ repeated, or overlap another one. Behaves like Java's ``LeaseAssignmentManager``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
@@ -23,7 +23,6 @@ from shardfleet.domain.merge_wait import waiting_for_a_merge
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
-from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, plan_slots
 from shardfleet.domain.slots import SlotState, ask_to_drain
 from shardfleet.domain.worker_loads import smoothed
 from shardfleet.engine.assigner import Assigner
@@ -31,6 +30,7 @@ from shardfleet.engine.assignment_planner import Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.handovers import HandoverWatch
 from shardfleet.engine.hole_audit import HoleAudit
+from shardfleet.engine.loss_watch import LossWatch
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.pausing import PauseRecord, free_paused
 from shardfleet.engine.ports import (
@@ -43,7 +43,7 @@ from shardfleet.engine.ports import (
     WorkerLauncher,
 )
 from shardfleet.engine.prober import Prober
-from shardfleet.engine.slot_upkeep import SlotUpkeep
+from shardfleet.engine.slot_keeping import SlotKeeper
 from shardfleet.engine.start_position import PIN_BACK_MS
 from shardfleet.engine.turn_history import TurnHistory
 from shardfleet.engine.turn_report import TurnReport, report_turn
@@ -74,12 +74,14 @@ class ManagerPorts:
 class _Snapshot:
     started_ms: int
     finished_ms: int
+    began_ms: int  # the same on the monotonic clock
+    ended_ms: int
     leases: Sequence[Lease]
     shards: Sequence[Shard]
 
 
 class LeaseManager:
-    """Runs turns; holds nothing between them but their count and that of surplus turns."""
+    """Runs turns; holds nothing between them but their count."""
 
     def __init__(self, config: FleetConfig, ports: ManagerPorts) -> None:
         """Wire the parts of a turn."""
@@ -87,10 +89,9 @@ class LeaseManager:
         self._history = TurnHistory(ports.state, ports.events)
         ports = replace(ports, events=self._history)
         self._ports = ports
-        self._surplus_turns = 0
         self._turns = 0
         self._pauses = PauseRecord(ports.state.store)
-        self._upkeep = SlotUpkeep(
+        self._slots = SlotKeeper(
             config,
             state=ports.state,
             launcher=ports.launcher,
@@ -104,6 +105,7 @@ class LeaseManager:
             clock=ports.clock,
             events=ports.events,
         )
+        self._losses = LossWatch(config, leases=ports.leases, clock=ports.clock)
         self._handovers = HandoverWatch(
             config,
             leases=ports.leases,
@@ -119,6 +121,15 @@ class LeaseManager:
             entropy=ports.entropy,
             events=ports.events,
         )
+
+    @property
+    def next_watch_ms(self) -> int:
+        """Return when to look for lost owners next, on the monotonic clock."""
+        return self._losses.next_ms
+
+    async def watch(self) -> bool:
+        """Look for lost owners if it is time; return whether a turn is to replace one."""
+        return await self._losses.look()
 
     @property
     def has_sleepers(self) -> bool:
@@ -157,7 +168,7 @@ class LeaseManager:
             current, slots, expired=expired, paused=paused.keys(), incarnation=incarnation
         )
         resting = {**sleepers.reasons, **{key: str(pause) for key, pause in paused.items()}}
-        slot_plan = await self._keep_slots(current, slots, resting=resting.keys())
+        slot_plan = await self._slots.keep(current, slots, resting=resting.keys(), expired=expired)
         idle = waiting_for_a_merge(seen.shards, current)
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
@@ -187,10 +198,12 @@ class LeaseManager:
 
     async def _observe(self) -> _Snapshot:
         """Read leases, then shards: a shard list is never older than the leases beside it."""
-        started_ms = self._ports.clock.now_ms()
+        clock = self._ports.clock
+        started_ms, began_ms = clock.now_ms(), clock.monotonic_ms()
         leases = await self._ports.leases.scan()
-        finished_ms = self._ports.clock.now_ms()
-        return _Snapshot(started_ms, finished_ms, leases, await self._ports.stream.list_shards())
+        finished_ms, ended_ms = clock.now_ms(), clock.monotonic_ms()
+        shards = await self._ports.stream.list_shards()
+        return _Snapshot(started_ms, finished_ms, began_ms, ended_ms, leases, shards)
 
     async def _expire(self, seen: _Snapshot, slots: Sequence[VersionedSlot]) -> frozenset[str]:
         """Bring sightings and handovers up to date, and tell which leases lost their owner."""
@@ -203,15 +216,19 @@ class LeaseManager:
             skew_ms=skew_ms,
         )
         await self._ports.state.write_sightings(sightings)
+        graces = self._graces(slots)
         expired = expired_leases(
             sightings,
             seen.leases,
             read_started_ms=seen.started_ms,
             failover_ms=self._config.failover_ms,
             skew_ms=skew_ms,
-            fresh=self._graces(slots),
+            fresh=graces,
         )
-        lost = expired | _orphans(seen.leases, slots)
+        own = self._losses.note(
+            seen.leases, began_ms=seen.began_ms, ended_ms=seen.ended_ms, graces=graces
+        )
+        lost = expired | own | _orphans(seen.leases, slots)
         await self._handovers.look(seen.leases, lost)
         return lost
 
@@ -288,36 +305,6 @@ class LeaseManager:
                 self._ports.events.emit(
                     LeaseDeleted(lease_key=gone.lease.lease_key, reason=str(gone.reason))
                 )
-        return plan
-
-    async def _keep_slots(
-        self,
-        leases: Sequence[Lease],
-        slots: Sequence[VersionedSlot],
-        *,
-        resting: Collection[str],
-    ) -> SlotPlan:
-        """Keep as many slots as the leases need; those paused or asleep need none."""
-        config = self._config
-        unfinished = [lease for lease in leases if not lease.is_finished]
-        limits = SlotLimits(
-            leases_per_worker=config.leases_per_worker,
-            workers_min=config.workers_min,
-            workers_max=config.workers_max,
-            silent_ms=2 * config.failover_ms,
-        )
-        states = (SlotState.STARTING, SlotState.RUNNING)
-        alive = sum(found.slot.state in states for found in slots)
-        plan = plan_slots(
-            [found.slot for found in slots],
-            unfinished=sum(lease.lease_key not in resting for lease in unfinished),
-            limits=limits,
-            now_ms=self._ports.clock.now_ms(),
-            surplus_turns=self._surplus_turns + 1,
-        )
-        self._surplus_turns = self._surplus_turns + 1 if alive > plan.wanted else 0
-        holders = frozenset(lease.effective_owner or "" for lease in unfinished)
-        await self._upkeep.carry_out(plan, slots, holders=holders)
         return plan
 
     async def _with_smooth_loads(self, leases: Sequence[Lease]) -> Sequence[Lease]:

@@ -1,7 +1,8 @@
 """
 One manager invocation: several turns at its own pace, one manager at a time (hazard H13).
 
-Prompts are a counter that is read each second; a turn begins early when it has risen. With
+Prompts are a counter that is read each second; a turn begins early when it has risen, or when an
+owner is found lost by a look at the leases each third of the failover time. With
 nothing awake the invocation does one turn and returns; while shards sleep it stays for the looks
 at them that the schedule is too rare for, and takes a turn when one of them is to be woken (H14).
 """
@@ -113,14 +114,22 @@ class _Run:
             now_ms = clock.monotonic_ms()
             if now_ms >= stay_ms:
                 return False
-            if awake and turn_ms <= now_ms < self._end_ms:
+            works = awake and now_ms < self._end_ms
+            if works and (turn_ms <= now_ms or await self._loses()):
                 return True
-            until_ms = min(stay_ms, turn_ms if awake and turn_ms < self._end_ms else stay_ms)
-            until_ms = min(until_ms, self._next_look_ms())
+            until_ms = min(stay_ms, turn_ms if works and turn_ms < self._end_ms else stay_ms)
+            watch_ms = self._manager.next_watch_ms if works else until_ms
+            until_ms = min(until_ms, self._next_look_ms(), watch_ms)
             await clock.sleep_ms(max(0, min(until_ms - now_ms, PROMPT_POLL_MS)))
             with suppress(Throttled, OutcomeUnknown):
                 if await self._ports.state.prompts() > prompts:
                     return clock.monotonic_ms() < stay_ms
+
+    async def _loses(self) -> bool:
+        """Look for lost owners if it is time; return whether one is to be replaced."""
+        with suppress(Throttled, OutcomeUnknown):
+            return await self._manager.watch()
+        return False
 
     def _next_look_ms(self) -> int:
         """Return when the sleeping shards are to be looked at; never, if there are none."""
