@@ -13,10 +13,16 @@ past it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shardfleet.domain.lease_changes import checkpoint, renew, set_children, set_hash_range
-from shardfleet.domain.leases import Lease, LeaseChange
+from shardfleet.domain.lease_changes import (
+    checkpoint,
+    evict,
+    renew,
+    set_children,
+    set_hash_range,
+)
+from shardfleet.domain.leases import FieldEquals, Lease, LeaseChange, LeaseField
 from shardfleet.domain.positions import checkpoint_of
 from shardfleet.domain.sequence import (
     AT_SHARD_END,
@@ -153,6 +159,17 @@ def next_change(lease: Lease, standing: Standing, *, may_end: bool) -> LeaseChan
         return _ending(lease, standing)
     to = checkpoint_of(stand.position)
     return checkpoint(lease, to) if is_ahead(to, lease) else renew(lease)
+
+
+def giving_up(lease: Lease) -> LeaseChange:
+    """
+    Return the write that gives a lease up, unless anybody has written it since.
+
+    A next run of the same query has the same name, and may have taken it already.
+    """
+    change = evict(lease)
+    unwritten = FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter)
+    return replace(change, conditions=(*change.conditions, unwritten))
 
 
 def is_ahead(to: ExtendedSequenceNumber, lease: Lease) -> bool:

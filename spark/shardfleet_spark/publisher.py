@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.lease_changes import create, delete, evict, take
+from shardfleet.domain.lease_changes import create, delete, take
 from shardfleet.domain.lease_cleanup import plan_lease_cleanup
 from shardfleet.domain.leases import Applied, ChangeKind, Gone, Lease, LeaseChange, Lost
 from shardfleet.engine.ports import Clock, LeaseStore
@@ -21,6 +21,7 @@ from shardfleet_spark.fetching import together
 from shardfleet_spark.publication import (
     Standing,
     finishing,
+    giving_up,
     leases_to_create,
     live,
     needed,
@@ -30,6 +31,8 @@ from shardfleet_spark.publication import (
 # KCL's failover time is 10 s by default; whoever renews nothing for twice that is not there.
 TAKEN_AFTER_MS = 20_000
 _LOOK_EVERY_MS = 1_000
+# A former run of the query may still write while it ends.
+_TAKES_MOST = 10
 # Hash range, children, checkpoint: no lease needs more writes in one round.
 _WRITES_MOST = 3
 
@@ -121,7 +124,8 @@ class Publisher:
         """Give all leases up, so that another consumer need not wait for them to expire."""
         await self._settle()
         mine = [each for each in self.leases.values() if self._may_write(each)]
-        await together(self._apply(evict(each)) for each in mine)
+        # Who has written one meanwhile has it: the next run of this query, most of all.
+        await together(self._store.apply(giving_up(each)) for each in mine)
 
     # --- inside
 
@@ -145,23 +149,25 @@ class Publisher:
             await self._clock.sleep_ms(_LOOK_EVERY_MS)
 
     async def _take(self, lease: Lease) -> None:
-        while True:
+        for _ in range(_TAKES_MOST):
             try:
                 result = await self._store.apply(take(lease, self._to.owner))
             except OutcomeUnknown:
+                # Taken again by the counter it has now, whether or not it was taken.
                 current = await self._store.get(lease.lease_key)
-                if current is not None and current.lease_counter == lease.lease_counter:
-                    continue
-                result = Gone() if current is None else Applied(current)
+                result = Gone() if current is None else Lost(current, ())
             match result:
-                case Applied(taken) if self._is_mine(taken):
+                case Applied(taken):
                     self.leases[lease.lease_key] = taken
                     return
-                case Applied(current) | Lost(current):
-                    raise self._taken(current, "has just taken it")
+                case Lost(lease) if lease.effective_owner not in (None, self._to.owner):
+                    break
+                case Lost(lease):
+                    continue  # The last word of a former run, which is ending.
                 case Gone():
-                    del self.leases[lease.lease_key]
+                    self.leases.pop(lease.lease_key, None)
                     return
+        raise self._taken(lease, "has just taken it")
 
     async def _create(self, standing: Standing) -> None:
         wanted = leases_to_create(standing, self.leases, owner=self._to.owner)

@@ -364,3 +364,37 @@ def test_a_shard_that_was_born_and_ended_between_two_rounds_has_a_lease_that_say
         assert created == ["s0", "s3", "s2", "s1"]  # None ends before its children are there.
 
     in_query(scenario)
+
+
+def test_a_former_run_that_ends_late_takes_nothing_away_from_the_next_one():
+    async def scenario(query):
+        old, new = query.publisher, query.another()
+        await old.begin(standing(stand("s0")))
+        await new.begin(standing(stand("s0")))
+        await old.release()
+        assert query.table.leases["s0"].lease_owner == ME
+        await new.publish(standing(stand("s0", 6)))
+        assert query.checkpoints == {"s0": "6"}
+
+    in_query(scenario)
+
+
+def test_a_former_run_that_gives_up_while_the_next_one_begins_is_no_obstacle():
+    async def scenario(query):
+        old, new = query.publisher, query.another()
+        await old.begin(standing(stand("s0")))
+
+        def give_up(operation):
+            query.table.before = lambda _operation: None
+            assert operation == "take"
+            mine = query.table.leases["s0"]
+            query.table.leases["s0"] = replace(
+                mine, lease_owner=None, lease_counter=mine.lease_counter + 1
+            )
+
+        query.table.before = give_up
+        await new.begin(standing(stand("s0")))
+        assert query.table.leases["s0"].lease_owner == ME
+        assert new.leases["s0"].lease_counter == 2
+
+    in_query(scenario)
