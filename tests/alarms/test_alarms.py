@@ -311,11 +311,24 @@ def test_a_finished_lease_of_an_open_shard_pages(fleet):
     """As a person's or another program's mistake in the table: nobody would ever read the shard."""
     lease = fleet.fleet.leases()[0]
     change_lease(fleet, lease.lease_key, checkpoint="SHARD_END")
-    fleet.wait_for("ALARM", "unread_shards", "page")
+    fleet.wait_for("ALARM", "unread_shards", "holes", "page")
 
     change_lease(fleet, lease.lease_key, checkpoint=lease.checkpoint.sequence_number)
     kill_a_busy_worker(fleet)  # A turn that has seen a shard finished reads it no more.
-    fleet.wait_for("OK", "unread_shards", "unknown_lag", "page")
+    fleet.wait_for("OK", "unread_shards", "holes", "unknown_lag", "page")
+
+
+def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
+    with fed(fleet):
+        lease = eventually(
+            lambda: next((le for le in fleet.fleet.leases() if not le.checkpoint.is_sentinel), None),
+            what="a lease that has been read",
+        )
+    key = {"leaseKey": {"S": lease.lease_key}}
+    fleet.client("dynamodb").delete_item(TableName=fleet.output("LeaseTable"), Key=key)
+    fleet.wait_for("ALARM", "lost_leases")
+    fleet.wait_for("OK", "lost_leases", "holes", "unclaimed_leases", "unknown_lag", "lag")
+    assert lease.lease_key in {found.lease_key for found in fleet.fleet.leases()}
 
 
 def test_a_shard_that_left_the_stream_unread_pages(fleet):

@@ -156,6 +156,24 @@ def _about_reading(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         periods=3,
         level=Level.PAGE,
     )
+    yield AlarmRule(
+        name="holes",
+        meaning="Part of the hash space is covered by no unfinished lease.",
+        metric=metrics.own("hash_range_holes", "Minimum"),
+        threshold=0,
+        datapoints=3,
+        periods=3,
+        level=Level.PAGE,
+    )
+    yield AlarmRule(
+        name="lost_leases",
+        meaning="Leases that somebody deleted were made again: records come twice.",
+        metric=metrics.own("lease_healed", "Sum"),
+        threshold=0,
+        datapoints=1,
+        periods=1,
+        level=Level.NOTICE,
+    )
 
 
 def _about_the_manager(metrics: FleetMetrics) -> Iterator[AlarmRule]:

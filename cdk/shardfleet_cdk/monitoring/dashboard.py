@@ -77,6 +77,7 @@ def _now(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
         "Stopped shards": metrics.own("stopped_shards", "Maximum"),
         "Paused leases": metrics.own("paused_leases", "Maximum"),
         "Unread shards": metrics.own("unread_shards", "Minimum"),
+        "Holes": metrics.own("hash_range_holes", "Minimum"),
         "Leases": metrics.own("total_leases", "Maximum"),
         "Slots running": metrics.own("slots_running", "Minimum"),
     }

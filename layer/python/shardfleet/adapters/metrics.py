@@ -30,6 +30,7 @@ READINGS: Mapping[str, Mapping[str, str]] = {
         "sleeping_leases": "sleeping_leases",
         "sleep_off": "sleep_off",
         "unread_shards": "unread_shards",
+        "hash_range_holes": "hash_range_holes",
         "millis_behind_latest_max": LAG,
         "millis_behind_latest_min": "least_millis_behind_latest",
         "leases_of_unknown_lag": "leases_of_unknown_lag",

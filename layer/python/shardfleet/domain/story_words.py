@@ -54,6 +54,14 @@ _REASONS: Sequence[tuple[re.Pattern[str], str]] = (
         re.compile(r"its parent's lease is at SHARD_END and nobody created the child"),
         r"its parent was read to the end, and this shard follows",
     ),
+    (
+        re.compile(r"others have been read and no lease leads to this shard: its lease was lost"),
+        r"it had one that somebody deleted",
+    ),
+    (
+        re.compile(r"its sibling's lease has been read, so this one was lost, not new"),
+        r"it had one that somebody deleted, for the other half of its parent has been read",
+    ),
 )
 _TEMPLATES = {
     Happening.CREATED: "The manager made a lease for it{reason}.",

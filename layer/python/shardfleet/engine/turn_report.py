@@ -8,6 +8,7 @@ from typing import Any
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.assignment import AssignmentPlan
+from shardfleet.domain.hole_audit import unread_ranges
 from shardfleet.domain.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.lease_cleanup import CleanupPlan
 from shardfleet.domain.lease_sync import LeaseSyncPlan
@@ -116,6 +117,7 @@ async def report_turn(
             sleeping_leases=len(report.sleepers.reasons),
             sleep_off=int(bool(report.sleepers.off)),
             unread_shards=len(unread_shards(report.shards, report.leases)),
+            hash_range_holes=len(unread_ranges(report.leases, report.shards)),
             millis_behind_latest_max=max(lags.values(), default=0),
             millis_behind_latest_min=min(
                 (lag for key, lag in lags.items() if key not in paused), default=0

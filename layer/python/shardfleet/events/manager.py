@@ -23,6 +23,7 @@ class ManagerTurnDone(Event):
         sleeping_leases: unfinished, and read by nobody because there is nothing to read.
         sleep_off: 1 if nothing may sleep although it is configured, else 0.
         unread_shards: open shards that no lease leads to.
+        hash_range_holes: parts of the hash space that no unfinished lease covers.
         millis_behind_latest_max: the greatest lag, of leases that nobody reads too.
         millis_behind_latest_min: the least, of those that are known.
         leases_of_unknown_lag: leases of which nothing is known that would tell.
@@ -42,6 +43,7 @@ class ManagerTurnDone(Event):
     sleeping_leases: int
     sleep_off: int
     unread_shards: int
+    hash_range_holes: int
     millis_behind_latest_max: int
     millis_behind_latest_min: int
     leases_of_unknown_lag: int
