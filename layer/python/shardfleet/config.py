@@ -257,6 +257,11 @@ class FleetConfig:
         default=False,
         doc="metrics per shard too: CloudWatch charges for each metric of each shard",
     )
+    otlp_endpoint: str = _text(
+        "",
+        "URL where an OpenTelemetry collector takes metrics as OTLP/JSON, e.g. "
+        "http://localhost:4318/v1/metrics; they go there as well as to CloudWatch",
+    )
     log_errors: bool = _flag(
         default=False,
         doc="log what a failing handler said, not only the kind of error: it may hold record data",
@@ -269,6 +274,8 @@ class FleetConfig:
             problems.append("initial_timestamp_ms: needed for initial_position AT_TIMESTAMP")
         if self.on_exhausted == "sqs" and not self.failed_queue_url:
             problems.append("failed_queue_url: needed for on_exhausted sqs")
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            problems.append(f"otlp_endpoint: {self.otlp_endpoint!r} found, an http(s) URL allowed")
         if self.on_exhausted == "s3" and not self.failed_bucket:
             problems.append("failed_bucket: needed for on_exhausted s3")
         if self.workers_min > self.workers_max:

@@ -28,6 +28,7 @@ from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
 
 from shardfleet.adapters import metrics
 from shardfleet.adapters.metrics import LAG, NAMESPACE, unit_of
+from shardfleet.adapters.otlp import OtlpMetrics
 from shardfleet.engine.ports import Clock
 from shardfleet.events import Event, LeaseEvent, Level, ManagerTurnDone, ManagerTurnFailed
 
@@ -65,6 +66,7 @@ class EmfEventSink:
         fleet: the fleet's name, the dimension of every metric and a field of every log line.
         clock: tells when a minute is over.
         telling: how much is told.
+        otlp: where the metrics go besides; None: nowhere.
         stream: where lines go; standard output in Lambda.
 
     """
@@ -75,11 +77,13 @@ class EmfEventSink:
         *,
         clock: Clock,
         telling: Telling | None = None,
+        otlp: OtlpMetrics | None = None,
         stream: IO[str] | None = None,
     ) -> None:
         """Open nothing; the first line is written by the first event."""
         self._clock = clock
         self._telling = telling or Telling()
+        self._otlp = otlp
         self._stream = stream or sys.stdout
         self._lock = Lock()  # stores emit from their threads
         self._flushed_ms = clock.monotonic_ms()
@@ -116,6 +120,8 @@ class EmfEventSink:
         """Write the metrics gathered since the last flush; called at the end of a turn."""
         with self._lock:
             self._flush()
+        if self._otlp is not None:
+            self._otlp.finish()
 
     def _measure(self, event: Event) -> None:
         for metric, value in _values(event, metrics.READINGS):
@@ -158,6 +164,8 @@ class EmfEventSink:
         if self._telling.shard_metrics:
             for shard in shards:
                 self._write_shard(gathered, shard)
+        if self._otlp is not None:
+            self._otlp.send()
 
     def _add_shards(self, gathered: Mapping[str, Mapping[str, int]], shards: list[str]) -> None:
         for metric, values in gathered.items():
@@ -182,6 +190,8 @@ class EmfEventSink:
         if not provider.metric_set:
             return
         line: Any = provider.serialize_metric_set()
+        if self._otlp is not None:
+            self._otlp.take(provider.metric_set, provider.dimension_set)
         self._stream.write(json.dumps(line) + "\n")
         self._stream.flush()
         provider.metric_set.clear()

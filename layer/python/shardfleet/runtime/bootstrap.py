@@ -34,6 +34,7 @@ from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.emf import EmfEventSink, Telling
 from shardfleet.adapters.fleet_state import DynamoDBStateStore
 from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+from shardfleet.adapters.otlp import OtlpMetrics
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.adapters.system import (
     SystemClock,
@@ -117,7 +118,12 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
     return Sandbox(
         config=config,
         clients=AwsClients(limits, stream_region=region_of(config.stream_arn)),
-        events=EmfEventSink(config.fleet, clock=clock, telling=_telling(config, env)),
+        events=EmfEventSink(
+            config.fleet,
+            clock=clock,
+            telling=_telling(config, env),
+            otlp=OtlpMetrics(config.otlp_endpoint, clock=clock) if config.otlp_endpoint else None,
+        ),
         clock=clock,
         cpu=SystemCpu(memory_mb) if memory_mb else None,
         decoders=_decoders(config, vcpus=vcpus_of(memory_mb)),
