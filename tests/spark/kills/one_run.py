@@ -7,8 +7,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from shardfleet.adapters.dynamodb_items import lease_from_item
 from shardfleet.local.chaos.faults import FaultDice
 from shardfleet.local.chaos.proxy import FaultyProxy
 from tests.spark.kills import processes, program
@@ -18,6 +19,7 @@ from tests.spark.kills.verdict import (
     Verdict,
     file_rows,
     judge,
+    misplaced,
     replays,
     shard_counts,
 )
@@ -26,6 +28,7 @@ TABLE = "spark-seals"
 STORE_FAULTS = 0.08
 PROGRESS_LIMIT_S = 240
 ARRIVAL_LIMIT_S = 400
+PUBLISHED_LIMIT_S = 60
 FREEZE_S = (1.2, 2.4)
 """A frozen worker makes a straggler, of which Spark starts a copy."""
 
@@ -131,6 +134,8 @@ class Run:
             "region": self._aws.region,
             "endpoint": self._aws.endpoint_url,
             "storeEndpoint": store,
+            "publishTo": f"{stream}-positions",
+            "publishInterval": "1s",
         }
         draft = self._folder / "source.draft"
         draft.write_text(json.dumps(source), "utf-8")
@@ -213,11 +218,30 @@ class Run:
 
     # --- the end
 
+    def _misplaced(self, lineage, rows):
+        """Wait until what the query published is right; return what is wrong, if it never is."""
+        deadline = time.monotonic() + PUBLISHED_LIMIT_S
+        while wrong := misplaced(self._leases(), lineage, rows=rows):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.3)
+        return wrong
+
+    def _leases(self):
+        table = f"kills-{self._plan.seed}-positions"
+        items = self._aws.client("dynamodb").scan(TableName=table, ConsistentRead=True)["Items"]
+        return {lease.lease_key: lease for lease in map(lease_from_item, items)}
+
     def _outcome(self, load, lineage, dice, seconds):
         rows = file_rows(self._folder / "files")
-        replayed, different = replays(self._folder)
+        verdict = judge(
+            load.sent,
+            lineage,
+            rows=rows,
+            counts=shard_counts(self._folder / "counts"),
+            replays_differ=replays(self._folder)[1],
+        )
         failures = self._folder / program.FAILURES
-        counts = shard_counts(self._folder / "counts")
         return Outcome(
             seed=self._plan.seed,
             master="local" if self._driver.master == LOCAL else "cluster",
@@ -227,13 +251,13 @@ class Run:
             splits=load.splits,
             merges=load.merges,
             batches=self._committed(),
-            replayed_batches=replayed,
+            replayed_batches=replays(self._folder)[0],
             failed_queries=len(failures.read_text("utf-8").splitlines())
             if failures.exists()
             else 0,
             seal_store_faults={kind.value: count for kind, count in dice.drawn.items()},
             freezes=self._freezes,
-            verdict=judge(load.sent, lineage, rows=rows, counts=counts, replays_differ=different),
+            verdict=replace(verdict, misplaced=len(self._misplaced(lineage, rows))),
             seconds=round(seconds, 1),
         )
 

@@ -76,7 +76,9 @@ class Queries:
         note(self._folder / FAILURES, f"{name}: {str(error)[-1500:]!r}")
 
     def _writer(self, name):
-        frame = self._spark.readStream.format("shardfleet").options(**self._source).load()
+        # Each query has an application of its own, and one of the two shows its positions.
+        source = {k: v for k, v in self._source.items() if name == "files" or k != "publishTo"}
+        frame = self._spark.readStream.format("shardfleet").options(**source).load()
         checkpoint = str(self._folder / f"{name}-checkpoint")
         if name == "files":
             rows = frame.selectExpr(

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.spark.kills.verdict import Row, judge
+from shardfleet.domain.leases import Lease
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from tests.spark.kills.verdict import Row, judge, misplaced
 
 LINEAGE = {"a": [], "b": [], "c": ["a", "b"]}
 SENT = {"x": [0, 2], "y": [1, 3]}
@@ -42,6 +44,31 @@ def test_a_count_that_is_not_the_number_of_rows_is_told(last):
     found = judge(SENT, LINEAGE, rows=ROWS, counts={0: COUNTS[0], 1: last})
 
     assert found.miscounted > 0
+
+
+def lease(shard_id, at, owner=None):
+    where = ExtendedSequenceNumber(at)
+    return Lease(lease_key=shard_id, checkpoint=where, lease_owner=owner)
+
+
+RIGHT = [lease("a", "SHARD_END"), lease("b", "SHARD_END", "spark:x"), lease("c", "12")]
+
+
+@pytest.mark.parametrize(
+    ("leases", "wrong"),
+    [
+        (RIGHT, set()),
+        (RIGHT[2:], set()),  # Those of finished shards are deleted in time.
+        (RIGHT[:2], {"c"}),
+        ([*RIGHT[:2], lease("c", "11")], {"c"}),
+        ([*RIGHT[:2], lease("c", "12", "spark:x")], {"c"}),
+        ([lease("a", "9"), *RIGHT[1:]], {"a"}),
+    ],
+)
+def test_a_lease_that_does_not_say_where_the_query_stands_is_told(leases, wrong):
+    rows = [Row(0, "a", "x", 0, "9"), Row(1, "c", "x", 2, "12"), Row(1, "c", "y", 3, "11")]
+
+    assert misplaced({each.lease_key: each for each in leases}, LINEAGE, rows=rows) == wrong
 
 
 def test_a_batch_that_was_counted_differently_the_second_time_is_told():

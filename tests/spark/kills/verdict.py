@@ -19,6 +19,7 @@ class Row:
     shard_id: str
     key: str
     number: int
+    sequence_number: str = "0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Verdict:
         children_early: shards of which a row or a count came no later than one of a parent's.
         miscounted: shards whose last count is not the number of their rows.
         replays_differ: batches of counts that were not the same when they were run again.
+        misplaced: leases of the query that publishes which do not say where it stands.
 
     """
 
@@ -42,6 +44,7 @@ class Verdict:
     children_early: int
     miscounted: int
     replays_differ: int
+    misplaced: int = 0
 
     @property
     def is_right(self):
@@ -56,7 +59,13 @@ def file_rows(folder):
         for line in path.read_text("utf-8").splitlines()[1:]:
             file = Path(unquote(urlsplit(json.loads(line)["path"]).path))
             rows += [
-                Row(int(path.name), row["shard_id"], row["partition_key"], int(row["data"]))
+                Row(
+                    int(path.name),
+                    row["shard_id"],
+                    row["partition_key"],
+                    int(row["data"]),
+                    row["sequence_number"],
+                )
                 for row in pq.read_table(file).to_pylist()
             ]
     return rows
@@ -72,6 +81,28 @@ def replays(folder):
     path = folder / REPLAYS
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     return len(lines), sum(not line.endswith(" same") for line in lines)
+
+
+def misplaced(leases, lineage, *, rows):
+    """
+    Return the leases that do not say where the query stands whose rows these are, all of them.
+
+    A finished one must have all its children, and every shard that nobody merged or split a
+    lease at its last record; one without a record may stand at its beginning.
+    """
+    last = {}
+    for row in rows:
+        number = last.get(row.shard_id, "0")
+        last[row.shard_id] = max(number, row.sequence_number, key=int)
+    parents = {parent for each in lineage.values() for parent in each}
+    wrong = {shard_id for shard_id in lineage if shard_id not in parents | set(leases)}
+    for shard_id, lease in leases.items():
+        where = lease.checkpoint.sequence_number
+        ended = shard_id in parents
+        stands = "SHARD_END" if ended else last.get(shard_id, "TRIM_HORIZON")
+        if where != stands or (lease.lease_owner and not lease.is_finished):
+            wrong.add(shard_id)
+    return wrong
 
 
 def judge(sent, lineage, *, rows, counts, replays_differ=0):
