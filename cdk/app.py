@@ -6,10 +6,14 @@ Findings of cdk-nag fail the synthesis.
 """
 
 import os
+import sys
 from pathlib import Path
 
-from shardfleet_cdk.synthesis import add_checks, build_app
+from shardfleet_cdk.synthesis import add_checks, build_app, notes_of
 
 app = build_app(outdir=Path(os.environ.get("CDK_OUTDIR", "cdk.out")))
 add_checks(app)
-app.synth()
+assembly = app.synth()
+if "CDK_CLI_VERSION" not in os.environ:  # The CDK's command line prints them itself.
+    for note in notes_of(assembly):
+        sys.stdout.write(f"{note}\n")

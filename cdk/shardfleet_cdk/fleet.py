@@ -9,6 +9,7 @@ cannot disagree.
 from __future__ import annotations
 
 import jsii
+from aws_cdk import Annotations
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kinesis as kinesis
@@ -16,7 +17,7 @@ from constructs import Construct
 
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk import permissions
+from shardfleet_cdk import permissions, sleep_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
 from shardfleet_cdk.failed_records import FailedRecords
 from shardfleet_cdk.first_run import FirstRun
@@ -101,6 +102,9 @@ class ShardFleet(Construct):
         except ConfigurationError as error:
             message = f"{self.node.path}: {error}"
             raise ConfigurationError(message) from error
+        if self.config.sleep:
+            price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
+            Annotations.of(self).add_info_v2("shardfleet:sleep", price)
         self._make_functions(handler, worker=worker, manager=manager, operations=operations)
         if not operations.tracing:
             acknowledge(self, UNTRACED)

@@ -81,6 +81,17 @@ def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s
             f"manager_run_ms: {config.manager_run_ms} found, at most {run_ms} allowed: the "
             f"manager's time-out ({manager_timeout_s} s) less {MANAGER_MARGIN_MS} for its last turn"
         )
+    elif config.manager_most_ms > run_ms:
+        problems.append(
+            f"wake_most_ms: {config.wake_most_ms} found, which keeps the manager busy for "
+            f"{config.manager_most_ms} ms of each minute; at most {run_ms} allowed: its time-out "
+            f"({manager_timeout_s} s) less {MANAGER_MARGIN_MS}"
+        )
+    if config.sleep and config.sleep_after_ms > box_ms // 2:
+        problems.append(
+            f"sleep_after_ms: {config.sleep_after_ms} found, at most {box_ms // 2} allowed: half "
+            f"of a turn ({box_ms} ms), within which a shard is idle"
+        )
     if problems:
         message = "configuration: " + "; ".join(problems)
         raise ConfigurationError(message)

@@ -87,13 +87,14 @@ class ManagerOptions:
 
     Attributes:
         memory_mb: 256 suits some thousands of leases.
-        timeout_s: one invocation; it runs for ``manager_run_ms`` while anything is awake.
+        timeout_s: one invocation; it runs for ``manager_run_ms`` while anything is awake, and up to
+            60 s to wake sleeping shards in time (``wake_most_ms``).
         reserved_concurrency: default: none reserved; a turn lock excludes overlap (hazard H13).
 
     """
 
     memory_mb: int = 256
-    timeout_s: int = 70
+    timeout_s: int = 75
     reserved_concurrency: int | None = None
 
     def __post_init__(self) -> None:

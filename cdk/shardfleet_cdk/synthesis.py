@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from aws_cdk import App, Validations
+from aws_cdk.cx_api import CloudAssembly
 from cdk_nag import AwsSolutionsChecks, ServerlessChecks
 
 from shardfleet_cdk.assets import asset_root
@@ -93,6 +94,15 @@ def synthesize(
     )
     app.synth()
     return outdir / f"{STACK_NAME}.template.json"
+
+
+def notes_of(assembly: CloudAssembly) -> list[str]:
+    """Return what constructs have to say, as the CDK's command line would print it."""
+    return [
+        f"{message.level.value}: {message.entry.data}"
+        for stack in assembly.stacks
+        for message in stack.messages
+    ]
 
 
 def add_checks(app: App) -> None:

@@ -167,3 +167,42 @@ def test_a_handler_may_live_in_a_package(cdk, tmp_path):
     (tmp_path / "shop/orders/__init__.py").write_text("def handle(batch): ...\n", "utf-8")
 
     assert cdk.HandlerCode(folder=tmp_path, function="shop.orders:handle")
+
+
+def test_a_manager_without_the_time_to_wake_shards_in_time_is_refused(a_fleet, cdk):
+    config = {"sleep": True, "wake_most_ms": 10_000}
+
+    found = refusal(a_fleet, manager=cdk.ManagerOptions(timeout_s=68), config=config)
+    assert "wake_most_ms: 10000 found, which keeps the manager busy for 60000 ms" in found
+    assert "at most 58000 allowed: its time-out (68 s) less 10000" in found
+
+    assert a_fleet(config=config).config.wake_most_ms == 10_000
+
+
+def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cdk):
+    config = {"sleep": True, "handler_timeout_ms": 1_000}
+
+    found = refusal(a_fleet, worker=cdk.WorkerOptions(timeout_s=300), config=config)
+    assert "sleep_after_ms: 300000 found, at most 142500 allowed: half of a turn" in found
+    found = refusal(a_fleet, config={**config, "sleep_after_ms": 420_001})
+    assert "sleep_after_ms: 420001 found, at most half of turn_most_ms (420000) allowed" in found
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, None),
+        ({"sleep": True}, ("waits up to 60 s", "stays 5 s of each minute", "about $0.88 a month")),
+        (
+            {"sleep": True, "wake_most_ms": 10_000},
+            ("waits up to 10 s", "stays 55 s of each minute", "about $8.18 a month"),
+        ),
+        ({"sleep": True, "wake_most_ms": 65_000}, ("looks once a minute", "about $0.15 a month")),
+    ],
+)
+def test_sleep_states_its_price_at_synth(a_fleet, config, words):
+    entries = a_fleet(config=config).node.metadata
+    told = [str(entry.data) for entry in entries if str(entry.data).startswith("sleep is on")]
+
+    assert len(told) == (words is not None)
+    assert all(word in told[0] for word in words or ())
