@@ -6,10 +6,17 @@ import pytest
 
 from shardfleet.domain.positions import position_text
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.checkpoints import LocalCheckpoint, positions_of, read_logs, standing_after
+from shardfleet_spark.checkpoints import (
+    LocalCheckpoint,
+    S3Checkpoint,
+    positions_of,
+    read_logs,
+    standing_after,
+)
 from shardfleet_spark.plan_token import UnreadableCheckpoint, token_to_json
 from shardfleet_spark.seals import MARK, SealKey, seal_to_bytes
 from tests.spark.memory_seals import INCARNATION, MemorySealStore, seal, stand, token
+from tests.spark.test_seal_stores import make_bucket
 
 META = '{"batchWatermarkMs":0,"conf":{}}'
 READ = {"first": "8", "last": "9", "last_sub": 4, "count": 2}
@@ -152,3 +159,21 @@ def test_what_is_no_checkpoint_or_newer_than_this_code_is_refused(checkpoint, tm
         read_logs(checkpoint(offsets={0: ONE}, commits=[0], version="v9"))
     with pytest.raises(ConfigurationError, match="reads 0 streams"):
         read_logs(checkpoint(offsets={0: ONE}, commits=[0], lines=lambda _: ['{"files": 1}', "-"]))
+
+
+@pytest.mark.processes
+def test_a_checkpoint_in_a_bucket_is_read_as_one_in_a_folder(checkpoint, tmp_path, embedded_aws):
+    checkpoint(offsets={0: ONE, 1: TWO}, commits=[0])
+    client, bucket = embedded_aws.client("s3"), make_bucket(embedded_aws)
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        key = f"jobs/views/{path.relative_to(tmp_path)}"
+        client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+
+    folder = S3Checkpoint(client, bucket=bucket, prefix="jobs/views/")
+
+    assert read_logs(folder) == read_logs(LocalCheckpoint(tmp_path))
+    client.delete_object(Bucket=bucket, Key="jobs/views/offsets/0")
+    with pytest.raises(ConfigurationError, match="in the commit log and not in the offset log"):
+        read_logs(folder)
+    with pytest.raises(ConfigurationError, match="no offset log"):
+        read_logs(S3Checkpoint(client, bucket=bucket, prefix="jobs/other"))
