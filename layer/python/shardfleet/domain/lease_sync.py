@@ -69,8 +69,7 @@ def plan_lease_sync(
         return LeaseSyncPlan(problems=(problem,))
     missing = _missing(graph, leases, initial=initial, audit=audit)
     missing |= _abandoned_children(graph, leases)
-    suspects = {key for key, (_, why) in missing.items() if why is CreateReason.LOST}
-    suspects -= audit.lost
+    suspects = {k for k, (_, why) in missing.items() if why is CreateReason.LOST} - audit.lost
     wanted = _in_write_order(graph.shards[key] for key in missing if key not in suspects)
     is_read = any(_was_read(lease) for lease in leases)
     return LeaseSyncPlan(
