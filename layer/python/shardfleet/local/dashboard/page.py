@@ -97,14 +97,22 @@ def table(rows: Sequence[Mapping[str, Any]], *, empty: str) -> str:
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
 
 
-def chart(series: Sequence[Series], *, start: float, end: float, height: int) -> str:
-    """Return lines over time as SVG, with a legend; the axis begins at 0."""
+def chart(
+    series: Sequence[Series], *, start: float, end: float, height: int, columns: int = 12
+) -> str:
+    """
+    Return lines over time as SVG, with a legend; the axis begins at 0.
+
+    Drawn as wide as the panel's columns of the grid ask for, so that its text is as large in
+    every panel.
+    """
+    width = WIDTH * columns // 12
     values = [value for line in series for _, value in line.points]
     top = max(values, default=0.0) or 1.0
     floor = height - BOTTOM
 
     def place(at: float, value: float) -> str:
-        across = LEFT + (at - start) / max(1.0, end - start) * (WIDTH - LEFT - 10)
+        across = LEFT + (at - start) / max(1.0, end - start) * (width - LEFT - 10)
         return f"{across:.1f},{floor - max(0.0, value) / top * (floor - TOP):.1f}"
 
     lines = "".join(
@@ -117,13 +125,13 @@ def chart(series: Sequence[Series], *, start: float, end: float, height: int) ->
         for index, line in enumerate(series)
     )
     axis = (
-        f'<path d="M{LEFT} {TOP}V{floor}H{WIDTH - 10}" fill="none" stroke="#c3cad3"/>'
+        f'<path d="M{LEFT} {TOP}V{floor}H{width - 10}" fill="none" stroke="#c3cad3"/>'
         f'<text x="{LEFT - 6}" y="{TOP + 8}" text-anchor="end">{shown(top)}</text>'
         f'<text x="{LEFT - 6}" y="{floor}" text-anchor="end">0</text>'
         f'<text x="{LEFT}" y="{height - 6}">{_clock(start)}</text>'
-        f'<text x="{WIDTH - 10}" y="{height - 6}" text-anchor="end">{_clock(end)}</text>'
+        f'<text x="{width - 10}" y="{height - 6}" text-anchor="end">{_clock(end)}</text>'
     )
-    box = f'viewBox="0 0 {WIDTH} {height}" role="img"'
+    box = f'viewBox="0 0 {width} {height}" role="img"'
     return f"<svg {box}>{axis}{lines}</svg><div class=legend>{legend}</div>"
 
 

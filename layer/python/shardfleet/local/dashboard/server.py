@@ -104,7 +104,9 @@ class DashboardServer:
         series = self._gatherer.series(properties["metrics"], start=start, end=end)
         if properties.get("view") == "singleValue":
             return page.number(series)
-        return page.chart(series, start=start, end=end, height=widget.height * 30)
+        return page.chart(
+            series, start=start, end=end, height=widget.height * 30, columns=widget.width
+        )
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         pages: Mapping[str, Callable[[], str]] = {
