@@ -40,7 +40,8 @@ class OnlyIdleShardsSleep(Checker):
                 text = f"{by.name} let it sleep with {entry}, put {read_ms - entry.put_ms} ms ago"
                 self.found(at_ms, event.lease_key, text)
                 return
-            if entry.put_ms > read_ms - event.idle_ms + _VISIBLE_MS and not entry.is_excused:
+            # Idle since then at the latest: a freeze may lie between the read and its answer.
+            if entry.put_ms > at_ms - event.idle_ms + _VISIBLE_MS and not entry.is_excused:
                 text = f"{by.name} says idle for {event.idle_ms} ms; {entry} came meanwhile"
                 self.found(at_ms, event.lease_key, text)
                 return
