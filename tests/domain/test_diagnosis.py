@@ -8,6 +8,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.diagnosis import OWNER_INDEX, Severity, diagnose
 from shardfleet.domain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
 from shardfleet.domain.fleet_view import FleetReading, Stop
+from shardfleet.domain.pauses import Pause, Pauses
 from tests.domain.builders import a_lease
 
 NOW_MS = 10_000_000
@@ -126,6 +127,16 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
         ),
         ({"reading": STOPPED}, "shard-stopped", "ValueError: x"),
         ({"reading": MANY}, "too-few-slots", "17 leases"),
+        (
+            {"reading": replace(READING, pauses=Pauses(fleet=Pause("ann", 0)))},
+            "fleet-paused",
+            "paused by ann since 1970",
+        ),
+        (
+            {"reading": replace(READING, pauses=Pauses(leases={"7": Pause("ann", 0, "index")}))},
+            "shard-paused",
+            "7 is paused by ann since 1970-01-01 00:00:00Z: index",
+        ),
         ({"unread_shards": ("7",)}, "shards-unread", "open shards 7"),
         ({"unseen": (("the stream", "AccessDenied"),)}, "not-seen", "AccessDenied"),
     ],

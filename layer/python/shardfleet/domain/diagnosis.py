@@ -202,6 +202,12 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
                 f"{row.lease_key} is stopped {row.why}",
                 f"mend the handler or the record, then: shardfleet resume {row.lease_key}",
             )
+    if pause := reading.pauses.fleet:
+        yield _warning(
+            "fleet-paused", f"the whole fleet is {pause}", "to go on: shardfleet resume --all"
+        )
+    for key, pause in sorted(reading.pauses.leases.items()):
+        yield _warning("shard-paused", f"{key} is {pause}", f"to go on: shardfleet resume {key}")
     unfinished = sum(found.leases.values()) - found.leases.get(LeaseState.FINISHED, 0)
     room = config.workers_max * config.leases_per_worker
     if unfinished > room:
