@@ -76,20 +76,23 @@ def make_alarms(
         ),
     ]
     if streaming:
-        idle = cw.Alarm(
-            scope,
-            "NotRunning",
-            alarm_description="No run of the Spark pipeline is under way",
-            metric=_metric("RunningJobs", application, minutes=1),
-            threshold=1,
-            evaluation_periods=options.idle_minutes,
-            comparison_operator=cw.ComparisonOperator.LESS_THAN_THRESHOLD,
-            treat_missing_data=cw.TreatMissingData.BREACHING,
-        )
-        made.append(idle)
+        made.append(_idle(scope, application, minutes=options.idle_minutes))
     for alarm in made:
         for topic in options.topics:
             alarm.add_alarm_action(actions.SnsAction(topic))
+
+
+def _idle(scope: Construct, application: dict[str, str], *, minutes: int) -> cw.Alarm:
+    return cw.Alarm(
+        scope,
+        "NotRunning",
+        alarm_description="No run of the Spark pipeline is under way",
+        metric=_metric("RunningJobs", application, minutes=1),
+        threshold=1,
+        evaluation_periods=minutes,
+        comparison_operator=cw.ComparisonOperator.LESS_THAN_THRESHOLD,
+        treat_missing_data=cw.TreatMissingData.BREACHING,
+    )
 
 
 def _lag(watched: Watched) -> cw.Metric:
