@@ -70,14 +70,13 @@ def test_sequence_numbers_compared_as_text(monkeypatch):
 
 def test_progress_told_before_the_handler_is_done(monkeypatch):
     """fs2-aws #436, KCL #1403: stored before in-flight records are handled."""
-    real = ShardDelivery.deliver
+    real = ShardDelivery._try
 
-    async def too_soon(self, page):
-        if page.end is not None:
-            self._held.note_progress(page.end)
-        await real(self, page)
+    async def too_soon(self, batch, positions, *, lag_ms):
+        self._held.note_progress(positions[-1])
+        return await real(self, batch, positions, lag_ms=lag_ms)
 
-    monkeypatch.setattr(ShardDelivery, "deliver", too_soon)
+    monkeypatch.setattr(ShardDelivery, "_try", too_soon)
 
     assert found_by(KILLS) == "CheckpointCoversDone"
 

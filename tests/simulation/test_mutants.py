@@ -67,7 +67,7 @@ QUICK = {
     "rewind whatever the counter": "UpdatesNeverCreate",
     "an assignment is not announced": "AnnouncedFirst",
     "a shard ends without leases for its children": "ChildrenBeforeEnd",
-    "an exception skips the batch": "OrderWithinShard",
+    "an exception skips the batch": "CheckpointCoversDone",
     "progress is told before the handler is done": "CheckpointCoversDone",
     "records are handed over after a stall without a renewal": "DeliveredWhileFresh",
 }
