@@ -67,18 +67,19 @@ class StateMachine:
         faults = self._around.faults
         given = SlotInput.from_payload(json.loads(execution.text))
         if faults.strike("late_start"):
+            self._harm(given.slot_id, "late start")
             await asyncio.sleep(faults.between("late_start", 1.0, 40.0))
         if faults.strike("stillborn"):
-            why = self._dies(given.slot_id, "stillborn")
+            why = self._harm(given.slot_id, "stillborn")
         else:
             why = await self._loop(given)
         execution.status = ExecutionStatus.CLOSED
         self._around.log("machine", "closes", name, why)
 
-    def _dies(self, slot_id: str, how: str) -> str:
-        """Let a slot's execution end: nobody invokes its worker again, which is no fault of it."""
+    def _harm(self, slot_id: str, how: str) -> str:
+        """Remember that nobody invokes a slot's worker for a while, which is no fault of it."""
         if slot_id in self._functions.latest:
-            self._functions.latest[slot_id].suffered(f"execution {how}")
+            self._functions.latest[slot_id].suffered(f"execution: {how}")
         return how
 
     async def _loop(self, given: SlotInput) -> str:
@@ -87,7 +88,7 @@ class StateMachine:
             outcome = await self._functions.worker(replace(given, crashes=crashes))
             loops += 1
             if self._around.faults.strike("execution_dies"):
-                return self._dies(given.slot_id, "dies")
+                return self._harm(given.slot_id, "dies")
             if given.slot_id in self._aborted:
                 self._aborted.discard(given.slot_id)
                 return "aborted"
