@@ -1,7 +1,7 @@
 """The checkers of sleep each see a planted violation and a bug put into the engine."""
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -9,7 +9,7 @@ from shardfleet.domain.lease_changes import assign
 from shardfleet.domain.sleep import Found
 from shardfleet.engine.falling_asleep import Drowsiness
 from shardfleet.engine.prober import Prober
-from shardfleet.events import LeaseAsleep, LeaseWoken
+from shardfleet.events import LeaseAsleep, LeaseWoken, ManagerTurnDone
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import Entry
 from shardfleet.testing.simulation import Options, run_seed
@@ -101,3 +101,15 @@ def test_a_manager_that_never_sees_anything_is_found(monkeypatch):
     monkeypatch.setattr(Prober, "_ask", blind)
 
     assert first_violation(checkers.SleepersAreWoken, mix=FaultMix.none())
+
+
+@pytest.mark.parametrize(("slots_wanted", "violations"), [(1, 0), (0, 1)])
+def test_a_manager_that_turns_although_everything_sleeps_is_found(slots_wanted, violations):
+    checker, found = planted(checkers.SleepersCostNoTurns)
+    numbers = {kept.name: 0 for kept in fields(ManagerTurnDone)}
+    turn = ManagerTurnDone(**numbers | {"sleeping_leases": 2, "slots_wanted": slots_wanted})
+
+    for _ in range(4):
+        checker.told(1, MANAGER, turn)
+
+    assert len(found) == violations

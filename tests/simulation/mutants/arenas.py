@@ -406,6 +406,17 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         cold_start=0.7,
         slow_import=0.9,
     ),
+    "asleep": _focused(
+        shape={
+            "sleep": True,
+            "sleep_after_ms": 1_000,
+            "wake_most_ms": 60_000,
+            "cycle_ms": 3_000,
+            "records_per_s": 0.05,
+            "reshard_every_s": 60.0,
+            "has_peer": False,
+        }
+    ),
     "dead managers": _only(kill_between=0.05, manager_missing=0.2, manager_twice=0.5),
 }
 """Name → the options of a seed."""

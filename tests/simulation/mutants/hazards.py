@@ -230,8 +230,7 @@ HAZARDS = (
         "the manager turns for ever",
         "H14",
         ("engine/manager_loop.py", "awake=awake is not False", "awake=True"),
-        test=f"{_MANAGER_TESTS}/test_manager_loop.py::"
-        "test_with_nothing_awake_an_invocation_does_one_turn_and_returns",
+        arena="asleep",
     ),
     mutant(
         "a checkpoint does not count as a renewal",

@@ -57,7 +57,11 @@ from shardfleet.testing.checkers.records import (
     ParentsBeforeChildren,
     RepetitionsExplained,
 )
-from shardfleet.testing.checkers.sleep import OnlyIdleShardsSleep, SleepersAreWoken
+from shardfleet.testing.checkers.sleep import (
+    OnlyIdleShardsSleep,
+    SleepersAreWoken,
+    SleepersCostNoTurns,
+)
 from shardfleet.testing.checkers.slots import (
     AnnouncedFirst,
     OneInvocationPerEpoch,
@@ -114,6 +118,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     ReplacedStreamIsLeft,
     OnlyIdleShardsSleep,
     SleepersAreWoken,
+    SleepersCostNoTurns,
 )
 
 __all__ = [
@@ -162,6 +167,7 @@ __all__ = [
     "ReplacedStreamIsLeft",
     "RewindsOnlyUnowned",
     "SleepersAreWoken",
+    "SleepersCostNoTurns",
     "SlotsEndServed",
     "Suspect",
     "TakenBackAtOnce",

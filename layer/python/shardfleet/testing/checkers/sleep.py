@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from shardfleet.events import Event, LeaseAsleep, LeaseWoken
+from shardfleet.events import Event, LeaseAsleep, LeaseWoken, ManagerTurnDone
 from shardfleet.testing.checkers.checker import Checker, LeaseWrite, Suspect
 
 # A record that was put so long before a read is in its answer, whatever is late in the stream.
 _VISIBLE_MS = 1_500
 # Looks may fail, a manager may die of what it has found; so many in a row are no coincidence.
 _LOOKS_MOST = 5
+_ASLEEP_MOST = 3
 
 
 class OnlyIdleShardsSleep(Checker):
@@ -81,3 +82,25 @@ class SleepersAreWoken(Checker):
             what = "its end" if first is None else f"{first}, put {at_ms - first.put_ms} ms ago,"
             text = f"sleeps on, with {what} before {_LOOKS_MOST} looks"
             self.found(at_ms, shard_id, text)
+
+
+class SleepersCostNoTurns(Checker):
+    """While every shard sleeps, a manager looks at them, and does not turn (H14)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no turn."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._turns: dict[str, int] = {}
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Count a manager's turns in a row that found everything asleep."""
+        if isinstance(event, LeaseWoken):
+            self._turns.pop(by.name, None)
+        if not isinstance(event, ManagerTurnDone):
+            return
+        sleeps = bool(event.sleeping_leases) and not event.slots_wanted and not event.unread_shards
+        self._turns[by.name] = self._turns.get(by.name, 0) + 1 if sleeps else 0
+        # A prompt may come late, of a worker that has just ended.
+        if self._turns[by.name] > _ASLEEP_MOST:
+            text = f"{by.name} found everything asleep for the {self._turns[by.name]}th time"
+            self.found(at_ms, "fleet", text)
