@@ -11,8 +11,9 @@ from shardfleet.domain.fleet_view import (
     slot_rows,
     summary,
 )
+from shardfleet.domain.sleep import Nap
 from shardfleet.domain.slots import Slot, SlotState
-from tests.domain.builders import a_lease
+from tests.domain.builders import a_lease, number
 
 NOW_MS, FAILOVER_MS = 1_000_000, 10_000
 
@@ -34,6 +35,8 @@ def states(reading):
 
 
 STILL = {"1": Sighting(counter=4, owner="a", first_seen_ms=NOW_MS - FAILOVER_MS)}
+NAP = Nap(lease_key="1", worker_id="a", since_ms=7_000, done=number("55"))
+WHY_ASLEEP = "asleep since 1970-01-01 00:00:07Z: a found nothing more to read"
 STOPPED = {"1": Stop(at_ms=NOW_MS - 7, position="55:2", error="ValueError: x")}
 
 
@@ -50,6 +53,8 @@ STOPPED = {"1": Stop(at_ms=NOW_MS - 7, position="55:2", error="ValueError: x")}
         ("1 at 55 by a counter 5", {"sightings": STILL}, LeaseState.READING, ""),
         ("1 at 55 by a", {"stops": STOPPED}, LeaseState.STOPPED, "at 55:2: ValueError: x"),
         ("1 at SHARD_END", {"stops": STOPPED}, LeaseState.FINISHED, ""),
+        ("1 at 55", {"naps": {"1": NAP}}, LeaseState.ASLEEP, WHY_ASLEEP),
+        ("1 at 55", {"naps": {"1": NAP}, "stops": STOPPED}, LeaseState.STOPPED, "at 55:2"),
     ],
 )
 def test_a_lease_has_the_state_that_matters_most(lease, more, state, why):
@@ -101,3 +106,12 @@ def test_the_sums_count_states_foreign_workers_and_what_is_unknown():
     assert found.slots == {SlotState.RUNNING: 1}
     assert found.workers == ("java-7",)
     assert (found.lag_ms, found.lag_unknown, found.plan_age_ms) == (700, 2, 4_000)
+
+
+def test_who_sleeps_is_up_to_date_as_long_as_the_manager_looks():
+    def lag(planned_ms):
+        reading = a_reading("1 at 55", naps={"1": NAP}, planned_ms=planned_ms)
+        return lease_rows(reading)[0].lag_ms
+
+    assert lag(NOW_MS - 60_000) == 0
+    assert lag(NOW_MS - 600_000) == 600_000

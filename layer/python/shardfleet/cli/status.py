@@ -24,6 +24,7 @@ _COLOURS = {
     "FINISHED": "dim",
     "UNOWNED": "yellow",
     "PAUSED": "magenta",
+    "ASLEEP": "blue",
     "EXPIRED": "red",
     "STOPPED": "bold red",
 }

@@ -212,10 +212,10 @@ def _now(known: Known, row: LeaseRow) -> str:
         case LeaseState.PAUSED:
             return f"It is {row.why}. Nobody is to read it until `shardfleet resume` is run."
         case LeaseState.STOPPED:
-            return (
-                f"It is stopped {row.why}. Nothing after that record is read until "
-                "`shardfleet resume` lets it go on."
-            )
+            after = "Nothing after that record is read until `shardfleet resume` lets it go on."
+            return f"It is stopped {row.why}. {after}"
+        case LeaseState.ASLEEP:
+            return f"It is {row.why}. A worker reads it from its next record on."
 
 
 def _lag(row: LeaseRow) -> str:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
 from shardfleet.domain.expiry import Sighting
-from shardfleet.domain.lags import lags_of
+from shardfleet.domain.lags import lag_now, lags_of
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.pauses import Pauses
+from shardfleet.domain.sleep import Nap
 from shardfleet.domain.slots import Slot, SlotState
 
 _NOTHING_PAUSED = Pauses()
+PLAN_STILL_MS = 150_000  # two schedules of the manager, which plans at least once a minute
 _State = TypeVar("_State", bound=StrEnum)
 
 
@@ -31,6 +33,7 @@ class LeaseState(StrEnum):
     whoever still has it gives it up. ``EXPIRED``: its owner has not renewed it for the failover
     time. ``UNOWNED``: nobody has it. ``WAITING``: owned, but a parent is not finished.
     ``HANDOVER``: its owner finishes a batch for the next one. ``READING``: owned and renewed.
+    ``ASLEEP``: nobody has it because there is nothing to read; the manager looks at it.
     """
 
     FINISHED = "FINISHED"
@@ -41,6 +44,7 @@ class LeaseState(StrEnum):
     WAITING = "WAITING"
     HANDOVER = "HANDOVER"
     READING = "READING"
+    ASLEEP = "ASLEEP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,7 @@ class FleetReading:
         planned_ms: when the manager last wrote a plan, 0 never.
         failover_ms: of the fleet's configuration.
         pauses: what a person has paused.
+        naps: of the shards that sleep, by lease key.
 
     """
 
@@ -85,6 +90,7 @@ class FleetReading:
     planned_ms: int
     failover_ms: int
     pauses: Pauses = _NOTHING_PAUSED
+    naps: Mapping[str, Nap] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +227,9 @@ def _lags(reading: FleetReading) -> dict[str, int]:
     unfinished = [lease for lease in reading.leases if not lease.is_finished]
     paused = reading.pauses.among(lease.lease_key for lease in unfinished)
     stopped = {key: stop.at_ms for key, stop in reading.stops.items()}
-    return lags_of(
+    # The manager looks at those asleep whenever it plans, and keeps them only if they are quiet.
+    quiet_ms = lag_now(0, reading.at_ms - reading.planned_ms, still_ms=PLAN_STILL_MS)
+    return dict.fromkeys(reading.naps.keys() - paused.keys(), quiet_ms) | lags_of(
         unfinished,
         reading.slots,
         stopped_since_ms={key: pause.since_ms for key, pause in paused.items()} | stopped,
@@ -261,6 +269,8 @@ def _state(
         return LeaseState.STOPPED, f"at {stop.position}: {stop.error}"
     if (pause := reading.pauses.of(lease.lease_key)) is not None:
         return LeaseState.PAUSED, str(pause)
+    if (nap := reading.naps.get(lease.lease_key)) is not None:
+        return LeaseState.ASLEEP, str(nap)
     if lease.effective_owner is None:
         return LeaseState.UNOWNED, f"parents: {', '.join(waits_for)}" if waits_for else ""
     if seen_ms is not None and seen_ms >= reading.failover_ms:

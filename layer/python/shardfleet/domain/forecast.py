@@ -22,7 +22,7 @@ class Snapshot:
         slots: all slot records.
         shards: the unfiltered listing.
         expired: keys of leases whose owner is lost.
-        paused: key and reason of leases that nobody is to have.
+        paused: key and reason of leases that nobody is to have: paused, or asleep.
 
     """
 

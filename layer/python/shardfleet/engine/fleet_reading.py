@@ -12,8 +12,10 @@ from shardfleet.domain.explanation import Known
 from shardfleet.domain.fleet_view import FleetReading, Stop
 from shardfleet.domain.forecast import Snapshot
 from shardfleet.domain.shards import Shard
+from shardfleet.domain.sleep import plan_naps
 from shardfleet.domain.slots import SlotState
 from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.pausing import PauseRecord
 from shardfleet.engine.ports import Clock, LeaseStore
 from shardfleet.engine.turn_history import History
@@ -35,16 +37,19 @@ async def read_fleet(
         Throttled: a table refused; try again.
 
     """
-    found, slots, sightings, stops, plan, pauses = await asyncio.gather(
+    found, slots, sightings, stops, plan = await asyncio.gather(
         leases.scan(),
         state.slots(),
         state.sightings(),
         state.stops(),
         state.plan(),
-        PauseRecord(state.store).read(),
     )
+    pauses, naps = await asyncio.gather(
+        PauseRecord(state.store).read(), NapRecord(state.store).naps()
+    )
+    now_ms = clock.now_ms()
     return FleetReading(
-        at_ms=clock.now_ms(),
+        at_ms=now_ms,
         leases=found,
         slots=[each.slot for each in slots],
         sightings=sightings,
@@ -55,6 +60,9 @@ async def read_fleet(
         planned_ms=int(plan["at_ms"]) if plan else 0,
         failover_ms=failover_ms,
         pauses=pauses,
+        naps=plan_naps(
+            (each.nap for each in naps), found, off="", now_ms=now_ms, settle_ms=failover_ms
+        ).asleep,
     )
 
 
@@ -130,5 +138,6 @@ async def read_snapshot(
         slots=reading.slots,
         shards=shards,
         expired=expired | orphans,
-        paused={key: str(pause) for key, pause in paused.items()},
+        paused={key: str(nap) for key, nap in reading.naps.items() if config.sleep}
+        | {key: str(pause) for key, pause in paused.items()},
     )
