@@ -31,6 +31,7 @@ from shardfleet_spark.publication import (
 # KCL's failover time is 10 s by default; whoever renews nothing for twice that is not there.
 TAKEN_AFTER_MS = 20_000
 _LOOK_EVERY_MS = 1_000
+_AGAIN_MS = 200
 # A former run of the query may still write while it ends.
 _TAKES_MOST = 10
 # Hash range, children, checkpoint: no lease needs more writes in one round.
@@ -121,11 +122,20 @@ class Publisher:
         await self._clean_up(standing)
 
     async def release(self) -> None:
-        """Give all leases up, so that another consumer need not wait for them to expire."""
-        await self._settle()
-        mine = [each for each in self.leases.values() if self._may_write(each)]
-        # Who has written one meanwhile has it: the next run of this query, most of all.
-        await together(self._store.apply(giving_up(each)) for each in mine)
+        """
+        Give all leases up, so that another consumer need not wait for them to expire.
+
+        A write that fails is repeated; the caller sets the limit.
+        """
+        held = {each.lease_key for each in self.leases.values() if self._is_mine(each)}
+        while held:
+            await self._settle()
+            for key in sorted(held):
+                lease = self.leases.get(key)
+                if lease is None or lease.is_finished or await self._given_up(lease):
+                    held.discard(key)
+            if held:
+                await self._clock.sleep_ms(_AGAIN_MS)
 
     # --- inside
 
@@ -135,6 +145,20 @@ class Publisher:
     def _may_write(self, lease: Lease) -> bool:
         sure = lease.lease_key not in self._unsure
         return sure and self._is_mine(lease) and not lease.is_finished
+
+    async def _given_up(self, lease: Lease) -> bool:
+        """Try to give a lease up; tell whether this query has it no more."""
+        if lease.lease_key in self._unsure:
+            return False
+        try:
+            await self._store.apply(giving_up(lease))
+        except Throttled:
+            return False
+        except OutcomeUnknown:
+            current = await self._store.get(lease.lease_key)
+            return current is None or current.lease_counter != lease.lease_counter
+        # Lost: who has written it meanwhile has it, the next run of this query most of all.
+        return True
 
     async def _outlast(self, foreign: Iterable[Lease]) -> None:
         """Wait until nobody can be alive who owns these leases."""

@@ -398,3 +398,22 @@ def test_a_former_run_that_gives_up_while_the_next_one_begins_is_no_obstacle():
         assert new.leases["s0"].lease_counter == 2
 
     in_query(scenario)
+
+
+@pytest.mark.parametrize(
+    ("error", "applied"), [(Throttled, 0), (OutcomeUnknown, 0), (OutcomeUnknown, 1)]
+)
+def test_giving_up_is_repeated_until_it_has_worked(error, applied):
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0"), stand("s1"), graph=SPLIT))
+        failures = [error("busy")] * 3
+
+        def fail(_operation):
+            if failures:
+                raise failures.pop()
+
+        setattr(query.table, "after" if applied else "before", fail)
+        await query.publisher.release()
+        assert [each.lease_owner for each in query.table.leases.values()] == [None, None]
+
+    in_query(scenario)

@@ -100,7 +100,7 @@ def misplaced(leases, lineage, *, rows):
         where = lease.checkpoint.sequence_number
         ended = shard_id in parents
         stands = "SHARD_END" if ended else last.get(shard_id, "TRIM_HORIZON")
-        if where != stands or (lease.lease_owner and not lease.is_finished):
+        if where != stands:
             wrong.add(shard_id)
     return wrong
 
