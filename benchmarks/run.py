@@ -74,6 +74,16 @@ def table(results: list[dict[str, Any]]) -> str:
             "|---|---|---|---|---|\n",
         ]
         parts += map(_figures_row, figures)
+    lines = [each["details"]["time_line"] for each in figures if "time_line" in each["details"]]
+    if lines:
+        parts += [
+            "\n## Time lines\n\n",
+            "Seconds, on the embedded AWS; beside them what KCL's documentation and code say.\n",
+            "\n",
+            "| what | median | maximum | repetitions | allowed | KCL | measured |\n",
+            "|---|---|---|---|---|---|---|\n",
+        ]
+        parts += map(_time_line_row, lines)
     notes = [each for each in results if each["time_goes_to"] and _needs_words(each)]
     if notes:
         parts.append("\n## Where the time goes\n\n")
@@ -135,6 +145,20 @@ def _figures_row(result: dict[str, Any]) -> str:
         result["summary"],
         gate,
         result["goal"] or "-",
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _time_line_row(line: dict[str, Any]) -> str:
+    mark = "" if line["met"] else " (missed)"
+    cells = [
+        line["name"],
+        f"{line['median_s']}",
+        f"{line['max_s']}",
+        f"{line['repetitions']}",
+        f"{line['allowed_s']:g}{mark}",
+        line["kcl"],
+        line["remark"],
     ]
     return f"| {' | '.join(cells)} |\n"
 
