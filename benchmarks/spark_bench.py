@@ -29,6 +29,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet_spark.java import use_java
+from shardfleet_spark.local_python import use_local_python
 
 HERE = Path(__file__).parent
 CREDENTIALS = {
@@ -150,7 +151,8 @@ def load(name: str) -> Load:
 def session(cores: int = 2) -> SparkSession:
     """Start Spark on this machine, with a Java heap of `HEAP` and nothing on the screen."""
     use_java()
-    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    use_local_python()
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",

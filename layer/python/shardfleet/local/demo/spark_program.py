@@ -8,13 +8,13 @@ progress of each, as Spark reports it.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from shardfleet_spark.java import use_java
+from shardfleet_spark.local_python import use_local_python
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 
@@ -31,7 +31,7 @@ _SETTINGS = {
 def main(plans: str, result: str) -> None:
     """Run the plans; nothing is written when one of them fails."""
     use_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    use_local_python()
     builder = SparkSession.builder.master("local[2]").appName("shardfleet demo")
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)

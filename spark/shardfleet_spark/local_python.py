@@ -1,0 +1,43 @@
+"""
+A Python for the workers of a Spark on this machine that starts three times as fast.
+
+Spark puts its own copy of PySpark, a zip file, before everything else on their path, and Python
+compiles what it imports from a zip file every time: 0.9 s of CPU time instead of 0.3 s, for each
+worker and for each source of a query. Spark waits 10 s for one to answer, which on a busy machine
+is then not enough. The script leaves that copy out: the PySpark that runs this is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+_SCRIPT = """#!/bin/bash
+IFS=: read -ra parts <<< "$PYTHONPATH"
+kept=()
+for part in "${{parts[@]}}"; do
+  [[ "$part" == */pyspark.zip ]] || kept+=("$part")
+done
+IFS=:
+PYTHONPATH="${{kept[*]}}" exec "{python}" "$@"
+"""
+
+
+def use_local_python() -> None:
+    """Name this Python to the Spark that this process starts here, unless one is named already."""
+    os.environ.setdefault("PYSPARK_PYTHON", str(local_python()))
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def local_python() -> Path:
+    """Return a script that starts this Python without Spark's copy of PySpark."""
+    folder = Path(tempfile.gettempdir()) / f"shardfleet-python-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    name = "-".join(Path(sys.executable).parts[1:])
+    script, draft = folder / name, folder / f"{name}-{os.getpid()}"
+    draft.write_text(_SCRIPT.format(python=sys.executable), encoding="utf-8")
+    draft.chmod(0o700)
+    draft.replace(script)  # In one step: another process may be starting it.
+    return script
