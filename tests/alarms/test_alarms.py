@@ -273,10 +273,17 @@ def test_workers_killed_again_and_again_are_worker_errors(fleet):
 
 def test_without_the_right_to_start_workers_leases_are_unclaimed_and_their_lag_unknown(fleet):
     with without_right(fleet, "FleetManagerRole", "Slots"):
-        stop_executions(fleet)
-        kill_a_busy_worker(fleet)
+        # The slots end in good order, so nothing is left that could tell a lag; none can start.
+        fleet.command("drain", "--yes")
+        fleet.command("resume", "--all")
         fleet.wait_for("ALARM", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
     fleet.wait_for("OK", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
+    with without_right(fleet, "FleetManagerRole", "Slots"):
+        # A worker that is lost, and of which nothing can be found out, is missing as well.
+        stop_executions(fleet)
+        kill_a_busy_worker(fleet)
+        fleet.wait_for("ALARM", "unclaimed_leases", "slots_missing")
+    fleet.wait_for("OK", "unclaimed_leases", "slots_missing", "data_loss", "page")
 
 
 def test_a_function_without_concurrency_is_lambda_throttles(fleet):
@@ -321,7 +328,9 @@ def test_a_finished_lease_of_an_open_shard_pages(fleet):
 def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
     with fed(fleet):
         lease = eventually(
-            lambda: next((le for le in fleet.fleet.leases() if not le.checkpoint.is_sentinel), None),
+            lambda: next(
+                (le for le in fleet.fleet.leases() if not le.checkpoint.is_sentinel), None
+            ),
             what="a lease that has been read",
         )
     key = {"leaseKey": {"S": lease.lease_key}}

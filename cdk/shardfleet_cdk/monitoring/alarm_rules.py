@@ -112,12 +112,15 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
         name="silent",
         meaning="Records arrive in the stream and none is handled.",
         metric=math(
-            # A fleet that is paused as a whole wants no slots, and handles nothing on purpose.
-            "IF(FILL(incoming, 0) > 0 AND FILL(handled, 0) == 0 AND FILL(wanted, 1) > 0, 1, 0)",
+            # A fleet that is paused as a whole wants no slots, and handles nothing on purpose; one
+            # that is asleep wants none either, but must wake.
+            "IF(FILL(incoming, 0) > 0 AND FILL(handled, 0) == 0"
+            " AND (FILL(wanted, 1) > 0 OR FILL(paused, 0) == 0), 1, 0)",
             {
                 "incoming": metrics.stream("IncomingRecords", "Sum"),
                 "handled": metrics.own("records", "Sum"),
                 "wanted": metrics.own("slots_wanted", "Maximum"),
+                "paused": metrics.own("paused_leases", "Minimum"),
             },
             label="silent",
         ),

@@ -1,6 +1,7 @@
 """Slots are started once, repaired when silent, and drained slowly (hazards H2, H3)."""
 
 from shardfleet.domain.slots import ClaimRefused, SlotState, claim
+from shardfleet.errors import ConfigurationError
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
 from tests.engine.manager_side.fleet_kit import Fleet, invocation, running_fleet
@@ -140,5 +141,24 @@ def test_no_slot_is_started_for_a_stream_that_is_done():
         report = await fleet.manager.turn()
         assert not fleet.launcher.executions
         assert not report.is_awake
+
+    run_virtual(main())
+
+
+def test_a_slot_that_is_silent_and_cannot_be_examined_counts_as_missing():
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
+        await running_fleet(fleet)
+
+        async def refused(_name):
+            raise ConfigurationError("DescribeExecution: AccessDenied")
+
+        fleet.launcher.status = refused
+        await fleet.manager.turn()
+        assert fleet.named("ManagerTurnDone")[-1].slots_missing == 0
+        await fleet.clock.sleep_ms(2 * fleet.config.failover_ms + 1)
+        await fleet.manager.turn()
+        told = fleet.named("ManagerTurnDone")[-1]
+        assert (told.slots_running, told.slots_missing) == (0, 1)
 
     run_virtual(main())

@@ -103,7 +103,9 @@ async def report_turn(
     for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
         if lags[key] >= BEHIND_MS:
             events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
-    running = sum(slot.state is SlotState.RUNNING for slot in slots)
+    # A slot that has been silent for so long is no worker, whatever its record says.
+    heard_ms = report.at_ms - 2 * config.failover_ms
+    running = sum(s.state is SlotState.RUNNING and s.heartbeat_ms >= heard_ms for s in slots)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
     unclaimed = keys - (owned - report.expired) - paused.keys() - report.sleepers.reasons.keys()
     events.emit(

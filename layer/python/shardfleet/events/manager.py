@@ -28,7 +28,7 @@ class ManagerTurnDone(Event):
         millis_behind_latest_min: the least, of those that are known.
         leases_of_unknown_lag: leases of which nothing is known that would tell.
         slots_wanted: worker slots that the leases need.
-        slots_running: those that run.
+        slots_running: those that run, and were heard of within two failover times.
         slots_missing: wanted and not running.
         duration_ms: of the turn.
 
