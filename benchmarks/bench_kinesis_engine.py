@@ -15,13 +15,12 @@ own means: no validation of parameters (`Config(parameter_validation=False)`), a
 as the numbers they are (the parser factory's `timestamp_parser`). `--plain` leaves both as they
 come out of the box.
 
-    python benchmarks/bench_kinesis_engine.py [--seconds 4] [--rounds 7] [--plain] [--output FILE]
+    python benchmarks/bench_kinesis_engine.py [--seconds 4] [--rounds 7] [--plain] [--folder DIR]
 """
 
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,15 +28,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import boto3
 import botocore.session
+import side_by_side
 from botocore.config import Config
 
-RESULT = Path(__file__).parent / "results" / "kinesis_engine.json"
 SHARDS, RECORD_BYTES, PUT_BATCH, GET_BATCH = 4, 1024, 500, 2000
 GOAL_PER_S = 40_000
 LOOP = 2_000_000
@@ -161,16 +159,6 @@ def summary(rounds: list[Round]) -> dict[str, dict[str, float]]:
     return figures
 
 
-def machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "boto3": version("boto3"),
-        "orjson": version("orjson"),
-    }
-
-
 @contextmanager
 def server() -> Iterator[tuple[str, int]]:
     """Run the server; yield its endpoint and process id."""
@@ -217,27 +205,35 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of putting, per round")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--plain", action="store_true", help="a client as it comes")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--folder", type=Path, default=side_by_side.RESULTS)
     options = parser.parse_args()
     os.environ["TZ"] = "UTC"
     time.tzset()
     rounds = run(seconds=options.seconds, rounds=options.rounds, plain=options.plain)
+    found = summary(rounds)
+    put, get = found["put_per_s"]["median"], found["get_per_s"]["median"]
     result = {
-        "question": "1 KiB records per second through one boto3 client, and CPU per record",
-        "command": "python benchmarks/bench_kinesis_engine.py",
-        "machine": machine(),
-        "client": "as it comes" if options.plain else "no validation, plain timestamps",
-        "shards": SHARDS,
-        "record_bytes": RECORD_BYTES,
-        "records_per_put": PUT_BATCH,
-        "records_per_get": GET_BATCH,
-        "goal_per_s": GOAL_PER_S,
-        "figures": summary(rounds),
-        "rounds": [asdict(each) for each in rounds],
+        "kind": "figures",
+        "name": "kinesis_engine",
+        "compares": "records of 1 KiB through one boto3 client and the embedded Kinesis",
+        "summary": f"{put:,} put and {get:,} got a second, medians of {len(rounds)} rounds",
+        "gate": "",
+        "goal": f"{GOAL_PER_S:,} each way",
+        "met": None,
+        "time_goes_to": "the client: see README.md.",
+        "details": {
+            "client": "as it comes" if options.plain else "no validation, plain timestamps",
+            "shards": SHARDS,
+            "record_bytes": RECORD_BYTES,
+            "records_per_put": PUT_BATCH,
+            "records_per_get": GET_BATCH,
+            "figures": found,
+            "rounds": [asdict(each) for each in rounds],
+        },
     }
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(result["figures"], indent=2))
+    side_by_side.save(result, options.folder)
+    print(json.dumps(found, indent=2))
+    print(side_by_side.described(result))
 
 
 if __name__ == "__main__":

@@ -10,21 +10,19 @@ The bound is 2 s of CPU for sync, expiry and assignment together, at 100,000 lea
 workers. The decisions are counted, and compared with what they must be, before a figure is
 believed.
 
-    python benchmarks/bench_planner.py [--rounds 5] [--output FILE]
+    python benchmarks/bench_planner.py [--folder DIR]
 """
 
-import argparse
 import gc
-import json
-import os
-import platform
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
+
+import side_by_side
+from side_by_side import Figures
 
 from shardfleet.domain.assignment import AssignmentKind, AssignmentPlan, WorkerView, plan_balanced
 from shardfleet.domain.expiry import Sighting, expired_leases, update_sightings
@@ -36,7 +34,7 @@ from shardfleet.domain.shards import Shard
 from shardfleet.domain.slot_upkeep import SlotLimits, plan_slots
 from shardfleet.domain.slots import Slot, SlotState
 
-RESULT = Path(__file__).parent / "results" / "planner.json"
+ROUNDS = 5
 SIZES = (1_000, 10_000, 100_000)
 LEASES_PER_WORKER, LEASES_MOST = 10, 12
 LOST_EVERY, SPLIT_EVERY = 10, 20
@@ -220,38 +218,26 @@ def measure(size: int, rounds: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    options = parser.parse_args()
-    sizes = []
-    for size in SIZES:
-        row = measure(size, options.rounds)
-        sizes.append(row)
+def figures() -> Iterator[Figures]:
+    """Measure all sizes."""
+    sizes = [measure(size, ROUNDS) for size in SIZES]
+    for row in sizes:
         parts = ", ".join(f"{name} {cpu_s * 1000:,.0f} ms" for name, cpu_s in row["cpu_s"].items())
-        print(
-            f"{size:>7,} leases, {row['workers']:>6,} workers: {parts}; "
-            f"{'+'.join(BOUNDED)} {row['bounded_cpu_s']:.3f} s "
-            f"({row['bounded_us_per_lease']} us per lease)"
-        )
-    is_met = sizes[-1]["bounded_cpu_s"] < BOUND_S
-    print(f"bound: {BOUND_S} s of CPU at {SIZES[-1]:,} leases: {'met' if is_met else 'MISSED'}")
-    body = {
-        "benchmark": "planner",
-        "bound_cpu_s": BOUND_S,
-        "is_met": is_met,
-        "sizes": sizes,
-        "machine": {
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "cpus": os.cpu_count(),
-            "load_average": [round(load, 2) for load in os.getloadavg()],
-        },
-    }
-    options.output.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-    return 0 if is_met else 1
+        print(f"{row['leases']:>7,} leases, {row['workers']:>6,} workers: {parts}")
+    growth = ", ".join(
+        f"{row['bounded_cpu_s']:.3f} s at {row['leases']:,} x {row['workers']:,} "
+        f"({row['bounded_us_per_lease']} us a lease)"
+        for row in sizes
+    )
+    yield Figures(
+        name="planner",
+        compares=f"CPU of {', '.join(BOUNDED)} in one manager turn, leases x workers",
+        summary=growth,
+        gate=f"under {BOUND_S:g} s at {SIZES[-1]:,} leases",
+        met=sizes[-1]["bounded_cpu_s"] < BOUND_S,
+        details={"bound_cpu_s": BOUND_S, "sizes": sizes},
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    side_by_side.main(__doc__, figures)

@@ -3,9 +3,10 @@ Runs every benchmark, one after the other, and writes RESULTS.md with its plot.
 
 Each `bench_*.py` runs in a process of its own. The table is made from the files in `results/`, so
 `--table` alone writes it anew without measuring. A missed gate makes the exit code 1, after all
-benchmarks have run. Run it on a quiet machine.
+benchmarks have run, and is named. Run it on a quiet machine: all but the slow ones (Spark, ten
+thousand shards in virtual time) take about ten minutes; `--all` runs those, too.
 
-    python benchmarks/run.py [--table] [bench_decode.py ...]
+    python benchmarks/run.py [--all] [--table] [bench_decode.py ...]
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+from side_by_side import misses_gate
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 TABLE = HERE / "RESULTS.md"
 PLOT = HERE / "ratios.svg"
+# Minutes each: left out unless they are named or asked for.
+SLOW = re.compile(r"bench_(spark_.*|scale)\.py")
 LEGEND = """Ratio: the peer's time through ours, medians of all rounds.
 Spread: slowest less quickest round, as a share of the median.
 Of bound: how near ours is to work that nobody can leave out.
@@ -35,13 +42,24 @@ BAR_PX, ROW_PX, LABEL_PX = 520, 26, 200
 
 
 def run_all(files: list[Path]) -> list[str]:
-    """Run benchmark files; return the names of those that failed."""
+    """Run benchmark files; return the names of those that failed, with how."""
     failed = []
     for file in files:
         print(f"== {file.name}", flush=True)
-        if subprocess.run([sys.executable, str(file)], check=False).returncode:
-            failed.append(file.name)
+        began_s, before = time.monotonic(), stamps()
+        broke = subprocess.run([sys.executable, str(file)], check=False).returncode != 0
+        print(f"   {time.monotonic() - began_s:.0f} s", flush=True)
+        written = [name for name, stamp in stamps().items() if before.get(name) != stamp]
+        missed = [each["name"] for each in load_results() if misses_gate(each)]
+        below = [name for name in missed if name in written]
+        if broke:
+            failed.append(f"{file.name} ({', '.join(below) or 'it broke'})")
     return failed
+
+
+def stamps() -> dict[str, int]:
+    """Return when each result was written."""
+    return {file.stem: file.stat().st_mtime_ns for file in RESULTS.glob("*.json")}
 
 
 def load_results() -> list[dict[str, Any]]:
@@ -49,13 +67,14 @@ def load_results() -> list[dict[str, Any]]:
     found = [
         json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))
     ]
-    return [each for each in found if each.get("kind") in ("contest", "figures")]
+    return [each for each in found if each.get("kind") in ("contest", "figures", "skipped")]
 
 
 def table(results: list[dict[str, Any]]) -> str:
     """Return RESULTS.md."""
     contests = [each for each in results if each["kind"] == "contest"]
     figures = [each for each in results if each["kind"] == "figures"]
+    skipped = [each for each in results if each["kind"] == "skipped"]
     parts = [
         "# Results\n",
         "Written by `make bench` from the files in `results/`; see README.md for what is asked.\n",
@@ -84,7 +103,10 @@ def table(results: list[dict[str, Any]]) -> str:
             "|---|---|---|---|---|---|---|\n",
         ]
         parts += map(_time_line_row, lines)
-    notes = [each for each in results if each["time_goes_to"] and _needs_words(each)]
+    if skipped:
+        parts.append("\n## Skipped\n\n")
+        parts += [f"* `{each['name']}`: {each['reason']}.\n" for each in skipped]
+    notes = [each for each in (*contests, *figures) if each["time_goes_to"] and _needs_words(each)]
     if notes:
         parts.append("\n## Where the time goes\n\n")
         parts += [f"* `{each['name']}`: {each['time_goes_to']}\n" for each in notes]
@@ -119,6 +141,8 @@ def _machines(results: list[dict[str, Any]]) -> list[str]:
 def _contest_row(result: dict[str, Any]) -> str:
     ours, peer = result["ours"], result["peer_timing"]
     mark = "" if result["meets_gate"] else " (missed)"
+    if not result.get("quiet", True):
+        mark = " (not judged: the machine was busy)"
     goal = "-" if result["goal"] is None else f"{result['goal']}x"
     if result["goal"] is not None and not result["meets_goal"]:
         goal += " (missed)"
@@ -184,7 +208,7 @@ def plot(results: list[dict[str, Any]]) -> str:
         lines.append(f'<text x="{x}" y="14" text-anchor="middle">{2**power}x</text>')
     for row, each in enumerate(contests):
         y = 28 + row * ROW_PX
-        colour = "#2a9d8f" if each["meets_gate"] else "#d1495b"
+        colour = "#d1495b" if misses_gate(each) else "#2a9d8f"
         width = across(each["ratio"]) - LABEL_PX
         lines.append(
             f'<text x="{LABEL_PX - 8}" y="{y + 13}" text-anchor="end">{each["name"]}</text>'
@@ -210,17 +234,20 @@ def plot(results: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run what is asked for, then write the table and the plot."""
     parser = argparse.ArgumentParser(description=str(__doc__).strip().split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--all", action="store_true", help="the slow ones, too")
     parser.add_argument("--table", action="store_true", help="only write the table anew")
     parser.add_argument("files", nargs="*", help="bench_*.py; all if none is named")
     options = parser.parse_args()
-    names = options.files or sorted(file.name for file in HERE.glob("bench_*.py"))
+    names = options.files or sorted(
+        file.name for file in HERE.glob("bench_*.py") if options.all or not SLOW.match(file.name)
+    )
     failed = [] if options.table else run_all([HERE / Path(name).name for name in names])
     results = load_results()
     TABLE.write_text(table(results), encoding="utf-8")
     PLOT.write_text(plot(results), encoding="utf-8")
     print(f"{TABLE.name}: {len(results)} results")
     if failed:
-        raise SystemExit(f"failed or below a gate: {', '.join(failed)}")
+        raise SystemExit(f"failed or below a gate: {'; '.join(failed)}")
 
 
 if __name__ == "__main__":
