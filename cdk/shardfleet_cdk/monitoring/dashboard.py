@@ -158,6 +158,7 @@ def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
             metrics.own("unclaimed_leases", "Maximum"),
             metrics.own("expired_leases", "Maximum"),
             metrics.own("paused_leases", "Maximum"),
+            metrics.own("sleeping_leases", "Maximum"),
             metrics.own("lease_switches", "Sum"),
             across=3,
         ),
