@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from shardfleet.domain.leases import Lease
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.slot_upkeep import SlotPlan
-from shardfleet.domain.slots import SlotState
+from shardfleet.domain.slots import Slot, SlotState
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.prober import NOBODY, Sleepers
@@ -103,9 +103,7 @@ async def report_turn(
     for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
         if lags[key] >= BEHIND_MS:
             events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
-    # A slot that has been silent for so long is no worker, whatever its record says.
-    heard_ms = report.at_ms - 2 * config.failover_ms
-    running = sum(s.state is SlotState.RUNNING and s.heartbeat_ms >= heard_ms for s in slots)
+    running = _running(slots, heard_ms=report.at_ms - 2 * config.failover_ms)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
     unclaimed = keys - (owned - report.expired) - paused.keys() - report.sleepers.reasons.keys()
     events.emit(
@@ -131,6 +129,11 @@ async def report_turn(
             duration_ms=report.at_ms - report.began_ms,
         )
     )
+
+
+def _running(slots: Sequence[Slot], *, heard_ms: int) -> int:
+    """Count workers: a slot that is silent since then is none, whatever its record says."""
+    return sum(slot.state is SlotState.RUNNING and slot.heartbeat_ms >= heard_ms for slot in slots)
 
 
 def _lags(
