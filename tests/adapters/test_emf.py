@@ -430,3 +430,12 @@ def test_every_measured_field_is_one_of_its_event():
     for name, wanted in (item for table in tables for item in table.items()):
         known = {field.name for field in fields(getattr(events, name))}
         assert not set(wanted) - known
+
+
+def test_it_tells_how_many_bytes_it_wrote_and_which_metrics_are_billed(clock, out):
+    sink = EmfEventSink("orders", clock=clock, telling=Telling(shard_metrics=True), stream=out)
+    sink.emit(TURN)
+    sink.emit(handled("shard-1"))
+    sink.flush()
+    assert sink.told_bytes == len(out.getvalue().encode())
+    assert {"total_leases", "records", "records@shard-1"} <= sink.metric_names

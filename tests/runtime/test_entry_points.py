@@ -13,6 +13,7 @@ import pytest
 
 from shardfleet.adapters.step_functions import execution_arn
 from shardfleet.config import FleetConfig
+from shardfleet.engine.ledger import day_of
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime import entry_points
 from shardfleet.runtime.bootstrap import open_sandbox
@@ -39,6 +40,7 @@ class Context:
 
     aws_request_id = "request-1"
     invoked_function_arn = "arn:aws:lambda:us-east-1:111122223333:function:worker:live"
+    memory_limit_in_mb = "512"
 
     def __init__(self, seconds):
         self._end = time.monotonic() + seconds
@@ -184,6 +186,29 @@ def drain(fleet):
         UpdateExpression="SET body.drain = :yes ADD version :one",
         ExpressionAttributeValues={":yes": {"BOOL": True}, ":one": {"N": "1"}},
     )
+
+
+@pytest.mark.processes
+def test_what_each_invocation_used_is_in_the_ledger_by_writer(fleet):
+    manager_handler({}, Context(9))
+    worker_handler(fleet.payload(), Context(60))
+    manager_handler({}, Context(9))
+
+    def used(writer):
+        key = {"kind": {"S": "ledger"}, "id": {"S": f"{day_of(time.time() * 1_000)}/{writer}"}}
+        body = fleet.tables.get_item(TableName=f"{fleet.name}-state", Key=key)["Item"]["body"]["M"]
+        names = {name["S"] for name in body["metrics"]["L"]}
+        return {name: int(value["N"]) for name, value in body["used"]["M"].items()}, names
+
+    manager, names = used("manager")
+    assert (manager["requests"], manager["scheduled_runs"], manager["transitions"]) == (2, 2, 0)
+    assert manager["mb_ms"] > 2 * 100 * 512
+    assert min(manager["read_tenths"], manager["write_tenths"], manager["log_bytes"]) > 0
+    assert {"total_leases", "manager_turn_ms"} <= names
+    worker, names = used("s0001")
+    assert (worker["requests"], worker["transitions"]) == (1, 2)
+    assert worker["write_tenths"] > 0
+    assert "worker_leases" in names
 
 
 @pytest.mark.processes

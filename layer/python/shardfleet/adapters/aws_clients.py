@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import botocore.session
 from botocore.config import Config
 
+from shardfleet.adapters.capacity import CapacityMeter
 from shardfleet.adapters.kinesis_wire import KinesisWire, OpenWire, open_wire
 
 if TYPE_CHECKING:
@@ -64,10 +65,14 @@ class AwsClients:
         limits: connections per kind of call.
         stream_region: region of the stream; None: the region of the environment.
 
+    Attributes:
+        capacity: what the tables' clients have used.
+
     """
 
     def __init__(self, limits: ConnectionLimits, *, stream_region: str | None = None) -> None:
         """Make no client yet."""
+        self.capacity = CapacityMeter()
         self._limits = limits
         self._stream_region = stream_region
         self._sdk = botocore.session.get_session()
@@ -82,13 +87,16 @@ class AwsClients:
     def table_writes(self) -> DynamoDBClient:
         """Lease and state writes: one attempt, 2 s."""
         config = client_config(self._limits.writes, attempts=1, read_timeout_s=WRITE_TIMEOUT_S)
-        client: DynamoDBClient = self._client("dynamodb", config=config)
-        return client
+        return self._table_client(config)
 
     @cached_property
     def table_reads(self) -> DynamoDBClient:
         """Reads of both tables."""
-        client: DynamoDBClient = self._client("dynamodb", config=client_config(self._limits.reads))
+        return self._table_client(client_config(self._limits.reads))
+
+    def _table_client(self, config: Config) -> DynamoDBClient:
+        client: DynamoDBClient = self._client("dynamodb", config=config)
+        self.capacity.watch(client)
         return client
 
     @cached_property

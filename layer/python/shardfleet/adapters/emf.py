@@ -84,7 +84,8 @@ class EmfEventSink:
         self._clock = clock
         self._telling = telling or Telling()
         self._otlp = otlp
-        self._stream = stream or sys.stdout
+        self._stream = _Counted(stream or sys.stdout)
+        self._names: set[str] = set()
         self._lock = Lock()  # stores emit from their threads
         self._flushed_ms = clock.monotonic_ms()
         self._totals: Counter[str] = Counter()
@@ -100,6 +101,17 @@ class EmfEventSink:
         handler = logging.StreamHandler(self._stream)
         handler.setFormatter(self._formatter)
         self._log.addHandler(handler)
+
+    @property
+    def told_bytes(self) -> int:
+        """Return how many bytes of log lines were written so far."""
+        return self._stream.bytes_written
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """Return what CloudWatch bills as metrics: names, those of a shard with its id."""
+        with self._lock:
+            return frozenset(self._names)
 
     def about(self, **keys: str) -> None:
         """Put these fields into every log line from now on, e.g. ``request_id``."""
@@ -190,12 +202,29 @@ class EmfEventSink:
         if not provider.metric_set:
             return
         line: Any = provider.serialize_metric_set()
+        shard = provider.dimension_set.get("shard")
+        self._names |= {f"{n}@{shard}" if shard else n for n in provider.metric_set}
         if self._otlp is not None:
             self._otlp.take(provider.metric_set, provider.dimension_set)
         self._stream.write(json.dumps(line) + "\n")
         self._stream.flush()
         provider.metric_set.clear()
         provider.metadata_set.clear()
+
+
+class _Counted:
+    """A stream of text that counts the bytes written to it."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.bytes_written = 0
+
+    def write(self, text: str) -> int:
+        self.bytes_written += len(text.encode())
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def _values(event: Event, measured: Mapping[str, Mapping[str, str]]) -> list[tuple[str, int]]:

@@ -47,6 +47,7 @@ READINGS: Mapping[str, Mapping[str, str]] = {
 AMOUNTS: Mapping[str, Mapping[str, str]] = {
     "PageRead": {"size_bytes": "bytes"},
     "BatchHandled": {"duration_ms": "handler_busy_ms"},
+    "ConsumptionTold": {"cost_microdollars": "cost_microdollars"},
 }
 # Added up per shard, and told as one value for each shard: their sum is the fleet's, and the
 # greatest over the average shows a hot shard.

@@ -10,6 +10,7 @@ from shardfleet.events.base import (
     LeaseEvent,
     Level,
 )
+from shardfleet.events.cost import ConsumptionTold
 from shardfleet.events.delivery import (
     AggregatesNotExpanded,
     BatchFailed,
@@ -67,6 +68,7 @@ __all__ = [
     "BackwardCheckpoint",
     "BatchFailed",
     "BatchHandled",
+    "ConsumptionTold",
     "CrashCharged",
     "Event",
     "FalseShardEnd",

@@ -13,14 +13,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from shardfleet.domain.cost import TRANSITIONS_PER_TURN
 from shardfleet.domain.slots import SlotInput, TurnOutcome
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.fleet_state import MANAGER, FleetState
 from shardfleet.engine.lease_manager import ManagerPorts
 from shardfleet.engine.manager_loop import run_manager
 from shardfleet.engine.worker import worker_turn
 from shardfleet.engine.worker_ports import WorkerPorts
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
+from shardfleet.runtime.metering import InvocationMeter
 
 if TYPE_CHECKING:
     from shardfleet.runtime.lambda_context import LambdaContext
@@ -76,6 +78,7 @@ def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str
 
 async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
     threads = TurnThreads(sandbox.config)
+    meter = InvocationMeter(sandbox, context)
     left_ms = context.get_remaining_time_in_millis() - MANAGER_MARGIN_MS
     try:
         ports = ManagerPorts(
@@ -90,6 +93,8 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
         run_ms = min(sandbox.config.manager_most_ms, left_ms)
         return await run_manager(sandbox.config, ports, run_ms=run_ms)
     finally:
+        store = bootstrap.state_store(sandbox, threads)
+        await meter.keep(MANAGER, meter.used(scheduled_runs=1), store)
         await _leave(sandbox, threads, context=context)
 
 
@@ -97,6 +102,7 @@ async def _work(
     given: SlotInput, sandbox: Sandbox, *, context: LambdaContext, deadline_ms: int
 ) -> TurnOutcome:
     threads = TurnThreads(sandbox.config)
+    meter = InvocationMeter(sandbox, context)
     try:
         ports = WorkerPorts(
             clock=sandbox.clock,
@@ -112,6 +118,8 @@ async def _work(
         )
         return await worker_turn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
     finally:
+        store = bootstrap.state_store(sandbox, threads)
+        await meter.keep(given.slot_id, meter.used(transitions=TRANSITIONS_PER_TURN), store)
         await _leave(sandbox, threads, context=context)
 
 

@@ -22,6 +22,10 @@ class LambdaContext(Protocol):
     def invoked_function_arn(self) -> str:
         """Return the ARN it was invoked by, alias or version included."""
 
+    @property
+    def memory_limit_in_mb(self) -> int | str:
+        """Return the function's memory."""
+
     def get_remaining_time_in_millis(self) -> int:
         """Return how long the invocation may still run."""
 

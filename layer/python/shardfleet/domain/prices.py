@@ -1,0 +1,95 @@
+"""
+List prices of what a fleet uses, with their date: an estimate is as good as these are.
+
+us-east-1, arm64, no free tier, no discount. Where AWS says otherwise by now, or in another region,
+give your own: `shardfleet cost --prices FILE`, a JSON object with any of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from shardfleet.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """
+    Dollars per unit.
+
+    Attributes:
+        as_of: the day on which they were looked up.
+        region: of AWS.
+        lambda_gb_second: Lambda, arm64, first tier.
+        lambda_request: Lambda.
+        transition: Step Functions, a state of a standard workflow entered.
+        table_read_unit: DynamoDB on demand; a strongly consistent read of up to 4 KB is one.
+        table_write_unit: DynamoDB on demand; a write of up to 1 KB is one.
+        metric_month: CloudWatch, a custom metric, of the first 10,000.
+        alarm_month: CloudWatch, an alarm of one metric.
+        composite_alarm_month: CloudWatch.
+        dashboard_month: CloudWatch, beyond the first three of an account.
+        log_gb: CloudWatch Logs, taken in.
+        scheduled_run: EventBridge Scheduler.
+        shard_hour: Kinesis, provisioned.
+
+    """
+
+    as_of: str
+    region: str
+    lambda_gb_second: float
+    lambda_request: float
+    transition: float
+    table_read_unit: float
+    table_write_unit: float
+    metric_month: float
+    alarm_month: float
+    composite_alarm_month: float
+    dashboard_month: float
+    log_gb: float
+    scheduled_run: float
+    shard_hour: float
+
+
+PRICES = Prices(
+    as_of="2026-11-20",
+    region="us-east-1",
+    lambda_gb_second=0.0000133334,
+    lambda_request=0.20 / 1_000_000,
+    transition=25.0 / 1_000_000,
+    table_read_unit=0.125 / 1_000_000,
+    table_write_unit=0.625 / 1_000_000,
+    metric_month=0.30,
+    alarm_month=0.10,
+    composite_alarm_month=0.50,
+    dashboard_month=3.00,
+    log_gb=0.50,
+    scheduled_run=1.0 / 1_000_000,
+    shard_hour=0.015,
+)
+
+
+def changed_prices(given: Mapping[str, object], base: Prices = PRICES) -> Prices:
+    """
+    Return the prices with some of them replaced.
+
+    Raises:
+        ConfigurationError: a name that is no price, or a price that is no number.
+
+    """
+    known = {field.name: field.type for field in fields(Prices)}
+    problems = []
+    values: dict[str, str | float] = {}
+    for name, value in given.items():
+        if name not in known:
+            problems.append(f"{name}: no such price; there are: {', '.join(known)}")
+        elif known[name] == "str":
+            values[name] = str(value)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            problems.append(f"{name}: {value!r} found, dollars expected, 0 or more")
+        else:
+            values[name] = float(value)
+    if problems:
+        raise ConfigurationError(f"prices: {'; '.join(problems)}")
+    return replace(base, **values)  # type: ignore[arg-type]  # each is of its field's type

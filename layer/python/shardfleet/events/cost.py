@@ -1,0 +1,32 @@
+"""What a function tells about what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardfleet.events.base import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumptionTold(Event):
+    """
+    What one invocation has used.
+
+    Attributes:
+        writer: ``manager``, or the slot's id.
+        mb_ms: Lambda: milliseconds times memory in MB.
+        transitions: Step Functions: states entered.
+        read_tenths: DynamoDB: read units, in tenths.
+        write_tenths: DynamoDB: write units, in tenths.
+        log_bytes: written.
+        cost_microdollars: by list prices, metrics not counted.
+
+    """
+
+    writer: str
+    mb_ms: int
+    transitions: int
+    read_tenths: int
+    write_tenths: int
+    log_bytes: int
+    cost_microdollars: int

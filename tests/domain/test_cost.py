@@ -1,0 +1,122 @@
+"""Estimates and the price of what was used."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.cost import (
+    NOTHING,
+    Consumption,
+    Setup,
+    asleep_per_month,
+    per_month,
+    price_of,
+    stream_per_month,
+    total,
+    workers_for,
+)
+from shardfleet.domain.prices import PRICES, Prices, changed_prices
+from shardfleet.errors import ConfigurationError
+
+
+def a_config(**options):
+    values = {"fleet": "f", "stream_arn": "a", "lease_table": "l", "state_table": "s"}
+    return FleetConfig(**values | options)
+
+
+def estimate(shards, config=None, **setup):
+    return per_month(config or a_config(), Setup(shards=shards, **setup))
+
+
+def test_every_unit_has_its_price():
+    hour = Consumption(
+        mb_ms=512 * 3_600_000,
+        requests=1_000_000,
+        transitions=1_000_000,
+        read_tenths=10_000_000,
+        write_tenths=10_000_000,
+        log_bytes=1_000_000_000,
+        scheduled_runs=1_000_000,
+    )
+    costs = price_of(hour, metric_days=30.416667).by_item
+    assert costs["lambda"] == pytest.approx(1_800 * 0.0000133334 + 0.20)
+    assert costs["step_functions"] == pytest.approx(25)
+    assert costs["dynamodb"] == pytest.approx(0.125 + 0.625)
+    assert costs["metrics"] == pytest.approx(0.30)
+    assert costs["logs"] == pytest.approx(0.50)
+    assert costs["scheduler"] == pytest.approx(1)
+    assert price_of(NOTHING, metric_days=0).total == 0
+
+
+def test_consumptions_add_up_field_by_field():
+    one = Consumption(**{field.name: number for number, field in enumerate(fields(Consumption))})
+    assert total([one, one]) == one + one
+    assert (one + one).scheduled_runs == 2 * one.scheduled_runs
+
+
+@pytest.mark.parametrize(
+    ("shards", "options", "workers"),
+    [
+        (0, {}, 0),
+        (1, {}, 1),
+        (8, {}, 1),
+        (9, {}, 2),
+        (9, {"workers_min": 4}, 4),
+        (900, {"workers_max": 16}, 16),
+    ],
+)
+def test_so_many_shards_need_so_many_workers(shards, options, workers):
+    assert workers_for(a_config(**options), shards) == workers
+
+
+def test_the_readmes_figures_come_out():
+    """README, "What it costs": per month, by list prices of 2026-11-20."""
+    config = a_config(leases_per_worker=8, workers_max=1_000)
+    of_manager = estimate(0, config).by_item["lambda"]
+    assert of_manager == pytest.approx(8.5, abs=0.3)
+    eight = estimate(8, config, worker_mb=512).by_item["lambda"] - of_manager
+    assert eight / 8 == pytest.approx(2.20, abs=0.05)
+    full = estimate(8, config, worker_mb=1_024).by_item["lambda"] - of_manager
+    assert full / 8 == pytest.approx(4.40, abs=0.1)
+    single = estimate(1, config, worker_mb=256).by_item["lambda"] - of_manager
+    assert single == pytest.approx(8.9, abs=0.2)
+    assert estimate(8, config).by_item["step_functions"] == pytest.approx(0.16, abs=0.02)
+    often = estimate(8, a_config(checkpoint_ms=1_000)).by_item["dynamodb"]
+    seldom = estimate(8, a_config(checkpoint_ms=10_000)).by_item["dynamodb"]
+    assert (often - seldom) / 8 == pytest.approx(1.65 - 0.5, abs=0.1)
+    assert stream_per_month(1) == pytest.approx(10.95)
+
+
+def test_more_shards_and_more_often_cost_more_and_monitoring_is_counted():
+    assert estimate(16).total > estimate(8).total > estimate(0).total > 0
+    slow = a_config(failover_ms=30_000, checkpoint_ms=60_000)
+    assert estimate(8, slow).by_item["dynamodb"] < estimate(8).by_item["dynamodb"]
+    watched = estimate(8, alarms=20, dashboards=1)
+    assert watched.total - estimate(8).total == pytest.approx(20 * 0.1 + 0.5 + 3)
+
+
+def test_asleep_a_fleet_costs_a_fraction():
+    config = a_config(sleep=True)
+    assert asleep_per_month(config, manager_mb=256) < estimate(1, config).by_item["lambda"] / 10
+
+
+def test_prices_have_their_date_and_can_be_ones_own():
+    assert PRICES.as_of == "2026-11-20"
+    mine = changed_prices({"as_of": "2027-01-01", "region": "eu-central-1", "transition": 0})
+    assert mine == replace(PRICES, as_of="2027-01-01", region="eu-central-1", transition=0.0)
+    assert len(fields(Prices)) == 14
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"coffee": 3}, "coffee: no such price; there are: as_of, region"),
+        ({"transition": "dear"}, "transition: 'dear' found, dollars expected"),
+        ({"transition": -1}, "transition: -1 found"),
+        ({"transition": True}, "transition: True found"),
+    ],
+)
+def test_a_price_that_is_none_is_refused(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        changed_prices(given)
