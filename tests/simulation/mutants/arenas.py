@@ -406,6 +406,20 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         cold_start=0.7,
         slow_import=0.9,
     ),
+    "one death is enough": _focused(
+        shape={"on_exhausted": "sqs", "has_peer": False, "crashes_most": 1, "records_per_s": 6.0},
+        poison=0.01,
+    ),
+    "long handovers": _focused(
+        shape={
+            **_PEER,
+            "peer_hurry": 4.0,
+            "turn_most_ms": 70_000,
+            "cycle_ms": 20_000,
+            "reshard_every_s": 40.0,
+            "busy_s": 120.0,
+        }
+    ),
     "asleep": _focused(
         shape={
             "sleep": True,

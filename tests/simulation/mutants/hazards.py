@@ -170,7 +170,7 @@ HAZARDS = (
         "a record is taken for guilty before it is known",
         "H9",
         (NOTES, "is_exact=note.count == 1", "is_exact=True"),
-        arena="poison",
+        arena="one death is enough",
     ),
     mutant(
         "a turn does not wait for its tasks",

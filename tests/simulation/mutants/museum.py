@@ -239,7 +239,8 @@ MUSEUM = (
         "a handover is never given back",
         "§8 row 15, KCL #1729, #1743, #1765",
         (WORK, "(held.in_handover or held.is_unwanted)", "held.is_unwanted"),
-        arena="java",
+        (POINTER, "if h.in_handover and not h.at_work]", "if not h.lease_key]"),
+        arena="long handovers",
     ),
     mutant(
         "an old owner that restarted leaves its handover pending",

@@ -141,8 +141,9 @@ class OnlyTheGuiltyGivenUp(Checker):
     """A record is given up only after as many handler calls with it as the policy says."""
 
     def record_kept(self, at_ms: int, by: Suspect, entry: Entry, *, attempts: int) -> None:
-        """Compare the attempts with the calls that there were."""
-        if attempts < ATTEMPTS_LEAST or entry.calls < attempts:
+        """Compare the attempts with the calls that there were; one that kills may have fewer."""
+        is_hasty = attempts < ATTEMPTS_LEAST and not entry.kills
+        if is_hasty or entry.calls < attempts:
             text = (
                 f"{by.name} gave {entry} up after {attempts} attempts; {entry.calls} calls had it"
             )
