@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def start(frame: DataFrame, checkpoint: str, *, every: str) -> StreamingQuery:
 def batches_done(query: StreamingQuery) -> list[dict[str, Any]]:
     """Return the progress of each batch that had rows."""
     if (failure := query.exception()) is not None:
-        raise RuntimeError(str(failure))
+        raise failure
     return [dict(each) for each in query.recentProgress if int(each["numInputRows"])]
 
 
@@ -155,21 +156,39 @@ def measure(spark: SparkSession, kinesis: Kinesis, folder: Path, *, shards: int)
     """Measure all candidates at one number of shards."""
     case, meter, found = Case(spark, kinesis, folder, shards=shards), Meter(spark), {}
     for name, frame in case.frames().items():
-        query = start(frame(), case.checkpoint(name), every="1 second")
-        try:
-            found[name] = small_batches(query, meter)
-            if name == SEALED:
-                found[name]["idle, triggered each second"] = idle_time(query, meter)
-        finally:
-            query.stop()
+        run = partial(of_candidate, case, meter, name=name, frame=frame())
+        found[name] = spark_bench.patiently(run)
         print(f"{shards} shards, {name}: {found[name]}", flush=True)
-    query = start(case.idle(), case.checkpoint("idle"), every="0 seconds")
+    found[SEALED]["idle, triggered at once"] = spark_bench.patiently(partial(idle, case, meter))
+    return found
+
+
+def of_candidate(
+    case: Case, meter: Meter, attempt: int, *, name: str, frame: DataFrame
+) -> dict[str, Any]:
+    """Return what one candidate costs."""
+    query = start(frame, case.checkpoint(f"{name}-{attempt}"), every="1 second")
     try:
-        time.sleep(IDLE_S / 2)
-        found[SEALED]["idle, triggered at once"] = idle_time(query, meter)
+        found = small_batches(query, meter)
+        if name == SEALED:
+            found["idle, triggered each second"] = idle_time(query, meter)
     finally:
         query.stop()
     return found
+
+
+def idle(case: Case, meter: Meter, attempt: int) -> dict[str, Any]:
+    """Return what our source costs when nothing comes and Spark asks as often as it can."""
+    query = start(case.idle(), case.checkpoint(f"idle-{attempt}"), every="0 seconds")
+    try:
+        deadline = time.monotonic() + _LIMIT_S
+        while query.lastProgress is None and query.exception() is None:
+            assert time.monotonic() < deadline, "the query does not begin"
+            time.sleep(0.1)
+        batches_done(query)
+        return idle_time(query, meter)
+    finally:
+        query.stop()
 
 
 def plot(found: dict[int, dict[str, Any]]) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import bench_aggregate
 import boto3
@@ -31,6 +31,7 @@ from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet_spark.java import use_java
 from shardfleet_spark.local_python import use_local_python
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -292,22 +293,31 @@ def in_turns(candidates: dict[str, Callable[[str], Cost]], *, rounds: int) -> di
     return found
 
 
-def to_the_end(writer: DataStreamWriter, meter: Meter) -> tuple[StreamingQuery, Cost]:
+def patiently(run: Callable[[int], T]) -> T:
     """
-    Read all that is there, to the end; return the query and what it cost.
+    Do something with a new query; it gets the number of the attempt.
 
     Spark gives a new Python process 10 s to start. On a busy machine that may not be enough, and
     then the query, which has not read anything, is started again.
     """
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         try:
-            with meter.measured() as cost:
-                return _ended(writer), cost
+            return run(attempt)
         except StreamingQueryException as error:
             if _TOO_SLOW not in str(error):
                 raise
             print("the machine is too busy for Spark, once more", flush=True)
     raise RuntimeError(f"{_ATTEMPTS} times: {_TOO_SLOW}")
+
+
+def to_the_end(writer: DataStreamWriter, meter: Meter) -> tuple[StreamingQuery, Cost]:
+    """Read all that is there, to the end; return the query and what it cost."""
+
+    def run(_attempt: int) -> tuple[StreamingQuery, Cost]:
+        with meter.measured() as cost:
+            return _ended(writer), cost
+
+    return patiently(run)
 
 
 def _ended(writer: DataStreamWriter) -> StreamingQuery:
