@@ -190,7 +190,8 @@ def test_the_dashboard_in_a_browser_shows_the_alarm_that_is_red(fleet, tmp_path)
     fleet.wait_for("ALARM", "stopped_shards", "lag")
     gatherer = Gatherer(fleet.fleet.aws.client, "ShardFleetStack")
     with DashboardServer(gatherer, leases=rows, title="ShardFleetStack", minutes=5) as server:
-        text = look(server.url, tmp_path, picture=PICTURE if WRITE else tmp_path / "seen.png")
+        picture = PICTURE if WRITE else tmp_path / "seen.png"
+        text = look(server.url, tmp_path, picture=picture, size=(1400, 2500))
 
     red = set(re.findall(r'<b class="alarm" data-alarm="(\w+)"', text))
     assert {"stopped_shards", "lag", "page"} <= red

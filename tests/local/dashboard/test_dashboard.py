@@ -69,6 +69,16 @@ def test_what_others_named_is_text_and_no_markup():
     assert not [text for text in drawn if bad in text]
 
 
+def test_what_lies_before_the_chart_is_not_drawn_and_does_not_stretch_it():
+    line = Series(label="x", points=((5.0, 900.0), (10.0, 1.0), (20.0, 2.0)))
+    drawn = page.chart([line], start=10, end=20, height=100, columns=8)
+
+    (places,) = re.findall(r'<polyline points="([^"]*)"', drawn)
+    width = page.WIDTH * 8 // 12
+    assert places.split() == [f"{page.LEFT}.0,44.0", f"{width - 10}.0,{page.TOP}.0"]
+    assert "900" not in drawn
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0, "0"), (12.3456, "12.35"), (43_210, "43.2k"), (2_500_000, "2.5M"), (7e9, "7G")],

@@ -107,7 +107,7 @@ def chart(
     every panel.
     """
     width = WIDTH * columns // 12
-    values = [value for line in series for _, value in line.points]
+    values = [value for line in series for at, value in line.points if at >= start]
     top = max(values, default=0.0) or 1.0
     floor = height - BOTTOM
 
@@ -116,7 +116,11 @@ def chart(
         return f"{across:.1f},{floor - max(0.0, value) / top * (floor - TOP):.1f}"
 
     lines = "".join(
-        _line([place(*point) for point in line.points], COLOURS[index % len(COLOURS)])
+        # A period that began before the chart does has its point before it, too.
+        _line(
+            [place(*point) for point in line.points if point[0] >= start],
+            COLOURS[index % len(COLOURS)],
+        )
         for index, line in enumerate(series)
     )
     legend = "".join(
