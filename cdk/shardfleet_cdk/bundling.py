@@ -25,6 +25,7 @@ from aws_cdk import aws_lambda as lambda_
 
 from shardfleet_cdk.assets import CACHES
 from shardfleet_cdk.byte_code import compile_folder
+from shardfleet_cdk.sdk_data import prune
 
 BUNDLER = "2"  # Raise it when the way of installing changes: it is part of every hash.
 REQUIREMENTS = "requirements.txt"
@@ -87,13 +88,22 @@ class PipBundling:
         folder: has the `requirements.txt`.
         inside: where in the asset the packages go: ``"python"`` for a layer.
         copy: whether the folder's own files go along (a function does, a layer does not).
+        sdk_services: the packages are the SDK, to be kept for these services only.
 
     """
 
-    def __init__(self, folder: Path, *, inside: str = "", copy: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        inside: str = "",
+        copy: bool = False,
+        sdk_services: Sequence[str] | None = None,
+    ) -> None:
         self._folder = folder
         self._inside = inside
         self._copy = copy
+        self._sdk_services = sdk_services
 
     def try_bundle(self, output_dir: str, _options: object) -> bool:
         """
@@ -123,6 +133,8 @@ class PipBundling:
                 f"on {PLATFORM.machine} (wheels only):\n{run.stderr.strip()}"
             )
             raise BundlingFailed(message)
+        if self._sdk_services is not None:
+            prune(output / self._inside, self._sdk_services)
         compile_folder(
             output,
             python_version=PLATFORM.python_version,
@@ -131,13 +143,21 @@ class PipBundling:
         return True
 
 
-def bundled_code(folder: Path, *, inside: str = "", copy: bool = False) -> lambda_.Code:
+def bundled_code(
+    folder: Path,
+    *,
+    inside: str = "",
+    copy: bool = False,
+    sdk_services: Sequence[str] | None = None,
+) -> lambda_.Code:
     """Return the code asset of :class:`PipBundling`, with the hash of what is asked for."""
     content = FileSystem.fingerprint(str(folder), exclude=list(CACHES)) if copy else ""
     asked: Sequence[object] = (
         *(requirement_lines(folder), content, inside),
         *(PLATFORM.python_version, PLATFORM.machine, BUNDLER),
+        *(() if sdk_services is None else ("sdk", *sorted(set(sdk_services)))),
     )
+    bundler = PipBundling(folder, inside=inside, copy=copy, sdk_services=sdk_services)
     return lambda_.Code.from_asset(
         str(folder),
         asset_hash_type=AssetHashType.CUSTOM,
@@ -145,6 +165,6 @@ def bundled_code(folder: Path, *, inside: str = "", copy: bool = False) -> lambd
         bundling=BundlingOptions(
             image=DockerImage.from_registry("unused"),  # Required by the CDK, never pulled.
             # The CDK declares keyword options but passes one positional object.
-            local=PipBundling(folder, inside=inside, copy=copy),  # type: ignore[arg-type]
+            local=bundler,  # type: ignore[arg-type]
         ),
     )

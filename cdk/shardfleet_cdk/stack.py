@@ -62,6 +62,7 @@ class ShardFleetStack(Stack):
             worker=WorkerOptions(**(settings.worker or {})),
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),
             operations=operations,
+            sdk_services=settings.sdk_services,
         )
         self.monitoring = self._monitoring(settings)
         self._outputs(
