@@ -4,20 +4,27 @@ How long does a fresh process take until it can read a stream?
 Ours: everything that a worker needs for GetRecords (botocore's session and client for credentials
 and endpoint, our wire and decoder), and for comparison the whole entry point of the worker. The
 peer is `boto3.client("kinesis")`. Byte code is cached in the first contest, as a layer with byte
-code has it; in the second it is not, as a read-only layer without. CPU time of the
-fresh processes, which on a machine of their own is their wall time.
+code has it; in the second it is not, as a read-only layer without. The third makes two clients by
+an SDK that has the data of the fleet's services only (`sdk_services`), against the whole one. CPU
+time of the fresh processes, which on a machine of their own is their wall time.
 
     python benchmarks/bench_cold_start.py [--only cold_start] [--rounds 7] [--folder DIR]
 """
 
 from __future__ import annotations
 
+import compileall
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import side_by_side
 from side_by_side import Contest
@@ -37,13 +44,40 @@ ssl.create_default_context()
 """
 WORKER = "import shardfleet.runtime.entry_points"
 THEIRS = "import boto3; boto3.client('kinesis')"
+CLIENTS = """
+import botocore.session
+sdk = botocore.session.get_session()
+for service in ("kinesis", "dynamodb"):
+    sdk.create_client(service)
+"""
+PRUNING = Path(__file__).parent.parent / "cdk" / "shardfleet_cdk" / "sdk_data.py"
 
 
-def start(program: str, *, byte_code: bool) -> int:
+def start(program: str, *, byte_code: bool = True, path: Path | None = None) -> int:
     """Run a program in a fresh process; without byte code nothing cached is read or written."""
     given = [] if byte_code else ["-X", "pycache_prefix=/dev/null"]
     words = [sys.executable, *given, "-c", program]
-    return subprocess.run(words, env=ENVIRONMENT, check=True).returncode
+    env = ENVIRONMENT if path is None else {**ENVIRONMENT, "PYTHONPATH": str(path)}
+    return subprocess.run(words, env=env, check=True).returncode
+
+
+@contextmanager
+def pruned_sdk() -> Iterator[Path]:
+    """Copy the installed SDK, leave out the data of other services, compile it."""
+    spec = spec_from_file_location("sdk_data", PRUNING)
+    assert spec is not None
+    assert spec.loader is not None
+    sdk_data = module_from_spec(spec)
+    spec.loader.exec_module(sdk_data)
+    with TemporaryDirectory() as folder:
+        for name in ("botocore", "boto3"):
+            found = find_spec(name)
+            assert found is not None
+            assert found.origin is not None
+            shutil.copytree(Path(found.origin).parent, Path(folder) / name)
+        sdk_data.prune(Path(folder), ())
+        compileall.compile_dir(folder, quiet=2)
+        yield Path(folder)
 
 
 def children_cpu_s() -> float:
@@ -71,6 +105,16 @@ def contests() -> Iterator[Contest]:
             time_goes_to="botocore's exceptions and parsers, which the wire shares with the SDK.",
             clock=children_cpu_s,
             others={"the worker's entry point": partial(run, WORKER)},
+        )
+    with pruned_sdk() as path:
+        yield Contest(
+            name="cold_start_pruned_sdk",
+            compares="fresh process with two clients, byte code cached",
+            ours=partial(start, CLIENTS, path=path),
+            peer=partial(start, CLIENTS),
+            peer_name="the SDK with all its data",
+            check=same,
+            clock=children_cpu_s,
         )
 
 

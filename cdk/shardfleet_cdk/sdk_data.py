@@ -2,8 +2,9 @@
 An SDK with the data of a few services: for a layer of its own, instead of Lambda's.
 
 botocore carries 30 MB of JSON about some 440 services, and making a client lists them all. With
-those alone that are used, a cold start is a fifth shorter (performance.md §8), and any other
-service is unknown to the function: so it is an option, and names what the handler needs besides.
+those alone that are used, a cold start is a little shorter (`cold_start_pruned_sdk` of the
+benchmarks), and any other service is unknown to the function: so it is an option, and names what
+the handler needs besides.
 """
 
 from __future__ import annotations
