@@ -195,7 +195,7 @@ def test_what_each_invocation_used_is_in_the_ledger_by_writer(fleet):
     manager_handler({}, Context(9))
 
     def used(writer):
-        key = {"kind": {"S": "ledger"}, "id": {"S": f"{day_of(time.time() * 1_000)}/{writer}"}}
+        key = {"kind": {"S": f"ledger {day_of(time.time() * 1_000)}"}, "id": {"S": writer}}
         body = fleet.tables.get_item(TableName=f"{fleet.name}-state", Key=key)["Item"]["body"]["M"]
         names = {name["S"] for name in body["metrics"]["L"]}
         return {name: int(value["N"]) for name, value in body["used"]["M"].items()}, names

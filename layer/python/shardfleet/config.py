@@ -246,6 +246,18 @@ class FleetConfig:
     )
     io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
 
+    # --- objective and money
+    lag_objective_ms: int = _number(0, "how far behind a shard may be at most; 0: no objective")
+    budget_cents_per_day: int = _number(
+        0, "what the fleet itself shall cost a day at most, US cents; 0: no budget"
+    )
+    over_budget: str = _choice(
+        "tell",
+        "when a day's budget is spent: tell, or pause all shards until the next day (UTC)",
+        "tell",
+        "pause",
+    )
+
     # --- what is told
     metrics_ms: int = _number(
         60_000,

@@ -26,7 +26,9 @@ def test_what_a_writer_uses_on_a_day_is_added_up_apart_from_others_and_other_day
             assert await book.add(writer, USED, metrics=["lag"], at_ms=at_ms)
         await book.add("manager", USED, metrics=["records"], at_ms=NOON + DAY)
         await book.add("manager", USED, metrics=["lag"], at_ms=NOON + DAY)
-        pages = {(page.day, page.writer): page for page in await book.pages()}
+        pages = {
+            (page.day, page.writer): page for page in await book.pages(at_ms=NOON + DAY, days=2)
+        }
         assert list(pages) == [
             ("2026-11-21", "manager"),
             ("2026-11-21", "s1"),
@@ -35,8 +37,11 @@ def test_what_a_writer_uses_on_a_day_is_added_up_apart_from_others_and_other_day
         assert pages["2026-11-21", "manager"].used == total([USED, USED])
         assert pages["2026-11-21", "s1"].used == USED
         assert pages["2026-11-22", "manager"].metrics == {"lag", "records"}
-        expiry = store.expires_ms["ledger", "2026-11-21/s1"]
+        expiry = store.expires_ms["ledger 2026-11-21", "s1"]
         assert expiry == NOON + ledger.KEPT_DAYS * DAY
+        first = pages["2026-11-21", "manager"]
+        assert (first.began_ms, first.until_ms) == (NOON, NOON + 1)
+        assert [page.day for page in await book.pages(at_ms=NOON + DAY)] == ["2026-11-22"]
 
     run_virtual(main())
 
@@ -45,8 +50,8 @@ def test_a_page_of_a_later_version_is_read_as_far_as_it_is_known():
     async def main():
         store = MemoryStateStore()
         body = {"used": {"requests": 7, "coffees": 3}, "metrics": [], "weather": "fine"}
-        await store.write("ledger", "2026-11-21/manager", body, expected_version=None)
-        (page,) = await Ledger(store).pages()
+        await store.write("ledger 2026-11-21", "manager", body, expected_version=None)
+        (page,) = await Ledger(store).pages(at_ms=NOON)
         assert page.used == Consumption(requests=7)
 
     run_virtual(main())
@@ -67,7 +72,7 @@ def test_a_writer_in_between_is_added_to_and_a_refusal_is_no_failure():
 
         store.read = overtaken
         assert await book.add("s1", USED, metrics=[], at_ms=NOON)
-        (page,) = await book.pages()
+        (page,) = await book.pages(at_ms=NOON)
         assert page.used == total([USED] * 3)
 
         async def refused(*_, **__):

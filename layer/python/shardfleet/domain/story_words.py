@@ -83,6 +83,7 @@ _TEMPLATES = {
     Happening.STAYS: "Its lease is kept although the shard is read to its end{reason}.",
     Happening.LISTING: "No lease could be made from the list of shards{reason}.",
     Happening.SIZED: "The fleet was sized{reason}.",
+    Happening.REGIME: "The fleet goes on otherwise{reason}.",
     Happening.SLOT_STARTED: "{worker} was started{reason}.",
     Happening.SLOT_RESTARTED: "{worker} was started again{reason}.",
     Happening.SLOT_DRAINED: "{worker} was asked to hand over its shards and end{reason}.",

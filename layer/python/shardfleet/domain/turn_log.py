@@ -23,6 +23,7 @@ from shardfleet.events import (
     LeaseAssigned,
     LeaseCreated,
     LeaseDeleted,
+    RegimeChosen,
     SlotRestarted,
     SlotStarted,
     SlotUpkeepFailed,
@@ -59,6 +60,7 @@ class Happening(StrEnum):
     STAYS = "STAYS"  # why a lease that is not needed is still there
     LISTING = "LISTING"  # why no lease was made from the list of shards
     SIZED = "SIZED"  # how many worker slots are wanted
+    REGIME = "REGIME"  # how eager the fleet is, for lag and money
     SLOT_SILENT = "SLOT_SILENT"  # no sign of life
 
 
@@ -119,6 +121,7 @@ TELLING = (
     SlotStarted,
     SlotRestarted,
     SlotUpkeepFailed,
+    RegimeChosen,
 )
 
 
@@ -178,6 +181,8 @@ def _entry_of_slot(event: Event, starts: Mapping[str, str]) -> Entry | None:
             return Entry(
                 what=Happening.SLOT_RESTARTED, subject=slot_id, worker_id=worker_id, reason=reason
             )
+        case RegimeChosen(regime=regime, reason=reason):
+            return Entry(what=Happening.REGIME, subject=FLEET, reason=f"{regime.lower()}, {reason}")
         case SlotUpkeepFailed(slot_id=slot_id, task=task, error=error):
             return Entry(what=Happening.SLOT_FAILED, subject=slot_id, reason=f"{task}: {error}")
         case _:

@@ -21,6 +21,7 @@ from shardfleet.domain.lease_sync import InitialPosition, LeaseSyncPlan, LeaseTo
 from shardfleet.domain.leases import Applied, Lease
 from shardfleet.domain.merge_wait import waiting_for_a_merge
 from shardfleet.domain.pauses import Pause
+from shardfleet.domain.regime import Regime
 from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.slots import SlotState, ask_to_drain
@@ -43,6 +44,7 @@ from shardfleet.engine.ports import (
     WorkerLauncher,
 )
 from shardfleet.engine.prober import Prober
+from shardfleet.engine.regime_record import RegimeKeeper
 from shardfleet.engine.slot_keeping import SlotKeeper
 from shardfleet.engine.start_position import PIN_BACK_MS
 from shardfleet.engine.turn_history import TurnHistory
@@ -81,7 +83,13 @@ class _Snapshot:
 
 
 class LeaseManager:
-    """Runs turns; holds nothing between them but their count."""
+    """
+    Runs turns; holds nothing between them but their count.
+
+    Attributes:
+        rests: after a turn: for money's sake the next one may wait for the schedule.
+
+    """
 
     def __init__(self, config: FleetConfig, ports: ManagerPorts) -> None:
         """Wire the parts of a turn."""
@@ -91,6 +99,10 @@ class LeaseManager:
         self._ports = ports
         self._turns = 0
         self._pauses = PauseRecord(ports.state.store)
+        self._regimes = RegimeKeeper(
+            config, store=ports.state.store, clock=ports.clock, events=ports.events
+        )
+        self.rests = False
         self._slots = SlotKeeper(
             config,
             state=ports.state,
@@ -157,6 +169,7 @@ class LeaseManager:
         """
         incarnation = await self._ports.stream.incarnation()
         await self._check(incarnation)
+        await self._regimes.begin()
         seen = await self._observe()
         sync = await self._sync(seen.shards, seen.leases, created_ms=incarnation.created_ms)
         cleanup = await self._clean_up(seen.shards, seen.leases)
@@ -168,7 +181,9 @@ class LeaseManager:
             current, slots, expired=expired, paused=paused.keys(), incarnation=incarnation
         )
         resting = {**sleepers.reasons, **{key: str(pause) for key, pause in paused.items()}}
-        slot_plan = await self._slots.keep(current, slots, resting=resting.keys(), expired=expired)
+        slot_plan = await self._slots.keep(
+            current, slots, resting=resting.keys(), expired=expired, is_thrifty=self._is_thrifty
+        )
         idle = waiting_for_a_merge(seen.shards, current)
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
@@ -192,9 +207,20 @@ class LeaseManager:
             paused=paused,
             sleepers=sleepers,
         )
-        await report_turn(self._ports.state, self._ports.events, report, config=self._config)
-        await self._history.keep(report)
+        await self._tell(report)
         return report
+
+    @property
+    def _is_thrifty(self) -> bool:
+        return self._regimes.name is Regime.THRIFTY
+
+    async def _tell(self, report: TurnReport) -> None:
+        """Tell and keep what the turn came to, and choose the regime by it."""
+        self.rests = self._is_thrifty and report.is_calm
+        ports = self._ports
+        done = await report_turn(ports.state, ports.events, report, config=self._config)
+        await self._regimes.choose(done.millis_behind_latest_max)
+        await self._history.keep(report)
 
     async def _observe(self) -> _Snapshot:
         """Read leases, then shards: a shard list is never older than the leases beside it."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from shardfleet.domain.bill import DAY_MS, LedgerPage
 from shardfleet.domain.cost import NOTHING, Consumption
 from shardfleet.engine.ports import StateStore, Written
 from shardfleet.errors import OutcomeUnknown, Throttled
@@ -20,28 +21,8 @@ from shardfleet.errors import OutcomeUnknown, Throttled
 LEDGER = "ledger"
 KEPT_DAYS = 40
 METRICS_MOST = 500  # names; an item of DynamoDB holds 400 KB
-_DAY_MS = 86_400_000
 # Only a former invocation of the same writer can be in between.
 _ROUNDS_MOST = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerPage:
-    """
-    What one writer has used on one day.
-
-    Attributes:
-        day: UTC, e.g. ``2026-11-21``.
-        writer: ``manager``, or a slot's id.
-        used: so far.
-        metrics: names of the CloudWatch metrics that it has written.
-
-    """
-
-    day: str
-    writer: str
-    used: Consumption
-    metrics: frozenset[str]
 
 
 def day_of(at_ms: int) -> str:
@@ -64,31 +45,39 @@ class Ledger:
 
         It is a note for a person: without an answer it is not tried again, and never fails.
         """
-        day = day_of(at_ms)
-        name = f"{day}/{writer}"
+        kind = _kind(day_of(at_ms))
         with suppress(Throttled, OutcomeUnknown):
             for _ in range(_ROUNDS_MOST):
-                found = await self._store.read(LEDGER, name)
-                page = _page(name, found.body) if found else _page(name, {})
+                found = await self._store.read(kind, writer)
+                page = _page(day_of(at_ms), writer, found.body if found else {})
                 names = sorted({*page.metrics, *metrics})[:METRICS_MOST]
                 result = await self._store.write(
-                    LEDGER,
-                    name,
-                    _body(page.used + used, names),
+                    kind,
+                    writer,
+                    _body(replace(page, used=page.used + used, metrics=frozenset(names)), at_ms),
                     expected_version=found.version if found else None,
-                    expires_ms=at_ms + KEPT_DAYS * _DAY_MS,
+                    expires_ms=at_ms + KEPT_DAYS * DAY_MS,
                 )
                 if isinstance(result, Written):
                     return True
         return False
 
-    async def pages(self) -> list[LedgerPage]:
-        """Read all pages, oldest first (manager and CLI only)."""
-        return [_page(document.id, document.body) for document in await self._store.list(LEDGER)]
+    async def pages(self, *, at_ms: int, days: int = 1) -> list[LedgerPage]:
+        """Read the pages of today and of the days before, oldest first (manager and CLI only)."""
+        found: list[LedgerPage] = []
+        for back in reversed(range(days)):
+            day = day_of(at_ms - back * DAY_MS)
+            documents = await self._store.list(_kind(day))
+            found += [_page(day, document.id, document.body) for document in documents]
+        return found
 
 
-def _page(name: str, body: Mapping[str, Any]) -> LedgerPage:
-    day, _, writer = name.partition("/")
+def _kind(day: str) -> str:
+    """Name the kind of a day's documents, so that a day can be read by itself."""
+    return f"{LEDGER} {day}"
+
+
+def _page(day: str, writer: str, body: Mapping[str, Any]) -> LedgerPage:
     known = {f.name for f in fields(Consumption)}
     used = {key: int(value) for key, value in body.get("used", {}).items() if key in known}
     return LedgerPage(
@@ -96,8 +85,15 @@ def _page(name: str, body: Mapping[str, Any]) -> LedgerPage:
         writer=writer,
         used=NOTHING + Consumption(**used),
         metrics=frozenset(body.get("metrics", ())),
+        began_ms=int(body.get("began_ms", 0)),
+        until_ms=int(body.get("until_ms", 0)),
     )
 
 
-def _body(used: Consumption, metrics: list[str]) -> dict[str, Any]:
-    return {"used": {f.name: getattr(used, f.name) for f in fields(used)}, "metrics": metrics}
+def _body(page: LedgerPage, at_ms: int) -> dict[str, Any]:
+    return {
+        "used": {f.name: getattr(page.used, f.name) for f in fields(page.used)},
+        "metrics": sorted(page.metrics),
+        "began_ms": page.began_ms or at_ms,
+        "until_ms": at_ms,
+    }

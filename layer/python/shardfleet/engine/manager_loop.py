@@ -66,7 +66,8 @@ class _Run:
                 continue
             awake = await self._turn()
             turns += awake is not None
-            if not await self._pause(awake=awake is not False, prompts=prompts):
+            stays = awake is not False and not self._manager.rests
+            if not await self._pause(awake=stays, prompts=prompts):
                 break
         # Without an answer the hold runs out by itself.
         with suppress(Throttled, OutcomeUnknown):

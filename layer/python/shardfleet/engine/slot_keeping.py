@@ -42,6 +42,7 @@ class SlotKeeper:
         *,
         resting: Collection[str],
         expired: Collection[str],
+        is_thrifty: bool = False,
     ) -> SlotPlan:
         """
         Keep as many slots as the leases need.
@@ -51,13 +52,14 @@ class SlotKeeper:
             slots: as read in this turn.
             resting: keys of leases that need no slot: paused or asleep.
             expired: keys of leases whose owner is lost.
+            is_thrifty: no more than the leases need, whatever ``workers_min``.
 
         """
         config = self._config
         unfinished = [lease for lease in leases if not lease.is_finished]
         limits = SlotLimits(
             leases_per_worker=config.leases_per_worker,
-            workers_min=config.workers_min,
+            workers_min=min(1, config.workers_min) if is_thrifty else config.workers_min,
             workers_max=config.workers_max,
             silent_ms=2 * config.failover_ms,
         )

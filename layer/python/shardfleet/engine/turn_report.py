@@ -15,7 +15,7 @@ from shardfleet.domain.lease_sync import LeaseSyncPlan
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.shards import Shard
-from shardfleet.domain.slot_upkeep import SlotPlan
+from shardfleet.domain.slot_upkeep import SlotPlan, SlotTask
 from shardfleet.domain.slots import Slot, SlotState
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.ports import EventSink
@@ -79,12 +79,21 @@ class TurnReport:
         awake = len(self.unfinished) - len(self.sleepers.reasons)
         return bool(awake or (self.shards and self.sync.problems))
 
+    @property
+    def is_calm(self) -> bool:
+        """Tell whether nothing was to be done in this turn, and no slot is missing or too many."""
+        alive = (SlotState.STARTING, SlotState.RUNNING)
+        slots = sum(found.slot.state in alive for found in self.slots_seen)
+        decided = self.assignment.assignments or self.sync.create or self.sync.suspects
+        idle = all(each.task is SlotTask.NOTHING for each in self.slots.decisions)
+        return not self.expired and not decided and idle and slots == self.slots.wanted
+
 
 async def report_turn(
     state: FleetState, events: EventSink, report: TurnReport, *, config: FleetConfig
-) -> None:
+) -> ManagerTurnDone:
     """
-    Emit the turn's event; its plan is kept by :mod:`shardfleet.engine.turn_history`.
+    Emit and return the turn's event; its plan is kept by :mod:`shardfleet.engine.turn_history`.
 
     Args:
         state: the fleet's.
@@ -106,29 +115,29 @@ async def report_turn(
     running = _running(slots, heard_ms=report.at_ms - 2 * config.failover_ms)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
     unclaimed = keys - (owned - report.expired) - paused.keys() - report.sleepers.reasons.keys()
-    events.emit(
-        ManagerTurnDone(
-            total_leases=len(report.leases),
-            total_shards=len(report.shards),
-            unclaimed_leases=len(unclaimed),
-            expired_leases=len(report.expired),
-            stopped_shards=len(stops),
-            paused_leases=len(paused),
-            sleeping_leases=len(report.sleepers.reasons),
-            sleep_off=int(bool(report.sleepers.off)),
-            unread_shards=len(unread_shards(report.shards, report.leases)),
-            hash_range_holes=len(unread_ranges(report.leases, report.shards)),
-            millis_behind_latest_max=max(lags.values(), default=0),
-            millis_behind_latest_min=min(
-                (lag for key, lag in lags.items() if key not in paused), default=0
-            ),
-            leases_of_unknown_lag=len(unfinished) - len(lags),
-            slots_wanted=report.slots.wanted,
-            slots_running=running,
-            slots_missing=max(0, report.slots.wanted - running),
-            duration_ms=report.at_ms - report.began_ms,
-        )
+    done = ManagerTurnDone(
+        total_leases=len(report.leases),
+        total_shards=len(report.shards),
+        unclaimed_leases=len(unclaimed),
+        expired_leases=len(report.expired),
+        stopped_shards=len(stops),
+        paused_leases=len(paused),
+        sleeping_leases=len(report.sleepers.reasons),
+        sleep_off=int(bool(report.sleepers.off)),
+        unread_shards=len(unread_shards(report.shards, report.leases)),
+        hash_range_holes=len(unread_ranges(report.leases, report.shards)),
+        millis_behind_latest_max=max(lags.values(), default=0),
+        millis_behind_latest_min=min(
+            (lag for key, lag in lags.items() if key not in paused), default=0
+        ),
+        leases_of_unknown_lag=len(unfinished) - len(lags),
+        slots_wanted=report.slots.wanted,
+        slots_running=running,
+        slots_missing=max(0, report.slots.wanted - running),
+        duration_ms=report.at_ms - report.began_ms,
     )
+    events.emit(done)
+    return done
 
 
 def _running(slots: Sequence[Slot], *, heard_ms: int) -> int:

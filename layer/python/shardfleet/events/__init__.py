@@ -10,7 +10,7 @@ from shardfleet.events.base import (
     LeaseEvent,
     Level,
 )
-from shardfleet.events.cost import ConsumptionTold
+from shardfleet.events.cost import ConsumptionTold, RegimeChosen
 from shardfleet.events.delivery import (
     AggregatesNotExpanded,
     BatchFailed,
@@ -97,6 +97,7 @@ __all__ = [
     "ReadDelayed",
     "RecordNotKept",
     "RecordSkipped",
+    "RegimeChosen",
     "ShardEnded",
     "ShardExpired",
     "ShardStopped",

@@ -1,4 +1,4 @@
-"""What a function tells about what it costs."""
+"""What the functions tell about what they cost, and what the manager does about it."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ class ConsumptionTold(Event):
     write_tenths: int
     log_bytes: int
     cost_microdollars: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegimeChosen(Event):
+    """How eager the fleet is from now on, and why."""
+
+    regime: str
+    reason: str

@@ -1,0 +1,111 @@
+"""
+How eager the fleet is: what its lag objective and its budget ask of it, and which gives way.
+
+Consuming never stops for money unless that was asked for (``over_budget`` ``pause``). Where the two
+cannot both hold, the objective does, and the reason says by how much the budget is missed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+# Back to eager only when this part of the budget suffices, or the fleet would go to and fro.
+RELIEF = 0.8
+
+
+class Regime(StrEnum):
+    """
+    How eager the fleet is.
+
+    ``EAGER``: as configured. ``THRIFTY``: the manager looks once a minute while all is well, and
+    keeps no more workers than the shards need. ``PAUSED``: the day's budget is spent, and it was
+    asked for that nothing is read then.
+    """
+
+    EAGER = "EAGER"
+    THRIFTY = "THRIFTY"
+    PAUSED = "PAUSED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """
+    The regime that is in force.
+
+    Attributes:
+        name: see :class:`Regime`.
+        reason: for a person.
+        since_ms: epoch milliseconds.
+
+    """
+
+    name: Regime
+    reason: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """
+    Objective, budget, and how things stand.
+
+    Attributes:
+        lag_ms: the greatest lag known.
+        objective_ms: how far behind a shard may be, 0 no objective.
+        budget: dollars a day, 0 no budget.
+        spent: dollars since midnight UTC.
+        rate: dollars a day at the present rate; None: not known yet.
+        day_left: part of the day that is still to come, 0 to 1.
+        may_pause: a spent budget stops the fleet.
+
+    """
+
+    lag_ms: int
+    objective_ms: int
+    budget: float
+    spent: float
+    rate: float | None
+    day_left: float
+    may_pause: bool
+
+    @property
+    def expected(self) -> float:
+        """Return what the day will have cost at its end, dollars."""
+        return self.spent + (self.rate or 0.0) * self.day_left
+
+
+def choose(now: Spending, before: Chosen | None, *, now_ms: int) -> Chosen:
+    """
+    Choose the regime; it keeps its beginning, and its reason, while it stays.
+
+    Args:
+        now: how things stand.
+        before: what is in force, None at first.
+        now_ms: epoch milliseconds.
+
+    """
+    name, reason = _choice(now, before.name if before else Regime.EAGER)
+    if before is not None and before.name is name:
+        return before
+    return Chosen(name=name, reason=reason, since_ms=now_ms)
+
+
+def _choice(now: Spending, before: Regime) -> tuple[Regime, str]:
+    if not now.budget:
+        return Regime.EAGER, "there is no budget"
+    spent = f"${now.spent:.2f} of ${now.budget:.2f} are spent today"
+    expected = f"the day comes to ${now.expected:.2f} at this rate, the budget is ${now.budget:.2f}"
+    if now.may_pause and now.spent >= now.budget:
+        return Regime.PAUSED, f"{spent}, and reading on was not wanted then"
+    lag = f"a shard is {now.lag_ms / 1000:.0f} s behind"
+    is_late = bool(now.objective_ms) and now.lag_ms > now.objective_ms
+    limit = now.budget * (1.0 if before is Regime.EAGER else RELIEF)
+    is_dear = now.expected > limit
+    if is_late:
+        given_up = f"; the budget is given up for it: {expected}" if is_dear else ""
+        objective = f"the objective is {now.objective_ms / 1000:.0f} s"
+        return Regime.EAGER, f"{lag}, {objective}{given_up}"
+    if is_dear:
+        return Regime.THRIFTY, f"{expected}"
+    return Regime.EAGER, f"{expected}"
