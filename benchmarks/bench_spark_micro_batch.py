@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import line_chart
+import charts
 import side_by_side
 import spark_bench
 from naive_source import COLUMNS, SCHEMA, NaiveDataSource
@@ -202,9 +202,9 @@ def plot(found: dict[int, dict[str, Any]]) -> str:
                for shards, each in found.items()]
         for kind in ("triggered each second", "triggered at once")
     }  # fmt: skip
-    return line_chart.picture(
+    return charts.picture(
         [
-            line_chart.Chart(
+            charts.Chart(
                 title="CPU ms of a micro-batch with one record of each shard",
                 lines=batches,
                 x_name="shards",
@@ -212,7 +212,7 @@ def plot(found: dict[int, dict[str, Any]]) -> str:
                 y_marks=(10, 100, 1_000, 10_000),
                 logarithmic=True,
             ),
-            line_chart.Chart(
+            charts.Chart(
                 title="per cent of a core while nothing comes (ours)",
                 lines=idle,
                 x_name="shards",

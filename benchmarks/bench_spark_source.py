@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import charts
 import side_by_side
 import spark_bench
 from connector_lookup import look_up_connector
@@ -39,6 +40,7 @@ LOADS = {"100b_kpl": "100 B in KPL aggregates", "1k": "1 KiB", "10k": "10 KiB"}
 MOST_MIB = 600  # Of a worker: 64 MiB of records, the answers under way, and a Python with pyarrow.
 FINGERPRINT = ("count(*)", f"sum(cast(xxhash64({', '.join(COLUMNS)}) as decimal(38,0)))")
 OURS, NO_STORE, PARQUET, NAIVE = "ours", "ours, no seal store", "Parquet", "naive tuples"
+PLOT = Path(__file__).parent.parent / "docs" / "img" / "spark_source.svg"
 Make = Callable[[str], DataFrame]
 
 
@@ -157,14 +159,28 @@ def _of(load: Load, costs: Sequence[Cost], few: Sequence[Cost]) -> dict[str, Any
     }
 
 
+def plot(found: Sequence[Figures]) -> str:
+    """Return the picture: records per CPU second of each candidate at each load."""
+    groups = {
+        words: {
+            name: each["records_per_core_s"] for name, each in result.details["candidates"].items()
+        }
+        for words, result in zip(LOADS.values(), found, strict=True)
+    }
+    return charts.bars("records a second and core, Kinesis to nowhere", groups, unit="records/s")
+
+
 def figures() -> Iterator[Figures | Skipped]:
     """Measure each load."""
     with Kinesis(quotas=False) as kinesis:
         spark = spark_bench.session()
         spark.dataSource.register(NaiveDataSource)
+        found = []
         for name in LOADS:
-            yield measure(spark, kinesis, name)
+            found.append(measure(spark, kinesis, name))
+            yield found[-1]
         spark.stop()
+    PLOT.write_text(plot(found), encoding="utf-8")
     yield Skipped(
         name="spark_source_awslabs",
         reason=f"awslabs' connector asked of Maven Central: {look_up_connector()}",

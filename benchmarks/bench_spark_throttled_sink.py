@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import line_chart
+import charts
 import side_by_side
 import spark_bench
 from botocore.exceptions import ClientError
@@ -174,12 +174,12 @@ def plot(alone: Run, beside: Run) -> str:
     quiet = max(beside.arrivals[1]) - first
     shared = (max(0.0, min(beside.others) - first), min(last, max(beside.others) - first))
 
-    def curve(value: int, shard: int) -> line_chart.Points:
+    def curve(value: int, shard: int) -> charts.Points:
         return [(each[0], each[value]) for each in beside.answers if each[1] == shard]
 
-    def chart(title: str, lines: dict[str, line_chart.Points]) -> line_chart.Chart:
+    def chart(title: str, lines: dict[str, charts.Points]) -> charts.Chart:
         most = max(y for points in lines.values() for _, y in points) or 1
-        return line_chart.Chart(
+        return charts.Chart(
             title=title,
             lines=lines,
             x_name="seconds",
@@ -188,7 +188,7 @@ def plot(alone: Run, beside: Run) -> str:
             bands=[shared],
         )
 
-    return line_chart.picture(
+    return charts.picture(
         [
             chart(
                 f"rows/s that arrive; another writer takes {OTHERS_PER_S} of 100 of shard 0 "

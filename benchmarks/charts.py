@@ -1,4 +1,4 @@
-"""Line charts as SVG, one below the other, readable on a light and on a dark page."""
+"""Lines and bars as SVG, readable on a light and on a dark page."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 COLOURS = ("#2a9d8f", "#e76f51", "#457b9d", "#e9c46a", "#8d6a9f")
 LEFT, WIDTH, HEIGHT, TOP, GAP = 70, 560, 150, 30, 62
+NAMES, BARS = 150, 420
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
     """
-    One chart.
+    Lines.
 
     Attributes:
         title: above it.
@@ -38,7 +39,7 @@ class Chart:
     def drawn(self, top: int) -> list[str]:
         """Return the SVG elements of the chart, `top` pixels below the picture's edge."""
         bottom = top + HEIGHT
-        found = [f'<text x="{LEFT}" y="{top - 8}" font-weight="bold">{self.title}</text>']
+        found = [_text(LEFT, top - 8, self.title, bold=True)]
         for first, last in self.bands:
             x, width = self._x(first), self._x(last) - self._x(first)
             found.append(
@@ -80,17 +81,50 @@ class Chart:
 
 
 def picture(charts: Sequence[Chart]) -> str:
-    """Return the SVG of some charts."""
-    height = TOP + len(charts) * (HEIGHT + GAP)
-    size = f'width="{LEFT + WIDTH + 20}" height="{height}"'
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">',
-        "<style>text{fill:#333}@media(prefers-color-scheme:dark){text{fill:#ddd}}</style>",
-    ]
+    """Return the SVG of some charts, one below the other."""
+    lines = []
     for place, chart in enumerate(charts):
         lines += chart.drawn(TOP + place * (HEIGHT + GAP))
-    return "\n".join([*lines, "</svg>\n"])
+    return _svg(lines, width=LEFT + WIDTH + 20, height=TOP + len(charts) * (HEIGHT + GAP))
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
+def bars(title: str, groups: Mapping[str, Mapping[str, float]], *, unit: str) -> str:
+    """
+    Return the SVG of groups of bars on one logarithmic axis.
+
+    Args:
+        title: above them.
+        groups: name of the group to name of the bar to value, all above 0.
+        unit: behind each value.
+
+    """
+    values_of_all = [value for group in groups.values() for value in group.values()]
+    first, most = min(values_of_all) / 3, max(values_of_all)
+    names = list(next(iter(groups.values())))
+    found, y = [_text(NAMES, 16, title, bold=True)], 28
+    for group, values in groups.items():
+        found.append(_text(NAMES - 8, y + 12, group, anchor="end"))
+        for name, value in values.items():
+            width = BARS * math.log(value / first) / math.log(most / first)
+            colour = COLOURS[names.index(name)]
+            found += [
+                f'<rect x="{NAMES}" y="{y}" width="{width:.1f}" height="14" fill="{colour}"/>',
+                _text(NAMES + width + 6, y + 11, f"{name}: {value:,.0f} {unit}"),
+            ]
+            y += 18
+        y += 10
+    return _svg(found, width=NAMES + BARS + 240, height=y)
+
+
+def _svg(elements: Sequence[str], *, width: int, height: int) -> str:
+    size = f'width="{width}" height="{height}"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">'
+    )
+    style = "<style>text{fill:#333}@media(prefers-color-scheme:dark){text{fill:#ddd}}</style>"
+    return "\n".join([head, style, *elements, "</svg>\n"])
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{weight}>{text}</text>'
