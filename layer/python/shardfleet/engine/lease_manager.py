@@ -167,9 +167,7 @@ class LeaseManager:
             Throttled, OutcomeUnknown: cut short; the next turn begins anew.
 
         """
-        incarnation = await self._ports.stream.incarnation()
-        await self._check(incarnation)
-        await self._regimes.begin()
+        incarnation = await self._begin()
         seen = await self._observe()
         sync = await self._sync(seen.shards, seen.leases, created_ms=incarnation.created_ms)
         cleanup = await self._clean_up(seen.shards, seen.leases)
@@ -184,15 +182,13 @@ class LeaseManager:
         slot_plan = await self._slots.keep(
             current, slots, resting=resting.keys(), expired=expired, is_thrifty=self._is_thrifty
         )
-        idle = waiting_for_a_merge(seen.shards, current)
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
             slots,
-            standing=Standing(expired=expired, idle=idle, paused=resting),
+            standing=_standing(seen.shards, current, expired=expired, paused=resting),
             now_ms=self._ports.clock.now_ms(),
-            rebalance=self._turns % self._config.rebalance_turns == 0,
+            rebalance=self._is_balancing_run(),
         )
-        self._turns += 1
         report = TurnReport(
             began_ms=seen.started_ms,
             at_ms=self._ports.clock.now_ms(),
@@ -209,6 +205,18 @@ class LeaseManager:
         )
         await self._tell(report)
         return report
+
+    async def _begin(self) -> StreamIncarnation:
+        """See whether the stream is the one that the leases speak of, and what may be spent."""
+        incarnation = await self._ports.stream.incarnation()
+        await self._check(incarnation)
+        await self._regimes.begin()
+        return incarnation
+
+    def _is_balancing_run(self) -> bool:
+        """Count a turn; tell whether load is evened out in it."""
+        self._turns += 1
+        return (self._turns - 1) % self._config.rebalance_turns == 0
 
     @property
     def _is_thrifty(self) -> bool:
@@ -356,6 +364,17 @@ class LeaseManager:
             if found.slot.served_seq < found.slot.assign_seq
             for key in found.slot.assigned
         }
+
+
+def _standing(
+    shards: Sequence[Shard],
+    leases: Sequence[Lease],
+    *,
+    expired: frozenset[str],
+    paused: Mapping[str, str],
+) -> Standing:
+    idle = waiting_for_a_merge(shards, leases)
+    return Standing(expired=expired, idle=idle, paused=paused)
 
 
 def _orphans(leases: Sequence[Lease], slots: Sequence[VersionedSlot]) -> frozenset[str]:
