@@ -229,7 +229,7 @@ HAZARDS = (
     mutant(
         "the manager turns for ever",
         "H14",
-        ("engine/manager_loop.py", "awake=awake is not False", "awake=True"),
+        ("engine/manager_loop.py", "stays = awake is not False", "stays = True"),
         arena="asleep",
     ),
     mutant(
@@ -329,8 +329,8 @@ HAZARDS = (
         "§4.6 step 2",
         (
             "engine/lease_manager.py",
-            "idle = waiting_for_a_merge(seen.shards, current)",
-            "idle = waiting_for_a_merge((), current)",
+            "idle = waiting_for_a_merge(shards, leases)",
+            "idle = waiting_for_a_merge((), leases)",
         ),
         arena="drains",
     ),
