@@ -3,8 +3,8 @@ Runs every benchmark, one after the other, and writes RESULTS.md with its plot.
 
 Each `bench_*.py` runs in a process of its own. The table is made from the files in `results/`, so
 `--table` alone writes it anew without measuring. A missed gate makes the exit code 1, after all
-benchmarks have run, and is named. Run it on a quiet machine: all but the slow ones (Spark, ten
-thousand shards in virtual time) take about ten minutes; `--all` runs those, too.
+benchmarks have run, and is named. Run it on a quiet machine: all but the slow ones (Spark, whole
+fleets) take about ten minutes; `--all` runs those, too.
 
     python benchmarks/run.py [--all] [--table] [bench_decode.py ...]
 """
@@ -28,7 +28,7 @@ RESULTS = HERE / "results"
 TABLE = HERE / "RESULTS.md"
 PLOT = HERE / "ratios.svg"
 # Minutes each: left out unless they are named or asked for.
-SLOW = re.compile(r"bench_(spark_.*|scale)\.py")
+SLOW = re.compile(r"bench_(spark_.*|scale|handover|time_lines|sleep)\.py")
 LEGEND = """Ratio: the peer's time through ours, medians of all rounds.
 Spread: slowest less quickest round, as a share of the median.
 Of bound: how near ours is to work that nobody can leave out.

@@ -66,7 +66,7 @@ side_by_side.main(__doc__, contests)
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in ("run.py", "side_by_side.py"):
+    for name in ("run.py", "side_by_side.py", "quiet.py"):
         shutil.copy(BENCHMARKS / name, tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "bench_kept.py").write_text(KEPT, "utf-8")
