@@ -182,3 +182,18 @@ def test_a_handover_of_a_finished_lease_is_found(by, violations):
     writes(checker, change, before=ended, after=begun, by=by)
 
     assert len(found) == violations
+
+
+@pytest.mark.parametrize(("ends_it", "violations"), [(True, 0), (False, 1)])
+def test_a_handover_that_a_restarted_owner_leaves_to_others_is_found(ends_it, violations):
+    checker, found = planted(checkers.RestartedOwnersHandOver)
+    moving = replace(MINE, lease_owner=OTHER.worker_id, checkpoint_owner=ME.worker_id)
+
+    stores(checker, a_slot(lags_ms={KEY: 0}))
+    writes(checker, initiate_handover(MINE, OTHER.worker_id), before=MINE, after=moving)
+    begins(checker, ME, 2, at_ms=1_000)
+    by = ME if ends_it else MANAGER
+    change = assign(moving, OTHER.worker_id)
+    writes(checker, change, before=moving, after=HIS, at_ms=15_000, by=by)
+
+    assert len(found) == violations

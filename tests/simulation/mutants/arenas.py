@@ -420,6 +420,10 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
             "busy_s": 120.0,
         }
     ),
+    "restarted owners": _focused(
+        shape={**_PEER, "peer_hurry": 6.0, "turn_most_ms": 20_000, "cycle_ms": 5_000},
+        kill_between=0.04,
+    ),
     "asleep": _focused(
         shape={
             "sleep": True,

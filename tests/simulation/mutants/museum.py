@@ -250,7 +250,7 @@ MUSEUM = (
             "if lease.checkpoint_owner == self.worker_id:",
             "if not lease.lease_key:",
         ),
-        arena="handovers",
+        arena="restarted owners",
     ),
     mutant(
         "a shard that ends leaves its handover pending",

@@ -40,6 +40,7 @@ from shardfleet.testing.checkers.ownership import (
     NobodyIsRobbed,
     NobodyLosesToItself,
     OnlyTheHarmedLose,
+    RestartedOwnersHandOver,
     RewindsOnlyUnowned,
     UpdatesNeverCreate,
 )
@@ -95,6 +96,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     NobodyLosesToItself,
     OnlyTheHarmedLose,
     HandoversEnd,
+    RestartedOwnersHandOver,
     RewindsOnlyUnowned,
     UpdatesNeverCreate,
     ProgressIsStored,
@@ -165,6 +167,7 @@ __all__ = [
     "RepetitionsBounded",
     "RepetitionsExplained",
     "ReplacedStreamIsLeft",
+    "RestartedOwnersHandOver",
     "RewindsOnlyUnowned",
     "SleepersAreWoken",
     "SleepersCostNoTurns",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shardfleet.domain.leases import Lease
@@ -22,6 +22,8 @@ _PATIENCE_MS = 30_000
 # An owner that knows of a handover finishes its batch first; it may have to import its code before.
 _BATCH_MS = 28_000
 _LOADED_BATCH_MS = 16_000
+# A few calls, two of them as slow as calls may be.
+_AT_BEGINNING_MS = 8_000
 
 
 class NobodyIsRobbed(Checker):
@@ -193,6 +195,45 @@ class HandoversEnd(Checker):
             if is_same and waited_ms > _PATIENCE_MS // 3:
                 text = f"{name} ended it {waited_ms} ms ago and left its handover pending"
                 self.found(write.at_ms, other, text)
+
+
+class RestartedOwnersHandOver(Checker):
+    """An old owner that restarts in the middle of a handover ends it when it begins (§3.5)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no handover."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._old_owners: dict[str, str] = {}
+        self._held: dict[str, Collection[str]] = {}
+        # lease -> which invocation has inherited its handover, when it began, and its faults
+        self._inherited: dict[str, tuple[Suspect, int, int]] = {}
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Learn which leases a worker finds again when it begins."""
+        if write.kind == SLOT:
+            self._held[write.after["worker_id"]] = write.after.get("lags_ms", ())
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look at who begins."""
+        if not isinstance(event, TurnBegun):
+            return
+        for key in self._held.get(by.worker_id, ()):
+            if self._old_owners.get(key) == by.worker_id:
+                self._inherited[key] = (by, at_ms, len(by.faults))
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Look at who ends a handover that somebody had inherited."""
+        after, key = write.after, write.change.lease_key
+        if after is not None and after.checkpoint_owner is not None and not after.is_finished:
+            self._old_owners[key] = after.checkpoint_owner
+            return
+        self._old_owners.pop(key, None)
+        by, began_ms, faults = self._inherited.pop(key, (write.by, 0, 0))
+        waited_ms = write.at_ms - began_ms
+        is_alive = by.worker_id != write.by.worker_id and len(by.faults) == faults
+        if is_alive and waited_ms > _AT_BEGINNING_MS and write.by.name != _OPERATOR:
+            text = f"{by.name} began {waited_ms} ms ago and left its handover to {write.by.name}"
+            self.found(write.at_ms, key, text)
 
 
 class OnlyTheHarmedLose(Checker):
