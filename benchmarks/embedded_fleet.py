@@ -118,14 +118,18 @@ class FleetUnderLoad:
 
     def slots(self) -> dict[str, Slot]:
         """Read the slot records, by worker id."""
+        slots = [slot_from_body(body) for body in self.documents("slot")]
+        return {slot.worker_id: slot for slot in slots}
+
+    def documents(self, kind: str) -> list[dict[str, Any]]:
+        """Read the bodies of the fleet state's documents of a kind."""
         found = self.fleet.aws.client("dynamodb").query(
             TableName=self.fleet.stack.outputs["StateTable"],
             KeyConditionExpression="kind = :kind",
-            ExpressionAttributeValues={":kind": {"S": "slot"}},
+            ExpressionAttributeValues={":kind": {"S": kind}},
             ConsistentRead=True,
         )
-        slots = [slot_from_body(_plain(item)["body"]) for item in found["Items"]]
-        return {slot.worker_id: slot for slot in slots}
+        return [_plain(item)["body"] for item in found["Items"]]
 
     def owners(self) -> dict[str, str | None]:
         """Return who reads each unfinished shard; None: nobody, or it is just changing hands."""

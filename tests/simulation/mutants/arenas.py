@@ -116,6 +116,18 @@ def _watchful(shape: Shape) -> Shape:
     return replace(shape, config=replace(shape.config, cycle_ms=1_000))
 
 
+def _sleeping(shape: Shape) -> Shape:
+    """Let idle shards sleep, in a fleet of its own."""
+    return replace(shape.sleeping(random.Random(shape.records_per_s)), has_peer=False)
+
+
+def _light_sleepers(shape: Shape) -> Shape:
+    """Let shards sleep after a second, for a long while, and be looked at often."""
+    found = _sleeping(shape)
+    config = replace(found.config, sleep_after_ms=1_000, wake_most_ms=10_000, idle_end_ms=10_000)
+    return replace(found, config=config, busy_s=200.0)
+
+
 def _many_shards(shape: Shape) -> Shape:
     """Begin with many shards, and a manager that looks seldom."""
     config = replace(shape.config, cycle_ms=20_000)
@@ -435,6 +447,9 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
             "has_peer": False,
         }
     ),
+    "sleepers": _reshaped(_sleeping),
+    "slow sleepers": _reshaped(_light_sleepers, empty_with_lag=0.9),
+    "sleepers without iterators": _reshaped(_light_sleepers, iterator_expired=0.6),
     "dead managers": _only(kill_between=0.05, manager_missing=0.2, manager_twice=0.5),
 }
 """Name → the options of a seed."""

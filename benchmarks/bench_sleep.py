@@ -1,0 +1,152 @@
+"""
+How long does the first record of a sleeping fleet wait, and what does an hour of sleep cost?
+
+The waking on the embedded AWS: the deployed template, real processes, no worker running. Records
+are put at moments spread over the manager's minute, the worst one among them, right after a look;
+from the answer of PutRecord to the end of the handler call. For 60 s (the default) and for 10 s.
+An hour of sleep of 100 shards in virtual time, counted in the units of the bill, at the list prices
+of 2026-11-20. About half an hour in all, most of it waiting.
+
+    python benchmarks/bench_sleep.py [--only wake] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import side_by_side
+from embedded_fleet import FleetUnderLoad, fleet_under_load, wait_until
+from side_by_side import Figures
+from time_lines import TimeLine
+
+from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS
+from shardfleet.domain.slots import SlotState
+from shardfleet.testing.simulation.sleeping import Idle, body_of, run_idle
+
+REPETITIONS = 12
+SHARDS = 4
+# A look is over within this, and the next record has to wait for the next one.
+AFTER_LOOK_S = 0.7
+GB_SECOND, REQUEST, READ_UNIT, WRITE_UNIT = 1.33334e-5, 2e-7, 1.25e-7, 6.25e-7
+SHARD_HOUR, MANAGER_GB, MONTH_H = 0.015, 0.25, 730
+
+
+def contests() -> Iterator[Figures]:
+    made: dict[str, Callable[[], Figures]] = {
+        "wake": lambda: waking("wake", 60_000),
+        "wake_10s": lambda: waking("wake_10s", 10_000),
+        "sleep_hour": hour_of_sleep,
+    }
+    # Each takes minutes, so what was not asked for is not measured.
+    for name in [word for word in sys.argv if word in made] or made:
+        yield made[name]()
+
+
+def waking(name: str, wake_most_ms: int) -> Figures:
+    row = wakes(wake_most_ms).row()
+    return Figures(
+        name=name,
+        compares=row["name"],
+        summary=(
+            f"{row['median_s']} s (median), {row['max_s']} s (maximum) of {row['repetitions']}"
+        ),
+        gate=f"{wake_most_ms / 1000:g} s at most",
+        met=row["met"],
+        details={"time_line": row},
+    )
+
+
+def wakes(wake_most_ms: int) -> TimeLine:
+    """Let a fleet fall asleep and wake it, again and again."""
+    config = {
+        "sleep": True,
+        "sleep_after_ms": 3_000,
+        "wake_most_ms": wake_most_ms,
+        "idle_end_ms": 12_000,
+    }
+    took = []
+    with fleet_under_load(shards=SHARDS, config=config, records_per_s=0) as load:
+        for number in range(REPETITIONS):
+            wait_until(lambda: sleeps(load), what="a sleeping fleet", within_s=240)
+            planned_ms = last_plan_ms(load)
+            wait_until(
+                lambda before=planned_ms: last_plan_ms(load) > before, what="a turn", within_s=120
+            )
+            # The first record has just missed the last look for the longest time, the others come
+            # at moments spread over the minute.
+            linger_s = (MANAGER_EVERY_MS - min(MANAGER_EVERY_MS, wake_most_ms - WAKING_MS)) / 1000
+            time.sleep((linger_s + AFTER_LOOK_S + 60 * number / REPETITIONS) % 60)
+            took.append(wake(load, number))
+            print(f"wake {number + 1} ({wake_most_ms / 1000:g} s): {took[-1]:.2f} s", flush=True)
+    return TimeLine(
+        name=f"first record of a sleeping fleet, wake_most_ms {wake_most_ms}",
+        took_s=tuple(took),
+        most_s=wake_most_ms / 1000,
+        kcl="its workers never sleep",
+        remark="from the answer of PutRecord to the end of the handler call; no worker ran before",
+    )
+
+
+def wake(load: FleetUnderLoad, number: int) -> float:
+    """Put one record; return how long it took, seconds."""
+    known = len(load.lines())
+    load.fleet.aws.client("kinesis").put_record(
+        StreamName=load.fleet.stream_name, PartitionKey=f"key-{number}", Data=b"wake up"
+    )
+    put_ms = time.time_ns() // 1_000_000
+    wait_until(lambda: len(load.lines()) > known, what="the record handled", within_s=240)
+    return (load.lines()[known].at_ms - put_ms) / 1000
+
+
+def sleeps(load: FleetUnderLoad) -> bool:
+    """Tell whether no slot runs and every shard has a nap."""
+    naps = load.documents("nap")
+    slots = load.slots().values()
+    return len(naps) == SHARDS and all(slot.state is SlotState.ENDED for slot in slots)
+
+
+def last_plan_ms(load: FleetUnderLoad) -> int:
+    """Return when the manager last ended a turn, epoch milliseconds."""
+    (plan,) = load.documents("plan") or [{"at_ms": 0}]
+    return int(plan["at_ms"])
+
+
+def hour_of_sleep() -> Figures:
+    """Count an hour of sleep of 100 shards, for both settings."""
+    details = {}
+    for wake_most_ms in (60_000, 10_000):
+        idle = Idle(wake_most_ms=wake_most_ms)
+        result = run_idle(idle)
+        hour = result.hour
+        cost = {
+            "lambda": hour.manager_ms / 1000 * MANAGER_GB * GB_SECOND + hour.manager_runs * REQUEST,
+            "dynamodb": hour.read_units * READ_UNIT + hour.write_units * WRITE_UNIT,
+        }
+        whole = sum(cost.values())
+        body = body_of(idle, result)
+        del body["wakes_ms"]
+        details[f"wake_most_ms {wake_most_ms}"] = {
+            **body,
+            "dollars_an_hour": {**cost, "all": whole, "stream": idle.shards * SHARD_HOUR},
+            "dollars_a_month": round(whole * MONTH_H, 2),
+            "part_of_the_stream": round(whole / (idle.shards * SHARD_HOUR), 5),
+        }
+    parts = [each["part_of_the_stream"] for each in details.values()]
+    return Figures(
+        name="sleep_hour",
+        compares="an hour of sleep of 100 shards, in virtual time",
+        summary=(
+            f"no worker turn; {parts[0]:.2%} of what the stream costs with wake_most_ms 60,000, "
+            f"{parts[1]:.2%} with 10,000"
+        ),
+        gate="1% of the stream at most",
+        met=max(parts) <= 0.01
+        and not any(each["hour"]["worker_turns"] for each in details.values()),
+        details=details,
+    )
+
+
+if __name__ == "__main__":
+    side_by_side.main(__doc__, contests)
