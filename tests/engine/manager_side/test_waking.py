@@ -1,0 +1,52 @@
+"""A manager that dies while it wakes a shard: the next one finds the same and wakes it."""
+
+import asyncio
+from dataclasses import replace
+
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.lease_manager import LeaseManager
+from shardfleet.engine.naps import NapRecord
+from shardfleet.testing.clock import run_virtual
+from tests.engine.manager_side.test_prober import SleepingFleet, key
+from tests.engine.worker_side.steps_kit import Stepped, Steps
+
+
+def test_a_manager_that_dies_at_any_step_of_a_waking_is_made_up_for_by_the_next_one():
+    async def died_at(act_at):
+        fleet = SleepingFleet()
+        await fleet.put_to_sleep(0, 1)
+        await fleet.manager.turn()
+        await fleet.clock.sleep_ms(60_000)
+        fleet.stream.put(b"1", shard_id=key(1))
+        steps = Steps(act_at=act_at)
+        ports = replace(
+            fleet.ports(),
+            leases=Stepped(fleet.leases, steps, "leases"),
+            state=FleetState(Stepped(fleet.store, steps, "state"), fleet.clock),
+            stream=Stepped(fleet.stream, steps, "stream"),
+            launcher=Stepped(fleet.launcher, steps, "launcher"),
+        )
+        turn = asyncio.create_task(LeaseManager(fleet.config, ports).turn())
+        death = asyncio.create_task(steps.died.wait())
+        await asyncio.wait([turn, death], return_when=asyncio.FIRST_COMPLETED)
+        is_over = turn.done()
+        for task in (turn, death):
+            task.cancel()
+        await asyncio.gather(turn, death, return_exceptions=True)
+
+        await fleet.clock.sleep_ms(60_000)
+        fleet.again()
+        await fleet.manager.turn()
+        assert [found.nap.lease_key for found in await NapRecord(fleet.store).naps()] == [key(0)]
+        await fleet.beat("s0001")
+        await fleet.manager.turn()
+        assert fleet.owners() == {0: None, 1: "f-s0001"}
+        return is_over
+
+    async def main():
+        act_at = 0
+        while not await died_at(act_at):
+            act_at += 1
+        assert act_at > 40
+
+    run_virtual(main())
