@@ -257,7 +257,10 @@ class SourceDriver:
         after = advance(token, await self._seals_of(token))
         for shard_id, sealed in after.seals.items():
             hint = Hint(
-                iterator=sealed.iterator, iterator_ms=sealed.iterator_ms, free_ms=sealed.free_ms
+                iterator=sealed.iterator,
+                iterator_ms=sealed.iterator_ms,
+                free_ms=sealed.free_ms,
+                record_bytes=sealed.size_bytes // max(1, sealed.count),
             )
             self._hints.keep(shard_id, after.family.stands[shard_id], hint)
         self._converged |= is_converged(token, after, self._target_ms)

@@ -48,8 +48,11 @@ class _Common:
     deadline_ms: int
     gate: asyncio.Semaphore
     bytes_left: int
+    at_once: int
     # Set by the first answer of any shard: then one that is refused no longer holds the rest.
     answered: bool = False
+    # The largest average of a shard's answer; a shard that was not asked yet has no other measure.
+    record_bytes: int = 0
 
     @property
     def is_late(self) -> bool:
@@ -62,6 +65,7 @@ class _Reading:
     def __init__(self, common: _Common, reading: ShardRange) -> None:
         self._common = common
         self._stand = reading.stand
+        self._record_bytes = reading.hint.record_bytes
         self.pages = ShardPages(reading, common.ports)
         self.records: list[StreamRecord] = []
         # Until it was looked at, nobody can say that there is nothing.
@@ -95,8 +99,11 @@ class _Reading:
         return in_time and self._common.bytes_left > 0 and self._records_left() > 0
 
     def _records_left(self) -> int:
-        most = self._common.ports.policy.records_per_read
-        quota = self._common.quota.records_per_shard
+        """Return the most records of the next answer: a share of the room, if sizes are known."""
+        common, most = self._common, self._common.ports.policy.records_per_read
+        if size := self._record_bytes or common.record_bytes:
+            most = min(most, max(1, common.bytes_left // common.at_once // size))
+        quota = common.quota.records_per_shard
         return min(most, quota - len(self.records)) if quota else most
 
     def _take(self, page: RecordsPage, asked_ms: int) -> bool:
@@ -107,6 +114,9 @@ class _Reading:
         self.records += fresh
         size = size_of(fresh)
         self._common.bytes_left -= size
+        if fresh:
+            self._record_bytes = size // len(fresh)
+            self._common.record_bytes = max(self._common.record_bytes, self._record_bytes)
         lag_ms = -1 if page.millis_behind_latest is None else page.millis_behind_latest
         self.sealed = replace(
             self.sealed, size_bytes=self.sealed.size_bytes + size, is_cut=False, tip_ms=0
@@ -168,7 +178,7 @@ async def fetch(
     Args:
         ranges: in the order of the layout.
         quota: limits; the bytes may be overshot by what ``concurrency`` answers bring (10 MiB
-            each at most).
+            each at most) of shards of which nobody knows yet how large their records are.
         ports: the stream and the rest.
         writer: for the seal.
 
@@ -183,6 +193,7 @@ async def fetch(
         deadline_ms=ports.clock.monotonic_ms() + quota.fetch_ms,
         gate=asyncio.Semaphore(ports.policy.concurrency),
         bytes_left=quota.bytes_per_partition,
+        at_once=max(1, min(ports.policy.concurrency, len(ranges))),
     )
     readings = [_Reading(common, each) for each in ranges]
     await together(each.run() for each in readings)

@@ -149,14 +149,21 @@ class Prober:
         at_tip = not page.records and not page.millis_behind_latest
         if page.next_iterator is None or has_news or (at_tip and not proven):
             # What was found, be it a loss, is read by a batch, from where this probe began.
-            hint = Hint(iterator=iterator, iterator_ms=issued_ms, free_ms=free_ms, is_proven=proven)
-            self._hints.keep(shard_id, stand, hint)
+            found = Hint(
+                iterator=iterator,
+                iterator_ms=issued_ms,
+                free_ms=free_ms,
+                is_proven=proven,
+                record_bytes=hint.record_bytes,
+            )
+            self._hints.keep(shard_id, stand, found)
             return True
         hint = Hint(
             iterator=page.next_iterator,
             iterator_ms=clock.now_ms(),
             free_ms=free_ms,
             is_proven=proven or bool(page.records),
+            record_bytes=hint.record_bytes,
         )
         self._hints.keep(shard_id, stand, hint)
         if page.millis_behind_latest:

@@ -105,6 +105,7 @@ class Hint:
         iterator_ms: wall clock at which it was issued.
         free_ms: wall clock before which the shard is not to be asked.
         is_proven: whether nothing is lost between the position and the iterator.
+        record_bytes: how large its stream records are; 0: unknown.
 
     """
 
@@ -112,6 +113,7 @@ class Hint:
     iterator_ms: int = 0
     free_ms: int = 0
     is_proven: bool = True
+    record_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

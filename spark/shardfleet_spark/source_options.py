@@ -90,8 +90,8 @@ class SourceOptions(AccessOptions):
     max_bytes_per_partition: int = option(
         size_bytes(1),
         default="64m",
-        doc="Most bytes that one task keeps in memory; up to `concurrency` answers may come on "
-        "top. Without a seal store 8 MiB at most.",
+        doc="Most bytes that one task reads in a batch; up to `concurrency` answers may come on "
+        "top while it is unknown how large records are. Without a seal store 8 MiB at most.",
     )
     max_fetch_time_ms: int = option(
         duration_ms(),

@@ -24,7 +24,7 @@ from shardfleet_spark.fetching import fetch
 from shardfleet_spark.plan_token import Emission, Quota, Stand, token_from_json
 from shardfleet_spark.planning import BatchLimits
 from shardfleet_spark.probing import ProbePace
-from shardfleet_spark.sealing import conform, read_sealed
+from shardfleet_spark.sealing import read_sealed
 from shardfleet_spark.shard_pages import DataLost, ReadPolicy, ReadPorts, ShardRange
 from shardfleet_spark.starting import Start
 from tests.spark.memory_seals import MemorySealStore
@@ -367,48 +367,6 @@ def test_an_expired_iterator_is_renewed_behind_the_last_page():
 
 
 # --- limits
-
-
-def test_a_batch_is_bounded_by_bytes_and_one_answer():
-    async def scenario(query):
-        for _ in range(100):
-            query.stream.put(b"x" * 99, key="k")
-        start = await query.driver.initial()
-        sizes = []
-        while True:
-            end, data = await query.batch(start)
-            if end == start:
-                break
-            sizes.append(sum(map(len, data)) + len(data))
-            start = end
-        assert sum(sizes) == 10_000
-        assert max(sizes) <= 1_000 + 700
-
-    limits = BatchLimits(bytes_per_partition=1_000)
-    in_query(scenario, limits=limits, records_per_read=7)
-
-
-def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch):
-    monkeypatch.setattr("shardfleet_spark.driver.CARRIED_BYTES", 100)
-
-    async def scenario(query):
-        handed, found = [], []
-        start = await query.driver.initial()
-        for size in (10, 1_000, 20):
-            query.stream.put(b"x" * size, key="k")
-            await query.clock.sleep_ms(2_000)
-            end = await query.driver.latest(start)
-            (planned,) = query.driver.partitions(start, end)
-            handed.append(len(planned.records))
-            for each in await conform(
-                planned.range, planned.sealed, query.ports, buffers=planned.records
-            ):
-                found += [len(record.data) for record in each.records]
-            start = end
-        assert handed == [1, 0, 1]
-        assert found == [10, 1_000, 20]
-
-    in_query(scenario, store=False)
 
 
 @pytest.mark.parametrize("store", [True, False])
