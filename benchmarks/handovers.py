@@ -185,7 +185,7 @@ class _Mover:
         chosen = self._chosen(able, min(most, TOGETHER))
         old_pids = {a.lease.lease_key: self._load.pid_of(a.lease.lease_key) for a in chosen}
         begun_ms = time.time_ns() // 1_000_000
-        await assigner.carry_out(chosen, able)
+        await assigner.carry_out(chosen, able, graceful=able.keys())
         waiting = {a.lease.lease_key: a.worker_id for a in chosen}
         let_go: dict[str, int] = {}
         deadline = time.monotonic() + HANDOVER_MOST_S

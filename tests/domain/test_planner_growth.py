@@ -11,7 +11,8 @@ from shardfleet.domain.lease_sync import InitialPosition, plan_lease_sync
 from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange, Lease
 from shardfleet.domain.sequence import AT_LATEST, AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.domain.shards import Shard
-from shardfleet.domain.slot_upkeep import SlotLimits, plan_slots
+from shardfleet.domain.sizing import Pace, SizingLimits, SlotNeed, plan_size
+from shardfleet.domain.slot_upkeep import SlotFacts, plan_slots
 from shardfleet.domain.slots import Slot, SlotState
 
 SMALL, FACTOR = 60, 8
@@ -187,8 +188,17 @@ def slots_to_start(n):
         )
         for i in range(n)
     ]
-    limits = SlotLimits(leases_per_worker=1, workers_min=1, workers_max=10**6, silent_ms=10**9)
-    plan = plan_slots(slots, unfinished=2 * n, limits=limits, now_ms=1, surplus_turns=0)
+    limits = SizingLimits(
+        leases_per_worker=1,
+        workers_min=1,
+        workers_max=10**6,
+        target=0.7,
+        lag_most_ms=1,
+        scale_down_ms=1,
+    )
+    needs = [SlotNeed(slot_id=slot.slot_id, leases=1, used=0.7) for slot in slots]
+    sizing = plan_size(needs, unfinished=2 * n, pace=Pace(), limits=limits, now_ms=1)
+    plan = plan_slots(slots, sizing=sizing, facts=SlotFacts(now_ms=1, silent_ms=10**9))
     assert len(plan.decisions) == 2 * n
 
 

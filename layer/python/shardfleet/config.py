@@ -137,6 +137,12 @@ class FleetConfig:
     leases_to_acquire: int = _number(4, "greedy: most leases acquired per turn", low=1)
     workers_min: int = _number(1, "slots kept even when few leases need them")
     workers_max: int = _number(16, "most slots at once", low=1, high=1_000)
+    target_percent: int = _number(
+        70, "utilisation (handler, CPU) of a slot that their number aims at", low=10, high=100
+    )
+    scale_down_ms: int = _number(
+        180_000, "one slot fewer after so long with too many; its leases move first", low=1_000
+    )
     parent_poll_ms: int = _number(
         1_000,
         "how often a child waiting for its parents looks (KCL parentShardPollInterval)",

@@ -88,12 +88,13 @@ def test_a_thrifty_manager_stays_while_there_is_something_to_do():
 
 def test_thrift_keeps_no_more_workers_than_the_shards_need():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=3, budget_cents_per_day=200)
+        options = {"leases_per_worker": 4, "workers_min": 3, "scale_down_ms": 1_000}
+        fleet = Fleet(budget_cents_per_day=200, **options)
         await running_fleet(fleet)
         assert fleet.named("ManagerTurnDone")[-1].slots_wanted == 3
         await spend(fleet)
-        await a_turn(fleet)
-        await a_turn(fleet)
+        for _ in range(5):
+            await a_turn(fleet)
         assert fleet.named("ManagerTurnDone")[-1].slots_wanted == 1
 
     run_virtual(main())

@@ -1,6 +1,11 @@
 """Slots are started once, repaired when silent, and drained slowly (hazards H2, H3)."""
 
+from dataclasses import replace
+
+from shardfleet.domain import lease_changes
 from shardfleet.domain.slots import ClaimRefused, SlotState, claim
+from shardfleet.engine.fleet_state import StopNote
+from shardfleet.engine.lease_manager import LeaseManager
 from shardfleet.errors import ConfigurationError
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
@@ -117,20 +122,141 @@ def test_an_invocation_of_an_older_execution_is_refused():
     run_virtual(main())
 
 
-def test_a_surplus_of_slots_is_drained_only_when_it_lasts():
+def complete_handovers(fleet):
+    """End the handovers as their old owners do."""
+    for key, lease in fleet.leases.leases.items():
+        if lease.checkpoint_owner is not None:
+            made = lease_changes.assign(lease, lease.lease_owner)
+            fleet.leases.leases[key] = lease_changes.apply_change(made, lease).lease
+
+
+async def live(fleet, slots, *, turns):
+    """Run turns, 20 s apart, of workers that renew, serve and hand over."""
+    for _ in range(turns):
+        await fleet.clock.sleep_ms(20_000)
+        complete_handovers(fleet)
+        fleet.renew()
+        await fleet.beat(*slots)
+        await fleet.manager.turn()
+
+
+async def shrinking_fleet(**options):
+    """Return a fleet of two slots with two leases each, of which one slot would do."""
+    fleet = Fleet(leases_per_worker=2, assignment="count", scale_down_ms=60_000, **options)
+    slots = await running_fleet(fleet)
+    object.__setattr__(fleet.config, "leases_per_worker", 4)
+    return fleet, slots
+
+
+def test_a_slot_leaves_only_when_a_surplus_has_lasted_and_hands_its_leases_over_first():
     async def main():
-        fleet = Fleet(leases_per_worker=2)
-        slots = await running_fleet(fleet)
-        fleet.config = fleet.manager._config
-        object.__setattr__(fleet.manager._config, "leases_per_worker", 4)
-        drained = []
+        fleet, slots = await shrinking_fleet()
+        await live(fleet, slots, turns=3)
+        assert [(await fleet.slot(s)).leaving_ms for s in slots] == [0, 0]
+        assert sorted(fleet.owners().values()) == ["f-s0001"] * 2 + ["f-s0002"] * 2
+
+        await live(fleet, slots, turns=1)
+        moving = [le for le in fleet.leases.leases.values() if le.checkpoint_owner is not None]
+        assert {(le.checkpoint_owner, le.lease_owner) for le in moving} == {("f-s0002", "f-s0001")}
+        assert len(moving) == 2
+        assert (await fleet.slot("s0002")).leaving_ms
+        assert not (await fleet.slot("s0002")).drain
+
+        await live(fleet, slots, turns=1)
+        assert set(fleet.owners().values()) == {"f-s0001"}
+        assert (await fleet.slot("s0002")).drain
+        reasons = {e.reason for e in fleet.named("LeaseAssigned") if e.kind == "HANDOVER"}
+        assert reasons == {
+            "f-s0002 is to end; f-s0001 holds fewest (2)",
+            "f-s0002 is to end; f-s0001 holds fewest (3)",
+        }
+
+    run_virtual(main())
+
+
+def test_a_slot_that_cannot_hand_over_is_drained_after_its_time():
+    async def main():
+        fleet, slots = await shrinking_fleet(handler_timeout_ms=10_000)
+        object.__setattr__(fleet.config, "leases_per_worker", 8)
+        await live(fleet, slots, turns=4)
+        leave_most_ms = fleet.config.handover_limit_ms + fleet.config.cycle_ms
+        for key, lease in fleet.leases.leases.items():
+            fleet.leases.leases[key] = replace(lease, checkpoint_owner=None)
+            if lease.checkpoint_owner is not None:
+                stuck = replace(lease, lease_owner="f-s0002", checkpoint_owner=None)
+                fleet.leases.leases[key] = replace(stuck, parent_shard_ids=("shardId-parent",))
+        parent = replace(lease, lease_key="shardId-parent", lease_owner="java", parent_shard_ids=())
+        fleet.leases.leases["shardId-parent"] = parent
+        await live(fleet, slots, turns=leave_most_ms // 20_000)
+        assert not (await fleet.slot("s0002")).drain
+        await live(fleet, slots, turns=1)
+        assert (await fleet.slot("s0002")).drain
+
+    run_virtual(main())
+
+
+def test_a_slot_that_leaves_stays_when_it_is_needed_again():
+    async def main():
+        fleet, slots = await shrinking_fleet()
+        await live(fleet, slots, turns=4)
+        assert (await fleet.slot("s0002")).leaving_ms
+        object.__setattr__(fleet.config, "leases_per_worker", 2)
+        await live(fleet, slots, turns=1)
+        assert not (await fleet.slot("s0002")).leaving_ms
+        assert not (await fleet.slot("s0002")).drain
+        assert await fleet.slot("s0003") is None
+
+    run_virtual(main())
+
+
+def test_how_long_a_surplus_has_lasted_outlives_the_manager_s_invocation():
+    async def main():
+        fleet, slots = await shrinking_fleet()
         for _ in range(4):
-            fleet.renew()
-            await fleet.beat(*slots)
-            await fleet.manager.turn()
-            drained.append([s for s in slots if (await fleet.slot(s)).drain])
-        assert drained[:2] == [[], []]
-        assert drained[2] == ["s0002"]
+            fleet.manager = LeaseManager(fleet.config, fleet.ports())
+            await live(fleet, slots, turns=1)
+        assert (await fleet.slot("s0002")).leaving_ms
+
+    run_virtual(main())
+
+
+def test_lag_starts_a_slot_at_once_and_it_is_given_leases_at_once():
+    async def main():
+        fleet = Fleet(leases_per_worker=4, rebalance_turns=100)
+        await running_fleet(fleet)
+        await fleet.manager.turn()
+        keys = sorted(fleet.leases.leases)
+
+        def behind(slot):
+            return replace(slot, lags_ms=dict.fromkeys(keys, 90_000))
+
+        await fleet.state.update_slot("s0001", behind)
+        await fleet.manager.turn()
+        assert (await fleet.slot("s0002")).state is SlotState.STARTING
+        assert fleet.clock.monotonic_ms() == 0
+        told = fleet.named("SlotStarted")[-1]
+        assert told.slot_id == "s0002"
+
+        await fleet.beat("s0001", "s0002")
+        await fleet.manager.turn()
+        moving = [le for le in fleet.leases.leases.values() if le.checkpoint_owner is not None]
+        assert {le.lease_owner for le in moving} == {"f-s0002"}
+
+    run_virtual(main())
+
+
+def test_a_stopped_shard_is_behind_and_asks_for_nothing():
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
+        await running_fleet(fleet)
+        key = min(fleet.leases.leases)
+        stop = StopNote(
+            lease_key=key, position="5", error="e", attempts=5, worker_id="f-s0001", at_ms=1
+        )
+        await fleet.state.write_stop(stop)
+        await fleet.state.update_slot("s0001", lambda s: replace(s, lags_ms={key: 900_000}))
+        await fleet.manager.turn()
+        assert await fleet.slot("s0002") is None
 
     run_virtual(main())
 

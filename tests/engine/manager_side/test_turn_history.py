@@ -35,7 +35,7 @@ def test_a_new_fleet_tells_how_every_lease_came_to_its_worker():
             assert all(entry.reason for entry in entries)
         (started,) = await story(fleet, "s0001")
         assert (started.what, started.worker_id) == (Happening.SLOT_STARTED, "f-s0001")
-        assert started.reason == "2 slots wanted"
+        assert started.reason == "2 slots wanted: 4 leases to read, 2 at most in a slot"
         places = await History(fleet.store).places()
         assert {key[-1]: place.owner for key, place in places.items()} == {
             "0": "f-s0001",

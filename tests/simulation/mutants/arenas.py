@@ -71,7 +71,7 @@ def _with_peer(shape: Shape) -> Shape:
 
 def _swaying(shape: Shape) -> Shape:
     """Grow and shrink, so that slots are drained."""
-    config = replace(shape.config, cycle_ms=2_000, leases_per_worker=1)
+    config = replace(shape.config, cycle_ms=2_000, leases_per_worker=1, scale_down_ms=4_000)
     return replace(shape, config=config, reshard_every_s=2.0, trend_ms=20_000, shards_most=6)
 
 

@@ -9,7 +9,7 @@ finished leases are no load (amazon-kinesis-client issue 1247).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heapreplace
@@ -31,6 +31,7 @@ class WorkerView:
         leases_most: how many unfinished leases it may hold.
         recently_ended: shards that it has just finished; it prefers their children.
         utilisation: per cent of what it can do, by the metric's name; without what is unknown.
+        leaves: it gets nothing, and what it has is to be handed over to the others.
 
     """
 
@@ -38,6 +39,7 @@ class WorkerView:
     leases_most: int
     recently_ended: frozenset[str] = field(default_factory=frozenset)
     utilisation: Mapping[str, float] = field(default_factory=dict)
+    leaves: bool = False
 
 
 class AssignmentKind(StrEnum):
@@ -91,7 +93,8 @@ def plan_balanced(
         paused: key and reason of leases that nobody is to have.
 
     """
-    table = LeaseGroups(leases, expired, paused)
+    table = LeaseGroups(leases, expired, paused, leaving=leaving_among(workers))
+    workers = [worker for worker in workers if not worker.leaves]
     load = Counter({w.worker_id: table.load[w.worker_id] for w in workers})
     by_id = sorted(workers, key=lambda worker: worker.worker_id)
     assignments: list[Assignment] = []
@@ -102,7 +105,8 @@ def plan_balanced(
     heapify(roomy)
     for lease in table.free:
         if not roomy:
-            left[lease.lease_key] = "no worker has room" if workers else "no worker is running"
+            if table.kind(lease) is not AssignmentKind.STEAL:
+                left[lease.lease_key] = "no worker has room" if workers else "no worker is running"
             continue
         held, chosen = roomy[0]
         reason = f"{table.state(lease)}; {chosen} holds fewest ({held})"
@@ -194,12 +198,17 @@ def _steal_one(
     return []
 
 
+def leaving_among(workers: Sequence[WorkerView]) -> frozenset[str]:
+    """Return the ids of those that leave."""
+    return frozenset(worker.worker_id for worker in workers if worker.leaves)
+
+
 class LeaseGroups:
     """
     The unfinished leases of a table, sorted into free, waiting and held (A1-A4).
 
     Attributes:
-        free: may be given to somebody, ordered by key.
+        free: may be given to somebody, ordered by key; what an owner that leaves has is among it.
         waiting: lease key and reason of what must wait for a parent, or is paused.
         load: owner to how many leases it has, a handover counted for the next owner.
 
@@ -210,9 +219,12 @@ class LeaseGroups:
         leases: Sequence[Lease],
         expired: frozenset[str],
         paused: Mapping[str, str] = NOTHING_PAUSED,
+        *,
+        leaving: Collection[str] = (),
     ) -> None:
-        """Sort the leases of a table, those in ``expired`` as having no owner."""
+        """Sort a table: those in ``expired`` have no owner, those of ``leaving`` are to move."""
         self._paused = paused
+        self._leaving = leaving
         by_key = {lease.lease_key: lease for lease in leases}
         self._by_key = {key: by_key[key] for key in sorted(by_key)}
         self._expired = expired
@@ -224,6 +236,9 @@ class LeaseGroups:
             if lease.is_finished:
                 continue
             if lease.lease_owner is not None and lease.lease_key not in expired:
+                if self._moves_away(lease):
+                    self.free.append(lease)
+                    continue
                 self.load[lease.lease_owner] += 1
                 self._held[lease.lease_owner].append(lease)
             elif lease.lease_key in paused:
@@ -235,10 +250,24 @@ class LeaseGroups:
 
     def kind(self, lease: Lease) -> AssignmentKind:
         """Return how a free lease came to be free."""
-        return AssignmentKind.UNOWNED if lease.lease_owner is None else AssignmentKind.EXPIRED
+        if lease.lease_owner is None:
+            return AssignmentKind.UNOWNED
+        return AssignmentKind.STEAL if self._moves_away(lease) else AssignmentKind.EXPIRED
+
+    def _moves_away(self, lease: Lease) -> bool:
+        """Tell whether a healthy owner that is to leave holds a lease that can go (A11)."""
+        return (
+            lease.lease_owner in self._leaving
+            and lease.lease_key not in self._expired
+            and lease.checkpoint_owner is None
+            and lease.lease_key not in self._paused
+            and not self._unfinished_parents(lease)
+        )
 
     def state(self, lease: Lease) -> str:
         """Describe a free lease."""
+        if self._moves_away(lease):
+            return f"{lease.lease_owner} is to end"
         return "unowned" if lease.lease_owner is None else f"expired under {lease.effective_owner}"
 
     def held(self, owner: str) -> Sequence[Lease]:

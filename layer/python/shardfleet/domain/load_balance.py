@@ -20,6 +20,7 @@ from shardfleet.domain.assignment import (
     AssignmentPlan,
     LeaseGroups,
     WorkerView,
+    leaving_among,
     plan_balanced,
 )
 from shardfleet.domain.leases import Lease
@@ -72,12 +73,13 @@ def plan_by_load(
         paused: key and reason of leases that nobody is to have.
 
     """
-    groups = LeaseGroups(leases, expired, paused)
+    groups = LeaseGroups(leases, expired, paused, leaving=leaving_among(workers))
     rates = throughputs(leases)
-    metrics = known_metrics(groups, rates, workers)
+    staying = [worker for worker in workers if not worker.leaves]
+    metrics = known_metrics(groups, rates, staying)
     if not metrics:
         return plan_balanced(leases, expired=expired, workers=workers, paused=paused)
-    loads = WorkerLoads(groups, rates, workers=workers, metrics=metrics)
+    loads = WorkerLoads(groups, rates, workers=staying, metrics=metrics)
     assignments, left = _place(groups, loads)
     if rebalance:
         assignments += _even_out(groups, loads, limits)
@@ -93,7 +95,8 @@ def _place(
     for lease in sorted(groups.free, key=lambda le: (-loads.rates[le.lease_key], le.lease_key)):
         chosen = loads.least_loaded()
         if chosen is None:
-            left.append((lease.lease_key, "no worker has room"))
+            if groups.kind(lease) is not AssignmentKind.STEAL:
+                left.append((lease.lease_key, "no worker has room"))
             continue
         share = f"{loads.share(chosen):.0%} of the average"
         reason = f"{groups.state(lease)}; {chosen} is least loaded ({share})"

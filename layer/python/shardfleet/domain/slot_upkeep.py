@@ -1,16 +1,18 @@
 """
-What to do about each worker slot: start, start again, examine, drain, or leave alone.
+What to do about each worker slot: start, start again, examine, let go, drain, or leave alone.
 
-Rules: hazards H2 and H3. The plan only says what to do; the manager carries it out by
-compare-and-set on the slot record, with Step Functions' answers.
+Rules: hazards H2 and H3; how many there should be: :mod:`shardfleet.domain.sizing`. The plan only
+says what to do; the manager carries it out by compare-and-set on the slot record, with Step
+Functions' answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shardfleet.domain.sizing import Sizing
 from shardfleet.domain.slots import Slot, SlotState
 
 
@@ -20,7 +22,9 @@ class SlotTask(StrEnum):
     START = "START"  # intend a new execution of an ended or unknown slot
     REPEAT_START = "REPEAT_START"  # intended, no heartbeat yet: start the same name again
     EXAMINE = "EXAMINE"  # silent for too long: describe its execution
-    DRAIN = "DRAIN"  # one more than needed: ask it to hand over and end
+    LEAVE = "LEAVE"  # one more than needed: its leases are handed over to the others
+    STAY = "STAY"  # it was to leave, and is needed after all
+    DRAIN = "DRAIN"  # it has handed over: ask it to end
     NOTHING = "NOTHING"
 
 
@@ -35,106 +39,107 @@ class SlotDecision:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """Decisions ordered by slot id, and how many slots the fleet wants."""
+    """Decisions ordered by slot id, and how many slots the fleet wants, and why."""
 
     wanted: int
     decisions: tuple[SlotDecision, ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotLimits:
+class SlotFacts:
     """
-    The part of the configuration that sizes the fleet.
+    What is known of slots beside their records.
 
     Attributes:
-        leases_per_worker: most leases one slot holds.
-        workers_min: slots kept while there is anything to read.
-        workers_max: most slots at once.
+        now_ms: epoch milliseconds.
         silent_ms: a heartbeat older than this makes a slot silent.
+        leave_most_ms: a slot that was to leave is drained after this long, whatever it still holds.
+        held: worker id to the number of unfinished leases that it holds or is to get.
+        lost: worker ids whose leases have expired.
 
     """
 
-    leases_per_worker: int
-    workers_min: int
-    workers_max: int
+    now_ms: int
     silent_ms: int
+    leave_most_ms: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+    lost: Collection[str] = ()
 
 
-def slots_wanted(unfinished: int, limits: SlotLimits) -> int:
-    """Return how many slots that many unfinished leases need; none for none."""
-    if unfinished == 0:
-        return 0
-    needed = -(-unfinished // limits.leases_per_worker)
-    return max(limits.workers_min, min(needed, limits.workers_max))
+def stays(slot: Slot) -> bool:
+    """Tell whether a slot counts: it starts or runs, and is not asked to leave or to end."""
+    is_alive = slot.state in (SlotState.STARTING, SlotState.RUNNING)
+    return is_alive and not slot.drain and not slot.leaving_ms
 
 
-def plan_slots(
-    slots: Sequence[Slot],
-    *,
-    unfinished: int,
-    limits: SlotLimits,
-    now_ms: int,
-    surplus_turns: int,
-    lost: Collection[str] = (),
-) -> SlotPlan:
+def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> SlotPlan:
     """
     Decide about every slot.
 
     Args:
         slots: all slot records.
-        unfinished: leases that are not at SHARD_END.
-        limits: the sizing limits.
-        now_ms: epoch milliseconds.
-        surplus_turns: consecutive turns, this one included, with more slots than wanted.
-        lost: worker ids whose leases have expired.
+        sizing: how many there should be.
+        facts: what else is known.
 
     """
-    wanted = slots_wanted(unfinished, limits)
     ordered = sorted(slots, key=lambda s: s.slot_id)
-    alive = [s for s in ordered if s.state in (SlotState.STARTING, SlotState.RUNNING)]
-    staying = [s for s in alive if not s.drain]
-    decisions = [
-        _upkeep(s, limits, now_ms=now_ms, is_lost=s.worker_id in lost)
-        for s in ordered
-        if s.state is not SlotState.ENDED
-    ]
-    missing = wanted - len(staying)
+    decisions = {s.slot_id: _upkeep(s, facts) for s in ordered if s.state is not SlotState.ENDED}
+    staying = [s for s in ordered if stays(s)]
+    missing = sizing.wanted - len(staying)
+    slots_wanted = "1 slot" if sizing.wanted == 1 else f"{sizing.wanted} slots"
+    reason = f"{slots_wanted} wanted: {sizing.reason}"
     if missing > 0:
-        decisions += _starts(ordered, missing, wanted=wanted)
-    elif missing < 0 and wanted and surplus_turns >= DRAIN_AFTER_TURNS:
-        running = [s for s in staying if s.state is SlotState.RUNNING]
-        last = {s.slot_id for s in running[missing:]}
-        reason = f"{len(staying)} slots for {unfinished} unfinished leases, {wanted} wanted"
-        decisions = [
-            SlotDecision(d.slot_id, SlotTask.DRAIN, reason)
-            if d.slot_id in last and d.task is SlotTask.NOTHING
-            else d
-            for d in decisions
-        ]
-    return SlotPlan(wanted, tuple(sorted(decisions, key=lambda d: d.slot_id)))
+        back = [s.slot_id for s in ordered if s.leaving_ms and _may_stay(s)][:missing]
+        for slot_id in back:
+            decisions[slot_id] = SlotDecision(slot_id, SlotTask.STAY, reason)
+        for slot_id in _to_start(ordered, missing - len(back)):
+            decisions[slot_id] = SlotDecision(slot_id, SlotTask.START, reason)
+    elif missing < 0 and sizing.wanted:
+        for slot in _least_burdened(staying, facts)[:-missing]:
+            if decisions[slot.slot_id].task is SlotTask.NOTHING:
+                why = f"{len(staying)} slots, {reason}"
+                decisions[slot.slot_id] = SlotDecision(slot.slot_id, SlotTask.LEAVE, why)
+    by_id = tuple(decisions[slot_id] for slot_id in sorted(decisions))
+    return SlotPlan(sizing.wanted, by_id, sizing.reason)
 
 
-# Scale down slowly: a surplus must last, or a reshard would drain slots it needs again at once.
-DRAIN_AFTER_TURNS = 3
+def _upkeep(slot: Slot, facts: SlotFacts) -> SlotDecision:
+    def decided(task: SlotTask, reason: str) -> SlotDecision:
+        return SlotDecision(slot.slot_id, task, reason)
 
-
-def _upkeep(slot: Slot, limits: SlotLimits, *, now_ms: int, is_lost: bool) -> SlotDecision:
     if slot.state is SlotState.STARTING:
-        return SlotDecision(slot.slot_id, SlotTask.REPEAT_START, "no heartbeat yet")
-    silence_ms = now_ms - slot.heartbeat_ms
-    if is_lost:
+        return decided(SlotTask.REPEAT_START, "no heartbeat yet")
+    silence_ms = facts.now_ms - slot.heartbeat_ms
+    if slot.worker_id in facts.lost:
         reason = f"its leases have expired, heartbeat {silence_ms} ms ago"
-        return SlotDecision(slot.slot_id, SlotTask.EXAMINE, reason)
-    if silence_ms > limits.silent_ms:
-        return SlotDecision(slot.slot_id, SlotTask.EXAMINE, f"silent for {silence_ms} ms")
-    return SlotDecision(slot.slot_id, SlotTask.NOTHING, f"heartbeat {silence_ms} ms ago")
+        return decided(SlotTask.EXAMINE, reason)
+    if silence_ms > facts.silent_ms:
+        return decided(SlotTask.EXAMINE, f"silent for {silence_ms} ms")
+    if slot.leaving_ms and not slot.drain:
+        held = facts.held.get(slot.worker_id, 0)
+        if not held:
+            return decided(SlotTask.DRAIN, "it has handed over all it had")
+        if facts.now_ms - slot.leaving_ms > facts.leave_most_ms:
+            return decided(SlotTask.DRAIN, f"it was to hand over, and still has {held}")
+    return decided(SlotTask.NOTHING, f"heartbeat {silence_ms} ms ago")
 
 
-def _starts(slots: Sequence[Slot], missing: int, *, wanted: int) -> list[SlotDecision]:
+def _may_stay(slot: Slot) -> bool:
+    return slot.state is SlotState.RUNNING and not slot.drain
+
+
+def _least_burdened(staying: Sequence[Slot], facts: SlotFacts) -> list[Slot]:
+    """Return the running slots, those with fewest leases first, of equal ones the last."""
+    running = [s for s in staying if s.state is SlotState.RUNNING]
+    last_first = sorted(running, key=lambda s: s.slot_id, reverse=True)
+    return sorted(last_first, key=lambda s: facts.held.get(s.worker_id, 0))
+
+
+def _to_start(slots: Sequence[Slot], missing: int) -> list[str]:
     """Re-use ended slots first, by id, then open new ones with the lowest free numbers."""
     ended = [s.slot_id for s in slots if s.state is SlotState.ENDED]
     taken = {s.slot_id for s in slots}
     numbers = range(1, len(taken) + missing + 1)
     fresh = [name for n in numbers if (name := f"s{n:04d}") not in taken]
-    reason = f"{wanted} slots wanted"
-    return [SlotDecision(s, SlotTask.START, reason) for s in (*ended, *fresh)[:missing]]
+    return [*ended, *fresh][:missing]

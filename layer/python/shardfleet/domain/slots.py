@@ -66,6 +66,7 @@ class Slot:
         served_seq: the ``assign_seq`` that the worker has last served.
         assigned: lease keys of the assignments not yet served.
         drain: the manager asks the slot to hand over and end.
+        leaving_ms: since when the manager moves its leases to others, epoch ms; 0: it stays.
         started_ms: when the current start was intended, epoch milliseconds.
         heartbeat_ms: the worker's last sign of life, epoch milliseconds; 0 before the first.
         turn_open: an invocation has begun and not ended in order; found set, it crashed (H9).
@@ -94,6 +95,7 @@ class Slot:
     lags_ms: Mapping[str, int] = field(default_factory=dict)
     busy: int = UNKNOWN
     cpu: int = UNKNOWN
+    leaving_ms: int = 0
 
     @property
     def usage(self) -> Usage:
@@ -164,6 +166,7 @@ def intend_start(
         generation=0,
         epoch=slot.epoch + 1 if slot else 0,
         drain=False,
+        leaving_ms=0,
         started_ms=now_ms,
         heartbeat_ms=0,
     )
@@ -237,7 +240,7 @@ def close_turn(slot: Slot, *, now_ms: int, lags_ms: Mapping[str, int]) -> Slot:
 
 def announce_assignment(slot: Slot, lease_keys: Iterable[str]) -> Slot | None:
     """Bump ``assign_seq`` before leases are written; None when the slot cannot take any (H2)."""
-    if slot.state is not SlotState.RUNNING or slot.drain:
+    if slot.state is not SlotState.RUNNING or slot.drain or slot.leaving_ms:
         return None
     waiting = slot.assigned if slot.served_seq < slot.assign_seq else ()
     return replace(

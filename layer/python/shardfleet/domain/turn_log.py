@@ -219,7 +219,7 @@ def standing(plan: Mapping[str, Any]) -> list[Entry]:
     for slot_id, task, why in plan.get("slots", ()):
         if task == SlotTask.EXAMINE:
             found.append(Entry(what=silent, subject=slot_id))
-        elif task == SlotTask.DRAIN:
+        elif task == SlotTask.LEAVE:
             found.append(Entry(what=drained, subject=slot_id, reason=why))
     return found
 

@@ -58,23 +58,31 @@ class Assigner:
         Args:
             leases: all leases, the ones created in this turn included.
             slots: all slots as read in this turn.
-            standing: which of them are expired, idle, paused.
+            standing: which of them are expired, idle, paused, and who leaves.
             now_ms: epoch milliseconds.
             rebalance: load is evened out in this turn.
 
         """
         able = self._planner.able(leases, slots, standing, now_ms=now_ms)
         plan = self._planner.plan(leases, able, standing, rebalance=rebalance)
-        await self.carry_out(plan.assignments, able)
+        graceful = self._planner.graceful(leases, slots, standing, now_ms=now_ms)
+        await self.carry_out(plan.assignments, able, graceful=graceful)
         return plan
 
-    async def carry_out(self, assignments: Sequence[Assignment], able: Mapping[str, Slot]) -> None:
+    async def carry_out(
+        self,
+        assignments: Sequence[Assignment],
+        able: Mapping[str, Slot],
+        *,
+        graceful: Collection[str],
+    ) -> None:
         """
         Announce and write assignments; losing a race is told.
 
         Args:
             assignments: of leases as read.
-            able: worker id to its slot, of all who take leases, and hand them over when asked.
+            able: worker id to its slot, of all who take leases.
+            graceful: ids of workers that hand over when asked; from others a lease is stolen.
 
         """
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
@@ -82,7 +90,7 @@ class Assigner:
             by_worker[assignment.worker_id].append(assignment)
         await each_of(
             sorted(by_worker),
-            lambda w: self._give(able[w], by_worker[w], graceful=able.keys()),
+            lambda w: self._give(able[w], by_worker[w], graceful=graceful),
         )
 
     async def _give(

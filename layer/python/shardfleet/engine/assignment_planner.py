@@ -35,12 +35,14 @@ class Standing:
         expired: keys of leases whose owner is lost.
         idle: keys of leases that only wait; they take no place (``merge_wait``).
         paused: key and reason of leases that nobody is to have.
+        leaving: ids of workers whose leases are to be handed over to others.
 
     """
 
     expired: frozenset[str]
     idle: frozenset[str] = frozenset()
     paused: Mapping[str, str]
+    leaving: frozenset[str] = frozenset()
 
 
 class AssignmentPlanner:
@@ -63,15 +65,35 @@ class AssignmentPlanner:
         now_ms: int,
     ) -> dict[str, Slot]:
         """Return the slots that can be given leases, by worker id."""
-        able = {
-            found.slot.worker_id: found.slot
-            for found in slots
-            if _takes_leases(found.slot, now_ms=now_ms, silent_ms=2 * self._config.failover_ms)
-        }
+        well = self._well(slots, now_ms=now_ms)
+        able = {w: slot for w, slot in well.items() if w not in standing.leaving}
         # Who let a lease expire is probably gone, whatever its last heartbeat says; it is given
         # leases only when nobody else is left.
         losers = {le.effective_owner for le in leases if le.lease_key in standing.expired}
         return {w: slot for w, slot in able.items() if w not in losers} or able
+
+    def graceful(
+        self,
+        leases: Sequence[Lease],
+        slots: Sequence[VersionedSlot],
+        standing: Standing,
+        *,
+        now_ms: int,
+    ) -> frozenset[str]:
+        """Return the ids of workers that hand over when asked: those that leave are among them."""
+        losers = {le.effective_owner for le in leases if le.lease_key in standing.expired}
+        return frozenset(w for w in self._well(slots, now_ms=now_ms) if w not in losers)
+
+    def _well(self, slots: Sequence[VersionedSlot], *, now_ms: int) -> dict[str, Slot]:
+        """Return the running slots that were heard of lately and do not drain (H2)."""
+        silent_ms = 2 * self._config.failover_ms
+        return {
+            found.slot.worker_id: found.slot
+            for found in slots
+            if found.slot.state is SlotState.RUNNING
+            and not found.slot.drain
+            and now_ms - found.slot.heartbeat_ms <= silent_ms
+        }
 
     def plan(
         self,
@@ -88,11 +110,13 @@ class AssignmentPlanner:
             leases: all leases.
             able: the slots that can be given leases, by worker id.
             standing: which leases are expired, idle, paused.
-            rebalance: load is evened out in this turn.
+            rebalance: load is evened out in this turn; it is also when a worker has nothing yet.
 
         """
-        views = self._views(able, leases, standing.idle)
+        views = self._views(able, leases, standing)
         expired, paused = standing.expired, standing.paused
+        owners = {lease.lease_owner for lease in leases if not lease.is_finished}
+        rebalance = rebalance or any(worker_id not in owners for worker_id in able)
         if self._config.assignment == "balanced":
             return plan_by_load(
                 leases,
@@ -115,6 +139,8 @@ class AssignmentPlanner:
         left = plan_balanced(leases, expired=expired, workers=(), paused=paused).left
         current = list(leases)
         for view in views:
+            if view.leaves:
+                continue
             plan = plan_greedy(
                 current,
                 expired=expired - {a.lease.lease_key for a in taken},
@@ -132,18 +158,25 @@ class AssignmentPlanner:
                 for lease in current
             ]
             left = plan.left
+        if standing.leaving:
+            given = plan_balanced(current, expired=expired, workers=views, paused=paused)
+            taken += [a for a in given.assignments if a.lease.lease_owner in standing.leaving]
         return AssignmentPlan(assignments=tuple(taken), left=left)
 
     def _views(
-        self, able: Mapping[str, Slot], leases: Sequence[Lease], idle: frozenset[str]
+        self, able: Mapping[str, Slot], leases: Sequence[Lease], standing: Standing
     ) -> list[WorkerView]:
         """Finished leases keep their owner: their children are best read where they ended."""
         ended: dict[str | None, set[str]] = defaultdict(set)
         for lease in leases:
             if lease.is_finished:
                 ended[lease.lease_owner].add(lease.lease_key)
-        waiting = Counter(le.lease_owner for le in leases if le.lease_key in idle)
-        return [
+        waiting = Counter(le.lease_owner for le in leases if le.lease_key in standing.idle)
+        leaving = [
+            WorkerView(worker_id=worker_id, leases_most=0, leaves=True)
+            for worker_id in sorted(standing.leaving)
+        ]
+        return leaving + [
             WorkerView(
                 worker_id=worker_id,
                 leases_most=self._config.leases_per_worker + waiting[worker_id],
@@ -156,9 +189,3 @@ class AssignmentPlanner:
     def _shuffled(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         drawn = [(self._entropy.uniform(0, 1), lease.lease_key, lease) for lease in leases]
         return [lease for _, _, lease in sorted(drawn, key=lambda row: row[:2])]
-
-
-def _takes_leases(slot: Slot, *, now_ms: int, silent_ms: int) -> bool:
-    """Only a running slot that was heard of lately gets leases (H2)."""
-    is_running = slot.state is SlotState.RUNNING and not slot.drain
-    return is_running and now_ms - slot.heartbeat_ms <= silent_ms

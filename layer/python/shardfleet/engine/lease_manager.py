@@ -45,7 +45,7 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.engine.prober import Prober
 from shardfleet.engine.regime_record import RegimeKeeper
-from shardfleet.engine.slot_keeping import SlotKeeper
+from shardfleet.engine.slot_keeping import SlotKeeper, leaving
 from shardfleet.engine.start_position import PIN_BACK_MS
 from shardfleet.engine.turn_history import TurnHistory
 from shardfleet.engine.turn_report import TurnReport, report_turn
@@ -182,10 +182,11 @@ class LeaseManager:
         slot_plan = await self._slots.keep(
             current, slots, resting=resting.keys(), expired=expired, is_thrifty=self._is_thrifty
         )
+        standing = _standing(seen.shards, current, expired=expired, paused=resting)
         assignment = await self._assigner.assign(
             await self._with_smooth_loads(current),
             slots,
-            standing=_standing(seen.shards, current, expired=expired, paused=resting),
+            standing=replace(standing, leaving=leaving(slots, slot_plan)),
             now_ms=self._ports.clock.now_ms(),
             rebalance=self._is_balancing_run(),
         )

@@ -80,6 +80,11 @@ class SlotUpkeep:
                 await self._start(found)
             case SlotTask.EXAMINE if found is not None:
                 await self._examine(found, holders)
+            case SlotTask.LEAVE | SlotTask.STAY if found is not None:
+                since_ms = self._clock.now_ms() if decision.task is SlotTask.LEAVE else 0
+                await self._state.update_slot(
+                    decision.slot_id, lambda slot: replace(slot, leaving_ms=since_ms)
+                )
             case SlotTask.DRAIN if found is not None:
                 await self._state.update_slot(decision.slot_id, ask_to_drain)
             case _:

@@ -180,5 +180,6 @@ def plan_body(report: TurnReport) -> Mapping[str, Any]:
         "left": [[key, str(why)] for key, why in report.assignment.left][:REASONS_MOST],
         "sleep_off": report.sleepers.off,
         "slots_wanted": report.slots.wanted,
+        "slots_why": f"{report.slots.wanted} worker slots wanted: {report.slots.reason}",
         "slots": [[d.slot_id, d.task.value, d.reason] for d in report.slots.decisions],
     }

@@ -20,13 +20,15 @@ from shardfleet.domain.leases import HashKeyRange, Lease
 from shardfleet.domain.merge_wait import waiting_for_a_merge
 from shardfleet.domain.sequence import AT_SHARD_END
 from shardfleet.domain.shards import Shard
-from shardfleet.domain.slot_upkeep import SlotLimits, SlotPlan, SlotTask, plan_slots
+from shardfleet.domain.sizing import Pace, plan_size
+from shardfleet.domain.slot_upkeep import SlotFacts, SlotPlan, SlotTask, plan_slots
 from shardfleet.domain.slots import Slot, SlotState
 from shardfleet.domain.turn_log import Entry, Happening
 from shardfleet.engine.assignment_planner import AssignmentPlanner, Standing
 from shardfleet.engine.fleet_state import VersionedSlot
 from shardfleet.engine.lease_costs import LeaseCosts
 from shardfleet.engine.ports import Entropy
+from shardfleet.engine.slot_keeping import held_by, leaving, sizing_limits, slot_needs
 from shardfleet.errors import ConfigurationError
 
 TURNS_MOST = 100
@@ -59,7 +61,7 @@ def what_if(
     steps: list[tuple[int, Entry]] = []
     before = _held(snapshot.leases)
     # Load is evened out each so many turns, and a surplus of slots must last for some.
-    still_most = config.rebalance_turns + 3
+    still_most = config.rebalance_turns + config.scale_down_ms // config.cycle_ms + 2
     still = turn = 0
     while still < still_most and turn < TURNS_MOST:
         turn += 1
@@ -97,7 +99,7 @@ class _Future:
         self._slots = {slot.slot_id: slot for slot in snapshot.slots}
         self._leases = {lease.lease_key: lease for lease in snapshot.leases}
         self._costs = LeaseCosts(snapshot.leases, snapshot.slots)
-        self._surplus_turns = 0
+        self._pace = Pace()
         self._supposed: list[Entry] = []
         self.left: Mapping[str, str] = {}
 
@@ -213,6 +215,7 @@ class _Future:
             expired=self._expired,
             idle=waiting_for_a_merge(self._shards, self.leases),
             paused=self._paused,
+            leaving=leaving([VersionedSlot(s, 0) for s in self._slots.values()], plan),
         )
         slots = [VersionedSlot(self._costs.loaded(s, self.leases), 0) for s in self._slots.values()]
         planner = AssignmentPlanner(self._config, self._entropy)
@@ -285,25 +288,18 @@ class _Future:
 
     def _sized(self) -> SlotPlan:
         config = self._config
-        limits = SlotLimits(
-            leases_per_worker=config.leases_per_worker,
-            workers_min=config.workers_min,
-            workers_max=config.workers_max,
-            silent_ms=self._silent_ms,
-        )
-        wanted = sum(
-            not lease.is_finished and lease.lease_key not in self._paused for lease in self.leases
-        )
-        plan = plan_slots(
-            list(self._slots.values()),
-            unfinished=wanted,
-            limits=limits,
+        unfinished = [lease for lease in self.leases if not lease.is_finished]
+        slots = [self._costs.loaded(slot, self.leases) for slot in self._slots.values()]
+        sizing = plan_size(
+            slot_needs(slots, unfinished, now_ms=self._now_ms, still_ms=self._silent_ms),
+            unfinished=sum(lease.lease_key not in self._paused for lease in unfinished),
+            pace=self._pace,
+            limits=sizing_limits(config),
             now_ms=self._now_ms,
-            surplus_turns=self._surplus_turns + 1,
         )
-        alive = sum(slot.state in _ALIVE for slot in self._slots.values())
-        self._surplus_turns = self._surplus_turns + 1 if alive > plan.wanted else 0
-        return plan
+        self._pace = sizing.pace
+        facts = SlotFacts(now_ms=self._now_ms, silent_ms=self._silent_ms, held=held_by(unfinished))
+        return plan_slots(slots, sizing=sizing, facts=facts)
 
     def _carry_out(self, plan: SlotPlan) -> list[Entry]:
         entries: list[Entry] = []
@@ -314,8 +310,12 @@ class _Future:
             if decision.task is SlotTask.START:
                 what = Happening.SLOT_STARTED
                 self._start(decision.slot_id, slot, worker_id)
-            elif decision.task is SlotTask.DRAIN and slot:
+            elif decision.task is SlotTask.LEAVE and slot:
                 what = Happening.SLOT_DRAINED
+                self._slots[slot.slot_id] = replace(slot, leaving_ms=self._now_ms)
+            elif decision.task is SlotTask.STAY and slot:
+                self._slots[slot.slot_id] = replace(slot, leaving_ms=0)
+            elif decision.task is SlotTask.DRAIN and slot:
                 self._slots[slot.slot_id] = replace(slot, drain=True)
             elif decision.task is SlotTask.EXAMINE and slot:
                 what, reason = Happening.SLOT_RESTARTED, "silent, and its execution is over"

@@ -160,6 +160,7 @@ def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
         leases_per_worker=leases_per_worker + chance.randint(0, 2),
         workers_min=chance.randint(4, 6),
         workers_max=16,
+        scale_down_ms=10_000,
         records_per_read=chance.choice((3, 20, 200)),
         batch_records_most=chance.choice((1, 5, 50)),
         handler_timeout_ms=5_000,

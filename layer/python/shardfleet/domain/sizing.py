@@ -1,0 +1,202 @@
+"""
+How many worker slots there should be: by leases, by load, by lag; up at once, down slowly.
+
+Rules: docs/protocol.md Z1-Z7. Pure: a snapshot of the slots in, a number with its reason out. What
+must outlive a turn (how long there have been too many, when there were last too few) is the
+:class:`Pace`, which the manager keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+# A slot leaves only if the others would not come nearer to the target than this part of it: else
+# the next turn would start one again.
+_MARGIN = 0.8
+# Figures are rounded to thousandths, which must not make a slot more.
+_ROUNDING = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingLimits:
+    """
+    The part of the configuration that sizes the fleet.
+
+    Attributes:
+        leases_per_worker: most leases one slot holds.
+        workers_min: slots kept while there is anything to read.
+        workers_max: most slots at once.
+        target: part of its time or CPU that a slot should use.
+        lag_most_ms: a lease further behind asks for a slot more.
+        scale_down_ms: how long there must have been too many before one leaves, and after it the
+            next; and how long after a raise by lag before another one.
+
+    """
+
+    leases_per_worker: int
+    workers_min: int
+    workers_max: int
+    target: float
+    lag_most_ms: int
+    scale_down_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotNeed:
+    """
+    What one slot that stays has to do.
+
+    Attributes:
+        slot_id: which.
+        leases: unfinished ones that it holds or is to get.
+        used: part of its time or CPU in use, the greater; None unknown.
+        lag_ms: of the lease furthest behind, without those that are stopped; -1 unknown.
+
+    """
+
+    slot_id: str
+    leases: int = 0
+    used: float | None = None
+    lag_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """
+    What outlives a turn.
+
+    Attributes:
+        surplus_ms: since when there have been more slots than needed, epoch ms; 0: there are not.
+        raised_ms: when lag last asked for more, epoch ms; 0: never.
+
+    """
+
+    surplus_ms: int = 0
+    raised_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """
+    How many slots there should be now.
+
+    Attributes:
+        wanted: slots.
+        reason: for a person.
+        pace: to be kept.
+
+    """
+
+    wanted: int
+    reason: str
+    pace: Pace
+
+
+def plan_size(
+    needs: Sequence[SlotNeed], *, unfinished: int, pace: Pace, limits: SizingLimits, now_ms: int
+) -> Sizing:
+    """
+    Decide how many slots there should be.
+
+    Args:
+        needs: one for each slot that starts or runs and is not asked to leave.
+        unfinished: leases that are to be read.
+        pace: as kept.
+        limits: the configuration.
+        now_ms: epoch milliseconds.
+
+    """
+    present = len(needs)
+    if unfinished == 0:
+        return Sizing(wanted=0, reason="nothing to read", pace=Pace(raised_ms=pace.raised_ms))
+    needed, reason = _needed(needs, unfinished, limits, pace=pace, now_ms=now_ms)
+    if needed >= present:
+        # Only lag has a pace upwards; the raise is remembered when lag was what decided.
+        raised_ms = now_ms if reason.startswith(_LAG) and needed > present else pace.raised_ms
+        return Sizing(wanted=needed, reason=reason, pace=Pace(raised_ms=raised_ms))
+    if present > limits.workers_max:
+        # No measurement that may be wrong: somebody has said so.
+        most = max(needed, limits.workers_max)
+        return Sizing(wanted=most, reason=f"at most {most} (workers_max)", pace=pace)
+    surplus_ms = pace.surplus_ms if 0 < pace.surplus_ms <= now_ms else now_ms
+    lasted_ms = now_ms - surplus_ms
+    kept = replace(pace, surplus_ms=surplus_ms)
+    if lasted_ms < limits.scale_down_ms:
+        return Sizing(wanted=present, reason=f"{reason}; more until that has lasted", pace=kept)
+    # One at a time: the next one when this one has gone and nobody has missed it.
+    one_less = max(needed, present - 1)
+    return Sizing(wanted=one_less, reason=reason, pace=replace(pace, surplus_ms=now_ms))
+
+
+_LAG = "lag: "
+
+
+def _needed(
+    needs: Sequence[SlotNeed],
+    unfinished: int,
+    limits: SizingLimits,
+    *,
+    pace: Pace,
+    now_ms: int,
+) -> tuple[int, str]:
+    """Return what is needed now, and why: the greatest of what count, load and lag ask for."""
+    per_slot = limits.leases_per_worker
+    needed = ceil(unfinished / per_slot)
+    reason = f"{_plural(unfinished, 'lease')} to read, {per_slot} at most in a slot"
+    by_load, why = _by_load(needs, limits)
+    if by_load > needed:
+        needed, reason = by_load, why
+    by_lag, why = _by_lag(needs, limits, pace=pace, now_ms=now_ms)
+    if by_lag > needed:
+        needed, reason = by_lag, why
+    if needed > unfinished:
+        needed, reason = unfinished, f"a slot for each of {_plural(unfinished, 'lease')}"
+    if needed > limits.workers_max:
+        needed, reason = limits.workers_max, f"{reason}; at most {limits.workers_max} (workers_max)"
+    if needed < limits.workers_min:
+        needed, reason = limits.workers_min, f"at least {limits.workers_min} (workers_min)"
+    return needed, reason
+
+
+def _by_load(needs: Sequence[SlotNeed], limits: SizingLimits) -> tuple[int, str]:
+    """Spread what all slots do over so many that each has the target; 0: unknown."""
+    known = [need.used for need in needs if need.used is not None]
+    if not known or len(known) < len(needs):
+        return 0, ""
+    total = sum(known)
+    needed = ceil(total / limits.target - _ROUNDING)
+    if needed < len(needs):
+        # With one less than now the others must stay well below the target.
+        needed = ceil(total / (limits.target * _MARGIN) - _ROUNDING)
+        needed = min(needed, len(needs))
+    reason = f"load: {total:.1f} slots' worth of work, {limits.target:.0%} aimed at in each"
+    return needed, reason
+
+
+def _by_lag(
+    needs: Sequence[SlotNeed], limits: SizingLimits, *, pace: Pace, now_ms: int
+) -> tuple[int, str]:
+    """One more for each slot that is behind, has enough to do, and has a lease to give; 0: none."""
+    asking = [
+        need
+        for need in needs
+        if need.lag_ms > limits.lag_most_ms
+        and need.leases > 1
+        and (need.used is None or need.used >= limits.target)
+    ]
+    if not asking:
+        return 0, ""
+    if 0 <= now_ms - pace.raised_ms < limits.scale_down_ms:
+        return len(needs), f"{_LAG}the slots that were added have not caught up yet"
+    worst = max(asking, key=lambda need: (need.lag_ms, need.slot_id))
+    reason = (
+        f"{_LAG}{worst.slot_id} is {worst.lag_ms / 1000:.0f} s behind with "
+        f"{_plural(worst.leases, 'lease')}, {limits.lag_most_ms / 1000:.0f} s allowed"
+    )
+    return len(needs) + len(asking), reason
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
