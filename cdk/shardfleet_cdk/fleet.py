@@ -19,7 +19,7 @@ from constructs import Construct
 
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk import permissions, sleep_price
+from shardfleet_cdk import cost_estimate, permissions, sleep_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
 from shardfleet_cdk.failed_records import FailedRecords
 from shardfleet_cdk.first_run import FirstRun
@@ -109,6 +109,10 @@ class ShardFleet(Construct):
         except ConfigurationError as error:
             message = f"{self.node.path}: {error}"
             raise ConfigurationError(message) from error
+        cost = cost_estimate.told(
+            self.config, shards=cost_estimate.shards_of(stream), worker=worker, manager=manager
+        )
+        Annotations.of(self).add_info_v2("shardfleet:cost", cost)
         if self.config.sleep:
             price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
             Annotations.of(self).add_info_v2("shardfleet:sleep", price)

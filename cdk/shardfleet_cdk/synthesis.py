@@ -20,6 +20,7 @@ from shardfleet_cdk.assets import asset_root
 from shardfleet_cdk.stack import ShardFleetStack
 
 STACK_NAME = "ShardFleetStack"
+_NOTES = {"aws:cdk:info": "info", "aws:cdk:warning": "warning", "aws:cdk:error": "error"}
 NO_BUNDLING: dict[str, Any] = {"aws:cdk:bundling-stacks": []}
 
 
@@ -98,11 +99,21 @@ def synthesize(
 
 def notes_of(assembly: CloudAssembly) -> list[str]:
     """Return what constructs have to say, as the CDK's command line would print it."""
-    return [
-        f"{message.level.value}: {message.entry.data}"
-        for stack in assembly.stacks
-        for message in stack.messages
-    ]
+    # From the files: jsii does not know the type that its own `stack.messages` are of.
+    folder = Path(assembly.directory)
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    notes = []
+    for artifact in manifest["artifacts"].values():
+        metadata = dict(artifact.get("metadata", {}))
+        if "additionalMetadataFile" in artifact:
+            metadata |= json.loads((folder / artifact["additionalMetadataFile"]).read_text("utf-8"))
+        notes += [
+            f"{_NOTES[entry['type']]}: {entry['data']}"
+            for entries in metadata.values()
+            for entry in entries
+            if entry["type"] in _NOTES
+        ]
+    return notes
 
 
 def add_checks(app: App) -> None:

@@ -21,6 +21,7 @@ import typer
 from shardfleet.cli import (
     chaos,
     configuration,
+    cost,
     dashboard,
     demo,
     doctor,
@@ -90,6 +91,7 @@ app.command("resume")(resume.resume)
 app.command("drain")(operating.drain)
 app.command("release")(operating.release)
 app.command("rewind")(rewind.rewind)
+app.command("cost")(cost.cost)
 app.command("doctor")(doctor.doctor)
 app.command("config")(configuration.config)
 app.command("simulate")(simulate.simulate)

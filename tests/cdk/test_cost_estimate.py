@@ -1,0 +1,83 @@
+"""What is told about money at synthesis."""
+
+import re
+
+import pytest
+
+from shardfleet.domain.cost import Setup, per_month
+from shardfleet.domain.prices import PRICES
+
+ARN = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"
+
+
+@pytest.fixture(scope="session")
+def cdk():
+    # Imported here, because it starts Node, which collecting the tests shall not.
+    import shardfleet_cdk  # noqa: PLC0415
+
+    return shardfleet_cdk
+
+
+@pytest.fixture
+def told(cdk, handler_folder):
+    """Return what a fleet of this stream says about its cost, and the fleet."""
+    from aws_cdk import App, Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+
+    def make(*, shards=None, on_demand=False, **options):
+        stack = Stack(App(), "Stack")
+        if shards:
+            stream = kinesis.Stream(stack, "Orders", shard_count=shards)
+        elif on_demand:
+            stream = kinesis.Stream(stack, "Orders", stream_mode=kinesis.StreamMode.ON_DEMAND)
+        else:
+            stream = kinesis.Stream.from_stream_arn(stack, "Orders", ARN)
+        handler = cdk.HandlerCode(folder=handler_folder)
+        fleet = cdk.ShardFleet(stack, "Fleet", stream=stream, handler=handler, **options)
+        notes = [str(entry.data) for entry in fleet.node.metadata]
+        (note,) = [note for note in notes if note.startswith("expected cost")]
+        return note, fleet
+
+    return make
+
+
+def test_a_stream_of_this_app_is_estimated_for_its_shards(told):
+    note, fleet = told(shards=20)
+
+    dollars = per_month(fleet.config, Setup(shards=20)).total
+    assert f"20 shards, 3 workers: ${dollars:,.2f} (the shards themselves $219.00)" in note
+    assert f"list prices of {PRICES.as_of}, us-east-1, no free tier" in note
+
+
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_a_stream_of_unknown_size_is_estimated_for_some(told, on_demand):
+    note, _ = told(on_demand=on_demand)
+
+    assert re.findall(r"(\d+) shards?, (\d+) workers?:", note) == [
+        ("1", "1"),
+        ("10", "2"),
+        ("100", "13"),
+    ]
+
+
+def test_memory_settings_and_budget_count(told, cdk):
+    small, _ = told(shards=8)
+    large, fleet = told(
+        shards=8,
+        worker=cdk.WorkerOptions(memory_mb=2_048),
+        config={"budget_cents_per_day": 150},
+    )
+
+    assert "The budget is $1.50 a day." in large
+    assert "budget" not in small
+    dollars = per_month(fleet.config, Setup(shards=8, worker_mb=2_048)).total
+    assert f"${dollars:,.2f}" in large
+
+
+def test_make_synth_prints_it_for_the_repositorys_stack(cdk, tmp_path):
+    from shardfleet_cdk.synthesis import NO_BUNDLING, build_app, notes_of  # noqa: PLC0415
+
+    app = build_app(outdir=tmp_path, context=NO_BUNDLING)
+    (note,) = [note for note in notes_of(app.synth()) if "expected cost" in note]
+    assert note.startswith("info: expected cost of the fleet a month")
+    assert re.search(r"4 shards, \d+ workers?: \$\d+\.\d\d \(the shards themselves \$43\.80\)", note)
