@@ -17,6 +17,7 @@ from shardfleet.events import (
     LeaseBehind,
     LeaseCreated,
     LeaseDeleted,
+    LeaseWoken,
     SlotRestarted,
     SlotStarted,
     SlotUpkeepFailed,
@@ -48,6 +49,7 @@ def test_an_assignment_says_how_it_came_about_and_who_had_the_lease(kind, what):
     [
         (LeaseCreated(lease_key="1", reason="why"), Happening.CREATED),
         (LeaseDeleted(lease_key="1", reason="why"), Happening.DELETED),
+        (LeaseWoken(lease_key="1", reason="why", slept_ms=5), Happening.WOKEN),
         (AssignmentLost(lease_key="1", worker_id="b", reason="why"), Happening.REFUSED),
         (SlotRestarted(slot_id="1", worker_id="b", reason="why"), Happening.SLOT_RESTARTED),
     ],
@@ -73,6 +75,11 @@ def test_a_started_slot_says_what_it_was_started_for_and_a_restart_is_told_once(
 def test_a_slot_that_could_not_be_started_says_what_was_tried():
     event = SlotUpkeepFailed(slot_id="s1", task="START", error="Throttled")
     assert told(event).reason == "START: Throttled"
+
+
+def test_a_nap_that_is_taken_away_because_somebody_has_the_lease_is_no_waking():
+    event = LeaseWoken(lease_key="1", reason="a has it", slept_ms=5)
+    assert told(event, owners={"1": "a"}) is None
 
 
 def test_what_is_no_decision_is_no_entry():

@@ -73,6 +73,7 @@ _TEMPLATES = {
     Happening.HANDOVER: "{before} was asked to finish its batch and hand it over to {worker}"
     "{reason}.",
     Happening.FORCED: "{worker} has it without waiting any longer{reason}.",
+    Happening.WOKEN: "It slept and is to be read again{reason}.",
     Happening.REFUSED: "{worker} was to be given it, but it was too late{reason}.",
     Happening.TAKEN: "{worker} has it now, before {before}{reason}.",
     Happening.RELEASED: "Nobody has it any more{reason}.",

@@ -23,6 +23,7 @@ from shardfleet.events import (
     LeaseAssigned,
     LeaseCreated,
     LeaseDeleted,
+    LeaseWoken,
     RegimeChosen,
     SlotRestarted,
     SlotStarted,
@@ -44,6 +45,7 @@ class Happening(StrEnum):
     MOVED = "MOVED"  # a lease was taken from one worker for another
     HANDOVER = "HANDOVER"  # its worker was asked to hand a lease over to another
     FORCED = "FORCED"  # it did not in time, and the next one has it
+    WOKEN = "WOKEN"  # a sleeping shard is to be read again
     REFUSED = "REFUSED"  # a planned assignment came too late
     SLOT_STARTED = "SLOT_STARTED"
     SLOT_RESTARTED = "SLOT_RESTARTED"
@@ -117,6 +119,7 @@ TELLING = (
     LeaseDeleted,
     LeaseAssigned,
     HandoverForced,
+    LeaseWoken,
     AssignmentLost,
     SlotStarted,
     SlotRestarted,
@@ -160,6 +163,8 @@ def entry_of_event(
                 before=before,
                 reason=f"{before} had not let go after {event.waited_ms / 1000:.0f} s",
             )
+        case LeaseWoken(lease_key=key, reason=reason) if not owners.get(key):
+            return Entry(what=Happening.WOKEN, subject=key, reason=reason)
         case AssignmentLost(lease_key=key, worker_id=worker_id, reason=reason):
             return Entry(
                 what=Happening.REFUSED, subject=key, worker_id=worker_id or "", reason=reason
