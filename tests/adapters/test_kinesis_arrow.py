@@ -72,6 +72,17 @@ def test_the_columns_are_the_rows_of_the_ordinary_deaggregation(number, seed):
     assert columns.counts == sizes
 
 
+@pytest.mark.parametrize("number", range(10))
+def test_columns_of_large_records_are_the_rows_of_the_ordinary_deaggregation(number, seed):
+    chance = random.Random(f"{seed}-large-{number}")
+    sizes = [chance.choice([1, 2, 30]) for _ in range(chance.randrange(1, 5))]
+    records = [stream_record(an_aggregate(chance, users, size=3_000)) for users in sizes]
+    columns = user_columns(records)
+    assert columns is not None
+    assert rows_of(columns) == expected(records)
+    assert columns.counts == sizes
+
+
 def test_lengths_of_one_two_and_three_bytes_are_read(seed):
     chance = random.Random(seed)
     data = [chance.randbytes(size) for size in (0, 1, 127, 128, 16_383, 16_384, 20_000)]
@@ -109,6 +120,24 @@ LACKING.records.add(partition_key_index=0)
 )
 def test_what_is_not_plainly_shaped_is_left_to_the_ordinary_deaggregation(data):
     assert user_columns([stream_record(PLAIN), stream_record(data)]) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"a plain record",
+        PLAIN[:-1] + bytes([PLAIN[-1] ^ 1]),
+        framed(b"\x0a\x01k"),
+        framed(BEHIND.SerializePartialToString()),
+        framed(LACKING.SerializePartialToString()),
+        aggregate([OutgoingRecord("k", b"x", "5")]),
+    ],
+)
+def test_what_cannot_be_expanded_among_large_records_is_left_to_the_ordinary_deaggregation(data):
+    large = stream_record(aggregate([OutgoingRecord("k", b"x" * 5_000)]))
+    assert user_columns([large, stream_record(data)]) is None
+    assert user_columns([large, large]).counts == [1, 1]
+    assert user_columns([large], ExpansionLimits(max_expanded_bytes=5_000)) is None
 
 
 def test_nothing_is_left_to_the_ordinary_deaggregation_too():

@@ -3,11 +3,11 @@ From aggregates to Arrow columns without an object per user record: for Spark.
 
 The parser hands out the records of an aggregate as slices of bytes; their few leading bytes (index
 of the key, length of the data) are decoded for all at once, and Arrow's ``take`` gathers keys and
-data in C++ (performance.md §3: five times aws-kinesis-agg for small records). Only plainly shaped
-aggregates go this way: intact, no explicit hash keys, no tags, within the limits, and data of up
-to about 2 KB; of all else :func:`user_columns` says None, and the ordinary deaggregation, which
-decides what a record is, has its turn. Needs pyarrow and numpy: nothing that runs in Lambda may
-import this.
+data in C++ (performance.md §3: five times aws-kinesis-agg for small records). Of larger records it
+hands out the columns (:mod:`shardfleet.kpl.content`), and Arrow copies them. Only plainly shaped
+aggregates go these ways: intact, no explicit hash keys, within the limits; of all else
+:func:`user_columns` says None, and the ordinary deaggregation, which decides what a record is, has
+its turn. Needs pyarrow and numpy: nothing that runs in Lambda may import this.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from shardfleet.engine.ports import StreamRecord
+from shardfleet.kpl.content import Fault, content_of
 from shardfleet.kpl.deaggregate import ExpansionLimits
-from shardfleet.kpl.envelope import body_of, is_framed
+from shardfleet.kpl.envelope import DIGEST_BYTES, MAGIC, body_of, is_framed
 from shardfleet.kpl.messages_pb2 import AggregatedRecordBytes
 
 CHUNK_BYTES = 512 * 1024
 """How much data is best handed over at once: it stays in the processor's cache."""
 
 _LIMITS = ExpansionLimits()
-# From this average size of a user record on, objects are as quick (benchmarks/bench_arrow.py).
-_LARGE_RECORD = 2_000
+# From this average size of a user record on, columns are quicker (benchmarks/bench_arrow.py); up to
+# the other one, headers can be read.
+_LARGE_RECORD, _LARGEST_SMALL = 500, 2_000
 _KEY_TAG, _DATA_TAG = 0x08, 0x1A  # field 1 a varint; field 3 bytes (messages.proto)
 _MORE, _SEVEN = 0x80, 0x7F  # of a varint's byte
 _LENGTH_BYTES_MOST = 3
@@ -72,6 +74,8 @@ def user_columns(
         limits: how far each may expand.
 
     """
+    if _are_large(records):
+        return _of_large(records, limits)
     parts = _parsed(records, limits)
     if parts is None:
         return None
@@ -101,6 +105,46 @@ def user_columns(
     )
 
 
+def _are_large(records: Sequence[StreamRecord]) -> bool:
+    """Tell by the first aggregate whether its user records are large."""
+    data = records[0].data if records else b""
+    if not is_framed(data):
+        return False
+    try:
+        message = AggregatedRecordBytes.FromString(data[len(MAGIC) : -DIGEST_BYTES])
+    except DecodeError:
+        return False
+    return len(data) >= len(message.records) * _LARGE_RECORD
+
+
+def _of_large(records: Sequence[StreamRecord], limits: ExpansionLimits) -> UserColumns | None:
+    """Return the columns as the parser hands them out."""
+    data: list[bytes] = []
+    keys: list[str] = []
+    counts = []
+    for record in records:
+        body = body_of(record.data) if is_framed(record.data) else None
+        found = (
+            Fault.EMPTY if body is None else content_of(body, max_records=limits.max_sub_records)
+        )
+        if body is None or isinstance(found, Fault) or found.hash_keys is not None:
+            return None
+        if len(body) * (1 + found.size) > limits.max_expanded_bytes:
+            return None
+        counts.append(found.size)
+        data.extend(found.data)
+        try:
+            keys.extend(found.keys)
+        except IndexError:  # in no table
+            return None
+    return UserColumns(
+        data=pa.array(data, pa.binary()),
+        partition_key=pa.array(keys, pa.string()),
+        sub_sequence_number=pa.array(_numbers(counts)),
+        counts=counts,
+    )
+
+
 def _parsed(
     records: Sequence[StreamRecord], limits: ExpansionLimits
 ) -> tuple[list[bytes], list[int], list[bytes], list[int]] | None:
@@ -120,7 +164,7 @@ def _parsed(
         within = (
             0 < users <= limits.max_sub_records
             and len(body) * (1 + users) <= limits.max_expanded_bytes
-            and len(body) < users * _LARGE_RECORD
+            and len(body) < users * _LARGEST_SMALL
         )
         if not within or message.explicit_hash_key_table:
             return None
