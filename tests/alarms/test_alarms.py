@@ -334,11 +334,20 @@ def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
             ),
             what="a lease that has been read",
         )
+    # Its shard is read again from the oldest record, the poison of other tests included.
+    (fleet.steer / "cured").touch()
     key = {"leaseKey": {"S": lease.lease_key}}
     fleet.client("dynamodb").delete_item(TableName=fleet.output("LeaseTable"), Key=key)
     fleet.wait_for("ALARM", "lost_leases")
+
+    def is_read_again():
+        found = {each.lease_key: each for each in fleet.fleet.leases()}
+        again = found.get(lease.lease_key)
+        return again is not None and again.checkpoint >= lease.checkpoint
+
+    eventually(is_read_again, what=lambda: f"read again: {fleet.fleet.leases()}")
+    (fleet.steer / "cured").unlink()
     fleet.wait_for("OK", "lost_leases", "holes", "unclaimed_leases", "unknown_lag", "lag")
-    assert lease.lease_key in {found.lease_key for found in fleet.fleet.leases()}
 
 
 def test_a_shard_that_left_the_stream_unread_pages(fleet):
