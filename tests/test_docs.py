@@ -12,6 +12,8 @@ from typer.main import get_command
 from shardfleet.cli.app import app
 from shardfleet.cli.position import _step_json, _Telling
 from shardfleet.cli.tail import _as_json
+from shardfleet.config import FleetConfig
+from shardfleet.domain.cost import NOTHING, Consumption, Setup, per_month, price_of
 from shardfleet.domain.diagnosis import Finding
 from shardfleet.domain.explanation import Event, Explanation
 from shardfleet.domain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
@@ -19,6 +21,8 @@ from shardfleet.domain.forecast import Forecast
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.position_import import ImportAction, ImportPlan, ImportStep
 from shardfleet.domain.positions import positions_from_text, positions_to_json
+from shardfleet.domain.prices import PRICES
+from shardfleet.domain.regime import Chosen, Regime
 from shardfleet.domain.rewinds import RewindRow
 from shardfleet.domain.turn_log import Entry
 from shardfleet.domain.whereabouts import Whereabouts
@@ -80,6 +84,10 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     explained = shape("shardfleet explain SHARD")
     assert list(explained) == [*names(Explanation), "since_age_ms"]
     assert list(explained["story"][0]) == [*names(Event), "age_ms"]
+    cost = shape("shardfleet cost")
+    assert list(cost["days"][0]["used"]) == names(Consumption)
+    assert list(cost["days"][0]["by_item"]) == list(price_of(NOTHING, metric_days=0).by_item)
+    assert list(cost["regime"]) == names(Chosen)
     forecast = shape("shardfleet what-if")
     assert sorted(forecast) == sorted(["question", "within_ms", *names(Forecast)])
     assert sorted(forecast["steps"][0]) == sorted(["turn", "text", *names(Entry)])
@@ -111,3 +119,18 @@ def _json_of_import():
 def test_every_state_is_explained():
     for state in (*LeaseState, *Whereabouts):
         assert f"| `{state}` |" in CLI
+
+
+def test_the_page_about_cost_has_the_prices_and_the_estimate_of_the_code():
+    page = (DOCS / "cost.md").read_text("utf-8")
+    assert PRICES.as_of in page
+    told = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", page, re.MULTILINE))
+    for name in names(type(PRICES)):
+        if name not in ("as_of", "region"):
+            assert float(told[name]) == pytest.approx(getattr(PRICES, name)), name
+    config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
+    costs = per_month(config, Setup(shards=8, alarms=23, dashboards=1)).by_item
+    for item in ("lambda", "step_functions", "dynamodb", "metrics", "monitoring"):
+        assert float(told[item]) == pytest.approx(costs[item], abs=0.005), item
+    for regime in Regime:
+        assert f"| `{regime}` |" in page

@@ -99,6 +99,13 @@ def test_json_has_the_story_with_ages(running, capsys):
     assert all(event["age_ms"] == found["since_age_ms"] for event in found["story"])
 
 
+def test_the_fleet_itself_is_explained_by_its_name(running, capsys):
+    found = json.loads(output(capsys, "fleet", "--json"))
+
+    assert found["kind"] == "fleet"
+    assert found["now"].startswith("Leases: 1 reading, 1 unowned.")
+
+
 def test_a_name_that_is_unknown_is_answered_with_those_that_are(running, capsys):
     assert application.run(["explain", "shard-9"]) == application.EXIT_WRONG_INPUT
 

@@ -88,6 +88,22 @@ def test_the_readmes_figures_come_out():
     assert stream_per_month(1) == pytest.approx(10.95)
 
 
+def test_the_estimate_is_what_a_fleet_on_the_embedded_aws_used():
+    """Six minutes of 4 busy shards, 1 worker in turns of a minute, 2026-11-21: from its ledger."""
+    manager = Consumption(
+        mb_ms=87_718_400, requests=6, read_tenths=7_425, write_tenths=1_220, log_bytes=40_285
+    )
+    worker = Consumption(
+        mb_ms=184_627_712, requests=6, read_tenths=3_160, write_tenths=13_090, log_bytes=20_618
+    )
+    config = a_config(turn_most_ms=60_000, leases_per_worker=4)
+    expected = per_month(config, Setup(shards=4)).by_item
+    seconds_a_month = 730 * 3_600
+    used = price_of(manager + worker, metric_days=0).by_item
+    for item in ("lambda", "dynamodb", "logs"):
+        assert used[item] / 360 * seconds_a_month == pytest.approx(expected[item], rel=0.25), item
+
+
 def test_more_shards_and_more_often_cost_more_and_monitoring_is_counted():
     assert estimate(16).total > estimate(8).total > estimate(0).total > 0
     slow = a_config(failover_ms=30_000, checkpoint_ms=60_000)

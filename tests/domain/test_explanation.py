@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.explanation import Known, explain_shard, explain_worker
+from shardfleet.domain.fleet_story import explain_fleet
 from shardfleet.domain.fleet_view import FleetReading, Stop
 from shardfleet.domain.places import FIRST_LOOK, Place
 from shardfleet.domain.slots import Slot, SlotState
@@ -180,6 +181,26 @@ def test_a_worker_of_another_application_is_named_as_such():
     found = explain_worker(known("1 by java at 5"), "java")
     assert found.state == "FOREIGN"
     assert "another application shares the lease table" in found.now
+
+
+def test_the_fleet_tells_its_size_its_workers_and_its_regime():
+    turns = [
+        (1, [Entry(what=Happening.SIZED, subject="fleet", reason="2 worker slots wanted")]),
+        (2, [Entry(what=Happening.SLOT_STARTED, subject="s2", worker_id="f-s2")]),
+        (3, [Entry(what=Happening.REGIME, subject="fleet", reason="thrifty, it is dear")]),
+        (4, [Entry(what=Happening.CREATED, subject="1")]),
+    ]
+    waits = {"2": "no worker has room"}
+    found = explain_fleet(known("1 by f-s1 at 5", "2 at 5", "3 by java", turns=turns, waits=waits))
+    assert found.now == (
+        "Leases: 2 reading, 1 unowned. Workers: 1 running. Others that share the lease table: java."
+    )
+    assert found.why == "What waits: no worker has room."
+    assert [event.text for event in found.story] == [
+        "The fleet was sized: the fleet needs 2 workers.",
+        "f-s2 was started.",
+        "The fleet goes on otherwise: thrifty, it is dear.",
+    ]
 
 
 @pytest.mark.parametrize("state", list(SlotState))

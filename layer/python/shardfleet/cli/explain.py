@@ -25,7 +25,9 @@ def explain(
     *,
     subject: Annotated[
         str | None,
-        typer.Argument(metavar="[SHARD|WORKER]", help="A shard's, worker's or slot's id."),
+        typer.Argument(
+            metavar="[SHARD|WORKER]", help="A shard's, worker's or slot's id, or fleet."
+        ),
     ] = None,
     since: Annotated[
         str, typer.Option(metavar="TIME", help="Tell what happened since: 15m, epoch ms, ISO 8601.")
@@ -62,11 +64,15 @@ def explain(
 
 def _answers(known: "Known", subject: str | None) -> "list[Explanation]":
     from shardfleet.domain.explanation import explain_shard, explain_worker
+    from shardfleet.domain.fleet_story import explain_fleet
+    from shardfleet.domain.turn_log import FLEET
     from shardfleet.errors import ConfigurationError
 
     leases = sorted(lease.lease_key for lease in known.reading.leases)
     if subject is None:
         return [answer for key in leases if (answer := explain_shard(known, key)) is not None]
+    if subject == FLEET:
+        return [explain_fleet(known)]
     answer = explain_worker(known, subject) or explain_shard(known, subject)
     if answer is None:
         raise ConfigurationError(

@@ -20,10 +20,16 @@ _MONTH_S = HOURS_PER_MONTH * 3_600
 # cdk/shardfleet_cdk/worker_definition.py: the task and the choice after it.
 TRANSITIONS_PER_TURN = 2
 # Metrics of the dimension `fleet` that a fleet in good health writes: `adapters/metrics.py`.
-METRICS = 30
+METRICS = 26
 _LEASE_KB = 0.4  # a lease's item, names of attributes included
 _RUN_S = 1.0  # a run of the manager beside its waiting: start, reads, planning
-_LOG_BYTES_PER_TURN = 2_000
+# Measured on the embedded AWS; tests/domain/test_cost.py has the figures.
+_READS_PER_TURN = 20  # of the manager: slots, sightings, loads, pauses, handovers, notes
+_WRITES_PER_TURN = 6.5  # sightings, loads, the lock, the last plan
+_WRITES_PER_TURN_AND_SHARD = 0.12
+_READS_PER_WORKER_TURN = 4  # to claim the slot
+_READS_PER_ADOPTION = 5  # of a lease at the beginning of a turn: the lease, notes, stops
+_LOG_BYTES = 2_200  # of a turn of either, and of each minute's metrics of a worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,21 +186,20 @@ def asleep_per_month(config: FleetConfig, *, manager_mb: int, prices: Prices = P
 def _of_manager(config: FleetConfig, setup: Setup) -> Consumption:
     runs = _MONTH_S * 1_000 // MANAGER_EVERY_MS
     run_ms = min(config.manager_run_ms, MANAGER_EVERY_MS)
-    turns = runs * max(1, run_ms // config.cycle_ms)
+    turns = runs * max(1, -(-run_ms // config.cycle_ms))
     # Scans of the lease table: at each turn, and to see who does not renew (each third of the
     # failover time). Eventually consistent: half a unit for 4 KB.
     scans = max(turns, runs * run_ms * 3 // config.failover_ms)
     scanned = max(1.0, setup.shards * _LEASE_KB / 4) * 0.5
-    # Prompts are read each second; a turn reads slots, sightings, loads, pauses, handovers.
-    reads = scans * scanned + runs * run_ms / 1_000 + turns * 8
-    # Sightings and loads, the last plan, the lock.
-    writes = turns * (3 + setup.shards * 0.3)
+    # Prompts are read each second.
+    reads = scans * scanned + runs * run_ms / 1_000 + turns * _READS_PER_TURN
+    writes = turns * (_WRITES_PER_TURN + setup.shards * _WRITES_PER_TURN_AND_SHARD)
     return Consumption(
         mb_ms=round(runs * (run_ms + _RUN_S * 1_000) * setup.manager_mb),
         requests=runs,
         read_tenths=round(reads * 10),
         write_tenths=round(writes * 10),
-        log_bytes=turns * _LOG_BYTES_PER_TURN,
+        log_bytes=turns * _LOG_BYTES,
         scheduled_runs=runs,
     )
 
@@ -207,11 +212,12 @@ def _of_worker(config: FleetConfig, setup: Setup, workers: int) -> Consumption:
     # A checkpoint counts as a renewal, so a lease is written by whichever is more often.
     lease_writes = leases * _MONTH_S * 1_000 / min(config.renew_ms, max(1, config.checkpoint_ms))
     # The slot record is read at each tick, and written with each third one.
+    adopted = turns * (_READS_PER_WORKER_TURN + leases * _READS_PER_ADOPTION)
     return Consumption(
         mb_ms=_MONTH_S * 1_000 * setup.worker_mb,
         requests=turns,
         transitions=turns * TRANSITIONS_PER_TURN,
-        read_tenths=round(ticks * 1.5 * 10),
+        read_tenths=round((ticks * 1.5 + adopted) * 10),
         write_tenths=round((lease_writes + ticks / 3) * 10),
-        log_bytes=round(_MONTH_S * 1_000 / config.metrics_ms * _LOG_BYTES_PER_TURN),
+        log_bytes=round((_MONTH_S * 1_000 / config.metrics_ms + turns) * _LOG_BYTES),
     )

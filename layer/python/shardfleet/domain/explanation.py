@@ -108,7 +108,7 @@ class Known:
 def explain_shard(known: Known, shard_id: str) -> Explanation | None:
     """Return why a shard is where it is; None when nothing is known of such a shard."""
     row = next((row for row in lease_rows(known.reading) if row.lease_key == shard_id), None)
-    story = tuple(_story(known, lambda entry: entry.subject == shard_id, named=False))
+    story = tuple(story_of(known, lambda entry: entry.subject == shard_id, named=False))
     if row is None and not story and shard_id not in {s.shard_id for s in known.shards}:
         return None
     if row is None:
@@ -135,16 +135,14 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
     worker_id = slot.worker_id if slot else name
     if worker_id not in known.workers:
         return None
-    held = tuple(
-        sorted(
-            lease.lease_key
-            for lease in known.reading.leases
-            if lease.effective_owner == worker_id and not lease.is_finished
-        )
+    held = sorted(
+        lease.lease_key
+        for lease in known.reading.leases
+        if lease.effective_owner == worker_id and not lease.is_finished
     )
     slot_id = slot.slot_id if slot else ""
     story = tuple(
-        _story(
+        story_of(
             known,
             lambda entry: entry.subject == slot_id or worker_id in (entry.worker_id, entry.before),
             named=True,
@@ -158,7 +156,7 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
         since_ms=slot.started_ms or None if slot else None,
         now=_now_of_worker(known, slot, worker_id, count=len(held)),
         why=" ".join(_place_of(known, key) for key in held),
-        leases=held,
+        leases=tuple(held),
         story=story,
     )
 
@@ -171,7 +169,8 @@ def _fits(place: Place, row: LeaseRow) -> bool:
     return in_handover or place.owner == (row.owner or "")
 
 
-def _story(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> Iterable[Event]:
+def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> Iterable[Event]:
+    """Return what happened, as far as it is wanted; ``named``: of more than one subject."""
     for at_ms, entries in known.turns:
         for entry in entries:
             if wanted(entry):
