@@ -24,12 +24,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits, region_of
 from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
-from shardfleet.adapters.decode_processes import DecodeProcesses
-from shardfleet.adapters.decode_server import Served
 from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.emf import EmfEventSink, Telling
 from shardfleet.adapters.fleet_state import DynamoDBStateStore
@@ -62,6 +60,9 @@ from shardfleet.kpl.deaggregate import MisroutedPolicy
 from shardfleet.runtime.event_contract import EventSource, kinesis_event
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
 from shardfleet.runtime.lambda_context import LambdaContext
+
+if TYPE_CHECKING:
+    from shardfleet.adapters.decode_processes import DecodeProcesses
 
 # A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
 WRITE_THREADS_MOST = 16
@@ -137,6 +138,10 @@ def _decoders(config: FleetConfig, *, vcpus: float) -> DecodeProcesses | None:
         count = int(vcpus) if vcpus >= _VCPUS_FOR_PROCESSES else 0
     if not count:
         return None
+    # Few functions have two vCPUs; the others do not wait for this at each cold start.
+    from shardfleet.adapters.decode_processes import DecodeProcesses  # noqa: PLC0415
+    from shardfleet.adapters.decode_server import Served  # noqa: PLC0415
+
     served = Served(
         stream_arn=config.stream_arn,
         region=region_of(config.stream_arn),
