@@ -20,8 +20,8 @@ FOREIGN = {
     *("aws_cdk", "jsii", "ministack", "moto", "orjson", "cbor2", "cryptography", "pydantic"),
 }
 # Not in worker and manager before they are needed: protobuf at the first aggregate; boto3, whose
-# file transfers take 15 to 30 ms to load, not at all (botocore makes the clients); decoding processes
-# where there is more than one vCPU.
+# file transfers take 15 to 30 ms to load, not at all (botocore makes the clients); what starts
+# decoding processes where there is more than one vCPU.
 LATER = {
     *("google.protobuf", "shardfleet.kpl.messages_pb2", "boto3", "s3transfer"),
     *("shardfleet.adapters.decode_processes", "shardfleet.adapters.decode_server"),
