@@ -122,6 +122,18 @@ def test_a_forecast_gives_every_lease_a_place_and_changes_nothing(shop, ask):
     assert shop.documents("slot").keys() == slots
 
 
+def test_cost_knows_the_fleets_own_settings_and_the_stream(shop, ask):
+    found = json.loads(ask("cost", "--json"))
+    worker = shop.client("lambda").get_function_configuration(
+        FunctionName=shop.outputs["WorkerFunction"]
+    )
+    assert (found["estimate"]["shards"], found["estimate"]["workers"]) == (2, 1)
+    gb_seconds = 730 * 3_600 * worker["MemorySize"] / 1_024
+    assert found["estimate"]["by_item"]["lambda"] > gb_seconds * 0.0000133334
+    assert found["stream_per_month"] == pytest.approx(2 * 730 * 0.015)
+    assert "The stream's shards themselves: $21.90 a month" in ask("cost")
+
+
 def test_a_key_that_never_came_is_not_found(ask):
     assert "No record of key nobody has arrived since then." in ask("where", "--key", "nobody")
 
