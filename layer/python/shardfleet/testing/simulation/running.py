@@ -98,7 +98,7 @@ async def _run(options: Options) -> RunResult:
     if options.reshape is not None:
         shape = options.reshape(shape)
     elif play is None and options.mix is None and seed % _SLEEPS_ONE_IN == 0:
-        shape = replace(shape.sleeping(random.Random(f"{seed}/sleep")), measures_quiet=False)
+        shape = shape.sleeping(random.Random(f"{seed}/sleep"))
     if play is not None:
         muted |= muted_in(play)
     if shape.config.on_exhausted == "stop":
