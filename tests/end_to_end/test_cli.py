@@ -134,6 +134,14 @@ def test_cost_knows_the_fleets_own_settings_and_the_stream(shop, ask):
     assert "The stream's shards themselves: $21.90 a month" in ask("cost")
 
 
+def test_top_shows_slots_and_leases_together(shop, ask, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "220")
+    until(ask, ["leases"], lambda rows: len(rows) == 2, "both leases", shop)
+    out = ask("top", "--rounds", "1")
+    assert "shardId-000000000001" in out
+    assert "s0001" in out
+
+
 def test_a_key_that_never_came_is_not_found(ask):
     assert "No record of key nobody has arrived since then." in ask("where", "--key", "nobody")
 
