@@ -152,9 +152,9 @@ def idle_time(query: StreamingQuery, meter: Meter) -> dict[str, Any]:
     return {"share_of_a_core": round(share, 3), "latest_offset_ms": took}
 
 
-def measure(spark: SparkSession, kinesis: Kinesis, folder: Path, *, shards: int) -> dict[str, Any]:
+def measure(case: Case, meter: Meter, *, shards: int) -> dict[str, Any]:
     """Measure all candidates at one number of shards."""
-    case, meter, found = Case(spark, kinesis, folder, shards=shards), Meter(spark), {}
+    found = {}
     for name, frame in case.frames().items():
         run = partial(of_candidate, case, meter, name=name, frame=frame())
         found[name] = spark_bench.patiently(run)
@@ -229,7 +229,10 @@ def figures() -> Iterator[Figures]:
     with Kinesis(quotas=True) as kinesis, tempfile.TemporaryDirectory() as folder:
         spark = spark_bench.session()
         spark.dataSource.register(NaiveDataSource)
-        found = {shards: measure(spark, kinesis, Path(folder), shards=shards) for shards in SHARDS}
+        meter, found = Meter(spark), {}
+        for shards in SHARDS:
+            case = Case(spark, kinesis, Path(folder), shards=shards)
+            found[shards] = measure(case, meter, shards=shards)
         spark.stop()
     PLOT.write_text(plot(found), encoding="utf-8")
     costs = ", ".join(

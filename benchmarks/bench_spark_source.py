@@ -2,17 +2,19 @@
 How many records a second does Spark get out of a stream, and what does each cost?
 
 Three loads in 64 shards of our Kinesis engine (quotas off, no TLS): records of about 100 B in KPL
-aggregates, of 1 KiB and of 10 KiB. A streaming query reads all there is and throws it away (format
-noop), in `local[2]`. The candidates take turns: our source with seals in a folder; our source
-without a seal store, when the driver reads; the same rows from Parquet files; and a source as one
-writes it in an hour (`naive_source.py`: boto3, tuples, a task per shard). All have the same seven
-columns, and the rows of all are compared first. awslabs' spark-sql-kinesis-connector would be a
-fifth; each run asks Maven Central for it (`connector_lookup.py`).
+aggregates, of 1 KiB and of 10 KiB. A streaming query in `local[2]` reads batches of 64 MiB, as many
+records of each shard, and throws them away (format noop). The candidates take turns: our source
+with seals in a folder; our source without a seal store, when the driver reads; the same rows from
+Parquet files; and a source as one writes it in an hour (`naive_source.py`: boto3, tuples, a task
+per shard). All have the same seven columns, and the rows of all are compared first.
 
 Per core means: per CPU second of the JVM and all its Python processes, without the Kinesis engine.
-Each candidate also runs over 64 rows; what that takes is the cost of a query, and is left out of
-the cost of a record. Wall time is of whole queries, and depends on who else uses the machine.
-Memory is the highest resident size of each process; the Java heap is limited to 1 GiB.
+The first batches of a query and the last one do not count, so what starting and ending it takes is
+left out; what a batch takes is in. Wall time depends on who else uses the machine. Memory is the
+highest resident size of each process; the Java heap is limited to 1 GiB.
+
+awslabs' spark-sql-kinesis-connector would be one more candidate: Maven Central is asked for it each
+time (`connector_lookup.py`).
 
     python benchmarks/bench_spark_source.py [--only spark_source_1k] [--folder DIR]
 """
@@ -22,6 +24,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,41 +38,76 @@ from pyspark.sql import DataFrame, SparkSession
 from side_by_side import Figures, Skipped
 from spark_bench import Cost, Kinesis, Load, Meter
 
-SHARDS, ROUNDS = 64, 5
+SHARDS, ROUNDS = 64, 3
 LOADS = {"100b_kpl": "100 B in KPL aggregates", "1k": "1 KiB", "10k": "10 KiB"}
-MOST_MIB = 600  # Of a worker: 64 MiB of records, the answers under way, and a Python with pyarrow.
+BATCHES, WARM_UP = 7, 2
+MOST_MIB = 600  # Of a worker: 32 MiB of records, the answers under way, and a Python with pyarrow.
 FINGERPRINT = ("count(*)", f"sum(cast(xxhash64({', '.join(COLUMNS)}) as decimal(38,0)))")
 OURS, NO_STORE, PARQUET, NAIVE = "ours", "ours, no seal store", "Parquet", "naive tuples"
 PLOT = Path(__file__).parent.parent / "docs" / "img" / "spark_source.svg"
 Make = Callable[[str], DataFrame]
 
 
-def candidates(spark: SparkSession, kinesis: Kinesis, load: Load, folder: Path) -> dict[str, Make]:
-    """Put the load into a stream and into files; return what makes a run's table, by candidate."""
-    kinesis.make_stream(load.name, shards=SHARDS)
-    kinesis.put(load.name, load.data, shards=SHARDS)
-    where, files = kinesis.options(load.name), folder / "parquet" / load.name
-    ours = where | {"startingPosition": "TRIM_HORIZON", "columns": ",".join(COLUMNS)}
-    spark.read.format("shardfleet").options(**ours).load().write.parquet(str(files))
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """
+    The batches of a query that count.
+
+    Attributes:
+        rows: that they had.
+        cpu_s: CPU seconds they took.
+        wall_s: seconds they took.
+        peak_mib: of the whole query, by role.
+
+    """
+
+    rows: int
+    cpu_s: float
+    wall_s: float
+    peak_mib: dict[str, int]
+
+
+def candidates(
+    spark: SparkSession, kinesis: Kinesis, load: Load, *, folder: Path, batches: int
+) -> dict[str, Make]:
+    """Put so many batches into a stream and into files; return what makes a run's table."""
+    one, many, files = f"{load.name}-1", f"{load.name}-{batches}", folder / f"files-{batches}"
+    for stream, times in {one: 1, many: batches}.items():
+        if stream not in kinesis.client.list_streams()["StreamNames"]:
+            kinesis.make_stream(stream, shards=SHARDS)
+            for _ in range(times):
+                kinesis.put(stream, load.data, shards=SHARDS)
+    ours = {"startingPosition": "TRIM_HORIZON", "columns": ",".join(COLUMNS)}
+    whole = spark.read.format("shardfleet").options(**kinesis.options(one), **ours).load().cache()
+    for _ in range(batches):
+        whole.write.mode("append").parquet(str(files))
+    whole.unpersist()
+    of_a_batch = {"maxRecordsPerBatch": str(len(load.data))}
 
     def sealed(run: str) -> DataFrame:
-        options = ours | {"sealStore": f"file:{folder / 'seals' / run}"}
+        store = {"sealStore": f"file:{folder / 'seals' / run}"}
+        options = kinesis.options(many) | ours | of_a_batch | store
         return spark.readStream.format("shardfleet").options(**options).load()
 
     def unsealed(_run: str) -> DataFrame:
-        return spark.readStream.format("shardfleet").options(**ours).load()
+        options = kinesis.options(many) | ours | of_a_batch
+        return spark.readStream.format("shardfleet").options(**options).load()
 
     def parquet(_run: str) -> DataFrame:
-        return spark.readStream.schema(SCHEMA).parquet(str(files))
+        files_of_a_batch = len(list(files.glob("*.parquet"))) // batches
+        read = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files_of_a_batch)
+        return read.parquet(str(files))
 
     def naive(_run: str) -> DataFrame:
-        options = where | {"aggregated": "true" if "kpl" in load.name else "false"}
+        aggregated = "true" if "kpl" in load.name else "false"
+        options = {"batches": str(batches), "aggregated": aggregated}
+        options |= kinesis.options(one)
         return spark.readStream.format("naive").options(**options).load()
 
     return {OURS: sealed, NO_STORE: unsealed, PARQUET: parquet, NAIVE: naive}
 
 
-def fingerprint(frame: DataFrame, checkpoint: Path, meter: Meter) -> tuple[int, int]:
+def fingerprint(frame: DataFrame, checkpoint: Path) -> tuple[int, int]:
     """Return the number of rows of a query, and a sum that depends on each of them."""
     found: list[tuple[int, int]] = []
 
@@ -78,44 +116,61 @@ def fingerprint(frame: DataFrame, checkpoint: Path, meter: Meter) -> tuple[int, 
         found.append((row[0], int(row[1] or 0)))
 
     writer = frame.writeStream.foreachBatch(add).option("checkpointLocation", str(checkpoint))
-    spark_bench.to_the_end(writer, meter)
+    spark_bench.to_the_end(writer)
     return sum(count for count, _ in found), sum(total for _, total in found)
 
 
-def one_run(run: str, make: Make, meter: Meter, *, load: Load, folder: Path) -> Cost:
-    checkpoint = folder / "checkpoints" / load.name / run
-    writer = make(f"{load.name}-{run}").writeStream.format("noop")
-    writer = writer.option("checkpointLocation", str(checkpoint))
-    query, cost = spark_bench.to_the_end(writer, meter)
-    assert spark_bench.rows_of(query) == load.rows, run
-    return cost
+def one_run(run: str, make: Make, meter: Meter, *, load: Load, folder: Path) -> Steady:
+    """Run one query; return its steady part."""
+    writer = make(run).writeStream.format("noop")
+    writer = writer.option("checkpointLocation", str(folder / "checkpoints" / run))
+    ends: dict[int, Cost] = {}
+    with meter.measured() as cost:
+        query = spark_bench.to_the_end(writer, lambda batch: ends.update({batch: meter.so_far()}))
+    rows = {each["batchId"]: int(each["numInputRows"]) for each in query.recentProgress}
+    assert sum(rows.values()) == BATCHES * load.rows, f"{run}: {rows}"
+    done, before, after = 0, -1, -1
+    for batch in sorted(rows):
+        done += rows[batch]
+        if batch in ends:
+            before = batch if before < 0 and done >= WARM_UP * load.rows else before
+            after = batch if done < BATCHES * load.rows else after
+    took = sum(rows[batch] for batch in range(before + 1, after + 1))
+    assert took, f"{run}: no steady part in {rows}"
+    return Steady(
+        rows=took,
+        cpu_s=ends[after].cpu_s - ends[before].cpu_s,
+        wall_s=ends[after].wall_s - ends[before].wall_s,
+        peak_mib=cost.peak_mib,
+    )
 
 
-def measure(spark: SparkSession, kinesis: Kinesis, name: str) -> Figures:
+def measure(spark: SparkSession, kinesis: Kinesis, meter: Meter, *, name: str) -> Figures:
     """Compare what the candidates read, then time them in turns."""
-    few, load = spark_bench.load("few"), spark_bench.load(name)
+    load = spark_bench.load(name)
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as place:
         folder = Path(place)
-        made, meter = candidates(spark, kinesis, load, folder), Meter(spark)
+        once = candidates(spark, kinesis, load, folder=folder, batches=1)
         prints = {
-            each: fingerprint(make(f"check-{each}"), folder / "checks" / each, meter)
-            for each, make in made.items()
+            each: fingerprint(make(f"check-{each}"), folder / "checks" / each)
+            for each, make in once.items()
         }
         assert len(set(prints.values())) == 1, prints
         assert prints[OURS][0] == load.rows, prints
-        idle = candidates(spark, kinesis, few, folder)
-        run = partial(one_run, meter=meter, folder=folder)
-        runs = {each: partial(run, make=make, load=load) for each, make in made.items()}
-        runs |= {f"{each}, few": partial(run, make=idle[each], load=few) for each in made}
-        costs = spark_bench.in_turns(runs, rounds=ROUNDS)
-    for stream in (load.name, few.name):
+        made = candidates(spark, kinesis, load, folder=folder, batches=BATCHES)
+        run = partial(one_run, meter=meter, load=load, folder=folder)
+        found: dict[str, list[Steady]] = {each: [] for each in made}
+        for number in range(ROUNDS):
+            for each, make in made.items():
+                found[each].append(run(f"{each}-{number}", make))
+                print(f"{name}, {each}: {found[each][-1]}", flush=True)
+    for stream in kinesis.client.list_streams()["StreamNames"]:
         kinesis.client.delete_stream(StreamName=stream)
-    return told(load, {each: (costs[each], costs[f"{each}, few"]) for each in made})
+    return told(load, {each: _of(load, runs) for each, runs in found.items()})
 
 
-def told(load: Load, costs: dict[str, tuple[Sequence[Cost], Sequence[Cost]]]) -> Figures:
-    """Put the medians into words and a result."""
-    figures = {name: _of(load, *found) for name, found in costs.items()}
+def told(load: Load, figures: dict[str, dict[str, Any]]) -> Figures:
+    """Put the figures into words and a result."""
     ours = figures[OURS]
     beside = ", ".join(
         f"{name} {each['records_per_core_s']:,}" for name, each in figures.items() if name != OURS
@@ -126,36 +181,32 @@ def told(load: Load, costs: dict[str, tuple[Sequence[Cost], Sequence[Cost]]]) ->
         compares=f"Spark source, {LOADS[load.name]}, {SHARDS} shards, rows to nowhere",
         summary=(
             f"{ours['records_per_core_s']:,} records/s or {ours['mb_per_core_s']:,} MB/s per core "
-            f"({beside} records/s); a query itself {ours['query_cpu_s']} CPU seconds; "
-            f"peak {worker} MiB a worker, {ours['peak_mib']['planner']} MiB the planner, "
-            f"{ours['peak_mib']['jvm']} MiB the JVM"
+            f"({beside} records/s); peak {worker} MiB a worker, "
+            f"{ours['peak_mib']['planner']} MiB the planner, {ours['peak_mib']['jvm']} MiB the JVM"
         ),
         gate=f"a worker below {MOST_MIB} MiB",
         met=worker <= MOST_MIB,
         details={
-            "rows": load.rows,
-            "payload_bytes": load.payload_bytes,
+            "rows_of_a_batch": load.rows,
+            "payload_bytes_of_a_batch": load.payload_bytes,
             "candidates": figures,
         },
     )
 
 
-def _of(load: Load, costs: Sequence[Cost], few: Sequence[Cost]) -> dict[str, Any]:
-    query_cpu_s = statistics.median(each.cpu_s for each in few)
-    cpu_s = statistics.median(each.cpu_s for each in costs) - query_cpu_s
-    wall_s = statistics.median(each.wall_s for each in costs)
-    roles = sorted({role for each in costs for role in each.peak_mib})
+def _of(load: Load, runs: Sequence[Steady]) -> dict[str, Any]:
+    cpu_s = statistics.median(each.cpu_s / each.rows for each in runs)
+    wall_s = statistics.median(each.wall_s / each.rows for each in runs)
+    mb = load.payload_bytes / load.rows / 1e6
+    roles = sorted({role for each in runs for role in each.peak_mib})
     return {
-        "records_per_core_s": round(load.rows / cpu_s),
-        "mb_per_core_s": round(load.payload_bytes / cpu_s / 1e6, 1),
-        "cpu_us_per_record": round(cpu_s * 1e6 / load.rows, 2),
-        "query_cpu_s": round(query_cpu_s, 2),
-        "records_per_s": round(load.rows / wall_s),
-        "mb_per_s": round(load.payload_bytes / wall_s / 1e6, 1),
-        "cpu_s": [round(each.cpu_s, 2) for each in costs],
-        "cpu_s_of_64_rows": [round(each.cpu_s, 2) for each in few],
-        "wall_s": [round(each.wall_s, 2) for each in costs],
-        "peak_mib": {role: max(each.peak_mib.get(role, 0) for each in costs) for role in roles},
+        "records_per_core_s": round(1 / cpu_s),
+        "mb_per_core_s": round(mb / cpu_s, 1),
+        "cpu_us_per_record": round(cpu_s * 1e6, 2),
+        "cpu_us_per_record_of_each_run": [round(e.cpu_s * 1e6 / e.rows, 2) for e in runs],
+        "records_per_s": round(1 / wall_s),
+        "mb_per_s": round(mb / wall_s, 1),
+        "peak_mib": {role: max(each.peak_mib.get(role, 0) for each in runs) for role in roles},
     }
 
 
@@ -175,9 +226,9 @@ def figures() -> Iterator[Figures | Skipped]:
     with Kinesis(quotas=False) as kinesis:
         spark = spark_bench.session()
         spark.dataSource.register(NaiveDataSource)
-        found = []
+        meter, found = Meter(spark), []
         for name in LOADS:
-            found.append(measure(spark, kinesis, name))
+            found.append(measure(spark, kinesis, meter, name=name))
             yield found[-1]
         spark.stop()
     PLOT.write_text(plot(found), encoding="utf-8")

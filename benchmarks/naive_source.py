@@ -14,6 +14,7 @@ from typing import Any
 import boto3
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 SCHEMA = (
@@ -44,23 +45,25 @@ class ShardPartition(InputPartition):
     """One shard."""
 
 
-class NaiveReader(DataSourceStreamReader):
+class NaiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads everything once; an offset counts batches."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Keep the options."""
         self._options = options
         self._batches = int(options.get("batches", "1"))
-        self._done = 0
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the beginning."""
         return {"batch": 0}
 
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """There are only so many batches."""
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return one more, until there were enough."""
-        self._done = min(self._batches, self._done + 1)
-        return {"batch": self._done}
+        del limit
+        return {"batch": min(self._batches, start["batch"] + 1)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return a task for each shard."""

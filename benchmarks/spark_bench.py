@@ -41,7 +41,7 @@ CREDENTIALS = {
 }
 HEAP = "1g"
 _PUT_BYTES, _PUT_RECORDS = 4 * 1024 * 1024, 500
-_LOOK_S = 0.1
+_LOOK_S, _POLL_S = 0.2, 0.03
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _END_LIMIT_S = 600
 _TOO_SLOW = "Python worker failed to connect back"
@@ -111,7 +111,7 @@ class Kinesis:
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """
-    What is in the stream.
+    What one batch is to have.
 
     Attributes:
         name: short.
@@ -128,19 +128,17 @@ class Load:
 
 
 def load(name: str) -> Load:
-    """Return a load: `100b_kpl`, `1k`, `10k`, or `few`, which is a byte for each of 64 shards."""
-    if name == "few":
-        return Load(name=name, data=[b"x"] * 64, rows=64, payload_bytes=64)
+    """Return a load of about 64 MiB: `100b_kpl`, `1k` or `10k`."""
     if name == "100b_kpl":
-        groups = bench_aggregate.small_records()
-        times = 8
+        groups = bench_aggregate.small_records(320)
+        times = 6
         return Load(
             name=name,
             data=list(bench_aggregate.ours(groups)) * times,
             rows=times * sum(map(len, groups)),
             payload_bytes=times * sum(len(user.data) for group in groups for user in group),
         )
-    size, count = {"1k": (1024, 262_144), "10k": (10 * 1024, 26_240)}[name]
+    size, count = {"1k": (1024, 65_536), "10k": (10 * 1024, 6_528)}[name]
     block = os.urandom(size + count)
     data = [block[first : first + size] for first in range(count)]
     return Load(name=name, data=data, rows=count, payload_bytes=size * count)
@@ -175,11 +173,6 @@ def session(cores: int = 2) -> SparkSession:
     return spark
 
 
-def rows_of(query: StreamingQuery) -> int:
-    """Return how many rows a query has read."""
-    return sum(int(each["numInputRows"]) for each in query.recentProgress)
-
-
 # --- what it costs ---
 
 
@@ -201,16 +194,28 @@ class Cost:
 
 
 class Meter:
-    """Looks at the processes of a session."""
+    """
+    Looks at the processes of a session, several times a second, for as long as this program runs.
+
+    Args:
+        spark: the session.
+
+    """
 
     def __init__(self, spark: SparkSession) -> None:
-        """Find the JVM of the session."""
         jvm: Any = spark._jvm  # noqa: SLF001 - pyspark has no other way to it.
         self._root = int(jvm.java.lang.ProcessHandle.current().pid())
+        self._lock = threading.Lock()
+        # By process and its start, so that those which have ended still count.
+        self._cpu_ticks: dict[tuple[int, str], int] = {}
+        self._peak_mib: dict[str, int] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds used so far, of ended processes too."""
-        return sum(map(_cpu_ticks, _tree(self._root))) / _TICKS_PER_S
+        """Return the CPU seconds used so far."""
+        with self._lock:
+            self._look()
+            return sum(self._cpu_ticks.values()) / _TICKS_PER_S
 
     @contextmanager
     def measured(self) -> Iterator[Cost]:
@@ -218,23 +223,32 @@ class Meter:
         cost = Cost()
         for pid in _tree(self._root):
             _forget_peak(pid)
-        stop = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(cost, stop))
+        with self._lock:
+            self._peak_mib = cost.peak_mib
         before, started = self.cpu_s(), time.perf_counter()
-        watcher.start()
         try:
             yield cost
         finally:
             cost.wall_s = time.perf_counter() - started
             cost.cpu_s = self.cpu_s() - before
-            stop.set()
-            watcher.join()
 
-    def _watch(self, cost: Cost, stop: threading.Event) -> None:
-        while not stop.wait(_LOOK_S):
-            for pid in _tree(self._root):
-                role, peak = _role_and_peak(pid, root=self._root)
-                cost.peak_mib[role] = max(cost.peak_mib.get(role, 0), peak)
+    def so_far(self) -> Cost:
+        """Return what was used since this program began to look, without memory."""
+        return Cost(wall_s=time.perf_counter(), cpu_s=self.cpu_s())
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            with self._lock:
+                self._look()
+
+    def _look(self) -> None:
+        for pid in _tree(self._root):
+            fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+            if fields:
+                self._cpu_ticks[pid, fields[19]] = int(fields[11]) + int(fields[12])
+            role, peak = _role_and_peak(pid, root=self._root)
+            self._peak_mib[role] = max(self._peak_mib.get(role, 0), peak)
 
 
 def _tree(root: int) -> list[int]:
@@ -248,12 +262,6 @@ def _tree(root: int) -> list[int]:
     for pid in found:
         found += children.get(pid, [])
     return found
-
-
-def _cpu_ticks(pid: int) -> int:
-    # utime, stime and those of children that have ended.
-    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return sum(map(int, fields[11:15]))
 
 
 def _forget_peak(pid: int) -> None:
@@ -282,17 +290,6 @@ def _read(path: Path) -> str:
         return ""
 
 
-def in_turns(candidates: dict[str, Callable[[str], Cost]], *, rounds: int) -> dict[str, list[Cost]]:
-    """Run the candidates in turn, one round to warm up first; each gets the round's name."""
-    found: dict[str, list[Cost]] = {name: [] for name in candidates}
-    for number in range(rounds + 1):
-        for name, run in candidates.items():
-            cost = run(f"{name}-{number}")
-            if number:
-                found[name].append(cost)
-    return found
-
-
 def patiently(run: Callable[[int], T]) -> T:
     """
     Do something with a new query; it gets the number of the attempt.
@@ -310,20 +307,36 @@ def patiently(run: Callable[[int], T]) -> T:
     raise RuntimeError(f"{_ATTEMPTS} times: {_TOO_SLOW}")
 
 
-def to_the_end(writer: DataStreamWriter, meter: Meter) -> tuple[StreamingQuery, Cost]:
-    """Read all that is there, to the end; return the query and what it cost."""
+def to_the_end(
+    writer: DataStreamWriter, at_end_of: Callable[[int], object] = lambda _batch: None
+) -> StreamingQuery:
+    """
+    Read all that is there, to the end.
 
-    def run(_attempt: int) -> tuple[StreamingQuery, Cost]:
-        with meter.measured() as cost:
-            return _ended(writer), cost
+    Args:
+        writer: of the query.
+        at_end_of: called soon after a batch has ended, with its number; of batches that end at
+            nearly the same time, with the last one's only.
+
+    """
+
+    def run(_attempt: int) -> StreamingQuery:
+        query, last, deadline = writer.trigger(availableNow=True).start(), -1, _deadline()
+        try:
+            while query.isActive:
+                progress = query.lastProgress
+                if progress is not None and progress["batchId"] != last:
+                    last = progress["batchId"]
+                    at_end_of(last)
+                assert time.monotonic() < deadline, "the query did not end"
+                time.sleep(_POLL_S)
+            query.awaitTermination()  # Raises what ended it.
+        finally:
+            query.stop()
+        return query
 
     return patiently(run)
 
 
-def _ended(writer: DataStreamWriter) -> StreamingQuery:
-    query = writer.trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(_END_LIMIT_S), "the query did not end"
-    finally:
-        query.stop()
-    return query
+def _deadline() -> float:
+    return time.monotonic() + _END_LIMIT_S
