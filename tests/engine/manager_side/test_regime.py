@@ -6,6 +6,7 @@ from shardfleet.domain.bill import DAY_MS
 from shardfleet.domain.cost import Consumption
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.regime import Regime
+from shardfleet.domain.slots import SlotState
 from shardfleet.engine.ledger import Ledger
 from shardfleet.engine.manager_loop import run_manager
 from shardfleet.engine.pausing import PauseRecord
@@ -112,6 +113,31 @@ def test_a_spent_budget_goes_on_unless_asked_to_pause():
     pause = run_virtual(main("pause"))
     assert pause.by == BY_BUDGET
     assert "$1.33 of $1.00 are spent today" in pause.reason
+
+
+def test_a_fleet_paused_for_money_keeps_no_worker_and_its_manager_rests():
+    async def main():
+        fleet = Fleet(
+            leases_per_worker=4,
+            budget_cents_per_day=100,
+            over_budget="pause",
+            manager_run_ms=50_000,
+        )
+        await running_fleet(fleet)
+        await spend(fleet)
+        for _ in range(3):
+            await a_turn(fleet)
+            for key, lease in fleet.leases.leases.items():
+                fleet.leases.leases[key] = replace(lease, lease_owner=None)
+        for found in await fleet.state.slots():
+            ended = replace(found.slot, state=SlotState.ENDED, assigned=())
+            await fleet.state.write_slot(ended, found.version)
+        assert await run_manager(fleet.config, fleet.ports(), run_ms=60_000) == 1
+        done = fleet.named("ManagerTurnDone")[-1]
+        assert (done.slots_wanted, done.paused_leases) == (0, 4)
+        assert set(fleet.owners().values()) == {None}
+
+    run_virtual(main())
 
 
 def test_a_pause_for_money_ends_with_the_day_and_a_persons_does_not():

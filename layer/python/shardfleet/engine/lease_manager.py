@@ -221,7 +221,7 @@ class LeaseManager:
 
     @property
     def _is_thrifty(self) -> bool:
-        return self._regimes.name is Regime.THRIFTY
+        return self._regimes.name is not Regime.EAGER
 
     async def _tell(self, report: TurnReport) -> None:
         """Tell and keep what the turn came to, and choose the regime by it."""
