@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.cost import METRICS, price_of
+from shardfleet.domain.prices import PRICES
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 from shardfleet.testing.simulation.sleeping import Idle, run_idle
-
-# List prices of 2026-11-20, us-east-1 and arm64: see README, What it costs.
-GB_SECOND, REQUEST, READ_UNIT, WRITE_UNIT = 0.0000133334, 2e-7, 1.25e-7, 6.25e-7
-SHARD_HOUR, MANAGER_GB = 0.015, 0.25
 
 
 def sleeping(seed):
@@ -67,13 +65,12 @@ def test_each_sleeping_shard_is_read_twice_a_minute_and_no_more(slept):
 
 
 def test_an_hour_of_sleep_costs_less_than_a_hundredth_of_the_stream(slept):
-    hour = slept.hour
-    cost = hour.manager_ms / 1000 * MANAGER_GB * GB_SECOND + hour.manager_runs * REQUEST
-    cost += hour.read_units * READ_UNIT + hour.write_units * WRITE_UNIT
+    stream = 100 * PRICES.shard_hour
+    costs = price_of(slept.hour.used, metric_days=METRICS / 24)
 
-    assert cost < 0.01 * 100 * SHARD_HOUR
-    # The figure that the pages tell.
-    assert cost < 0.003 * 100 * SHARD_HOUR
+    assert costs.total < 0.01 * stream
+    # The figure that the pages tell; metrics cost the same whether a fleet sleeps or not.
+    assert costs.total - costs.by_item["metrics"] < 0.0025 * stream
 
 
 def test_shards_that_are_split_and_merged_in_their_sleep_are_ended_and_their_children_read(slept):

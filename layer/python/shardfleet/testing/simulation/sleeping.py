@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.cost import Consumption
 from shardfleet.domain.leases import Lease
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.testing.checkers import CHECKERS, Violation
@@ -40,6 +41,8 @@ _READ_BYTES, _WRITE_BYTES = 4_096, 1_024
 # A shard iterator of Kinesis: the memory stream's are shorter.
 _ITERATOR_BYTES = 220
 _MORE_THAN_A_LEASE = 100  # bytes of an item's attribute names
+_MANAGER_MB = 256  # the construct's default
+_LOG_BYTES = 4_000  # a turn's events and metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,19 @@ class Hour:
     calls: Mapping[str, int]
     read_units: float
     write_units: int
+
+    @property
+    def used(self) -> Consumption:
+        """Return what the ledger counts, of a manager with the memory that it has by default."""
+        return Consumption(
+            mb_ms=self.manager_ms * _MANAGER_MB,
+            requests=self.manager_runs,
+            read_tenths=round(self.read_units * 10),
+            # The ledger itself is one write per invocation.
+            write_tenths=(self.write_units + self.manager_runs) * 10,
+            log_bytes=self.manager_runs * _LOG_BYTES,
+            scheduled_runs=self.manager_runs,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
