@@ -31,7 +31,8 @@ from shardfleet.domain.lease_sync import InitialPosition, plan_lease_sync
 from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange, Lease
 from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.domain.shards import Shard
-from shardfleet.domain.slot_upkeep import SlotLimits, plan_slots
+from shardfleet.domain.sizing import Pace, SizingLimits, SlotNeed, plan_size
+from shardfleet.domain.slot_upkeep import SlotFacts, SlotPlan, plan_slots
 from shardfleet.domain.slots import Slot, SlotState
 
 ROUNDS = 5
@@ -41,6 +42,14 @@ LOST_EVERY, SPLIT_EVERY = 10, 20
 BOUND_S = 2.0
 BOUNDED = ("sync", "expiry", "assignment")
 NOW_MS, FAILOVER_MS, SKEW_MS = 1_700_000_000_000, 10_000, 2_000
+SIZING = SizingLimits(
+    leases_per_worker=LEASES_MOST,
+    workers_min=1,
+    workers_max=10**6,
+    target=0.7,
+    lag_most_ms=60_000,
+    scale_down_ms=600_000,
+)
 READ = ExtendedSequenceNumber("49590338271490256608559692538361571095921575989136588898", 3)
 
 
@@ -145,16 +154,8 @@ class Turn:
         current = [*fleet.leases, *(wanted.lease for wanted in sync.create)]
         cleanup = self._timed("clean-up", lambda: plan_lease_cleanup(fleet.shards, fleet.leases))
         expired = self._timed("expiry", self._expired)
-        limits = SlotLimits(
-            leases_per_worker=LEASES_MOST, workers_min=1, workers_max=10**6, silent_ms=20_000
-        )
         unfinished = sum(not lease.is_finished for lease in current)
-        self._timed(
-            "slots",
-            lambda: plan_slots(
-                fleet.slots, unfinished=unfinished, limits=limits, now_ms=NOW_MS, surplus_turns=0
-            ),
-        )
+        self._timed("slots", lambda: self._slot_plan(unfinished))
         views = [
             WorkerView(worker_id=slot.worker_id, leases_most=LEASES_MOST)
             for slot in fleet.slots
@@ -172,6 +173,18 @@ class Turn:
         assert given[AssignmentKind.EXPIRED] == len(expired)
         assert not plan.left
         return plan
+
+    def _slot_plan(self, unfinished: int) -> SlotPlan:
+        slots = self._fleet.slots
+        sizing = plan_size(
+            [SlotNeed(slot_id=slot.slot_id, leases=LEASES_PER_WORKER) for slot in slots],
+            unfinished=unfinished,
+            pace=Pace(),
+            limits=SIZING,
+            now_ms=NOW_MS,
+        )
+        facts = SlotFacts(now_ms=NOW_MS, silent_ms=20_000)
+        return plan_slots(slots, sizing=sizing, facts=facts)
 
     def _expired(self) -> frozenset[str]:
         fleet = self._fleet

@@ -105,3 +105,15 @@ def test_the_slow_ones_run_only_when_asked_for(folder):
     (folder / "bench_spark_any.py").write_text("print('SPARK RUNS')", "utf-8")
     assert "SPARK RUNS" not in run(folder).stdout
     assert "SPARK RUNS" in run(folder, "--all").stdout
+
+
+def test_every_benchmark_fits_the_code_that_it_measures():
+    """It breaks at its imports when a planner is renamed; Spark's need a Java to run at all."""
+    files = sorted(BENCHMARKS.glob("bench_*.py"))
+    names = [file.stem for file in files if not file.stem.startswith("bench_spark")]
+    assert len(names) > 10
+    program = f"import {', '.join(names)}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=BENCHMARKS, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
