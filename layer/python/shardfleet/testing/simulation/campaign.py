@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import count
+from multiprocessing import parent_process
+from threading import Thread
 from typing import Any
 
 from shardfleet.testing.simulation.running import Options, RunResult, run_seed
@@ -112,7 +115,7 @@ def campaign(
     wanted = count(first_seed) if seeds is None else seeds
     totals = Totals()
     each = options or Options(seed=0)
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
+    with ProcessPoolExecutor(max_workers=jobs, initializer=_end_with_parent) as pool:
         running: set[Future[RunResult]] = set()
         while True:
             while len(running) < jobs and time.monotonic() - began_s < minutes * 60:
@@ -127,3 +130,15 @@ def campaign(
                 totals.add(future.result())
                 totals.elapsed_s = time.monotonic() - began_s
                 done(future.result(), totals)
+
+
+def _end_with_parent() -> None:
+    """See to it that a process of the pool ends when its parent is killed: the pool does not."""
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
