@@ -6,6 +6,7 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet_spark.pipelines.patience import start_patiently
 from tests.end_to_end.cloud import deployed, wait_until
 from tests.end_to_end.watching import Feed, handled, out_of_order, read_calls
 
@@ -94,7 +95,7 @@ class Query:
         )
         writer = frame.load().writeStream.foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
-        self._query = writer.trigger(processingTime="200 milliseconds").start()
+        self._query = start_patiently(writer.trigger(processingTime="200 milliseconds").start)
 
     def _keep(self, batch, batch_id):
         rows = [tuple(json.loads(bytes(row["data"]))) for row in batch.select("data").collect()]

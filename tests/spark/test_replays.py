@@ -10,6 +10,7 @@ import pytest
 from shardfleet.domain.sequence import PointKind
 from shardfleet_spark.checkpoints import LocalCheckpoint, read_logs, standing_after
 from shardfleet_spark.java import find_java
+from shardfleet_spark.pipelines.patience import start_patiently
 from tests.spark.conftest import SETTINGS
 from tests.spark.kills.cluster import spark_environment
 from tests.spark.test_seal_stores import make_bucket, make_table
@@ -26,6 +27,7 @@ DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
+from shardfleet_spark.pipelines.patience import start_patiently
 
 told = json.loads(Path(sys.argv[1]).read_text())
 builder = SparkSession.builder.master("local[2]").appName("replay")
@@ -46,7 +48,7 @@ def keep(batch, batch_id):
 frame = spark.readStream.format("shardfleet").options(**told["source"]).load()
 writer = frame.writeStream.foreachBatch(keep)
 query = writer.option("checkpointLocation", str(folder / "checkpoint"))
-query.trigger(availableNow=True).start().awaitTermination()
+start_patiently(query.trigger(availableNow=True).start).awaitTermination()
 spark.stop()
 """
 
@@ -86,7 +88,7 @@ def test_a_batch_whose_sink_failed_is_repeated_unchanged_from_its_seals(
         "checkpointLocation", str(tmp_path / "checkpoint")
     )
     with pytest.raises(Exception, match="the sink fails"):
-        writer.trigger(availableNow=True).start().awaitTermination(LIMIT_S)
+        start_patiently(writer.trigger(availableNow=True).start).awaitTermination(LIMIT_S)
     put(embedded_aws, stream, [(f"key-{n}", b"second") for n in range(50)])
     run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=attempts)
 

@@ -10,6 +10,7 @@ from pyspark.sql.functions import expr
 
 from shardfleet.domain.record_ids import SeenIds, split_record_id
 from shardfleet_spark.by_shard import as_records, by_shard, numbers_hashed_to_each, spark_hash
+from shardfleet_spark.pipelines.patience import start_patiently
 
 pytestmark = pytest.mark.processes
 
@@ -167,14 +168,14 @@ def test_a_repeated_micro_batch_is_sent_again_with_the_same_ids(  # noqa: PLR091
     checkpoint = tmp_path / "checkpoint"
 
     def run():
-        query = (
+        writer = (
             read.select("data", "partition_key")
             .writeStream.format("shardfleet")
             .options(**sink(target, recordId="position", aggregate="false"))
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
+        query = start_patiently(writer.start)
         try:
             assert query.awaitTermination(STOP_LIMIT_S), "the query did not end"
         finally:

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet_spark.pipelines.patience import start_patiently
 
 pytestmark = pytest.mark.processes
 
@@ -31,12 +32,8 @@ def run_available(frame, checkpoint, *, into):
     def keep(batch, batch_id):
         into.append((batch_id, batch.collect()))
 
-    query = (
-        frame.writeStream.foreachBatch(keep)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    query = start_patiently(writer.trigger(availableNow=True).start)
     try:
         assert query.awaitTermination(STOP_LIMIT_S), "the query did not end"
     finally:
@@ -78,7 +75,7 @@ class Query:
         self.batches = batches
         writer = frame.writeStream.foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(checkpoint))
-        self.query = writer.trigger(processingTime="100 milliseconds").start()
+        self.query = start_patiently(writer.trigger(processingTime="100 milliseconds").start)
 
     def _keep(self, batch, batch_id):
         rows = batch.collect()

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from shardfleet.kpl.hash_keys import hash_of_partition_key
+from shardfleet_spark.pipelines.patience import start_patiently
 
 pytestmark = pytest.mark.processes
 
@@ -42,7 +43,7 @@ def counted(frame, checkpoint):
             counts[row["shard_id"], row["window"]] = row["count"]
 
     arrival = "approximate_arrival_timestamp"
-    query = (
+    writer = (
         frame.withWatermark(arrival, "1 second")
         .groupBy(sf.window(arrival, "100 milliseconds"), "shard_id")
         .count()
@@ -50,8 +51,8 @@ def counted(frame, checkpoint):
         .foreachBatch(keep)
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime="100 milliseconds")
-        .start()
     )
+    query = start_patiently(writer.start)
     deadline, read = time.monotonic() + STOP_LIMIT_S, 0
     try:
         while read < TICKS * (1 + BUSY_PER_TICK):

@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
@@ -15,6 +16,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_spark.by_shard import by_shard
 from shardfleet_spark.payload import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
+from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.pipelines.plan import AGGREGATE, ARCHIVE, AVAILABLE_NOW, PipelinePlan, Place
 from shardfleet_spark.row_checks import DATA, RECORD_ID, TYPES
 
@@ -89,7 +91,7 @@ def start_pipeline(
         reader = reader.schema(plan.schema)
     read = reader.load() if source.is_stream else reader.load(source.where)
     if plan.transform == ARCHIVE:
-        return _triggered(archive.writer(_parsed(read, plan), plan), plan).start()
+        return start_patiently(_triggered(archive.writer(_parsed(read, plan), plan), plan).start)
     function = transform or _transform_of(plan)
     rows = function(_parsed(read, plan))
     sink = plan.to_place
@@ -97,12 +99,12 @@ def start_pipeline(
     if sink.is_stream and plan.output_mode == "update":
         # Spark does not let sinks written in Python take updates; batch by batch it does.
         writer = rows.writeStream.outputMode("update").foreachBatch(_stream_writer(options))
-        return _triggered(writer, plan).start()
+        return start_patiently(_triggered(writer, plan).start)
     if sink.is_stream:
         rows, options = for_stream(rows, options)
     writer = rows.writeStream.format(sink.format).outputMode(plan.output_mode).options(**options)
-    writer = _triggered(writer, plan)
-    return writer.start() if sink.is_stream or not sink.where else writer.start(sink.where)
+    where = None if sink.is_stream else sink.where or None
+    return start_patiently(partial(_triggered(writer, plan).start, where))
 
 
 def _stream_writer(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
