@@ -9,7 +9,7 @@ from shardfleet.domain.lease_changes import assign
 from shardfleet.domain.sleep import Found
 from shardfleet.engine.falling_asleep import Drowsiness
 from shardfleet.engine.prober import Prober
-from shardfleet.events import LeaseAsleep, LeaseWoken, ManagerTurnDone
+from shardfleet.events import LeaseAsleep, LeaseWoken, ManagerTurnDone, TurnBegun
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import Entry
 from shardfleet.testing.simulation import Options, run_seed
@@ -113,3 +113,15 @@ def test_a_manager_that_turns_although_everything_sleeps_is_found(slots_wanted, 
         checker.told(1, MANAGER, turn)
 
     assert len(found) == violations
+
+
+def test_turns_that_workers_ask_for_are_no_waste():
+    checker, found = planted(checkers.SleepersCostNoTurns)
+    numbers = {kept.name: 0 for kept in fields(ManagerTurnDone)}
+    begun = TurnBegun(**{kept.name: "" for kept in fields(TurnBegun)})
+
+    for _ in range(4):
+        checker.told(1, ME, begun)
+        checker.told(1, MANAGER, ManagerTurnDone(**numbers | {"sleeping_leases": 2}))
+
+    assert not found

@@ -68,6 +68,20 @@ def update_sightings(
     return sightings
 
 
+def earliest(
+    sightings: Mapping[str, Sighting], others: Mapping[str, Sighting]
+) -> dict[str, Sighting]:
+    """Return the sightings, of the same counter and owner the earlier one of the two."""
+    return {
+        key: other
+        if (other := others.get(key)) is not None
+        and (other.counter, other.owner) == (seen.counter, seen.owner)
+        and other.first_seen_ms < seen.first_seen_ms
+        else seen
+        for key, seen in sightings.items()
+    }
+
+
 def expired_leases(
     sightings: Mapping[str, Sighting],
     leases: Iterable[Lease],

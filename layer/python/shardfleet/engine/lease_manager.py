@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain import lease_changes
-from shardfleet.domain.expiry import expired_leases, update_sightings
 from shardfleet.domain.lease_cleanup import CleanupPlan, plan_lease_cleanup
 from shardfleet.domain.lease_sync import InitialPosition, LeaseSyncPlan, LeaseToCreate
 from shardfleet.domain.leases import Applied, Lease
@@ -31,7 +30,7 @@ from shardfleet.engine.assignment_planner import Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.handovers import HandoverWatch
 from shardfleet.engine.hole_audit import HoleAudit
-from shardfleet.engine.loss_watch import LossWatch
+from shardfleet.engine.loss_watch import LossWatch, Reading
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.pausing import PauseRecord, free_paused
 from shardfleet.engine.ports import (
@@ -74,10 +73,7 @@ class ManagerPorts:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    started_ms: int
-    finished_ms: int
-    began_ms: int  # the same on the monotonic clock
-    ended_ms: int
+    reading: Reading
     leases: Sequence[Lease]
     shards: Sequence[Shard]
 
@@ -117,7 +113,7 @@ class LeaseManager:
             clock=ports.clock,
             events=ports.events,
         )
-        self._losses = LossWatch(config, leases=ports.leases, clock=ports.clock)
+        self._losses = LossWatch(config, leases=ports.leases, state=ports.state, clock=ports.clock)
         self._handovers = HandoverWatch(
             config,
             leases=ports.leases,
@@ -142,6 +138,10 @@ class LeaseManager:
     async def watch(self) -> bool:
         """Look for lost owners if it is time; return whether a turn is to replace one."""
         return await self._losses.look()
+
+    async def remember(self) -> None:
+        """Keep what was seen of the leases since the last turn, for the next invocation."""
+        await self._losses.remember()
 
     @property
     def has_sleepers(self) -> bool:
@@ -191,7 +191,7 @@ class LeaseManager:
             rebalance=self._is_balancing_run(),
         )
         report = TurnReport(
-            began_ms=seen.started_ms,
+            began_ms=seen.reading.started_ms,
             at_ms=self._ports.clock.now_ms(),
             leases=tuple(current),
             shards=tuple(seen.shards),
@@ -233,37 +233,15 @@ class LeaseManager:
 
     async def _observe(self) -> _Snapshot:
         """Read leases, then shards: a shard list is never older than the leases beside it."""
-        clock = self._ports.clock
-        started_ms, began_ms = clock.now_ms(), clock.monotonic_ms()
+        reading = Reading.begin(self._ports.clock)
         leases = await self._ports.leases.scan()
-        finished_ms, ended_ms = clock.now_ms(), clock.monotonic_ms()
-        shards = await self._ports.stream.list_shards()
-        return _Snapshot(started_ms, finished_ms, began_ms, ended_ms, leases, shards)
+        reading = reading.end(self._ports.clock)
+        return _Snapshot(reading, leases, await self._ports.stream.list_shards())
 
     async def _expire(self, seen: _Snapshot, slots: Sequence[VersionedSlot]) -> frozenset[str]:
         """Bring sightings and handovers up to date, and tell which leases lost their owner."""
-        skew_ms = self._config.clock_skew_ms
-        sightings = update_sightings(
-            await self._ports.state.sightings(),
-            seen.leases,
-            read_started_ms=seen.started_ms,
-            read_finished_ms=seen.finished_ms,
-            skew_ms=skew_ms,
-        )
-        await self._ports.state.write_sightings(sightings)
-        graces = self._graces(slots)
-        expired = expired_leases(
-            sightings,
-            seen.leases,
-            read_started_ms=seen.started_ms,
-            failover_ms=self._config.failover_ms,
-            skew_ms=skew_ms,
-            fresh=graces,
-        )
-        own = self._losses.note(
-            seen.leases, began_ms=seen.began_ms, ended_ms=seen.ended_ms, graces=graces
-        )
-        lost = expired | own | _orphans(seen.leases, slots)
+        stale = await self._losses.turn(seen.leases, seen.reading, graces=self._graces(slots))
+        lost = stale | _orphans(seen.leases, slots)
         await self._handovers.look(seen.leases, lost)
         return lost
 

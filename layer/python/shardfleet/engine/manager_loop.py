@@ -68,6 +68,8 @@ class _Run:
             turns += awake is not None
             stays = awake is not False and not self._manager.rests
             if not await self._pause(awake=stays, prompts=prompts):
+                with suppress(Throttled, OutcomeUnknown):
+                    await self._manager.remember()
                 break
         # Without an answer the hold runs out by itself.
         with suppress(Throttled, OutcomeUnknown):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardfleet.events import Event, LeaseAsleep, LeaseWoken, ManagerTurnDone
+from shardfleet.events import Event, LeaseAsleep, LeaseWoken, ManagerTurnDone, TurnBegun
 from shardfleet.testing.checkers.checker import Checker, LeaseWrite, Suspect
 
 # A record that was put so long before a read is in its answer, whatever is late in the stream.
@@ -96,6 +96,9 @@ class SleepersCostNoTurns(Checker):
         """Count a manager's turns in a row that found everything asleep."""
         if isinstance(event, LeaseWoken):
             self._turns.pop(by.name, None)
+        if isinstance(event, TurnBegun):
+            # A worker that has nothing asks for leases, until its slot ends.
+            self._turns.clear()
         if not isinstance(event, ManagerTurnDone):
             return
         sleeps = bool(event.sleeping_leases) and not event.slots_wanted and not event.unread_shards
