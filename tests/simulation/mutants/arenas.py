@@ -273,13 +273,9 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     "frozen releases": _focused(
         "lease.apply evict",
         shape={
+            "pauses_every_s": 2.0,
             "cycle_ms": 1_000,
-            "leases_per_worker": 1,
-            "workers_min": 1,
-            "workers_max": 8,
-            "idle_end_ms": 60_000,
-            "reshard_every_s": 2.0,
-            "trend_ms": 15_000,
+            "workers_min": 4,
             "has_peer": False,
             "freeze_s": _LONG,
         },
@@ -340,19 +336,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         handler_raises=0.4,
         handler_slow=0.5,
     ),
-    "drained": _focused(
-        shape={
-            "cycle_ms": 1_000,
-            "leases_per_worker": 1,
-            "workers_min": 1,
-            "workers_max": 8,
-            "idle_end_ms": 60_000,
-            "reshard_every_s": 2.0,
-            "trend_ms": 15_000,
-            "has_peer": False,
-        },
-        handler_slow=0.3,
-    ),
+    "paused": _focused(shape={"pauses_every_s": 5.0, "has_peer": False}, handler_slow=0.3),
     "one worker": _focused(
         shape={
             "workers_min": 1,

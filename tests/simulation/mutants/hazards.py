@@ -322,7 +322,7 @@ HAZARDS = (
         "H19",
         (POINTER, "    return evict(held.lease)\n", "    return delete(held.lease)\n"),
         (POINTER, "    checkpoint,\n    create,\n", "    checkpoint,\n    create,\n    delete,\n"),
-        arena="drained",
+        arena="paused",
     ),
     mutant(
         "a lease that waits for another parent of its merge takes a place",
