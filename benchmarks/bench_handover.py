@@ -38,7 +38,7 @@ def contests() -> Iterator[Figures]:
         met=not (body["duplicates"] or body["lost"] or body["foreign"] or body["forced"]),
         details=body,
         time_goes_to=(
-            "`handover`: the old owner learns of it at its next renewal, up to 3.3 s later, but "
+            "the old owner learns of it at its next renewal, up to 3.3 s later, but "
             "works on until then; the next owner looks twice a second."
         ),
     )
