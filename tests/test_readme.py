@@ -124,9 +124,11 @@ def assert_make_knows(words):
 
 def assert_the_command_knows(words):
     command = get_command(app)
-    while words and not words[0].startswith("-"):
-        assert words[0] in getattr(command, "commands", {}), f"{command.name} has no {words[0]}"
-        command = command.commands[words.pop(0)]
+    while words and (commands := getattr(command, "commands", {})):
+        assert words[0] in commands, f"{command.name} has no {words[0]}"
+        command = commands[words.pop(0)]
+    if words and not words[0].startswith("-"):
+        assert "argument" in {each.param_type_name for each in command.params}, words[0]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known
 

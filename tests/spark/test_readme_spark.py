@@ -1,12 +1,15 @@
 """The Spark half of the README: its code and its command, run as they stand there."""
 
 import json
+import re
 import shlex
 import sys
 
 import pandas as pd
 import pytest
 
+from shardfleet.adapters.dynamodb_items import lease_from_item
+from shardfleet.adapters.lease_table import ensure_lease_table
 from shardfleet.cli.app import run
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
@@ -49,22 +52,31 @@ def test_the_source_of_the_readme_is_a_stream_of_three_lines(spark, embedded_aws
     assert len([line for line in block_with("SparkSession").splitlines() if line]) == 3
 
 
+def run_as_it_stands(line, spark, aws, capsys, *, folder):
+    """Run a pipeline's command on the session that there is, and on its account."""
+    # The JVM is running already, somewhere else.
+    words = shlex.split(line.replace("build/", f"{folder}/build/"))[1:]
+    # The workers of this session are running already, too: they learn of the account by options.
+    for option in (
+        f"endpoint={aws.endpoint_url}",
+        f"storeEndpoint={aws.endpoint_url}",
+        f"region={aws.region}",
+    ):
+        words += ["--source-option", option]
+    assert run([*words, "--print-plan"]) == 0
+    return run_pipeline(spark, PipelinePlan.from_json(capsys.readouterr().out))
+
+
 def test_the_transform_and_the_command_of_the_readme_count_like_pandas(
     spark, embedded_aws, clicks, tmp_path, monkeypatch, capsys
 ):
-    (line,) = [line for line in shell_lines() if " pipeline run " in line]
+    (line,) = [line for line in shell_lines() if " pipeline run --batch " in line]
     (tmp_path / "views.py").write_text(block_with("def transform"), "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "views", raising=False)
     line = line.replace("shardfleet:clicks", f"shardfleet:{clicks}")
-    # The JVM is running already, too, somewhere else.
-    words = shlex.split(line.replace("parquet:build", f"parquet:{tmp_path}/build"))[1:]
-    # The workers of this session are running already: they learn of the account by options.
-    words += ["--source-option", f"endpoint={embedded_aws.endpoint_url}"]
-    words += ["--source-option", f"region={embedded_aws.region}"]
 
-    assert run([*words, "--print-plan"]) == 0
-    run_pipeline(spark, PipelinePlan.from_json(capsys.readouterr().out))
+    run_as_it_stands(line, spark, embedded_aws, capsys, folder=tmp_path)
 
     found = pd.read_parquet(tmp_path / "build/views").sort_values("partition_key")
     table = pd.DataFrame(CLICKS)
@@ -72,3 +84,42 @@ def test_the_transform_and_the_command_of_the_readme_count_like_pandas(
     assert found["partition_key"].tolist() == wanted.index.tolist()
     assert found["views"].tolist() == wanted["views"].tolist()
     assert found["slowest_ms"].tolist() == wanted["slowest_ms"].tolist()
+
+
+def checkpoints(client, table):
+    items = client.scan(TableName=table, ConsistentRead=True)["Items"]
+    return {lease.lease_key: str(lease.checkpoint) for lease in map(lease_from_item, items)}
+
+
+def test_the_position_of_the_readmes_query_is_shown_exported_and_imported(
+    spark, embedded_aws, clicks, tmp_path, capsys
+):
+    (line,) = [line for line in shell_lines() if "publishTo=" in line]
+    shown, exported, imported = shell_lines()[shell_lines().index(line) + 1 :][:3]
+    client, of_fleet = embedded_aws.client("dynamodb"), f"fleet-{clicks}"
+    ensure_lease_table(client, of_fleet)
+    (application,) = re.findall(r"publishTo=(\S+)", line)
+
+    line = line.replace("shardfleet:clicks", f"shardfleet:{clicks}")
+    assert run_as_it_stands(line, spark, embedded_aws, capsys, folder=tmp_path).rows == len(CLICKS)
+    assert run([*shlex.split(shown)[1:], "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    for told in (exported, f"{imported} --application {of_fleet} --yes"):
+        assert run(shlex.split(told.replace("build/", f"{tmp_path}/build/"))[1:]) == 0
+
+    last = {
+        shard["ShardId"]: last_number(embedded_aws, clicks, shard["ShardId"])
+        for shard in embedded_aws.client("kinesis").list_shards(StreamName=clicks)["Shards"]
+    }
+    assert checkpoints(client, of_fleet) == checkpoints(client, application) == last
+    assert {row["lease_key"] for row in rows} == set(last)
+    for table in (of_fleet, application):
+        client.delete_table(TableName=table)
+
+
+def last_number(aws, stream, shard_id):
+    client = aws.client("kinesis")
+    iterator = client.get_shard_iterator(
+        StreamName=stream, ShardId=shard_id, ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    return client.get_records(ShardIterator=iterator)["Records"][-1]["SequenceNumber"]
