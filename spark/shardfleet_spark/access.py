@@ -66,7 +66,7 @@ def read_ports(options: SourceOptions) -> ReadPorts:
 
 def _stream_reader(options: SourceOptions) -> KinesisPollingReader:
     # A forked process must not share its parent's connections.
-    key = (os.getpid(), options.stream, *sorted(options.access.items()))
+    key = (os.getpid(), options.stream, options.stream_calls, *sorted(options.access.items()))
     if key not in _kept:
         clients = AccountClients(Access(**options.access), stream=options.stream)
         arn, records = clients.stream_arn(options.stream), clients.stream_records()

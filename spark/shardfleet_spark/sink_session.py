@@ -70,6 +70,16 @@ class Sent:
     pause_ms: int = 0
 
 
+def settings_of(options: SinkOptions) -> ProducerSettings:
+    """Return what the options say about sending."""
+    return ProducerSettings(
+        aggregate_bytes=min(options.aggregate_size_bytes, options.max_record_size_bytes),
+        aggregate_records=options.aggregate_records,
+        record_bytes=options.max_record_size_bytes,
+        give_up_ms=options.give_up_after_ms,
+    )
+
+
 class SinkSession:
     """
     A producer and the event loop that runs it.
@@ -93,17 +103,11 @@ class SinkSession:
             control=clients.stream_control(),
             pool=ThreadPool("sink", threads=_CONNECTIONS),
         )
-        settings = ProducerSettings(
-            aggregate_bytes=min(options.aggregate_size_bytes, options.max_record_size_bytes),
-            aggregate_records=options.aggregate_records,
-            record_bytes=options.max_record_size_bytes,
-            give_up_ms=options.give_up_after_ms,
-        )
         self._producer = Producer(
             writer,
             clock=SystemClock(),
             entropy=SystemEntropy(),
-            settings=settings,
+            settings=settings_of(options),
             observe=self.answers.append,
         )
 

@@ -70,9 +70,13 @@ def test_an_argument_that_is_no_plan_is_refused(text):
     ("options", "settings", "said"),
     [
         (AggregateOptions, {"window": "soon"}, "option window = 'soon'"),
+        (AggregateOptions, {"watermark": "10"}, "allowed is an interval such as 10 seconds"),
         (AggregateOptions, {"windows": "1 minute"}, "nearest is window"),
         (ArchiveOptions, {"rowsPerFile": "0"}, "option rowsPerFile"),
         (ArchiveOptions, {"compression": "rar"}, "zstd"),
+        (ArchiveOptions, {"files": "1001"}, "option files = '1001'"),
+        (ArchiveOptions, {"compactAfter": "an hour"}, "option compactAfter = 'an hour'"),
+        (ArchiveOptions, {"compactBelow": "0"}, "option compactBelow = '0'"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(options, settings, said):
@@ -152,6 +156,15 @@ def test_an_hour_that_is_not_over_is_left_alone(archive):
 
     assert compactor.after_batch(3, touched=[HOUR]) == []
     assert compactor.after_batch(4, touched=[]) == []
+
+
+def test_a_file_that_is_large_enough_is_left_alone(archive):
+    smallest = min(path.stat().st_size for path in (archive / HOUR).glob("q-*"))
+    options = ArchiveOptions(compact_after_ms=3_600_000, compact_below_bytes=smallest)
+    compactor = Compactor(str(archive), options, prefix="q-")
+
+    assert compactor.after_batch(3, touched=[HOUR, LATER]) == []
+    assert len(visible(archive, HOUR)) == 4
 
 
 def test_the_rest_is_put_together_when_a_later_batch_is_written(archive):

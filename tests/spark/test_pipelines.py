@@ -192,7 +192,12 @@ def test_the_archive_has_each_record_once_also_after_a_repeated_batch(
         source=f"shardfleet:{stream}",
         sink=f"parquet:{tmp_path}/archive",
         transform="archive",
-        settings={"files": "2", "rowsPerFile": "150", "compactAfter": "0"},
+        settings={
+            "files": "2",
+            "rowsPerFile": "150",
+            "compactAfter": "0",
+            "compression": "gzip",
+        },
         source_options={
             "startingPosition": "TRIM_HORIZON",
             "maxRecordsPerBatch": "250",
@@ -220,6 +225,7 @@ def test_the_archive_has_each_record_once_also_after_a_repeated_batch(
     assert first.batches >= 2
     assert all(file.parent.name.startswith("hour=") for file in files)
     assert all(table.num_rows <= 150 for table in tables)
+    assert {pq.read_metadata(file).row_group(0).column(0).compression for file in files} == {"GZIP"}
 
 
 def test_flights_through_the_command_equal_pandas(embedded_aws, make_stream, tmp_path, seed):

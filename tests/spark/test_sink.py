@@ -9,6 +9,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.functions import expr
 
 from shardfleet.domain.record_ids import SeenIds, split_record_id
+from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet_spark.by_shard import as_records, by_shard, numbers_hashed_to_each, spark_hash
 from shardfleet_spark.pipelines.patience import start_patiently
 
@@ -138,6 +139,36 @@ def test_rows_that_cannot_be_sent_are_diverted_if_that_is_wanted(
     diverted = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     assert [each["row"] for each in diverted] == [1, 2]
     assert "2,001 bytes, 1,024 are allowed" in diverted[1]["problem"]
+
+
+def test_rows_are_packed_into_aggregates_no_larger_than_is_wanted(
+    spark, make_stream, sink, records_of
+):
+    stream = make_stream()
+    rows = as_records(
+        spark.range(25, numPartitions=1),
+        data=expr("cast(id as string)"),
+        partition_key=expr("cast(id % 3 as string)"),
+    )
+    options = sink(stream, aggregate="true", aggregateRecords="10")
+
+    rows.write.format("shardfleet").options(**options).mode("append").save()
+
+    (records,) = records_of(stream).values()
+    packed = [users_of(record) for record in records]
+    assert max(map(len, packed)) == 10
+    assert [user for users in packed for user in users] == [(str(n % 3), n) for n in range(25)]
+
+
+def users_of(record):
+    found = deaggregate(
+        record["Data"],
+        partition_key=record["PartitionKey"],
+        limits=ExpansionLimits(),
+        hash_range=None,
+        policy="deliver",
+    )
+    return [(user.partition_key, int(user.data)) for user in found.records]
 
 
 def test_a_misspelt_option_of_the_sink_is_refused_with_the_nearest_name(spark, sink):
