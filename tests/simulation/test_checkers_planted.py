@@ -315,3 +315,17 @@ def test_reads_that_are_not_paced_are_found(every_ms, violations):
     for number in range(20):
         checker.read_begun(number * every_ms, ME, KEY)
     assert bool(found) is violations
+
+
+@pytest.mark.parametrize(("began", "violations"), [(OTHER, 1), (ME, 0)])
+def test_a_leader_that_hands_over_to_itself_may_take_the_counter_for_its_own(began, violations):
+    """The KCL does: a failed renewal counts if the item shows its name and one more."""
+    checker, found = planted(checkers.OneEffectiveOwner)
+    handover = replace(HIS, lease_owner=ME.worker_id, checkpoint_owner=OTHER.worker_id)
+    to_me = initiate_handover(HIS, ME.worker_id)
+
+    writes(checker, to_me, before=HIS, after=handover, by=began)
+    change = checkpoint(handover, ExtendedSequenceNumber("9"))
+    writes(checker, change, before=handover, after=handover)
+
+    assert len(found) == violations

@@ -83,6 +83,7 @@ class OneEffectiveOwner(Checker):
         self._known: dict[str, Suspect] = {}
         self._epochs: dict[str, int] = {}
         self._given_up: set[tuple[str, str]] = set()
+        self._to_themselves: set[tuple[str, str]] = set()
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Learn which invocation claimed its slot later, and what each knows to have lost."""
@@ -102,7 +103,12 @@ class OneEffectiveOwner(Checker):
         before, key, by = write.before, write.change.lease_key, write.by
         if write.change.operation == "take":
             self._now_of(key, write)
+        owner = write.after.lease_owner if write.after is not None else None
+        if write.change.operation == "initiate_handover" and owner == by.worker_id:
+            self._to_themselves.add((key, by.name))
         if write.change.operation not in _AS_OWNER or before is None:
+            return
+        if self._is_a_takeover_of_the_kcl(write):
             return
         if before.effective_owner != by.worker_id:
             operation, owner = write.change.operation, before.effective_owner
@@ -117,6 +123,21 @@ class OneEffectiveOwner(Checker):
                 text = f"{by.name} wrote as owner again, after {later} had at {ousted[0]} ms"
                 self.found(write.at_ms, key, text)
         self._now_of(key, write)
+
+    def _is_a_takeover_of_the_kcl(self, write: LeaseWrite) -> bool:
+        """
+        Tell whether a KCL leader takes the counter of another owner for its own lost renewal.
+
+        A renewal that fails counts as done if the item then shows this worker as the owner, and a
+        counter of one more (``DynamoDBLeaseRefresher.renewLease``). That is what a leader finds
+        that was frozen, lost the lease, and began to hand it over to itself meanwhile.
+        """
+        before, by = write.before, write.by
+        return (
+            (write.change.lease_key, by.name) in self._to_themselves
+            and before is not None
+            and before.lease_owner == by.worker_id != before.checkpoint_owner
+        )
 
     def _is_overtaken(self, key: str, by: Suspect) -> bool:
         """Tell whether the owner now is a later invocation of the same worker."""
