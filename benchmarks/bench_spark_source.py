@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import charts
+import connector_lookup
 import side_by_side
 import spark_bench
-from connector_lookup import look_up_connector
 from naive_source import COLUMNS, SCHEMA, NaiveDataSource
 from pyspark.sql import DataFrame, SparkSession
 from side_by_side import Figures, Skipped
@@ -232,10 +232,7 @@ def figures() -> Iterator[Figures | Skipped]:
             yield found[-1]
         spark.stop()
     PLOT.write_text(plot(found), encoding="utf-8")
-    yield Skipped(
-        name="spark_source_awslabs",
-        reason=f"awslabs' connector asked of Maven Central: {look_up_connector()}",
-    )
+    yield from connector_lookup.contests()
 
 
 if __name__ == "__main__":
