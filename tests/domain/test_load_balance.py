@@ -11,7 +11,7 @@ from shardfleet.domain.assignment import AssignmentKind, WorkerView, plan_balanc
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.load_balance import BalanceLimits, plan_by_load
 from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.worker_loads import smoothed, throughputs
+from shardfleet.domain.worker_loads import throughputs
 from tests.domain.builders import SCENARIOS, a_lease
 from tests.domain.test_assignment import carried_out
 from tests.domain.zipf import SHARDS, WORKERS, most_loaded, zipf_fleet
@@ -79,6 +79,15 @@ def test_uneven_shards_are_even_within_ten_runs_and_then_hardly_move(exponent, s
     assert most_loaded(fleet) <= 1.1, f"after {moves} moves"
     assert later < 1
     assert fleet.run(by_load, runs=60, noise=0.01) <= 3
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0])
+def test_what_workers_tell_roughly_moves_hardly_a_lease_in_an_hour(exponent, seed):
+    fleet = zipf_fleet(exponent, start="heaviest together", chance=random.Random(seed))
+    fleet.run_on_use(by_load, runs=10, noise=0.05)
+
+    assert most_loaded(fleet) <= 1.15
+    assert fleet.run_on_use(by_load, runs=60, noise=0.05) <= 6
 
 
 @pytest.mark.parametrize("start", ["in turn", "heaviest together", "shuffled"])
@@ -189,11 +198,3 @@ def test_an_unknown_throughput_counts_as_the_average_of_the_known_ones():
 
     assert throughputs(leases) == {"0": 10, "1": 30, "2": 20}
     assert throughputs([a_lease("0"), a_lease("1 at SHARD_END")]) == {"0": 0}
-
-
-def test_throughput_is_smoothed_over_turns_and_forgotten_with_the_lease():
-    first = smoothed({"gone": 7}, [a_lease("0", throughput_kbps=100.0), a_lease("1")])
-    second = smoothed(first, [a_lease("0", throughput_kbps=200.0)])
-
-    assert first == {"0": 102_400}
-    assert second == {"0": 128_000}

@@ -1,13 +1,16 @@
 """A fleet of 64 shards on 8 slots whose loads follow Zipf's law, balanced run after run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from shardfleet.domain.assignment import WorkerView
 from shardfleet.domain.leases import Lease
+from shardfleet.domain.loads import Loads, smoothed
 from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.usage import Usage
 
 SHARDS, WORKERS = 64, 8
 _TOTAL_KBPS = 8_000.0
+_EVEN_BUSY = 300  # thousandths of its time that a worker is busy if all are even
 _READ = ExtendedSequenceNumber("5")
 
 
@@ -19,6 +22,7 @@ class ZipfFleet:
     owners: list
     workers: list
     chance: object
+    loads: Loads = field(default_factory=Loads)
 
     def run(self, planner, *, runs=10, noise=0.0):
         """Plan and carry out so many balancing runs on noisy measurements; return the moves."""
@@ -36,6 +40,41 @@ class ZipfFleet:
             for a in planner(leases, self.workers).assignments:
                 self.owners[int(a.lease.lease_key)] = a.worker_id
                 moves += 1
+        return moves
+
+    def run_on_use(self, planner, *, runs, noise):
+        """
+        Plan and carry out so many runs on what workers tell that they use; return the moves.
+
+        Three turns a run, as in the fleet; what a worker tells in each is off by ``noise``, and one
+        in forty times it tells nothing.
+        """
+        moves, average = 0, sum(self.rates) / WORKERS
+        for turn in range(3 * runs):
+            leases = [
+                Lease(
+                    lease_key=f"{n:02}",
+                    checkpoint=_READ,
+                    lease_owner=self.owners[n],
+                    throughput_kbps=rate,
+                )
+                for n, rate in enumerate(self.rates)
+            ]
+            told = {}
+            for w in self.workers:
+                held = sum(le.throughput_kbps for le in leases if le.lease_owner == w.worker_id)
+                used = _EVEN_BUSY * held / average * (1 + self.chance.gauss(0, noise))
+                tells = self.chance.randrange(40) > 0
+                told[w.worker_id] = Usage(busy=min(1_000, round(used))) if tells else Usage()
+            self.loads = smoothed(self.loads, leases, told)
+            if turn % 3 == 0:
+                workers = [
+                    replace(w, utilisation=self.loads.workers[w.worker_id].usage.utilisation())
+                    for w in self.workers
+                ]
+                for a in planner(self.loads.of_leases(leases), workers).assignments:
+                    self.owners[int(a.lease.lease_key)] = a.worker_id
+                    moves += 1
         return moves
 
 

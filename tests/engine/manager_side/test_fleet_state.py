@@ -3,6 +3,7 @@
 import pytest
 
 from shardfleet.domain.expiry import Sighting
+from shardfleet.domain.loads import Loads, WorkerUse
 from shardfleet.domain.sequence import StreamIncarnation
 from shardfleet.domain.slots import Slot, SlotState, ask_to_drain
 from shardfleet.engine.fleet_state import CrashNote, FleetState, StopNote
@@ -80,6 +81,28 @@ def test_sightings_are_kept_in_chunks_that_fit_an_item():
     run_virtual(main())
 
 
+def test_loads_are_kept_in_chunks_that_fit_an_item():
+    async def main():
+        store = MemoryStateStore()
+        state = FleetState(store, VirtualClock())
+        assert await state.loads() == Loads()
+        many = Loads({f"k{n:05d}": n for n in range(2_001)}, {"w": WorkerUse(7, 400_000, -1)})
+        await state.write_loads(many)
+        assert len(await store.list("loads")) == 2
+        assert await state.loads() == many
+
+    run_virtual(main())
+
+
+def test_loads_of_a_version_that_kept_none_of_workers_are_read():
+    async def main():
+        store = MemoryStateStore()
+        await store.write("loads", "0000", {"leases": {"k": 5}}, expected_version=None)
+        assert await FleetState(store, VirtualClock()).loads() == Loads({"k": 5})
+
+    run_virtual(main())
+
+
 def test_a_pin_of_an_earlier_incarnation_is_replaced():
     async def main():
         state = FleetState(MemoryStateStore(), VirtualClock())
@@ -101,7 +124,7 @@ def test_a_pin_whose_answer_was_lost_holds():
 def test_notes_and_stops_are_read_back_as_written():
     async def main():
         state = FleetState(MemoryStateStore(), VirtualClock())
-        note = CrashNote(lease_key="k", first="12:3", count=4, crashes=1, is_open=True)
+        note = CrashNote(lease_key="k", first="12:3", last="13:0", count=4, crashes=1, is_open=True)
         stop = StopNote(
             lease_key="k", position="12:3", error="ValueError", attempts=5, worker_id="w", at_ms=1
         )

@@ -347,3 +347,27 @@ def test_a_lease_that_only_waits_for_the_other_parent_of_its_merge_takes_no_plac
         assert len(slots) == 1
 
     run_virtual(scenario())
+
+
+def test_a_slot_that_tells_more_for_a_moment_loses_no_lease_and_one_that_tells_it_again_does():
+    async def main():
+        shards = [shard(n, 2 * n, 2 * n + 2) for n in range(8)]
+        fleet = Fleet(shards, leases_per_worker=8, workers_min=2, rebalance_turns=1)
+        slots = await running_fleet(fleet)
+
+        async def turn(**busy):
+            for key, lease in fleet.leases.leases.items():
+                fleet.leases.leases[key] = replace(lease, throughput_kbps=100.0)
+            fleet.renew()
+            await fleet.beat(*slots)
+            for slot_id, value in busy.items():
+                await fleet.state.update_slot(slot_id, lambda s, v=value: replace(s, busy=v))
+            await fleet.manager.turn()
+            return sum(le.checkpoint_owner is not None for le in fleet.leases.leases.values())
+
+        assert await turn(s0001=300, s0002=300) == 0
+        assert await turn(s0001=300, s0002=500) == 0
+        assert await turn(s0001=300, s0002=300) == 0
+        assert any([await turn(s0001=300, s0002=500) for _ in range(10)])
+
+    run_virtual(main())

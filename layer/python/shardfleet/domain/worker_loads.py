@@ -35,24 +35,6 @@ def throughputs(leases: Sequence[Lease]) -> dict[str, float]:
     return {le.lease_key: known.get(le.lease_key, usual) for le in leases if not le.is_finished}
 
 
-# A lease's own average looks back some 10 s (alpha 0.5 over renewal intervals). Leases move for
-# minutes at least, so what is compared looks back some 80 s (alpha 0.25 over 20 s turns).
-_SMOOTHING = 0.25
-
-
-def smoothed(previous: Mapping[str, int], leases: Sequence[Lease]) -> dict[str, int]:
-    """Return bytes per second of each unfinished lease whose throughput is known, smoothed."""
-    found: dict[str, int] = {}
-    for lease in leases:
-        rate = lease.throughput_kbps
-        if lease.is_finished or rate is None or not isfinite(rate) or rate < 0:
-            continue
-        now = rate * 1024
-        before = previous.get(lease.lease_key, now)
-        found[lease.lease_key] = round(before + _SMOOTHING * (now - before))
-    return found
-
-
 def known_metrics(
     groups: LeaseGroups, rates: Mapping[str, float], workers: Sequence[WorkerView]
 ) -> dict[str, dict[str, float]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.expiry import expired_leases
@@ -129,13 +128,8 @@ async def read_snapshot(
     paused = pauses.among(lease.lease_key for lease in reading.leases)
     return Snapshot(
         at_ms=reading.at_ms,
-        leases=[
-            replace(lease, throughput_kbps=loads[lease.lease_key] / 1024)
-            if lease.lease_key in loads
-            else lease
-            for lease in reading.leases
-        ],
-        slots=reading.slots,
+        leases=loads.of_leases(reading.leases),
+        slots=[loads.of_slot(slot) for slot in reading.slots],
         shards=shards,
         expired=expired | orphans,
         paused={key: str(nap) for key, nap in reading.naps.items() if config.sleep}

@@ -14,6 +14,7 @@ from typing import Any
 
 from shardfleet.domain.expiry import Sighting
 from shardfleet.domain.handovers import Handover
+from shardfleet.domain.loads import Loads, WorkerUse
 from shardfleet.domain.sequence import StreamIncarnation
 from shardfleet.domain.slots import Slot, slot_body, slot_from_body
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
@@ -29,7 +30,7 @@ LOCK = "lock"
 STREAM = "stream"
 PLAN = "plan"
 HANDOVERS = "handovers"
-LOADS = "loads"  # smoothed throughput by lease
+LOADS = "loads"  # smoothed throughput by lease, utilisation by worker
 TIP = "tip"  # when a shard was last read to its tip; see start_position
 
 MANAGER = "manager"
@@ -55,6 +56,7 @@ class CrashNote:
     Attributes:
         lease_key: the lease.
         first: position of the first record of the range, ``sequence:sub``.
+        last: position of its last record.
         count: records in the range.
         crashes: process deaths charged to this lease so far.
         is_open: the range has not been passed yet.
@@ -63,6 +65,7 @@ class CrashNote:
 
     lease_key: str
     first: str
+    last: str
     count: int
     crashes: int
     is_open: bool
@@ -234,6 +237,7 @@ class FleetState:
         """Write the crash note of a lease that the caller owns."""
         body = {
             "first": note.first,
+            "last": note.last,
             "count": note.count,
             "crashes": note.crashes,
             "is_open": note.is_open,
@@ -348,19 +352,25 @@ class FleetState:
         rows = {key: [h.old_owner, h.next_owner, h.since_ms] for key, h in pending.items()}
         await self._overwrite(HANDOVERS, MANAGER, {"leases": rows})
 
-    async def write_loads(self, loads: Mapping[str, int]) -> None:
-        """Keep the smoothed throughput of each lease, bytes per second (manager only)."""
-        rows = sorted(loads.items())
+    async def write_loads(self, loads: Loads) -> None:
+        """Keep what the balancing compares (manager only); that of the workers in one document."""
+        rows = sorted(loads.leases.items())
+        workers = {w: [use.rate, use.busy, use.cpu] for w, use in loads.workers.items()}
         for begin in range(0, max(1, len(rows)), LOADS_PER_CHUNK):
             chunk = dict(rows[begin : begin + LOADS_PER_CHUNK])
-            await self._overwrite(LOADS, f"{begin // LOADS_PER_CHUNK:04d}", {"leases": chunk})
+            body = {"leases": chunk, "workers": {} if begin else workers}
+            await self._overwrite(LOADS, f"{begin // LOADS_PER_CHUNK:04d}", body)
 
-    async def loads(self) -> dict[str, int]:
-        """Read the smoothed throughput of each lease, bytes per second (manager only)."""
-        found: dict[str, int] = {}
+    async def loads(self) -> Loads:
+        """Read what the balancing compares (manager only)."""
+        leases: dict[str, int] = {}
+        workers: dict[str, WorkerUse] = {}
         for document in await self._store.list(LOADS):
-            found.update(document.body["leases"])
-        return found
+            leases.update(document.body["leases"])
+            # Documents of before workers were kept have none.
+            for worker_id, row in document.body.get("workers", {}).items():
+                workers[worker_id] = WorkerUse(*row)
+        return Loads(leases, workers)
 
     async def plan(self) -> Mapping[str, Any] | None:
         """Read the last plan."""

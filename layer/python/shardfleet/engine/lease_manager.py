@@ -18,13 +18,13 @@ from shardfleet.domain import lease_changes
 from shardfleet.domain.lease_cleanup import CleanupPlan, plan_lease_cleanup
 from shardfleet.domain.lease_sync import InitialPosition, LeaseSyncPlan, LeaseToCreate
 from shardfleet.domain.leases import Applied, Lease
+from shardfleet.domain.loads import smoothed
 from shardfleet.domain.merge_wait import waiting_for_a_merge
 from shardfleet.domain.pauses import Pause
 from shardfleet.domain.regime import Regime
 from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.slots import SlotState, ask_to_drain
-from shardfleet.domain.worker_loads import smoothed
 from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.assignment_planner import Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
@@ -183,9 +183,9 @@ class LeaseManager:
             current, slots, resting=resting.keys(), expired=expired, is_thrifty=self._is_thrifty
         )
         standing = _standing(seen.shards, current, expired=expired, paused=resting)
+        loaded = await self._smoothed(current, slots)
         assignment = await self._assigner.assign(
-            await self._with_smooth_loads(current),
-            slots,
+            *loaded,
             standing=replace(standing, leaving=leaving(slots, slot_plan)),
             now_ms=self._ports.clock.now_ms(),
             rebalance=self._is_balancing_run(),
@@ -320,20 +320,20 @@ class LeaseManager:
                 )
         return plan
 
-    async def _with_smooth_loads(self, leases: Sequence[Lease]) -> Sequence[Lease]:
-        """Return the leases with their throughput smoothed over turns, and keep that."""
+    async def _smoothed(
+        self, leases: Sequence[Lease], slots: Sequence[VersionedSlot]
+    ) -> tuple[Sequence[Lease], Sequence[VersionedSlot]]:
+        """Return both with their loads smoothed over turns, and keep that."""
         if self._config.assignment != "balanced":
-            return leases
-        loads = smoothed(await self._ports.state.loads(), leases)
-        if not loads:
-            return leases
+            return leases, slots
+        running = (found.slot for found in slots if found.slot.state is SlotState.RUNNING)
+        told = {slot.worker_id: slot.usage for slot in running}
+        loads = smoothed(await self._ports.state.loads(), leases, told)
+        if not loads.leases:
+            return leases, slots
         await self._ports.state.write_loads(loads)
-        return [
-            replace(lease, throughput_kbps=loads[lease.lease_key] / 1024)
-            if lease.lease_key in loads
-            else lease
-            for lease in leases
-        ]
+        known = [replace(found, slot=loads.of_slot(found.slot)) for found in slots]
+        return loads.of_leases(leases), known
 
     def _graces(self, slots: Sequence[VersionedSlot]) -> Mapping[str, int]:
         """Give assignments that their worker has not served yet the start allowance (H16)."""
