@@ -4,11 +4,14 @@ import asyncio
 
 import pytest
 
+from shardfleet.engine.crash_notes import CrashNotes
+from shardfleet.engine.fleet_state import FleetState
 from shardfleet.events import CrashCharged, RecordSkipped, TurnBegun
-from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryEvents, MemoryStateStore
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
-from tests.engine.worker_side.worker_kit import ME, World, at, key
+from tests.engine.worker_side.worker_kit import ME, World, a_config, at, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 
@@ -202,6 +205,37 @@ def test_the_charged_shard_goes_first():
         assert set(mortal.handled) == {*range(6), *range(10, 16), 22, 23}
 
     in_world(scenario, shards=3, batch_records_most=2, max_attempts=0)
+
+
+def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_to_later_ones():
+    """Found by the simulation: after one call a record counted as the cause of three deaths."""
+
+    async def main():
+        clock = VirtualClock()
+        state = FleetState(MemoryStateStore(), clock)
+
+        async def suspicious_turn():
+            given = {"config": a_config(), "clock": clock, "events": MemoryEvents()}
+            notes = CrashNotes(state, suspicious=True, **given)
+            await notes.charge("k")
+            return notes
+
+        await (await suspicious_turn()).begin("k", [at(5), at(6)])
+        notes = await suspicious_turn()
+        assert notes.is_charged("k")
+        assert notes.most_records("k", [at(5), at(6), at(7)]) == 1
+        await notes.begin("k", [at(5)])
+        assert (await state.note("k")).crashes == 1
+
+        await (await suspicious_turn()).begin("k", [at(5), at(6)])
+        notes = await suspicious_turn()
+        # What the dead process had done was checkpointed.
+        assert notes.most_records("k", [at(7), at(8)]) == 2
+        assert not notes.is_charged("k")
+        await notes.begin("k", [at(7), at(8)])
+        assert (await state.note("k")).crashes == 0
+
+    run_virtual(main())
 
 
 def test_kills_at_random_moments_stop_no_shard():

@@ -31,14 +31,14 @@ class _Charge:
 
     Attributes:
         first: position of its first record.
-        left: records of it that have not been handled yet.
+        last: position of its last record.
         crashes: deaths on its account.
         is_exact: it is one record, and the process died over nothing else.
 
     """
 
     first: ExtendedSequenceNumber
-    left: int
+    last: ExtendedSequenceNumber
     crashes: int
     is_exact: bool
 
@@ -94,10 +94,9 @@ class CrashNotes:
         note = await self._state.note(lease_key)
         if note is None or not note.is_open:
             return
-        number, _, sub = note.first.partition(":")
         self._charged[lease_key] = charge = _Charge(
-            first=ExtendedSequenceNumber(number, int(sub or 0)),
-            left=note.count,
+            first=_position(note.first),
+            last=_position(note.last),
             crashes=note.crashes + 1,
             is_exact=note.count == 1,
         )
@@ -110,6 +109,10 @@ class CrashNotes:
     def most_records(self, lease_key: str, positions: Sequence[ExtendedSequenceNumber]) -> int:
         """Return how many of the next records may go into one call."""
         charge = self._charged.get(lease_key)
+        if charge is not None and charge.last < positions[0]:
+            # The dead process had finished the range, and stored that.
+            del self._charged[lease_key]
+            charge = None
         if charge is None:
             return len(positions)
         before = sum(1 for position in positions if position < charge.first)
@@ -144,10 +147,7 @@ class CrashNotes:
     def passed(self, lease_key: str, positions: Sequence[ExtendedSequenceNumber]) -> None:
         """Take records that are done, or skipped, out of the charged range."""
         charge = self._charged.get(lease_key)
-        if charge is None:
-            return
-        charge.left -= sum(1 for position in positions if position >= charge.first)
-        if charge.left <= 0:
+        if charge is not None and positions[-1] >= charge.last:
             del self._charged[lease_key]
 
     def _note(
@@ -155,11 +155,21 @@ class CrashNotes:
     ) -> CrashNote:
         first = positions[0]
         charge = self._charged.get(lease_key)
-        is_within = charge is not None and first >= charge.first
+        is_within = charge is not None and charge.first <= first <= charge.last
         return CrashNote(
             lease_key=lease_key,
-            first=f"{first.sequence_number}:{first.sub_sequence_number}",
+            first=_text(first),
+            last=_text(positions[-1]),
             count=len(positions),
             crashes=charge.crashes if charge is not None and is_within else 0,
             is_open=is_open,
         )
+
+
+def _text(position: ExtendedSequenceNumber) -> str:
+    return f"{position.sequence_number}:{position.sub_sequence_number}"
+
+
+def _position(text: str) -> ExtendedSequenceNumber:
+    number, _, sub = text.partition(":")
+    return ExtendedSequenceNumber(number, int(sub))
