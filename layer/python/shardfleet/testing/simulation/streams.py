@@ -228,8 +228,9 @@ class FaultyStream:
         async def work() -> RecordsPage:
             return await self._page(iterator, shard_id, limit)
 
+        now_ms = self._around.now_ms
         for checker in self._around.checkers:
-            checker.read_begun(self._around.now_ms, self._by, shard_id)
+            checker.read_begun(now_ms, self._by, shard_id)
 
         return await self._wire.read("stream.get_records", work, about=shard_id)
 

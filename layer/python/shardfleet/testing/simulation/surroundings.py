@@ -112,18 +112,21 @@ class Surroundings:
         """Show an event of the engine to the checkers."""
         if self._keeps_log:
             self.log(by.name, "event", event)
+        now_ms = self.now_ms
         for checker in self.checkers:
-            checker.told(self.now_ms, by, event)
+            checker.told(now_ms, by, event)
 
     def about_to_write(self, by: Suspect, change: LeaseChange) -> None:
         """Show a write to the checkers that is about to be sent."""
+        now_ms = self.now_ms
         for checker in self.checkers:
-            checker.lease_sent(self.now_ms, by, change)
+            checker.lease_sent(now_ms, by, change)
 
     def read(self, by: Suspect, kind: str, body: Mapping[str, Any]) -> None:
         """Show a document of the fleet state that was read to the checkers."""
+        now_ms = self.now_ms
         for checker in self.checkers:
-            checker.document_read(self.now_ms, by, kind=kind, body=body)
+            checker.document_read(now_ms, by, kind=kind, body=body)
 
     def wrote(
         self, by: Suspect, change: LeaseChange, *, before: Lease | None, after: Lease | None

@@ -62,14 +62,15 @@ class UserHandler:
         result = await self._memory.run(batch)
         self._memory.calls.clear()
         actor.check()
+        now_ms = around.now_ms
         if result.error is not None:
             for checker in around.checkers:
-                checker.batch_failed(around.now_ms, actor, batch.shard_id)
+                checker.batch_failed(now_ms, actor, batch.shard_id)
             around.log(actor.name, "handler.run", batch.shard_id, "->", result)
         else:
             last = ExtendedSequenceNumber(batch[-1].sequence_number, batch[-1].sub_sequence_number)
             for checker in around.checkers:
-                checker.batch_done(around.now_ms, actor, batch.shard_id, done=last)
+                checker.batch_done(now_ms, actor, batch.shard_id, done=last)
         return result
 
     async def close(self) -> bool:
