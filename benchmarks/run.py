@@ -28,7 +28,7 @@ RESULTS = HERE / "results"
 TABLE = HERE / "RESULTS.md"
 PLOT = HERE / "ratios.svg"
 # Minutes each: left out unless they are named or asked for.
-SLOW = re.compile(r"bench_(spark_.*|scale|handover|time_lines|sleep)\.py")
+SLOW = re.compile(r"bench_(spark_.*|scale|balance|handover|time_lines|sleep)\.py")
 LEGEND = """Ratio: the peer's time through ours, medians of all rounds.
 Spread: slowest less quickest round, as a share of the median.
 Of bound: how near ours is to work that nobody can leave out.
