@@ -30,6 +30,7 @@ TESTS = (
     "test_watermark.py",
     "test_arrow.py",
     "test_reader_direct.py",
+    "test_patience.py",
 )
 
 
