@@ -329,3 +329,17 @@ def test_a_leader_that_hands_over_to_itself_may_take_the_counter_for_its_own(beg
     writes(checker, change, before=handover, after=handover)
 
     assert len(found) == violations
+
+
+def test_who_gets_a_lease_again_has_not_been_idle_with_it_meanwhile():
+    checker, found = planted(checkers.WhoRenewsReads)
+    theirs = replace(MINE, lease_owner=OTHER.worker_id)
+
+    writes(checker, renew(MINE), before=MINE, after=MINE)
+    writes(checker, assign(MINE, OTHER.worker_id), before=MINE, after=theirs)
+    writes(checker, assign(theirs, ME.worker_id), before=theirs, after=MINE, by=MANAGER)
+    writes(checker, renew(MINE), before=MINE, after=MINE, at_ms=10**6)
+    assert not found
+
+    writes(checker, renew(MINE), before=MINE, after=MINE, at_ms=2 * 10**6)
+    assert found

@@ -128,8 +128,8 @@ class WhoRenewsReads(Checker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._leases: dict[str, Lease] = {}
         self._stopped: dict[str, int] = {}
-        # (lease, invocation) -> when it last did something for it, and how long it was frozen then
-        self._alive: dict[tuple[str, str], tuple[int, int]] = {}
+        # lease -> invocation -> when it last did something for it, and how long it was frozen then
+        self._alive: dict[str, dict[str, tuple[int, int]]] = {}
 
     def document_written(self, write: DocumentWrite) -> None:
         """Remember stops: they are taken back by an operator after a while."""
@@ -140,15 +140,18 @@ class WhoRenewsReads(Checker):
         """Forget what was before somebody lost a lease: it may get it again."""
         del at_ms
         if isinstance(event, LeaseLost | LeaseReleased):
-            self._alive.pop((event.lease_key, by.name), None)
+            self._of(event.lease_key).pop(by.name, None)
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a sign of life."""
-        self._alive[shard_id, by.name] = (at_ms, by.frozen_ms)
+        self._of(shard_id)[by.name] = (at_ms, by.frozen_ms)
 
     def call_begun(self, call: CallBegun) -> None:
         """See a sign of life."""
-        self._alive[call.shard_id, call.by.name] = (call.at_ms, call.by.frozen_ms)
+        self._of(call.shard_id)[call.by.name] = (call.at_ms, call.by.frozen_ms)
+
+    def _of(self, lease_key: str) -> dict[str, tuple[int, int]]:
+        return self._alive.setdefault(lease_key, {})
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at renewals without a sign of life."""
@@ -157,6 +160,9 @@ class WhoRenewsReads(Checker):
             self._leases.pop(key, None)
             return
         self._leases[key] = after
+        if write.before is not None and write.before.effective_owner != after.effective_owner:
+            # Whoever had it may get it again; what is given back at once is told by nobody.
+            self._alive.pop(key, None)
         # A worker of Java's has a pace of its own.
         is_ours = by.execution != (0, 0)
         if write.change.operation not in ("renew", "checkpoint") or not is_ours:
@@ -168,9 +174,9 @@ class WhoRenewsReads(Checker):
         waits = waits or bool(truth.children and truth.first_unfinished() is None)
         stopped_ms = write.at_ms - self._stopped.get(key, -_STOPPED_MS)
         if waits or after.checkpoint_owner is not None or stopped_ms < _STOPPED_MS:
-            self._alive.pop((key, by.name), None)
+            self._of(key).pop(by.name, None)
             return
-        alive_ms, frozen_ms = self._alive.setdefault((key, by.name), (write.at_ms, by.frozen_ms))
+        alive_ms, frozen_ms = self._of(key).setdefault(by.name, (write.at_ms, by.frozen_ms))
         idle_ms = write.at_ms - alive_ms - (by.frozen_ms - frozen_ms)
         if idle_ms > _IDLE_MS:
             text = f"{by.name} renews it, and has not read or handled anything for {idle_ms} ms"
