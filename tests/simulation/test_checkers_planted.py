@@ -16,10 +16,10 @@ from shardfleet.domain.lease_changes import (
 )
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.engine.fleet_state import LOCK, SLOT
+from shardfleet.engine.fleet_state import LOCK, NOTE, SLOT
 from shardfleet.events import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
 from shardfleet.testing import checkers
-from shardfleet.testing.checkers import DocumentWrite, Entry, Handled, LeaseWrite, Ledger
+from shardfleet.testing.checkers import CallBegun, DocumentWrite, Entry, Handled, LeaseWrite, Ledger
 
 KEY, SLOT_ID, RENEW_MS = "shard-0", "s0001", 3_333
 
@@ -343,3 +343,20 @@ def test_who_gets_a_lease_again_has_not_been_idle_with_it_meanwhile():
 
     writes(checker, renew(MINE), before=MINE, after=MINE, at_ms=2 * 10**6)
     assert found
+
+
+@pytest.mark.parametrize(("deaths_before_calls", "violations"), [(0, 1), (1, 0)])
+def test_a_death_between_the_note_of_a_call_and_the_call_counts(deaths_before_calls, violations):
+    checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
+    entry = Entry(KEY, (7, 1), "k", 1, 0, b"", calls=2)
+    note = {"first": "7:0", "last": "7:2", "count": 3, "crashes": 1, "is_open": True}
+    given = {"before": None, "after": note, "at_ms": 0, "epoch_ms": 0, "kind": NOTE, "name": KEY}
+
+    for number in range(2):
+        by = Somebody(f"s0001#{number}")
+        checker.document_written(DocumentWrite(by=by, **given))
+        if number >= deaths_before_calls:
+            checker.call_begun(CallBegun(at_ms=0, by=by, shard_id=KEY))
+    checker.record_kept(1, ME, entry, attempts=3)
+
+    assert len(found) == violations
