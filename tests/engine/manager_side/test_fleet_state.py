@@ -81,24 +81,19 @@ def test_sightings_are_kept_in_chunks_that_fit_an_item():
     run_virtual(main())
 
 
-def test_loads_are_kept_in_chunks_that_fit_an_item():
+@pytest.mark.parametrize(("leases", "workers"), [(4_001, 1), (1, 4_001), (4_001, 4_001)])
+def test_loads_are_kept_in_chunks_that_fit_an_item(leases, workers):
     async def main():
         store = MemoryStateStore()
         state = FleetState(store, VirtualClock())
         assert await state.loads() == Loads()
-        many = Loads({f"k{n:05d}": n for n in range(2_001)}, {"w": WorkerUse(7, 400_000, -1)})
+        many = Loads(
+            {f"k{n:05d}": n for n in range(leases)},
+            {f"w{n:05d}": WorkerUse(n, 400_000, -1) for n in range(workers)},
+        )
         await state.write_loads(many)
-        assert len(await store.list("loads")) == 2
+        assert len(await store.list("loads")) == 3
         assert await state.loads() == many
-
-    run_virtual(main())
-
-
-def test_loads_of_a_version_that_kept_none_of_workers_are_read():
-    async def main():
-        store = MemoryStateStore()
-        await store.write("loads", "0000", {"leases": {"k": 5}}, expected_version=None)
-        assert await FleetState(store, VirtualClock()).loads() == Loads({"k": 5})
 
     run_virtual(main())
 

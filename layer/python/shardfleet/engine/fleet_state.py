@@ -353,12 +353,12 @@ class FleetState:
         await self._overwrite(HANDOVERS, MANAGER, {"leases": rows})
 
     async def write_loads(self, loads: Loads) -> None:
-        """Keep what the balancing compares (manager only); that of the workers in one document."""
-        rows = sorted(loads.leases.items())
-        workers = {w: [use.rate, use.busy, use.cpu] for w, use in loads.workers.items()}
-        for begin in range(0, max(1, len(rows)), LOADS_PER_CHUNK):
-            chunk = dict(rows[begin : begin + LOADS_PER_CHUNK])
-            body = {"leases": chunk, "workers": {} if begin else workers}
+        """Keep what the balancing compares, in chunks (manager only)."""
+        leases = sorted(loads.leases.items())
+        workers = [(w, [use.rate, use.busy, use.cpu]) for w, use in sorted(loads.workers.items())]
+        for begin in range(0, max(1, len(leases), len(workers)), LOADS_PER_CHUNK):
+            chunk = slice(begin, begin + LOADS_PER_CHUNK)
+            body = {"leases": dict(leases[chunk]), "workers": dict(workers[chunk])}
             await self._overwrite(LOADS, f"{begin // LOADS_PER_CHUNK:04d}", body)
 
     async def loads(self) -> Loads:
@@ -367,8 +367,7 @@ class FleetState:
         workers: dict[str, WorkerUse] = {}
         for document in await self._store.list(LOADS):
             leases.update(document.body["leases"])
-            # Documents of before workers were kept have none.
-            for worker_id, row in document.body.get("workers", {}).items():
+            for worker_id, row in document.body["workers"].items():
                 workers[worker_id] = WorkerUse(*row)
         return Loads(leases, workers)
 
