@@ -103,6 +103,32 @@ def test_each_of_several_records_that_fail_for_a_while_has_its_own_attempts(reco
     in_world(scenario, max_attempts=3)
 
 
+def test_a_record_that_joins_a_batch_that_is_repeated_has_all_its_attempts():
+    """Found by the simulation: the call before it came counted as one of its failures."""
+    in_call = []
+
+    async def script(batch):
+        numbers = [int(record.data) for record in batch]
+        in_call.append(numbers)
+        if numbers[0] == 1:
+            batch.checkpoint(batch[2])
+            raise ValueError("cannot handle 4")
+        if 8 in numbers:
+            raise ValueError("cannot handle 8")
+
+    async def scenario(world):
+        world.handler._script = script
+        world.put(1, 10)
+        await world.turn(turn_ms=60_000)
+        (failed,) = world.dead_letters.kept
+        assert [int(record.data) for record in failed.records] == [8]
+        assert failed.attempts == 3 == sum(8 in numbers for numbers in in_call)
+        assert in_call[:2] == [[1, 2, 3, 4, 5], [4, 5]]
+
+    policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "max_attempts": 3}
+    in_world(scenario, batch_records_most=5, **policy)
+
+
 def test_retries_back_off_exponentially_and_number_their_attempts():
     async def scenario(world):
         world.handler._script = poison(1, times=6)

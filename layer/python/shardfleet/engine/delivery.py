@@ -73,6 +73,8 @@ class ShardDelivery:
         self._stream_arn = stream_arn
         self._ports = ports
         self._attempt = 1
+        # While set, no record beyond this goes along: it has not failed with the others.
+        self._again_through: ExtendedSequenceNumber | None = None
         # While set, records up to here go one at a time: one of them fails, none is known to.
         self._alone_through: ExtendedSequenceNumber | None = None
         # How the batch failed: a record that fails alone in the same way is the one that did. The
@@ -118,6 +120,10 @@ class ShardDelivery:
             if position_of(batch[0]) <= self._alone_through:
                 return batch[:1]
             self._back_to_normal()
+        through = self._again_through
+        if through is not None:
+            # Empty if the process died of the last of them, which was given up for it.
+            batch = [record for record in batch if position_of(record) <= through] or batch
         if self._ports.notes.is_charged(self._held.lease_key):
             positions = positions_of(batch)
             return batch[: self._ports.notes.most_records(self._held.lease_key, positions)]
@@ -177,6 +183,7 @@ class ShardDelivery:
             self._back_to_normal()
             return 1
         self._attempt += 1
+        self._again_through = position_of(batch[-1])
         if config.max_attempts and self._attempt >= config.max_attempts and not is_known:
             self._alone_through = position_of(batch[-1])
             self._suspected_error = self._batch_error = error
@@ -189,12 +196,14 @@ class ShardDelivery:
         """Begin to count anew; among suspects, as if each had failed with the batch."""
         if self._alone_through is None:
             self._attempt = 1
+            self._again_through = None
         else:
             self._attempt = max(2, self._config.max_attempts)
             self._suspected_error = self._batch_error
 
     def _back_to_normal(self) -> None:
         self._attempt = 1
+        self._again_through = None
         self._alone_through = None
         self._suspected_error = self._batch_error = None
 
