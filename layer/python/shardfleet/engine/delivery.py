@@ -102,6 +102,7 @@ class ShardDelivery:
                 error = f"the process died {deaths} times while it handled this record (H9)"
                 await self._give_up(batch[0], error=error, attempts=deaths)
                 self._ports.notes.passed(self._held.lease_key, positions[:1])
+                self._back_to_normal()
                 records.drop(1)
             else:
                 records.drop(await self._try(batch, positions, lag_ms=page.lag_ms))
@@ -122,8 +123,7 @@ class ShardDelivery:
             self._back_to_normal()
         through = self._again_through
         if through is not None:
-            # Empty if the process died of the last of them, which was given up for it.
-            batch = [record for record in batch if position_of(record) <= through] or batch
+            batch = [record for record in batch if position_of(record) <= through]
         if self._ports.notes.is_charged(self._held.lease_key):
             positions = positions_of(batch)
             return batch[: self._ports.notes.most_records(self._held.lease_key, positions)]
