@@ -7,7 +7,7 @@ import pytest
 
 from shardfleet.domain import lease_changes
 from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
-from shardfleet.events import ParentsAwaited
+from shardfleet.events import ParentsAwaited, ShardEnded
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import (
@@ -15,6 +15,7 @@ from tests.engine.worker_side.worker_kit import (
     OTHER,
     World,
     a_lease,
+    at,
     key,
     lose_answers,
     refuse,
@@ -89,6 +90,31 @@ def test_children_begin_at_trim_horizon_also_when_the_fleet_began_at_latest():
 
     latest = replace(AT_TRIM_HORIZON, sequence_number="LATEST")
     in_world(scenario, leases=[a_lease(checkpoint=latest)], initial_position="LATEST")
+
+
+def test_a_shard_that_a_tool_ends_before_its_first_read_is_not_read_from_its_beginning():
+    """H8: a tool of another making stores SHARD_END and leaves the counter alone."""
+
+    async def scenario(world):
+        world.put(1, 5)
+        world.stream.split(key(0))
+        world.put(6, 9, number=1)
+        for n in (1, 2):
+            world.leases.leases[key(n)] = a_lease(n, lease_owner=None, parent_shard_ids=(key(0),))
+
+        def ends(change):
+            if change.operation == "renew" and not world.lease(0).is_finished:
+                world.leases.leases[key(0)] = replace(
+                    world.lease(0), checkpoint=AT_SHARD_END, child_shard_ids=(key(1), key(2))
+                )
+
+        world.leases.before = ends
+        await world.turn(turn_ms=30_000)
+        assert world.numbers == [6, 7, 8, 9]
+        assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
+        assert [event.lease_key for event in world.told(ShardEnded)] == [key(0)]
+
+    in_world(scenario, leases=[a_lease(checkpoint=at(3))])
 
 
 @pytest.mark.parametrize("room", [2, 1])

@@ -81,7 +81,7 @@ class ShardConsumer:
         Work until there is nothing more to do here.
 
         Returns:
-            The children, when the shard was read to its end in this run; else nothing.
+            The children, when the shard ended in this run; else nothing.
 
         Raises:
             HandlerTimedOut: the process must end (hazard H10).
@@ -96,7 +96,7 @@ class ShardConsumer:
                 try:
                     children = await self._consume()
                     await self._ports.ending.end(self._held, children)
-                    return [child.shard_id for child in children]
+                    return self._held.lease.child_shard_ids
                 except StoppedByPolicy:
                     continue
         except (Halted, FellAsleep):
@@ -134,9 +134,12 @@ class ShardConsumer:
         """Read and deliver to the end of the shard; return its children."""
         held = self._held
         await self._patience.persist(lambda: self._ports.notes.charge(held.lease_key), held.halt)
+        start = await self._patience.persist(self._start, held.halt)
+        if start is None:
+            return ()
         reader = ShardReader(
             held.lease,
-            await self._patience.persist(self._start, held.halt),
+            start,
             config=self._config,
             ports=self._ports.reading,
         )
@@ -163,7 +166,11 @@ class ShardConsumer:
                 await self._mark_tip()
             await self._drowsiness.after(page, reader)
 
-    async def _start(self) -> Position:
+    async def _start(self) -> Position | None:
+        """Return where to begin to read; None when the shard is over already."""
+        if self._held.lease.is_finished:
+            # By a tool that leaves the counter alone, since the lease was adopted (hazard H8).
+            return None
         return await start_position(
             self._held.lease,
             self._held.unstored or self._held.lease.checkpoint,
