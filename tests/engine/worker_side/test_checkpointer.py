@@ -165,6 +165,30 @@ def test_an_own_write_whose_answer_was_lost_is_recognised(progress):
     bench_test(scenario)
 
 
+def test_an_own_write_is_recognised_although_a_tool_has_moved_the_checkpoint_since():
+    """H8 and §8 row 11: a tool of another making stores progress and leaves the counter alone."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        held.note_progress(at(5))
+        lose = lose_answers(1)
+
+        def after(change, result):
+            bench.store.leases[key(0)] = replace(bench.lease(), checkpoint=at(8))
+            lose(change, result)
+
+        bench.store.after = after
+
+        assert await bench.checkpointer.flush(held)
+        assert held.is_held
+        assert held.lease == bench.lease()
+        assert bench.lease().checkpoint == at(8)
+        assert len(bench.told(OwnWriteRecognised)) == 1
+        assert not bench.told(LeaseLost)
+
+    bench_test(scenario)
+
+
 def test_an_outdated_invocation_does_not_complete_the_handover_of_its_successor():
     """Found by the protocol model: a release has no counter among its conditions (H1)."""
 

@@ -28,7 +28,7 @@ HAZARDS = (
         "one more of the counter is mine without a doubt",
         "H1",
         (HELD, "if held.unsure and await self._was_mine", "if await self._was_mine"),
-        (HELD, "            or current.checkpoint not in held.unsure\n", ""),
+        (HELD, "            or current.checkpoint < min(held.unsure)\n", ""),
         (HELD, "        await self.check_epoch()\n        held.unsure.clear()\n", ""),
         arena="twins",
     ),

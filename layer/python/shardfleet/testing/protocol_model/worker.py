@@ -261,10 +261,11 @@ class Worker:
         return replace(held, lease=current)
 
     def _may_be_mine(self, held: Held, current: Lease) -> bool:
+        is_ours = bool(held.unsure) and current.checkpoint >= min(held.unsure)
         return (
             current.lease_counter == held.lease.lease_counter + 1
             and current.effective_owner == self._slot.worker_id
-            and (current.checkpoint in held.unsure or not self._rules.needs_doubt)
+            and (is_ours or not self._rules.needs_doubt)
         )
 
     # --- the slot
