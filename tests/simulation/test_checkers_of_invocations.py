@@ -14,7 +14,7 @@ from shardfleet.domain.lease_changes import (
 )
 from shardfleet.domain.sequence import AT_SHARD_END
 from shardfleet.engine.fleet_state import LOCK, SLOT
-from shardfleet.events import LeaseReleased, PageRead, ShardEnded
+from shardfleet.events import LeaseLost, LeaseReleased, PageRead, ShardEnded
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CallBegun
 from tests.simulation.test_checkers_planted import (
@@ -43,7 +43,10 @@ def called(checker, shard_id, at_ms, by=ME):
     checker.call_begun(CallBegun(at_ms=at_ms, by=by, shard_id=shard_id))
 
 
-def read(checker, shard_id):
+def read(checker, shard_id, *, loses_it=False):
+    checker.read_begun(0, ME, shard_id)
+    if loses_it:
+        checker.told(0, ME, LeaseLost(lease_key=shard_id, reason=""))
     page = PageRead(
         lease_key=shard_id, stream_records=1, brings=True, size_bytes=1, millis_behind_latest=0
     )
@@ -143,6 +146,21 @@ def test_a_shard_that_waits_while_another_is_called_again_and_again_is_found(oth
         called(checker, "shard-1", 2_000 * number)
 
     assert len(found[:1]) == violations
+
+
+def test_a_page_that_comes_after_its_lease_was_lost_does_not_wait():
+    checker, found = planted(checkers.CallsTakeTurns)
+
+    read(checker, KEY, loses_it=True)
+    for number in range(9):
+        called(checker, "shard-1", 2_000 * number)
+    assert not found
+
+    adopts(checker, ME, MINE)
+    read(checker, KEY)
+    for number in range(9):
+        called(checker, "shard-1", 2_000 * number)
+    assert found
 
 
 @pytest.mark.parametrize(("created_ms", "violations"), [(None, 0), (90_000, 0), (1_000, 1)])

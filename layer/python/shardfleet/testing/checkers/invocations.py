@@ -292,6 +292,8 @@ class CallsTakeTurns(Checker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         # invocation -> shard that has a page in hand -> since when, calls of each other shard since
         self._waiting: dict[str, dict[str, tuple[int, Counter[str]]]] = {}
+        # (invocation, shard) that was read since the lease was got
+        self._reads: set[tuple[str, str]] = set()
         self._suspicious: set[str] = set()
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
@@ -301,9 +303,17 @@ class CallsTakeTurns(Checker):
             # One after the other, and those that may be guilty first (H9).
             self._suspicious.add(by.name)
         elif isinstance(event, PageRead) and event.brings:
-            waiting.setdefault(event.lease_key, (at_ms, Counter()))
+            # What was on its way when the lease was lost is dropped when it comes.
+            if (by.name, event.lease_key) in self._reads:
+                waiting.setdefault(event.lease_key, (at_ms, Counter()))
         elif isinstance(event, LeaseLost | LeaseReleased | ShardEnded):
             waiting.pop(event.lease_key, None)
+            self._reads.discard((by.name, event.lease_key))
+
+    def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """Remember who reads what: not before the reader of before has left."""
+        del at_ms
+        self._reads.add((by.name, shard_id))
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Forget what somebody else takes."""
