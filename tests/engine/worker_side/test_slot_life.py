@@ -251,6 +251,28 @@ def test_the_heartbeat_tells_the_lag_of_each_lease():
     in_world(scenario, shards=2)
 
 
+def test_a_heartbeat_that_is_written_again_tells_what_is_held_by_then():
+    async def scenario(world):
+        world.stream.split(key(0))
+        told = []
+        write = world.state.write
+
+        async def refused_when_the_children_are_taken(kind, name, body, **options):
+            if kind == "slot" and body["lags_ms"]:
+                told.append(sorted(body["lags_ms"]))
+                if len(told) == 1:
+                    await world.run_until(lambda: len(world.told(LeaseAdopted)) == 3)
+                    await world.change_slot(lambda slot: slot)
+            return await write(kind, name, body, **options)
+
+        world.state.write = refused_when_the_children_are_taken
+        await world.turn()
+        assert told[:2] == [[key(0)], [key(1), key(2)]]
+        assert world.told(WorkerBeat)[0].held_leases == 2
+
+    in_world(scenario, turn_most_ms=5_000)
+
+
 def test_a_worker_to_which_nothing_happens_tells_that_it_lives_within_each_failover_time():
     """Metrics are flushed with events: without this one, those of a stopped shard would wait."""
 

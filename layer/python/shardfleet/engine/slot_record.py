@@ -7,7 +7,7 @@ invocation that was overtaken writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shardfleet.domain.slots import (
@@ -102,14 +102,21 @@ class SlotRecord:
         self._check(found.slot)
         return found.slot
 
-    async def beat(self, served_seq: int, lags_ms: Mapping[str, int], usage: Usage) -> Slot | None:
-        """Write a heartbeat; returns the record as written."""
+    async def beat(
+        self, served_seq: int, lags_ms: Callable[[], Mapping[str, int]], usage: Usage
+    ) -> Slot | None:
+        """
+        Write a heartbeat; returns the record as written.
+
+        The lags are asked for with each attempt: it may be the second one, after a freeze, and what
+        is told under a new time is then of that time (H18).
+        """
 
         def change(slot: Slot) -> Slot:
             self._check(slot)
             now_ms = self._clock.now_ms()
             return heartbeat(
-                slot, now_ms=now_ms, served_seq=served_seq, lags_ms=lags_ms, usage=usage
+                slot, now_ms=now_ms, served_seq=served_seq, lags_ms=lags_ms(), usage=usage
             )
 
         written = await self._state.update_slot(self.given.slot_id, change)

@@ -208,8 +208,7 @@ class SlotWatch:
             self._served_seq = slot.assign_seq
 
     async def _beat_if_due(self) -> None:
-        held = self._ports.checkpointer.held
-        keys = frozenset(h.lease_key for h in held)
+        keys = frozenset(h.lease_key for h in self._ports.checkpointer.held)
         now_ms = self._ports.clock.monotonic_ms()
         usage = self._ports.usage.sample()
         has_changed = (
@@ -220,14 +219,15 @@ class SlotWatch:
         )
         if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
             return
-        lags_ms = self.lags_ms()
-        self._slot = await self._ports.record.beat(self._served_seq, lags_ms, usage) or self._slot
-        self._told, self._usage_told, self._beat_ms = keys, usage, now_ms
+        written = await self._ports.record.beat(self._served_seq, self.lags_ms, usage)
+        self._slot = written or self._slot
+        self._told = frozenset(self._slot.lags_ms)
+        self._usage_told, self._beat_ms = usage, now_ms
         self._ports.events.emit(
             WorkerBeat(
                 slot_id=self._slot.slot_id,
                 worker_id=self._slot.worker_id,
-                held_leases=len(held),
+                held_leases=len(self._told),
             )
         )
 
