@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.slots import TurnOutcome, intend_start
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.slot_record import SlotRecord
 from shardfleet.errors import OutcomeUnknown
 from shardfleet.events import LeaseAdopted, OwnWriteRecognised, TurnEnded
-from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, World, key
 
@@ -234,3 +237,39 @@ def test_with_every_tenth_answer_lost_nothing_is_lost_and_nobody_loses_a_lease()
         assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
 
     in_world(scenario)
+
+
+class OvertakenStore(MemoryStateStore):
+    """The next write is lost without an answer, after somebody else's has landed."""
+
+    before = None
+
+    async def write(self, *args, **named):
+        if self.before is not None:
+            overtake, self.before = self.before, None
+            await overtake()
+            raise OutcomeUnknown
+        return await super().write(*args, **named)
+
+
+def test_two_that_claim_in_the_same_millisecond_have_epochs_of_their_own():
+    """Found by the simulation: one took the other's claim for its own, and both had its epoch."""
+
+    async def main():
+        clock, store = VirtualClock(), OvertakenStore()
+        state = FleetState(store, clock)
+        intended = intend_start(None, slot_id="s1", worker_id=ME, name_prefix="f", now_ms=0)
+        await state.write_slot(intended, None)
+        first, second = (
+            SlotRecord(intended.slot_input(), state=state, clock=clock, token=token)
+            for token in ("a", "b")
+        )
+
+        store.before = second.claim
+        await first.claim()
+
+        assert first.epoch == second.epoch + 1
+        assert await first.is_mine()
+        assert not await second.is_mine()
+
+    run_virtual(main())

@@ -66,6 +66,8 @@ class Slot:
         served_seq: the ``assign_seq`` that the worker has last served.
         assigned: lease keys of the assignments not yet served.
         drain: the manager asks the slot to hand over and end.
+        claimed_by: what only the invocation of this epoch knows. Two may claim an epoch in the same
+            millisecond, and the one whose write is lost must not take the other's for its own.
         leaving_ms: since when the manager moves its leases to others, epoch ms; 0: it stays.
         started_ms: when the current start was intended, epoch milliseconds.
         heartbeat_ms: the worker's last sign of life, epoch milliseconds; 0 before the first.
@@ -96,6 +98,7 @@ class Slot:
     busy: int = UNKNOWN
     cpu: int = UNKNOWN
     leaving_ms: int = 0
+    claimed_by: str = ""
 
     @property
     def usage(self) -> Usage:
@@ -179,7 +182,9 @@ class ClaimRefused:
     reason: str
 
 
-def claim(slot: Slot | None, given: SlotInput, *, now_ms: int) -> Slot | ClaimRefused:
+def claim(
+    slot: Slot | None, given: SlotInput, *, now_ms: int, token: str = ""
+) -> Slot | ClaimRefused:
     """
     Claim the next epoch for an invocation (H1), or refuse an outdated one (H3).
 
@@ -202,6 +207,7 @@ def claim(slot: Slot | None, given: SlotInput, *, now_ms: int) -> Slot | ClaimRe
         heartbeat_ms=now_ms,
         turn_open=True,
         open_turns=slot.open_turns + 1 if slot.turn_open else 0,
+        claimed_by=token,
     )
 
 

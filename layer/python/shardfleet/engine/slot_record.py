@@ -48,11 +48,12 @@ class Claimed:
 class SlotRecord:
     """One slot, as seen by one invocation."""
 
-    def __init__(self, given: SlotInput, *, state: FleetState, clock: Clock) -> None:
-        """Nothing is claimed yet."""
+    def __init__(self, given: SlotInput, *, state: FleetState, clock: Clock, token: str) -> None:
+        """Nothing is claimed yet; ``token`` is this invocation's alone."""
         self.given = given
         self._state = state
         self._clock = clock
+        self._token = token
         self._epoch = -1
 
     @property
@@ -72,7 +73,10 @@ class SlotRecord:
         for _ in range(_CLAIMS_MOST):
             found = await self._state.slot(self.given.slot_id)
             wanted = claim(
-                None if found is None else found.slot, self.given, now_ms=self._clock.now_ms()
+                None if found is None else found.slot,
+                self.given,
+                now_ms=self._clock.now_ms(),
+                token=self._token,
             )
             if isinstance(wanted, ClaimRefused):
                 return wanted

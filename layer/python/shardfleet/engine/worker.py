@@ -84,7 +84,9 @@ class WorkerTurn:
         )
         self._hard_ms = deadline_ms - config.turn_margin_ms // 3
         self._patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
-        self._record = SlotRecord(given, state=ports.fleet_state, clock=ports.clock)
+        self._record = SlotRecord(
+            given, state=ports.fleet_state, clock=ports.clock, token=ports.entropy.token()
+        )
         self._why: _Why | None = None
         self._error: BaseException | None = None
         self._ended = False
