@@ -230,6 +230,7 @@ def test_a_process_that_hangs_is_given_up(stream, processes, monkeypatch):
     until_ready(decoders, asked)
     (pid,) = decoders.pids
     os.kill(pid, signal.SIGSTOP)
+    os.waitpid(pid, os.WUNTRACED)  # Else it may answer before it stops.
     with pytest.raises(Throttled, match="did not answer"):
         decoders.page(asked)
     with pytest.raises(ProcessLookupError):

@@ -64,7 +64,7 @@ def test_every_row_of_the_museum_has_a_mutant_or_a_reason_on_the_page():
 
 # Each is caught by its first seeds, in little time, and each by another checker.
 QUICK = {
-    "create over a lease that exists": "CounterByOne",
+    "checkpoint over SHARD_END": "CheckpointForward",
     "an assignment is not announced": "AnnouncedFirst",
     "a shard ends without leases for its children": "ChildrenBeforeEnd",
     "an exception skips the batch": "CheckpointCoversDone",
