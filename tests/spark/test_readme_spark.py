@@ -56,7 +56,7 @@ def run_as_it_stands(line, spark, aws, capsys, *, folder):
     """Run a pipeline's command on the session that there is, and on its account."""
     # The JVM is running already, somewhere else.
     words = shlex.split(line.replace("build/", f"{folder}/build/"))[1:]
-    # The workers of this session are running already, too: they learn of the account by options.
+    # Spark's workers are running already, too: they learn of the account by options.
     for option in (
         f"endpoint={aws.endpoint_url}",
         f"storeEndpoint={aws.endpoint_url}",

@@ -80,17 +80,22 @@ async def lost_at(fleet, *, slot_id, after_ms, until):
     return took_ms, turns
 
 
+async def replaced_after(after_ms):
+    """Lose one of two workers; return the fleet, and how long until the other has its leases."""
+    fleet = Fleet(leases_per_worker=4, workers_min=2)
+
+    def replaced(lost):
+        return all(fleet.leases.leases[key].lease_owner == "f-s0001" for key in lost)
+
+    return fleet, *await lost_at(fleet, slot_id="s0002", after_ms=after_ms, until=replaced)
+
+
 @pytest.mark.parametrize("after_ms", [1_000, 9_000, 12_000, 19_000])
 def test_a_lost_owner_is_replaced_within_a_failover_time_and_two_renewals(after_ms):
     """Not at the next turn but one: with turns each 20 s that would be 40 s."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
-
-        def replaced(lost):
-            return all(fleet.leases.leases[key].lease_owner == "f-s0001" for key in lost)
-
-        took_ms, turns = await lost_at(fleet, slot_id="s0002", after_ms=after_ms, until=replaced)
+        _, took_ms, turns = await replaced_after(after_ms)
 
         assert took_ms <= 10_000 + 3_300 + 1_500
         assert turns <= 2 + 3
@@ -103,12 +108,7 @@ def test_a_lost_owner_is_replaced_as_soon_across_two_invocations(after_ms):
     """What the first one saw last is not seen for the first time by the second one."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
-
-        def replaced(lost):
-            return all(fleet.leases.leases[key].lease_owner == "f-s0001" for key in lost)
-
-        took_ms, _ = await lost_at(fleet, slot_id="s0002", after_ms=after_ms, until=replaced)
+        fleet, took_ms, _ = await replaced_after(after_ms)
 
         # And the allowance for the clocks of two managers, and the time without one.
         assert took_ms <= 10_000 + 3_300 + 1_500 + fleet.config.clock_skew_ms + 3_000
