@@ -19,20 +19,12 @@ from shardfleet.engine.ports import Clock
 from shardfleet.events import Event, HandoverForced, LeaseAssigned, ManagerTurnDone
 from shardfleet.records import Batch
 from shardfleet.testing.checkers import CHECKERS, Checker, Suspect, Violation
-from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor, SimulationLoop
-from shardfleet.testing.simulation.faults import FaultMix, Faults
-from shardfleet.testing.simulation.functions import Functions, Services
-from shardfleet.testing.simulation.state_machine import StateMachine
-from shardfleet.testing.simulation.streams import TrueStream
+from shardfleet.testing.simulation.calm_fleet import MANAGER_EVERY_S, CalmFleet
 from shardfleet.testing.simulation.surroundings import Surroundings
-from shardfleet.testing.simulation.tables import LeaseTable
 from shardfleet.testing.simulation.user_handler import UserHandler, take_effect
-from shardfleet.testing.simulation.wire import Outage
 
-_BOX_MS = 900_000  # Lambda: an invocation lasts at most 15 minutes
-_MANAGER_EVERY_S = 60.0
 _PATIENCE_S = 600.0
 # Half as many calls as by default; a renewal interval's throughput is rougher by that.
 _READ_EVERY_MS = 1_000
@@ -195,7 +187,7 @@ class _UnevenRun:
     async def run(self) -> UnevenResult:
         """Spread idle shards by count, load them unevenly, watch balancing run after run."""
         self._deploy()
-        around, uneven, told = self._around, self._uneven, self._told
+        around, uneven, told = self._fleet.around, self._uneven, self._told
         around.spawn(self._schedule(), "schedule")
         await self._until(self._is_spread)
         await self._next_minute()
@@ -211,11 +203,9 @@ class _UnevenRun:
             moves.append(told.given - before)
         balancing_runs = told.balancing_runs(every) - runs_before
         self._puts = False
-        await self._until(self._all_read)
-        for checker in around.checkers:
-            checker.over(around.now_ms, keys=sorted(self._leases.store.leases))
-        for actor in list(self._functions.alive):
-            actor.kill()
+        await self._until(self._fleet.all_read)
+        self._fleet.judge()
+        self._fleet.kill()
         return UnevenResult(
             at_first=at_first,
             ratios=tuple(ratios),
@@ -231,58 +221,36 @@ class _UnevenRun:
         )
 
     def _deploy(self) -> None:
-        uneven, config = self._uneven, self._uneven.config
-        self._around = Surroundings(
-            uneven.seed,
-            Faults(uneven.seed, FaultMix.none()),
-            renew_ms=config.renew_ms,
+        uneven = self._uneven
+        self._fleet = CalmFleet(
+            uneven.config,
+            seed=uneven.seed,
+            shards=uneven.shards,
             checkers=(*CHECKERS, _Told),
-        )
-        told = self._around.checkers[-1]
-        assert isinstance(told, _Told)
-        self._told = told
-        self._stream = TrueStream(self._around, shards=uneven.shards)
-        self._leases = LeaseTable(self._around)
-        self._functions = Functions(
-            self._around,
-            Services(
-                leases=self._leases,
-                state=MemoryStateStore(),
-                stream=self._stream,
-                lease_outage=Outage(),
-                state_outage=Outage(),
-            ),
-            config=config,
-            worker_box_ms=_BOX_MS,
             handlers_overlap=not uneven.busy_percent,
         )
+        self._told = self._fleet.checker(_Told)
         even_kbps = uneven.total_kbps / uneven.slots
-        self._functions.handler_of = lambda actor, clock: _SteadyHandler(
-            actor, self._around, clock, seconds_per_kb=uneven.busy_percent / 100 / even_kbps
+        self._fleet.functions.handler_of = lambda actor, clock: _SteadyHandler(
+            actor, self._fleet.around, clock, seconds_per_kb=uneven.busy_percent / 100 / even_kbps
         )
-        self._machine = StateMachine(self._around, self._functions, loops_most=1_000)
         self._minute = asyncio.Event()
 
     async def _schedule(self) -> None:
         while True:
             self._minute.set()
             self._minute = asyncio.Event()
-            self._functions.manager(self._machine.launcher)
-            await asyncio.sleep(_MANAGER_EVERY_S)
+            self._fleet.call_manager()
+            await asyncio.sleep(MANAGER_EVERY_S)
 
     async def _next_minute(self) -> None:
         await self._minute.wait()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        began_ms = self._around.now_ms
-        while not condition():
-            if self._around.now_ms - began_ms > _PATIENCE_S * 1000:
-                message = f"not {condition.__name__.strip('_')} after {_PATIENCE_S:.0f} s"
-                raise TimeoutError(message)
-            await asyncio.sleep(1)
+        await self._fleet.until(condition, patience_s=_PATIENCE_S)
 
     def _owners(self) -> dict[str, str]:
-        leases = self._leases.store.leases
+        leases = self._fleet.leases.store.leases
         return {key: leases[key].effective_owner or "" for key in sorted(leases)}
 
     def _is_spread(self) -> bool:
@@ -291,33 +259,30 @@ class _UnevenRun:
         each = self._uneven.shards // self._uneven.slots
         return counts.total() == self._uneven.shards and set(counts.values()) == {each}
 
-    def _all_read(self) -> bool:
-        return next(self._around.ledger.unfinished(), None) is None
-
     def _load(self) -> None:
         """Deal the loads to the shards, and let records flow."""
         owners = self._owners()
         shard_ids = sorted(owners, key=lambda key: (owners[key], key))
         if not self._uneven.starts_together:
-            self._around.chance("dealing").shuffle(shard_ids)
+            self._fleet.around.chance("dealing").shuffle(shard_ids)
         self._rate_of = dict(zip(shard_ids, self._uneven.rates, strict=True))
         waiting, number = set(shard_ids), 0
         while waiting:
             key, number = f"key-{number}", number + 1
-            if self._stream.shard_of(key) in waiting:
-                waiting.remove(self._stream.shard_of(key))
-                self._around.spawn(self._produce(key), f"producer of {key}")
+            if self._fleet.stream.shard_of(key) in waiting:
+                waiting.remove(self._fleet.stream.shard_of(key))
+                self._fleet.around.spawn(self._produce(key), f"producer of {key}")
 
     async def _produce(self, key: str) -> None:
         """Put what comes for one shard, each second."""
-        chance = self._around.chance(f"load/{key}")
-        kbps = self._rate_of[self._stream.shard_of(key)]
+        chance = self._fleet.around.chance(f"load/{key}")
+        kbps = self._rate_of[self._fleet.stream.shard_of(key)]
         events = kbps * 1024 * _PUT_EVERY_S / _EVENT_BYTES
         await asyncio.sleep(chance.uniform(0, _PUT_EVERY_S))
         while self._puts:
             # As many as a Poisson process brings.
             count = round(chance.gauss(events, events**0.5))
-            self._stream.send(key, [_payload(count)])
+            self._fleet.stream.send(key, [_payload(count)])
             await asyncio.sleep(_PUT_EVERY_S)
 
     def _ratio(self) -> float:

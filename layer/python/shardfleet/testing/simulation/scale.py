@@ -22,19 +22,10 @@ from shardfleet.testing.checkers import (
     WhoRenewsReads,
     Window,
 )
-from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor, SimulationLoop
-from shardfleet.testing.simulation.faults import FaultMix, Faults
-from shardfleet.testing.simulation.functions import Functions, Services
-from shardfleet.testing.simulation.state_machine import StateMachine
-from shardfleet.testing.simulation.streams import TrueStream
-from shardfleet.testing.simulation.surroundings import Surroundings
-from shardfleet.testing.simulation.tables import LeaseTable
-from shardfleet.testing.simulation.wire import Outage
+from shardfleet.testing.simulation.calm_fleet import MANAGER_EVERY_S, CalmFleet
 
-_BOX_MS = 900_000  # Lambda: an invocation lasts at most 15 minutes
-_MANAGER_EVERY_S = 60.0
 _SAMPLE_S = 1.0
 _TOLD_EVERY = 30
 
@@ -176,7 +167,7 @@ class _ScaleRun:
     async def run(self) -> ScaleResult:
         """Build the fleet from nothing, measure it quiet, then lose a part of it twice."""
         self._deploy()
-        around = self._around
+        around = self._fleet.around
         around.spawn(self._schedule(), "schedule")
         recoveries = [await self._recover("from nothing", slots=[])]
         await asyncio.sleep(self._scale.settle_s)
@@ -186,8 +177,7 @@ class _ScaleRun:
             self._lose(slots, is_gone=is_gone)
             recoveries.append(await self._recover(name, slots=slots))
             await asyncio.sleep(self._scale.settle_s)
-        for actor in list(self._functions.alive):
-            actor.kill()
+        self._fleet.kill()
         return ScaleResult(
             recoveries=tuple(recoveries),
             quiet=quiet,
@@ -197,56 +187,37 @@ class _ScaleRun:
         )
 
     def _deploy(self) -> None:
-        config = self._scale.config
-        faults = Faults(self._scale.seed, FaultMix.none())
         # Idle shards are read more rarely here than a working fleet would.
         kept = (kind for kind in CHECKERS if kind is not WhoRenewsReads)
-        checkers = (*kept, _Served)
-        self._around = Surroundings(
-            self._scale.seed, faults, renew_ms=config.renew_ms, checkers=checkers
+        scale = self._scale
+        self._fleet = CalmFleet(
+            scale.config, seed=scale.seed, shards=scale.shards, checkers=(*kept, _Served)
         )
-        served = self._around.checkers[-1]
-        assert isinstance(served, _Served)
-        self._served = served
-        self._stream = TrueStream(self._around, shards=self._scale.shards)
-        self._leases = LeaseTable(self._around)
-        services = Services(
-            leases=self._leases,
-            state=MemoryStateStore(),
-            stream=self._stream,
-            lease_outage=Outage(),
-            state_outage=Outage(),
-        )
-        self._functions = Functions(
-            self._around,
-            services,
-            config=config,
-            worker_box_ms=_BOX_MS,
-            handlers_overlap=True,
-        )
-        self._machine = StateMachine(self._around, self._functions, loops_most=1_000)
+        self._served = self._fleet.checker(_Served)
 
     async def _schedule(self) -> None:
         while True:
-            self._functions.manager(self._machine.launcher)
-            await asyncio.sleep(_MANAGER_EVERY_S)
+            self._fleet.call_manager()
+            await asyncio.sleep(MANAGER_EVERY_S)
 
     def _chosen(self) -> list[str]:
         """Draw the slots that are lost."""
         names = sorted({actor.name.split("#")[0] for actor in self._workers()})
         count = round(len(names) * self._scale.lost_part)
-        return self._around.chance(f"loss at {self._around.now_ms}").sample(names, count)
+        return self._fleet.around.chance(f"loss at {self._fleet.around.now_ms}").sample(
+            names, count
+        )
 
     def _workers(self) -> list[Actor]:
-        return [actor for actor in self._functions.alive if actor.worker_id]
+        return [actor for actor in self._fleet.functions.alive if actor.worker_id]
 
     def _lose(self, slots: list[str], *, is_gone: bool) -> None:
         lost = {f"{self._scale.config.fleet}-{slot_id}" for slot_id in slots}
-        for lease in self._leases.store.leases.values():
+        for lease in self._fleet.leases.store.leases.values():
             if lease.effective_owner in lost:
                 self._served.waiting.add(lease.lease_key)
         for slot_id in slots if is_gone else ():
-            self._machine.abort(slot_id)
+            self._fleet.machine.abort(slot_id)
         for actor in self._workers():
             if actor.worker_id in lost:
                 actor.suffered("killed")
@@ -254,13 +225,13 @@ class _ScaleRun:
 
     async def _recover(self, name: str, *, slots: list[str]) -> Recovery:
         """Wait until a living owner has renewed every lease."""
-        around, waiting = self._around, self._served.waiting
+        around, waiting = self._fleet.around, self._served.waiting
         began_ms, calls, moved = around.now_ms, around.calls.copy(), self._served.moved.copy()
         whole = len(waiting) or self._scale.shards
         curve = [(0.0, whole)]
         while not self._is_over(curve[-1][0]):
             await asyncio.sleep(_SAMPLE_S)
-            missing = self._scale.shards - len(self._leases.store.leases)
+            missing = self._scale.shards - len(self._fleet.leases.store.leases)
             curve.append(((around.now_ms - began_ms) / 1000, len(waiting) + missing))
             if len(curve) % _TOLD_EVERY == 0:
                 self._say(f"{name}: {curve[-1][1]:,} leases wait after {curve[-1][0]:.0f} s")
@@ -282,20 +253,20 @@ class _ScaleRun:
         return recovery
 
     def _is_over(self, elapsed_s: float) -> bool:
-        are_all_there = len(self._leases.store.leases) >= self._scale.shards
+        are_all_there = len(self._fleet.leases.store.leases) >= self._scale.shards
         if are_all_there and not self._served.waiting:
             return True
-        return bool(self._around.violations) or elapsed_s >= self._scale.patience_s
+        return bool(self._fleet.around.violations) or elapsed_s >= self._scale.patience_s
 
     async def _quiet(self) -> tuple[Window, dict[str, float]]:
-        around, scale = self._around, self._scale
-        calls, changes = around.calls.copy(), self._leases.owner_changes
+        around, scale = self._fleet.around, self._scale
+        calls, changes = around.calls.copy(), self._fleet.leases.owner_changes
         await asyncio.sleep(scale.window_s)
         window = Window(
             duration_ms=round(scale.window_s * 1000),
             shards=scale.shards,
             calls=dict(sorted((around.calls - calls).items())),
-            owner_changes=self._leases.owner_changes - changes,
+            owner_changes=self._fleet.leases.owner_changes - changes,
             renew_ms=scale.config.renew_ms,
         )
         for checker in around.checkers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
@@ -20,20 +20,12 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.cost import Consumption
 from shardfleet.domain.leases import Lease
 from shardfleet.engine.ports import Conflict, Document, Written
-from shardfleet.testing.checkers import CHECKERS, Violation
+from shardfleet.testing.checkers import Violation
 from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import SimulationLoop
-from shardfleet.testing.simulation.faults import FaultMix, Faults
-from shardfleet.testing.simulation.functions import Functions, Services
-from shardfleet.testing.simulation.state_machine import StateMachine
-from shardfleet.testing.simulation.streams import TrueStream
-from shardfleet.testing.simulation.surroundings import Surroundings
-from shardfleet.testing.simulation.tables import LeaseTable
-from shardfleet.testing.simulation.wire import Outage
+from shardfleet.testing.simulation.calm_fleet import MANAGER_EVERY_S, CalmFleet
 
-_BOX_MS = 900_000  # Lambda: an invocation lasts at most 15 minutes
-_MANAGER_EVERY_S = 60.0
 _HOUR_S = 3_600.0
 _PATIENCE_S = 1_800.0
 # DynamoDB: 4 KB of a consistent read or 8 KB of another are a unit, and 1 KB of a write.
@@ -234,22 +226,20 @@ class _IdleRun:
     async def run(self) -> IdleResult:
         """Read a record of each shard, sleep, reshard, sleep again, wake."""
         self._deploy()
-        around = self._around
+        around = self._fleet.around
         around.spawn(self._schedule(), "schedule")
-        await self._until(lambda: len(self._leases.store.leases) >= self._idle.shards)
+        await self._until(lambda: len(self._fleet.leases.store.leases) >= self._idle.shards)
         self._put_everywhere()
-        await self._until(self._all_read)
+        await self._until(self._fleet.all_read)
         asleep_s = await self._until(self._sleeps)
         hour = await self._hour()
         reshard_s, children = await self._reshard()
         self._put_everywhere()
-        await self._until(self._all_read)
+        await self._until(self._fleet.all_read)
         wakes_ms = self._wakes()
         await self._until(self._sleeps)
-        for checker in around.checkers:
-            checker.over(around.now_ms, keys=sorted(self._leases.store.leases))
-        for actor in list(self._functions.alive):
-            actor.kill()
+        self._fleet.judge()
+        self._fleet.kill()
         return IdleResult(
             asleep_s=asleep_s,
             hour=hour,
@@ -264,85 +254,55 @@ class _IdleRun:
         )
 
     def _deploy(self) -> None:
-        config = self._idle.config
-        self._around = Surroundings(
-            self._idle.seed,
-            Faults(self._idle.seed, FaultMix.none()),
-            renew_ms=config.renew_ms,
-            checkers=CHECKERS,
+        idle = self._idle
+        self._fleet = CalmFleet(
+            idle.config, seed=idle.seed, shards=idle.shards, state=_MeteredState(self._meter)
         )
-        self._stream = TrueStream(self._around, shards=self._idle.shards)
-        self._leases = LeaseTable(self._around)
-        self._leases.store = _MeteredLeases(self._meter)
-        self._functions = Functions(
-            self._around,
-            Services(
-                leases=self._leases,
-                state=_MeteredState(self._meter),
-                stream=self._stream,
-                lease_outage=Outage(),
-                state_outage=Outage(),
-            ),
-            config=config,
-            worker_box_ms=_BOX_MS,
-            handlers_overlap=True,
-        )
-        self._machine = StateMachine(self._around, self._functions, loops_most=1_000)
+        self._fleet.leases.store = _MeteredLeases(self._meter)
         self._manager_runs = self._manager_ms = 0
 
     async def _schedule(self) -> None:
         while True:
-            before = set(self._functions.alive)
-            self._functions.manager(self._machine.launcher)
-            for actor in set(self._functions.alive) - before:
-                self._around.spawn(self._time(actor.ended), "timer")
-            await asyncio.sleep(_MANAGER_EVERY_S)
+            before = set(self._fleet.functions.alive)
+            self._fleet.call_manager()
+            for actor in set(self._fleet.functions.alive) - before:
+                self._fleet.around.spawn(self._time(actor.ended), "timer")
+            await asyncio.sleep(MANAGER_EVERY_S)
 
     async def _time(self, ended: asyncio.Future[Any]) -> None:
-        began_ms = self._around.now_ms
+        began_ms = self._fleet.around.now_ms
         await asyncio.wait([ended])
         self._manager_runs += 1
-        self._manager_ms += self._around.now_ms - began_ms
+        self._manager_ms += self._fleet.around.now_ms - began_ms
 
-    async def _until(self, condition: Any) -> float:
-        """Wait; return how long it took, seconds."""
-        began_ms = self._around.now_ms
-        while not condition() and not self._around.violations:
-            elapsed_s = (self._around.now_ms - began_ms) / 1000
-            if elapsed_s > _PATIENCE_S:
-                message = f"not {condition.__name__.strip('_')} after {elapsed_s:.0f} s"
-                raise TimeoutError(message)
-            await asyncio.sleep(1)
-        return (self._around.now_ms - began_ms) / 1000
-
-    def _all_read(self) -> bool:
-        return next(self._around.ledger.unfinished(), None) is None
+    async def _until(self, condition: Callable[[], bool]) -> float:
+        return await self._fleet.until(condition, patience_s=_PATIENCE_S)
 
     def _sleeps(self) -> bool:
         """Tell whether no worker runs, and every open shard has a lease that nobody has."""
-        leases = self._leases.store.leases
+        leases = self._fleet.leases.store.leases
         unfinished = {key for key, lease in leases.items() if not lease.is_finished}
         is_owned = any(leases[key].lease_owner for key in unfinished)
-        workers = any(actor.worker_id for actor in self._functions.alive)
-        is_complete = unfinished == set(self._stream.memory.open_shard_ids)
+        workers = any(actor.worker_id for actor in self._fleet.functions.alive)
+        is_complete = unfinished == set(self._fleet.stream.memory.open_shard_ids)
         return is_complete and not is_owned and not workers
 
     def _put_everywhere(self) -> None:
         """Put a record into each open shard, by as many keys as it takes to meet them all."""
-        waiting = set(self._stream.memory.open_shard_ids)
+        waiting = set(self._fleet.stream.memory.open_shard_ids)
         for number in count():
             if not waiting:
                 break
             key = f"key-{number}"
-            if self._stream.shard_of(key) in waiting:
-                waiting.remove(self._stream.shard_of(key))
-                self._stream.put(key)
-        self._last_put_ms = self._around.now_ms
+            if self._fleet.stream.shard_of(key) in waiting:
+                waiting.remove(self._fleet.stream.shard_of(key))
+                self._fleet.stream.put(key)
+        self._last_put_ms = self._fleet.around.now_ms
 
     async def _hour(self) -> Hour:
-        meter, functions = self._meter, self._functions
-        await asyncio.sleep(_MANAGER_EVERY_S)
-        calls, turns = self._around.calls.copy(), functions.turns
+        meter, functions = self._meter, self._fleet.functions
+        await asyncio.sleep(MANAGER_EVERY_S)
+        calls, turns = self._fleet.around.calls.copy(), functions.turns
         runs, runs_ms = self._manager_runs, self._manager_ms
         reads, writes = meter.read_units, meter.write_units
         await asyncio.sleep(_HOUR_S)
@@ -350,25 +310,25 @@ class _IdleRun:
             worker_turns=functions.turns - turns,
             manager_runs=self._manager_runs - runs,
             manager_ms=self._manager_ms - runs_ms,
-            calls=dict(sorted((self._around.calls - calls).items())),
+            calls=dict(sorted((self._fleet.around.calls - calls).items())),
             read_units=meter.read_units - reads,
             write_units=meter.write_units - writes,
         )
 
     async def _reshard(self) -> tuple[float, int]:
         """Split and merge shards in their sleep; wait until all sleep again."""
-        open_ids = list(self._stream.memory.open_shard_ids)
+        open_ids = list(self._fleet.stream.memory.open_shard_ids)
         before = set(open_ids)
         for shard_id in open_ids[: self._idle.splits]:
-            self._stream.split(shard_id)
+            self._fleet.stream.split(shard_id)
         pairs = open_ids[self._idle.splits :]
         for number in range(self._idle.merges):
-            self._stream.merge(pairs[2 * number], pairs[2 * number + 1])
+            self._fleet.stream.merge(pairs[2 * number], pairs[2 * number + 1])
         elapsed_s = await self._until(self._sleeps)
-        return elapsed_s, len(set(self._stream.memory.open_shard_ids) - before)
+        return elapsed_s, len(set(self._fleet.stream.memory.open_shard_ids) - before)
 
     def _wakes(self) -> tuple[int, ...]:
-        ledger = self._around.ledger
+        ledger = self._fleet.around.ledger
         return tuple(
             sorted(
                 entry.at_ms - entry.put_ms
