@@ -121,7 +121,7 @@ class Run:
                 with Load(client, stream, random.Random(self._plan.seed + 2)) as load:
                     self._name_source(stream, proxy.url)
                     self._disturb(load)
-                self._finish(load.count)
+                self._finish(load)
             lineage = load.lineage()
         finally:
             (self._folder / program.FINISH).touch()
@@ -200,32 +200,37 @@ class Run:
             self._driver.check(deadline, "commits nothing")
             time.sleep(0.1)
 
-    def _finish(self, sent):
-        """Wait until both sinks have as much as was sent; the verdict tells if that never comes."""
+    def _finish(self, load):
+        """
+        Wait until both sinks have as much as was sent and all of it is published; stop the queries.
+
+        The verdict tells if that never comes. A query that is stopped between the writing of a
+        batch and its commit rightly publishes the position before it, so stopping waits.
+        """
         deadline = time.monotonic() + ARRIVAL_LIMIT_S
         while time.monotonic() < deadline:
             self._driver.check(deadline, "is late")
             counts = shard_counts(self._folder / "counts")
             counted = sum(counts[max(counts)].values()) if counts else 0
-            if counted >= sent and len(file_rows(self._folder / "files")) >= sent:
+            if min(counted, len(file_rows(self._folder / "files"))) >= load.count:
                 break
             time.sleep(0.3)
+        self._await_published(load)
         (self._folder / program.FINISH).touch()
         deadline = time.monotonic() + PROGRESS_LIMIT_S
         while not (self._folder / program.DONE).exists():
             self._driver.check(deadline, "does not stop its queries")
             time.sleep(0.1)
 
-    # --- the end
-
-    def _misplaced(self, lineage, rows):
-        """Wait until what the query published is right; return what is wrong, if it never is."""
+    def _await_published(self, load):
+        rows = file_rows(self._folder / "files")
         deadline = time.monotonic() + PUBLISHED_LIMIT_S
-        while wrong := misplaced(self._leases(), lineage, rows=rows):
+        while misplaced(self._leases(), load.lineage(), rows=rows):
             if time.monotonic() > deadline:
-                break
+                return
             time.sleep(0.3)
-        return wrong
+
+    # --- the end
 
     def _leases(self):
         table = f"kills-{self._plan.seed}-positions"
@@ -257,7 +262,7 @@ class Run:
             else 0,
             seal_store_faults={kind.value: count for kind, count in dice.drawn.items()},
             freezes=self._freezes,
-            verdict=replace(verdict, misplaced=len(self._misplaced(lineage, rows))),
+            verdict=replace(verdict, misplaced=len(misplaced(self._leases(), lineage, rows=rows))),
             seconds=round(seconds, 1),
         )
 
