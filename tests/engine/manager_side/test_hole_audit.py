@@ -6,6 +6,7 @@ import pytest
 
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.domain.shards import ShardGraph
+from shardfleet.engine.fleet_state import PIN
 from shardfleet.engine.hole_audit import later_than
 from shardfleet.engine.lease_manager import LeaseManager
 from shardfleet.engine.ports import ListingFilter
@@ -136,5 +137,65 @@ def test_a_shard_that_was_closed_before_the_fleet_began_is_left_alone():
         await turns(fleet, 3)
         assert sorted(fleet.leases.leases) == KEYS[1:3]
         assert str(fleet.leases.leases[KEYS[1]].checkpoint) == "TRIM_HORIZON"
+
+    run_virtual(main())
+
+
+async def begun_without(missing, *, since):
+    """Begin at LATEST; one create is lost, and the stream has moved on when the next turn comes."""
+    fleet = Fleet(leases_per_worker=4, initial_position="LATEST")
+    listed = fleet.stream.list_shards
+    at_the_beginning = list(fleet.stream.shards)
+
+    async def as_of(listing=ListingFilter.NONE, *, instant_ms=None):
+        if listing is ListingFilter.AT_TIMESTAMP:
+            return at_the_beginning
+        return await listed(listing, instant_ms=instant_ms)
+
+    fleet.stream.list_shards = as_of
+    await running_fleet(fleet)
+    del fleet.leases.leases[missing]
+    began_ms = (await fleet.store.read(PIN, missing)).body["instant_ms"]
+    fleet.stream.shards = since
+    await turns(fleet, 1)
+    return fleet, began_ms
+
+
+async def pins(fleet):
+    """Return the instant of each pin."""
+    return {pin.id: pin.body["instant_ms"] for pin in await fleet.store.list(PIN)}
+
+
+def test_a_lease_that_a_fleets_first_turn_lost_begins_with_the_others_although_it_was_split():
+    async def main():
+        since = [shard(0, 0, 4, closed=True), *four_shards()[1:]]
+        since += [shard(4, 0, 2, parents=[0]), shard(5, 2, 4, parents=[0])]
+        fleet, began_ms = await begun_without(KEYS[0], since=since)
+        assert sorted(fleet.leases.leases) == KEYS[:4]
+        assert str(fleet.leases.leases[KEYS[0]].checkpoint) == "LATEST"
+        assert (await pins(fleet))[KEYS[0]] == began_ms
+
+    run_virtual(main())
+
+
+def test_children_of_what_the_first_turn_lost_begin_when_the_fleet_did_once_it_aged_out():
+    async def main():
+        since = four_shards()[1:]
+        since += [shard(4, 0, 2, parents=[0]), shard(5, 2, 4, parents=[0])]
+        fleet, began_ms = await begun_without(KEYS[0], since=since)
+        assert sorted(fleet.leases.leases) == KEYS[1:6]
+        found = await pins(fleet)
+        assert [found[key] for key in KEYS[4:6]] == [began_ms, began_ms]
+
+    run_virtual(main())
+
+
+def test_pins_of_an_earlier_life_of_the_stream_do_not_tell_when_a_fleet_began():
+    async def main():
+        fleet = Fleet(leases_per_worker=4, initial_position="LATEST")
+        await fleet.state.pin(KEYS[7], instant_ms=5, created_ms=fleet.stream.created_ms - 1)
+        assert await fleet.state.began_ms(fleet.stream.created_ms) is None
+        await fleet.state.pin(KEYS[6], instant_ms=9, created_ms=fleet.stream.created_ms)
+        assert await fleet.state.began_ms(fleet.stream.created_ms) == 9
 
     run_virtual(main())

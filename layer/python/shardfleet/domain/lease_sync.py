@@ -2,9 +2,10 @@
 Which leases must be created so that every shard will be read: lease sync.
 
 Rules: docs/protocol.md S1-S10 (§4.2-4.4). Behaves like Java's
-``HierarchicalShardSyncer``, with three repairs that Java lacks: children of a finished lease that
-nobody created (§4.6), a hole beside a lease that has been read (§8 row 7), and one at LATEST that
-nothing explains, which is audited first (§4.4).
+``HierarchicalShardSyncer``, with four repairs that Java lacks: children of a finished lease that
+nobody created (§4.6), a hole beside a lease that has been read (§8 row 7), one at LATEST that
+nothing explains, which is audited first (§4.4), and what a first sync at LATEST left out begins
+where the others did, not at the tip of a later moment.
 """
 
 from __future__ import annotations
@@ -188,25 +189,27 @@ class _Beginnings:
         }
         # What a leased shard descends from has been read to its end, or was never wanted.
         done = {parent for lease in leases for parent in lease.parent_shard_ids}
-        self._done = _with_ancestors(graph, done) if is_audited else done
+        self._done = _with_ancestors(graph, done)
 
     def may_begin(self, shard_id: str, audit: Audit) -> bool:
         """Tell whether the line may begin at this shard, none of whose parents is covered."""
         if self._initial.reads_history or self._graph.shards[shard_id].is_open:
             return True
-        is_readable = audit.readable is None or shard_id in audit.readable
-        return self._is_audited and is_readable and shard_id not in self._done
+        if audit.readable is None:
+            return self._is_audited and shard_id not in self._done
+        return shard_id in audit.readable and shard_id not in self._done
 
     def at(self, shard_id: str) -> tuple[ExtendedSequenceNumber, CreateReason]:
         """S4, S7, S10: where it begins."""
         initial, shard = self._initial, self._graph.shards[shard_id]
-        if initial.reads_history:
-            alone = shard.is_open
-            reason = CreateReason.NO_LEASED_RELATIVE if alone else CreateReason.OLDEST_OF_ITS_LINE
-            return initial.checkpoint, reason
-        if not self._read.isdisjoint(shard.parent_shard_ids):
-            return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING
-        return _LOST if self._is_audited else (initial.checkpoint, CreateReason.NO_LEASED_RELATIVE)
+        if not initial.reads_history:
+            if not self._read.isdisjoint(shard.parent_shard_ids):
+                return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING
+            if self._is_audited:
+                return _LOST
+        alone = shard.is_open
+        reason = CreateReason.NO_LEASED_RELATIVE if alone else CreateReason.OLDEST_OF_ITS_LINE
+        return initial.checkpoint, reason
 
 
 def _with_ancestors(graph: ShardGraph, shard_ids: Iterable[str]) -> set[str]:

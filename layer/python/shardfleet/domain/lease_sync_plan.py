@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TIMESTAMP, LATEST, TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.domain.sequence import (
+    AT_LATEST,
+    AT_TIMESTAMP,
+    LATEST,
+    TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
 from shardfleet.errors import ProtocolError
 
 
@@ -66,6 +72,11 @@ class LeaseToCreate:
     lease: Lease
     reason: CreateReason
 
+    @property
+    def begins_late(self) -> bool:
+        """Tell whether others of its fleet began before it."""
+        return self.reason is not CreateReason.EMPTY_TABLE
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseSyncPlan:
@@ -87,6 +98,13 @@ class LeaseSyncPlan:
     suspects: tuple[str, ...] = ()
     repairs: frozenset[str] = frozenset()
 
+    @property
+    def begins_late(self) -> bool:
+        """Tell whether a lease is to begin at the tip of a fleet that has begun already."""
+        return any(
+            wanted.lease.checkpoint == AT_LATEST and wanted.begins_late for wanted in self.create
+        )
+
     def generations(self) -> Iterator[tuple[LeaseToCreate, ...]]:
         """Return ``create`` in parts, of which no lease is a parent of another in its part."""
         part: dict[str, LeaseToCreate] = {}
@@ -106,7 +124,8 @@ class Audit:
 
     Attributes:
         lost: suspects that have been so for long enough.
-        readable: shards that had records since the fleet began; None: all may have had.
+        readable: shards that had records since the fleet began; None: nobody knows, so all may
+            have had that are suspects.
 
     """
 

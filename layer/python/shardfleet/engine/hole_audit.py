@@ -4,7 +4,8 @@ Lease sync with a memory: what was lost at LATEST is made again once that is cer
 A lease that somebody deleted cannot be made at LATEST again, or what came meanwhile is skipped.
 So suspects are counted over the manager's turns, and then begin at TRIM_HORIZON: some records come
 twice, none is lost (protocol.md §4.4). Shards that were closed before the fleet began are left
-alone, as far as the pins tell when that was.
+alone, as far as the pins tell when that was. What the fleet's first turn failed to create is made
+with all that came since, for the same pins tell where it was to begin (hazard H7).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from shardfleet.domain.hole_audit import Suspicion, suspicions
 from shardfleet.domain.lease_sync import Audit, InitialPosition, LeaseSyncPlan, plan_lease_sync
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.shards import Shard, ShardGraph
-from shardfleet.engine.fleet_state import PIN, FleetState
+from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.ports import Clock, ListingFilter, StreamReader
 
 AUDIT = "audit"
@@ -29,6 +30,7 @@ class HoleAudit:
 
     def __init__(self, *, state: FleetState, stream: StreamReader, clock: Clock) -> None:
         """Keep the ports; without suspects none of them is asked."""
+        self._state = state
         self._store = state.store
         self._stream = stream
         self._clock = clock
@@ -40,18 +42,21 @@ class HoleAudit:
         *,
         initial: InitialPosition,
         listed_at_initial: Sequence[Shard] | None,
+        created_ms: int,
     ) -> LeaseSyncPlan:
         """
         Decide which leases to create; see :func:`shardfleet.domain.lease_sync.plan_lease_sync`.
+
+        ``created_ms`` is when the stream was created.
 
         Raises:
             Throttled, OutcomeUnknown: try again.
 
         """
         plan = plan_lease_sync(shards, leases, initial=initial, listed_at_initial=listed_at_initial)
-        if not plan.suspects:
+        if not plan.suspects and not plan.begins_late:
             return plan
-        audit = Audit(readable=await self._readable(shards))
+        audit = Audit(readable=await self._readable(shards, created_ms))
         plan = plan_lease_sync(shards, leases, initial=initial, listed_at_initial=None, audit=audit)
         lost = await self._certain(plan.suspects)
         if not lost:
@@ -74,12 +79,12 @@ class HoleAudit:
             )
         return frozenset(key for key, found in now.items() if found.is_proof)
 
-    async def _readable(self, shards: Sequence[Shard]) -> frozenset[str] | None:
+    async def _readable(self, shards: Sequence[Shard], created_ms: int) -> frozenset[str] | None:
         """Return the shards that were open when the fleet began or came later; None unknown."""
-        pins = [int(pin.body["instant_ms"]) for pin in await self._store.list(PIN)]
-        if not pins or self._clock.now_ms() - min(pins) >= _RETAINED_MS:
+        began_ms = await self._state.began_ms(created_ms)
+        if began_ms is None or self._clock.now_ms() - began_ms >= _RETAINED_MS:
             return None
-        then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=min(pins))
+        then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=began_ms)
         return later_than({shard.shard_id for shard in then}, ShardGraph(shards))
 
 

@@ -275,16 +275,24 @@ class LeaseManager:
                 _INITIAL_LISTING[initial.kind],
                 instant_ms=instant_ms if initial.kind == "AT_TIMESTAMP" else None,
             )
-        plan = await self._audit.plan(shards, leases, initial=initial, listed_at_initial=at_initial)
+        plan = await self._audit.plan(
+            shards,
+            leases,
+            initial=initial,
+            listed_at_initial=at_initial,
+            created_ms=created_ms,
+        )
+        pin_ms = self._ports.clock.now_ms() - PIN_BACK_MS
+        if plan.begins_late:
+            began_ms = await self._ports.state.began_ms(created_ms)
+            pin_ms = pin_ms if began_ms is None else began_ms
         for problem in plan.problems:
             self._ports.events.emit(LeaseSyncProblem(problem=problem))
 
         async def create(wanted: LeaseToCreate) -> None:
             if wanted.lease.checkpoint == AT_LATEST:
                 await self._ports.state.pin(
-                    wanted.lease.lease_key,
-                    instant_ms=self._ports.clock.now_ms() - PIN_BACK_MS,
-                    created_ms=created_ms,
+                    wanted.lease.lease_key, instant_ms=pin_ms, created_ms=created_ms
                 )
             result = await self._ports.leases.apply(lease_changes.create(wanted.lease))
             if isinstance(result, Applied):
