@@ -174,17 +174,23 @@ def test_a_stream_that_was_created_again_and_is_read_on_is_found(created_ms, vio
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(("is_given_up", "violations"), [(True, 0), (False, 1)])
+@pytest.mark.parametrize(
+    ("is_given_up", "is_overtaken", "violations"),
+    [(True, False, 0), (False, False, 1), (False, True, 0)],
+)
 def test_a_handover_that_is_left_pending_by_whoever_ended_the_shard_is_found(
-    is_given_up, violations
+    is_given_up, is_overtaken, violations
 ):
     checker, found = planted(checkers.HandoversEnd)
+    stores(checker, a_slot(epoch=1), by=ME)
     moving = replace(MINE, lease_owner=OTHER.worker_id, checkpoint_owner=ME.worker_id)
     ended = replace(moving, checkpoint=AT_SHARD_END)
 
     writes(checker, checkpoint(moving, AT_SHARD_END), before=moving, after=ended)
     if is_given_up:
         writes(checker, assign(ended, OTHER.worker_id), before=ended, after=HIS)
+    if is_overtaken:
+        stores(checker, a_slot(epoch=2), by=Somebody("s0001#2"))
     checker.turn_over(1, ME, left=(), error="")
 
     assert len(found) == violations

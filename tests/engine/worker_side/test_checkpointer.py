@@ -84,6 +84,17 @@ def test_an_old_owner_that_restarted_completes_the_handover_it_was_in():
     bench_test(scenario, a_lease(lease_owner=OTHER, checkpoint_owner=ME))
 
 
+def test_an_old_owner_that_restarted_completes_the_handover_of_a_shard_that_it_had_ended():
+    async def scenario(bench):
+        assert await bench.checkpointer.adopt([key(0)]) == {key(0): Adoption.NOT_MINE}
+        assert bench.lease().lease_owner == OTHER
+        assert bench.lease().checkpoint_owner is None
+        assert bench.lease().is_finished
+
+    ended = a_lease(lease_owner=OTHER, checkpoint_owner=ME, checkpoint=AT_SHARD_END)
+    bench_test(scenario, ended)
+
+
 def test_an_invocation_that_was_overtaken_while_adopting_holds_nothing():
     async def scenario(bench):
         bench.epoch_is_current = False

@@ -136,13 +136,14 @@ class Checkpointer:
             lease = await self.read(lease_key)
             if lease is None:
                 return Adoption.ABSENT
-            if lease.is_finished:
-                return Adoption.FINISHED
             if lease.checkpoint_owner == self.worker_id:
                 # The old owner restarted in the middle of a handover: nothing of it runs here any
-                # more, so the new owner may begin (protocol.md §3.5, #1729).
+                # more, so the new owner may begin (protocol.md §3.5, #1729). Of a shard that it
+                # has ended too: the new owner would wait for it.
                 await self._writer.apply(assign(lease, lease.lease_owner or self.worker_id))
                 return Adoption.NOT_MINE
+            if lease.is_finished:
+                return Adoption.FINISHED
             if lease.lease_owner != self.worker_id:
                 return Adoption.NOT_MINE
             if lease.checkpoint_owner is not None:

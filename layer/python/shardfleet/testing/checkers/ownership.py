@@ -150,6 +150,15 @@ class HandoversEnd(Checker):
         self._loaded: set[str] = set()
         # (lease, invocation) -> when it ended the shard in the middle of a handover, and its faults
         self._left: dict[tuple[str, str], tuple[int, int]] = {}
+        self._epochs: dict[str, tuple[int, str]] = {}
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Learn who has overtaken whom: only the newest invocation may end what is pending."""
+        if write.kind != SLOT:
+            return
+        worker_id, epoch = write.after["worker_id"], write.after.get("epoch", 0)
+        if epoch > self._epochs.get(worker_id, (0, ""))[0]:
+            self._epochs[worker_id] = epoch, write.by.name
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at writes of the old owner while a handover is pending."""
@@ -183,9 +192,12 @@ class HandoversEnd(Checker):
         """Look for finished shards whose next owner still waits for them (§8 row 15)."""
         del left, error
         for (key, name), (since_ms, faults) in list(self._left.items()):
-            if name == by.name and len(by.faults) == faults:
+            if name == by.name and len(by.faults) == faults and not self._is_overtaken(by):
                 text = f"{name} ended it at {since_ms} ms and left its handover pending"
                 self.found(at_ms, key, text)
+
+    def _is_overtaken(self, by: Suspect) -> bool:
+        return self._epochs.get(by.worker_id, (0, by.name))[1] != by.name
 
     def _look_back(self, write: LeaseWrite) -> None:
         key, by = write.change.lease_key, write.by
