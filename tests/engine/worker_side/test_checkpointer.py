@@ -407,7 +407,8 @@ def test_a_renewal_carries_unstored_progress_at_the_same_price():
     bench_test(scenario)
 
 
-def test_a_release_whose_answer_was_lost_is_no_loss_for_a_renewal_that_meets_it():
+@pytest.mark.parametrize("outage_ms", [0, 60_000])
+def test_a_release_whose_answer_was_lost_is_no_loss_for_a_renewal_that_meets_it(outage_ms):
     """Found by simulation: a renewal between two attempts told of a lost lease."""
 
     async def scenario(bench):
@@ -423,6 +424,7 @@ def test_a_release_whose_answer_was_lost_is_no_loss_for_a_renewal_that_meets_it(
         bench.store.reading = throttled
         with pytest.raises(Throttled):
             await bench.checkpointer.release(held)
+        await bench.clock.sleep_ms(outage_ms)
         assert not await bench.checkpointer.renew(held)
         await bench.checkpointer.release(held)
         assert held.outcome is LeaseOutcome.HANDED_OVER

@@ -71,6 +71,45 @@ def test_a_checkpoint_counts_as_a_renewal():
     bench_test(scenario)
 
 
+def test_a_renewal_that_waits_for_a_checkpoint_on_its_way_is_made_by_it():
+    """Found by simulation: each checkpoint that took long was followed by a renewal at once."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        halt, apply = Halt(), bench.store.apply
+
+        async def slow(change):
+            if change.operation == "checkpoint":
+                await bench.clock.sleep_ms(1_500)
+            return await apply(change)
+
+        bench.store.apply = slow
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        await bench.clock.sleep_ms(1_500)
+        for progress in range(1, 4):
+            await bench.clock.sleep_ms(900)  # Due 100 ms after this.
+            held.note_progress(at(progress))
+            await bench.checkpointer.flush(held)
+        halt.set()
+        await task
+
+        assert bench.store.operations() == ["renew", "checkpoint", "checkpoint", "checkpoint"]
+
+    bench_test(scenario)
+
+
+def test_a_delivery_that_waits_for_a_renewal_on_its_way_makes_none_of_its_own():
+    async def scenario(bench):
+        held = await bench.hold()
+        await bench.clock.sleep_ms(5_000)
+
+        assert all(await asyncio.gather(*(bench.checkpointer.confirm(held) for _ in range(3))))
+
+        assert bench.store.operations() == ["renew", "renew"]
+
+    bench_test(scenario)
+
+
 def test_a_refused_renewal_is_tried_again_soon_and_told():
     async def scenario(bench):
         held = await bench.hold()

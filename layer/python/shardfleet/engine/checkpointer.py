@@ -198,10 +198,17 @@ class Checkpointer:
 
     # --- keeping leases
 
-    async def renew(self, held: HeldLease) -> bool:
-        """Renew, or store progress at the same price; return whether the lease is still held."""
+    async def renew(self, held: HeldLease, *, older_than_ms: int = -1) -> bool:
+        """
+        Renew, or store progress at the same price; return whether the lease is still held.
+
+        Args:
+            held: the lease.
+            older_than_ms: as for :meth:`LeaseWriter.write`.
+
+        """
         held.rate(self._writer.instant().monotonic_ms, every_ms=self._renew_ms)
-        return await self._writer.write(held, _renewal)
+        return await self._writer.write(held, _renewal, older_than_ms=older_than_ms)
 
     async def confirm(self, held: HeldLease) -> bool:
         """
@@ -210,7 +217,7 @@ class Checkpointer:
         After a stall longer than that nothing is delivered until renewed (hazard H17).
         """
         if not self.is_fresh(held):
-            return await self.renew(held)
+            return await self.renew(held, older_than_ms=self._renew_ms)
         return held.is_held
 
     def is_fresh(self, held: HeldLease) -> bool:
@@ -232,8 +239,10 @@ class Checkpointer:
         failures = 0
         tick_ms = max(1, self._renew_ms // _TICKS)
         while not halt.is_set:
-            due = [h for h in self.held if self._writer.age_ms(h) + tick_ms > self._renew_ms]
-            answered = await all_of(*(self._renew_once(held) for held in due))
+            due = [h for h in self.held if self._writer.age_ms(h) > self._renew_ms - tick_ms]
+            # A checkpoint on its way may have renewed it by then (hazard H14).
+            renew = partial(self.renew, older_than_ms=self._renew_ms - tick_ms)
+            answered = await all_of(*(self._once(held, renew) for held in due))
             # No batch is waited for where no consumer is at work, as while user code is imported
             # (protocol.md §3.5, #1743).
             ready = [h for h in self.held if h.in_handover and not h.at_work]
@@ -258,10 +267,7 @@ class Checkpointer:
 
     async def flush_all(self) -> None:
         """Store all progress in one attempt each: the turn ends, whatever happens."""
-        await all_of(*(self._renew_once(held) for held in self.held if held.unstored))
-
-    async def _renew_once(self, held: HeldLease) -> bool:
-        return await self._once(held, self.renew)
+        await all_of(*(self._once(held, self.renew) for held in self.held if held.unstored))
 
     async def _hand_over_once(self, held: HeldLease) -> bool:
         return await self._once(held, self._hand_over)

@@ -222,13 +222,21 @@ class LeaseWriter:
             raise StaleEpoch(message)
         return await self.store.apply(change)
 
-    async def write(self, held: HeldLease, build: Callable[[HeldLease], LeaseChange]) -> bool:
+    async def write(
+        self,
+        held: HeldLease,
+        build: Callable[[HeldLease], LeaseChange],
+        *,
+        older_than_ms: int = -1,
+    ) -> bool:
         """
         Write to a held lease until the answer is clear.
 
         Args:
             held: the lease; let go of when it turns out to be lost.
             build: makes the change from the lease as it is known then.
+            older_than_ms: nothing is written if the table confirmed the lease later than that, by
+                a write that this one had to wait for; milliseconds.
 
         Returns:
             Whether the lease is still held.
@@ -242,6 +250,8 @@ class LeaseWriter:
         async with held.lock:
             if not held.is_held:
                 return False
+            if self.age_ms(held) <= older_than_ms:
+                return True
             if self.age_ms(held) >= self._failover_ms and not await self._is_still_mine(held):
                 return False
             for _ in range(_ROUNDS_MOST):
@@ -265,6 +275,8 @@ class LeaseWriter:
         """Look after local expiry: nobody may have taken the lease, nor this slot."""
         current = await self.store.get(held.lease_key)
         counters = {held.lease.lease_counter, held.lease.lease_counter + bool(held.unsure)}
+        if current is not None and self._is_given_up(held, current):
+            return False
         if (
             current is None
             or current.effective_owner != self.worker_id
@@ -316,9 +328,7 @@ class LeaseWriter:
         # The counter itself, not its condition: a release has none, and an outdated invocation that
         # took its successor's counter over would complete the handover of its successor (H1).
         has_moved = current.lease_counter != held.lease.lease_counter
-        if has_moved and held.release_sent and current.effective_owner != self.worker_id:
-            # Ours, most likely; and if not, nothing is lost that was not to be given up.
-            held.let_go(LeaseOutcome.HANDED_OVER)
+        if self._is_given_up(held, current):
             return False
         if has_moved or current.effective_owner != self.worker_id:
             self._lose(held, f"counter {current.lease_counter} of {current.lease_owner}", change)
@@ -341,6 +351,15 @@ class LeaseWriter:
                 )
             )
         self._accept(held, current)
+        return True
+
+    def _is_given_up(self, held: HeldLease, current: Lease) -> bool:
+        """Let go of what a release of ours, whose answer never came, seems to have given up."""
+        has_moved = current.lease_counter != held.lease.lease_counter
+        if not held.release_sent or not has_moved or current.effective_owner == self.worker_id:
+            return False
+        # Ours, most likely; and if not, nothing is lost that was not to be given up.
+        held.let_go(LeaseOutcome.HANDED_OVER)
         return True
 
     async def _was_mine(self, held: HeldLease, current: Lease) -> bool:

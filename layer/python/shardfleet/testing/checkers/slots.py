@@ -130,6 +130,8 @@ class WhoRenewsReads(Checker):
         self._stopped: dict[str, int] = {}
         # lease -> invocation -> when it last did something for it, and how long it was frozen then
         self._alive: dict[str, dict[str, tuple[int, int]]] = {}
+        # lease -> when the table last took a write of its owner
+        self._confirmed: dict[str, int] = {}
 
     def document_written(self, write: DocumentWrite) -> None:
         """Remember stops: they are taken back by an operator after a while."""
@@ -173,6 +175,9 @@ class WhoRenewsReads(Checker):
         truth = self.ledger.shards[key]
         waits = waits or bool(truth.children and truth.first_unfinished() is None)
         stopped_ms = write.at_ms - self._stopped.get(key, -_STOPPED_MS)
+        # Nothing is read of a lease that the table does not confirm (H17); it begins again here.
+        waits = waits or write.at_ms - self._confirmed.get(key, 0) > 3 * self.renew_ms
+        self._confirmed[key] = write.at_ms
         if waits or after.checkpoint_owner is not None or stopped_ms < _STOPPED_MS:
             self._of(key).pop(by.name, None)
             return
