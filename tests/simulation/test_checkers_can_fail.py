@@ -13,7 +13,7 @@ from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber, 
 from shardfleet.engine import checkpointer, lease_manager
 from shardfleet.engine.checkpointer import Checkpointer
 from shardfleet.engine.delivery import ShardDelivery
-from shardfleet.engine.held_lease import LeaseWriter
+from shardfleet.engine.lease_writer import LeaseWriter
 from shardfleet.engine.shard_consumer import ShardConsumer
 from shardfleet.engine.turn_tasks import TurnTasks
 from shardfleet.events import PositionLost

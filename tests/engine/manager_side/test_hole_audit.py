@@ -7,7 +7,7 @@ import pytest
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.domain.shards import ShardGraph
 from shardfleet.engine.fleet_state import PIN
-from shardfleet.engine.hole_audit import later_than
+from shardfleet.engine.hole_audit import began_ms, later_than
 from shardfleet.engine.lease_manager import LeaseManager
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.engine.turn_history import History
@@ -194,8 +194,8 @@ def test_pins_of_an_earlier_life_of_the_stream_do_not_tell_when_a_fleet_began():
     async def main():
         fleet = Fleet(leases_per_worker=4, initial_position="LATEST")
         await fleet.state.pin(KEYS[7], instant_ms=5, created_ms=fleet.stream.created_ms - 1)
-        assert await fleet.state.began_ms(fleet.stream.created_ms) is None
+        assert await began_ms(fleet.store, fleet.stream.created_ms) is None
         await fleet.state.pin(KEYS[6], instant_ms=9, created_ms=fleet.stream.created_ms)
-        assert await fleet.state.began_ms(fleet.stream.created_ms) == 9
+        assert await began_ms(fleet.store, fleet.stream.created_ms) == 9
 
     run_virtual(main())

@@ -8,7 +8,7 @@ from shardfleet.domain.leases import Lease
 from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.slots import intend_start, slot_body, slot_from_body
 from shardfleet.engine.checkpointer import Checkpointer
-from shardfleet.engine.held_lease import LeaseWriter
+from shardfleet.engine.lease_writer import LeaseWriter
 from shardfleet.engine.patience import Patience
 from shardfleet.engine.worker import WorkerPorts, worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled

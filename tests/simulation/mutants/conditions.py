@@ -68,7 +68,7 @@ CONDITIONS = (
         "L2 checkpointOwner absent",
         (CHANGES, "    if not in_handover:\n", "    if in_handover and not in_handover:\n"),
         (
-            "engine/held_lease.py",
+            "engine/lease_writer.py",
             "            held.halt.set()\n            self._events.emit(\n                HandoverNoticed(",
             "            self._events.emit(\n                HandoverNoticed(",
         ),

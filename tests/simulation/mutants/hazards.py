@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-SLOTS, HELD, POINTER = "domain/slots.py", "engine/held_lease.py", "engine/checkpointer.py"
+SLOTS, WRITER, POINTER = "domain/slots.py", "engine/lease_writer.py", "engine/checkpointer.py"
 STATE, WORKER, ASSIGNER = "engine/fleet_state.py", "engine/worker.py", "engine/assigner.py"
 NOTES, EXPIRY, POSITION = "engine/crash_notes.py", "domain/expiry.py", "engine/start_position.py"
 READER, ENDING, UPKEEP = "engine/reader.py", "engine/shard_end.py", "engine/slot_upkeep.py"
@@ -21,15 +21,15 @@ HAZARDS = (
     mutant(
         "no look at the epoch after an unknown outcome",
         "H1",
-        (HELD, "        await self.check_epoch()\n        held.unsure.clear()\n", ""),
+        (WRITER, "        await self.check_epoch()\n        held.unsure.clear()\n", ""),
         arena="twins",
     ),
     mutant(
         "one more of the counter is mine without a doubt",
         "H1",
-        (HELD, "if held.unsure and await self._was_mine", "if await self._was_mine"),
-        (HELD, "            or current.checkpoint < min(held.unsure)\n", ""),
-        (HELD, "        await self.check_epoch()\n        held.unsure.clear()\n", ""),
+        (WRITER, "if held.unsure and await self._was_mine", "if await self._was_mine"),
+        (WRITER, "            or current.checkpoint < min(held.unsure)\n", ""),
+        (WRITER, "        await self.check_epoch()\n        held.unsure.clear()\n", ""),
         arena="twins",
     ),
     mutant(
@@ -46,7 +46,7 @@ HAZARDS = (
     mutant(
         "a fenced invocation writes on",
         "H1",
-        (HELD, "        if self._fenced:\n", "        if not self.worker_id:\n"),
+        (WRITER, "        if self._fenced:\n", "        if not self.worker_id:\n"),
         arena="twins",
     ),
     mutant(
@@ -148,7 +148,7 @@ HAZARDS = (
         "a refused step back loses the lease",
         "H8",
         (
-            HELD,
+            WRITER,
             "        if wanted != current.checkpoint:\n",
             '        self._lose(held, "a step back")\n        if wanted != current.checkpoint:\n',
         ),
@@ -236,7 +236,7 @@ HAZARDS = (
         "a checkpoint does not count as a renewal",
         "H14",
         (
-            HELD,
+            WRITER,
             "                held.confirmed = sent\n",
             '                held.confirmed = sent if change.operation == "renew" else held.confirmed\n',
         ),
@@ -266,7 +266,7 @@ HAZARDS = (
         "local expiry trusts the clock that may stand still",
         "H15",
         (
-            HELD,
+            WRITER,
             "return max(now.monotonic_ms - confirmed.monotonic_ms, now.wall_ms - confirmed.wall_ms)",
             "return now.monotonic_ms - confirmed.monotonic_ms",
         ),

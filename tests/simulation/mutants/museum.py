@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.simulation.mutants.mutant import mutant
 
 DELIVERY, READER, ENDING = "engine/delivery.py", "engine/reader.py", "engine/shard_end.py"
-CONSUMER, HELD, POINTER = (
+CONSUMER, WRITER, POINTER = (
     "engine/shard_consumer.py",
-    "engine/held_lease.py",
+    "engine/lease_writer.py",
     "engine/checkpointer.py",
 )
 WORK, ASSIGNMENT, CLEANUP = (
@@ -206,7 +206,7 @@ MUSEUM = (
         "an own retried write is a lost lease",
         "§8 row 11, KCL #247",
         (
-            HELD,
+            WRITER,
             "if held.unsure and await self._was_mine(held, current):",
             "if not held.lease_key and await self._was_mine(held, current):",
         ),
@@ -216,7 +216,7 @@ MUSEUM = (
         "renewal and checkpoint race",
         "§8 row 12, KCL #537, vmware-go-kcl #77",
         (
-            HELD,
+            WRITER,
             "        async with held.lock:\n            if not held.is_held:\n",
             "        async with asyncio.Lock():\n            if not held.is_held:\n",
         ),

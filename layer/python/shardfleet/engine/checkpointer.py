@@ -24,7 +24,8 @@ from shardfleet.domain.lease_changes import (
 from shardfleet.domain.leases import Applied, Gone, Lease, LeaseChange
 from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.domain.slots import LeaseOutcome
-from shardfleet.engine.held_lease import HeldLease, LeaseWriter
+from shardfleet.engine.held_lease import HeldLease
+from shardfleet.engine.lease_writer import LeaseWriter
 from shardfleet.engine.patience import Halt, Patience, all_of
 from shardfleet.engine.ports import EventSink
 from shardfleet.errors import OutcomeUnknown, Throttled

@@ -226,20 +226,6 @@ class FleetState:
         message = f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds"
         raise ProtocolError(message)
 
-    async def began_ms(self, created_ms: int) -> int | None:
-        """
-        Return the earliest instant to which a LATEST lease is pinned: when the fleet began.
-
-        Args:
-            created_ms: creation time of the stream; pins of an earlier incarnation tell nothing.
-
-        """
-        pins = (pin.body for pin in await self._store.list(PIN))
-        return min(
-            (int(pin["instant_ms"]) for pin in pins if pin["created_ms"] == created_ms),
-            default=None,
-        )
-
     # --- crash notes and stops
 
     async def note(self, lease_key: str) -> CrashNote | None:

@@ -16,8 +16,8 @@ from shardfleet.domain.hole_audit import Suspicion, suspicions
 from shardfleet.domain.lease_sync import Audit, InitialPosition, LeaseSyncPlan, plan_lease_sync
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.shards import Shard, ShardGraph
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.ports import Clock, ListingFilter, StreamReader
+from shardfleet.engine.fleet_state import PIN, FleetState
+from shardfleet.engine.ports import Clock, ListingFilter, StateStore, StreamReader
 
 AUDIT = "audit"
 SUSPECTS = "suspects"
@@ -30,7 +30,6 @@ class HoleAudit:
 
     def __init__(self, *, state: FleetState, stream: StreamReader, clock: Clock) -> None:
         """Keep the ports; without suspects none of them is asked."""
-        self._state = state
         self._store = state.store
         self._stream = stream
         self._clock = clock
@@ -81,11 +80,25 @@ class HoleAudit:
 
     async def _readable(self, shards: Sequence[Shard], created_ms: int) -> frozenset[str] | None:
         """Return the shards that were open when the fleet began or came later; None unknown."""
-        began_ms = await self._state.began_ms(created_ms)
-        if began_ms is None or self._clock.now_ms() - began_ms >= _RETAINED_MS:
+        then_ms = await began_ms(self._store, created_ms)
+        if then_ms is None or self._clock.now_ms() - then_ms >= _RETAINED_MS:
             return None
-        then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=began_ms)
+        then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=then_ms)
         return later_than({shard.shard_id for shard in then}, ShardGraph(shards))
+
+
+async def began_ms(store: StateStore, created_ms: int) -> int | None:
+    """
+    Return the earliest instant to which a LATEST lease is pinned: when the fleet began.
+
+    Args:
+        store: of the pins.
+        created_ms: creation time of the stream; pins of an earlier incarnation tell nothing.
+
+    """
+    pins = [pin.body for pin in await store.list(PIN)]
+    found = (int(pin["instant_ms"]) for pin in pins if pin["created_ms"] == created_ms)
+    return min(found, default=None)
 
 
 def later_than(open_then: Collection[str], graph: ShardGraph) -> frozenset[str]:

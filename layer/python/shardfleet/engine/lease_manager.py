@@ -29,7 +29,7 @@ from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.assignment_planner import Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.handovers import HandoverWatch
-from shardfleet.engine.hole_audit import HoleAudit
+from shardfleet.engine.hole_audit import HoleAudit, began_ms
 from shardfleet.engine.loss_watch import LossWatch, Reading
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.pausing import PauseRecord, free_paused
@@ -284,8 +284,8 @@ class LeaseManager:
         )
         pin_ms = self._ports.clock.now_ms() - PIN_BACK_MS
         if plan.begins_late:
-            began_ms = await self._ports.state.began_ms(created_ms)
-            pin_ms = pin_ms if began_ms is None else began_ms
+            then_ms = await began_ms(self._ports.state.store, created_ms)
+            pin_ms = pin_ms if then_ms is None else then_ms
         for problem in plan.problems:
             self._ports.events.emit(LeaseSyncProblem(problem=problem))
 

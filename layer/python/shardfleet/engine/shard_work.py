@@ -19,7 +19,8 @@ from shardfleet.engine.checkpointer import Checkpointer
 from shardfleet.engine.crash_notes import CrashNotes
 from shardfleet.engine.delivery import DeliveryPorts
 from shardfleet.engine.dispatch import Dispatcher, DispatchPorts
-from shardfleet.engine.held_lease import HeldLease, LeaseWriter
+from shardfleet.engine.held_lease import HeldLease
+from shardfleet.engine.lease_writer import LeaseWriter
 from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.patience import Halt, Halted, Patience
 from shardfleet.engine.reader import ReadPorts

@@ -1,7 +1,7 @@
 """
 The steps of one invocation of a worker, each with at most one read and one write.
 
-It does what :mod:`shardfleet.engine.held_lease`, `checkpointer` and `shard_end` do, without time:
+It does what :mod:`shardfleet.engine.lease_writer`, `checkpointer` and `shard_end` do, without time:
 nothing ever expires in its own eyes, so a zombie goes on for as long as the table lets it.
 """
 
