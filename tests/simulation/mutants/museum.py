@@ -17,7 +17,8 @@ WORK, ASSIGNMENT, CLEANUP = (
 )
 SYNC, STATE, DEAGGREGATE = "domain/lease_sync.py", "engine/fleet_state.py", "kpl/deaggregate.py"
 
-_WORKER_TESTS = "tests/engine/worker_side"
+_WORKER_TESTS, _MANAGER_TESTS = "tests/engine/worker_side", "tests/engine/manager_side"
+_TIP_OF_NOW = ("engine/lease_manager.py", "        if plan.begins_late:\n", "        if not shards:\n")
 
 MUSEUM = (
     mutant(
@@ -140,7 +141,14 @@ MUSEUM = (
             "return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING",
             "return initial.checkpoint, CreateReason.HOLE_BESIDE_SIBLING",
         ),
+        _TIP_OF_NOW,
         arena="holes",
+    ),
+    mutant(
+        "what a first sync left out begins at the tip of now",
+        "§4.3",
+        _TIP_OF_NOW,
+        test=f"{_MANAGER_TESTS}/test_hole_audit.py",
     ),
     mutant(
         "a listing in the middle of a reshard is believed",
