@@ -218,7 +218,11 @@ def plot(found: Sequence[Figures]) -> str:
         }
         for words, result in zip(LOADS.values(), found, strict=True)
     }
-    return charts.bars("records a second and core, Kinesis to nowhere", groups, unit="records/s")
+    return charts.bars(
+        "records a second and core, Kinesis to nowhere (bars: logarithmic)",
+        groups,
+        unit="records/s",
+    )
 
 
 def figures() -> Iterator[Figures | Skipped]:

@@ -29,6 +29,7 @@ TOGETHER = 4
 """So many leases change hands at once, half of them in either direction."""
 
 HANDOVER_MOST_S = 60.0
+AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +189,11 @@ class _Mover:
         await assigner.carry_out(chosen, able, graceful=able.keys())
         waiting = {a.lease.lease_key: a.worker_id for a in chosen}
         let_go: dict[str, int] = {}
-        deadline = time.monotonic() + HANDOVER_MOST_S
+        deadline, again_s = time.monotonic() + HANDOVER_MOST_S, time.monotonic() + AGAIN_S
         while waiting and time.monotonic() < deadline:
+            if time.monotonic() > again_s:
+                again_s += AGAIN_S
+                await self._once_more(assigner, waiting)
             owners = await asyncio.to_thread(self._load.owners)
             now_ms = time.time_ns() // 1_000_000
             for key, worker_id in list(waiting.items()):
@@ -204,6 +208,18 @@ class _Mover:
         limit_ms = 40_000
         self.forced += sum(took_ms > limit_ms for took_ms in let_go.values())
         self._begun += [_Begun(k, begun_ms, took_ms, old_pids[k]) for k, took_ms in let_go.items()]
+
+    async def _once_more(self, assigner: Assigner, waiting: dict[str, str]) -> None:
+        """Begin what was not begun: a slot takes no leases while its worker is replaced."""
+        able, leases = self._load.slots(), self._load.fleet.leases()
+        left = [
+            Assignment(lease, waiting[lease.lease_key], AssignmentKind.STEAL, "benchmark")
+            for lease in leases
+            if lease.checkpoint_owner is None
+            and waiting.get(lease.lease_key, lease.lease_owner) != lease.lease_owner
+            and able.keys() >= {waiting[lease.lease_key], lease.lease_owner}
+        ]
+        await assigner.carry_out(left, able, graceful=able.keys())
 
     def _chosen(self, able: dict[str, Slot], most: int) -> list[Assignment]:
         """Choose leases that have moved least, as many of one worker as of the other."""

@@ -44,15 +44,15 @@ def test_a_handler_that_bears_repeats_passes_and_its_log_is_printed(capsys):
 
 
 def test_a_handler_that_does_not_is_found_shrunk_and_told(capsys):
-    assert run("--handler", "simulated_shop:naive", "--hours", "0.04", "--seed", "8") == 1
+    assert run("--handler", "simulated_shop:naive", "--hours", "0.02", "--seed", "5") == 1
     printed = capsys.readouterr()
     assert "500 generated page views" in printed.err
-    again = re.search(r"with --seed 8 --only (\S*):", printed.out)
+    again = re.search(r"with --seed 5 --only (\S*):", printed.out)
     assert again
     assert "EffectsAsWithoutFaults" in printed.out
     assert re.search(r"sink.add visitor-\d+", printed.out)
 
-    given = ["--handler", "simulated_shop:naive", "--hours", "0.04", "--seed", "8", "--no-shrink"]
+    given = ["--handler", "simulated_shop:naive", "--hours", "0.02", "--seed", "5", "--no-shrink"]
     assert run(*given, "--only", again[1]) == 1
 
 
