@@ -47,9 +47,8 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-# One process more than there are cores: many tests wait for processes of their own.
-test: install ## run the tests in JOBS + 1 processes (JOBS is 2); ARGS="-k name" is passed to pytest
-	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $$(($(JOBS) + 1)) \
+test: install ## run the tests in JOBS=2 processes; ARGS="-k name" is passed to pytest
+	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) \
 	  --dist loadfile --no-loadscope-reorder $(ARGS)
 
 sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results
