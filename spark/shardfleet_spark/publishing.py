@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from threading import Event, Lock, Thread, current_thread, main_thread
 from typing import Any
 
-from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet_spark.publication import Standing
 from shardfleet_spark.publisher import Publisher
 from shardfleet_spark.sealing import persist
@@ -69,7 +69,7 @@ class Publishing:
         self._thread: Thread | None = None
         self._stopped = Event()
         self._one_at_a_time = Lock()
-        self._failure: ShardfleetError | None = None
+        self._failure: Exception | None = None
 
     def committed(self, standing: Standing) -> None:
         """
@@ -78,6 +78,7 @@ class Publishing:
         Raises:
             ShardfleetError: the query must not go on: a lease is another's, or the table cannot
                 be used.
+            Exception: a bug ended the thread; a query that goes on would renew nothing.
 
         """
         if self._failure is not None:
@@ -123,5 +124,5 @@ class Publishing:
                 asyncio.run(work)
             except (Throttled, OutcomeUnknown, TimeoutError) as error:
                 self._publisher.trouble = str(error) or type(error).__name__
-            except ShardfleetError as error:
+            except Exception as error:  # noqa: BLE001 - told by the next batch, which must not be
                 self._failure = error

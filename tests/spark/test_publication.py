@@ -1,10 +1,12 @@
 """A query's positions as leases: order, ownership, races, failures; over a table in memory."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 
+from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.lease_changes import evict, renew, take
 from shardfleet.domain.leases import HashKeyRange, Lease
 from shardfleet.domain.sequence import (
@@ -18,11 +20,14 @@ from shardfleet.domain.sequence import (
 from shardfleet.domain.shards import HASH_KEY_MAX, Shard, ShardGraph
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryLeaseStore
+from shardfleet.testing.memory import MemoryLeaseStore, SeededEntropy
+from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet_spark.lineage import Family, Listing
 from shardfleet_spark.plan_token import Stand
 from shardfleet_spark.publication import Standing, owner_of
 from shardfleet_spark.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
+from shardfleet_spark.publishing import Publishing
+from shardfleet_spark.shard_pages import ReadPolicy, ReadPorts
 from tests.spark.memory_seals import INCARNATION, stand
 
 ME = owner_of("sid")
@@ -417,3 +422,29 @@ def test_giving_up_is_repeated_until_it_has_worked(error, applied):
         assert [each.lease_owner for each in query.table.leases.values()] == [None, None]
 
     in_query(scenario)
+
+
+def test_an_error_that_nobody_foresaw_stops_the_query_and_not_its_thread_alone():
+    table, clock = Table(), SystemClock()
+    ports = ReadPorts(
+        stream=MemoryStream(clock, shards=1),
+        clock=clock,
+        entropy=SeededEntropy(1),
+        policy=ReadPolicy(),
+    )
+    publisher = Publisher(table, clock, Publication(application="app", owner=ME))
+    publishing = Publishing(publisher, ports, interval_ms=1)
+    publishing.committed(standing(stand("s0")))
+
+    def break_(operation):
+        raise ZeroDivisionError(operation)
+
+    table.before = break_
+
+    def go_on():
+        for _ in range(6_000):
+            publishing.committed(standing(stand("s0")))
+            time.sleep(0.01)
+
+    with pytest.raises(ZeroDivisionError, match="renew"):
+        go_on()
