@@ -75,6 +75,7 @@ class Outcome:
     failed_queries: int
     seal_store_faults: dict
     freezes: int
+    misplaced: dict
     verdict: Verdict
     seconds: float
 
@@ -247,6 +248,7 @@ class Run:
             replays_differ=replays(self._folder)[1],
         )
         failures = self._folder / program.FAILURES
+        wrong = misplaced(self._leases(), lineage, rows=rows)
         return Outcome(
             seed=self._plan.seed,
             master="local" if self._driver.master == LOCAL else "cluster",
@@ -262,7 +264,8 @@ class Run:
             else 0,
             seal_store_faults={kind.value: count for kind, count in dice.drawn.items()},
             freezes=self._freezes,
-            verdict=replace(verdict, misplaced=len(misplaced(self._leases(), lineage, rows=rows))),
+            misplaced=wrong,
+            verdict=replace(verdict, misplaced=len(wrong)),
             seconds=round(seconds, 1),
         )
 

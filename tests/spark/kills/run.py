@@ -72,7 +72,11 @@ def write(path, found):
 
 def line(number, outcome):
     """Return one run in one line."""
-    verdict = "right" if outcome.verdict.is_right else f"WRONG {asdict(outcome.verdict)}"
+    verdict = (
+        "right"
+        if outcome.verdict.is_right
+        else f"WRONG {asdict(outcome.verdict)} {outcome.misplaced}"
+    )
     return (
         f"{number}: {outcome.master}, seed {outcome.seed}, {sum(outcome.kills.values())} kills, "
         f"{outcome.records:,} records, {outcome.rows:,} rows, "

@@ -87,6 +87,8 @@ def misplaced(leases, lineage, *, rows):
     """
     Return the leases that do not say where the query stands whose rows these are, all of them.
 
+    Each with what it says (None: there is no such lease) and what it should.
+
     A finished one must have all its children, and every shard that nobody merged or split a
     lease at its last record; one without a record may stand at its beginning.
     """
@@ -95,13 +97,17 @@ def misplaced(leases, lineage, *, rows):
         number = last.get(row.shard_id, "0")
         last[row.shard_id] = max(number, row.sequence_number, key=int)
     parents = {parent for each in lineage.values() for parent in each}
-    wrong = {shard_id for shard_id in lineage if shard_id not in parents | set(leases)}
+    wrong = {
+        shard_id: (None, last.get(shard_id, "TRIM_HORIZON"))
+        for shard_id in lineage
+        if shard_id not in parents | set(leases)
+    }
     for shard_id, lease in leases.items():
         where = lease.checkpoint.sequence_number
         ended = shard_id in parents
         stands = "SHARD_END" if ended else last.get(shard_id, "TRIM_HORIZON")
         if where != stands:
-            wrong.add(shard_id)
+            wrong[shard_id] = where, stands
     return wrong
 
 
