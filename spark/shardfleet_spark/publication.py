@@ -131,8 +131,15 @@ def live(standing: Standing) -> Sequence[str]:
 
 
 def needed(standing: Standing, leases: Mapping[str, Lease]) -> Sequence[Lease]:
-    """Return the unfinished leases that the query must own: those of its live and next shards."""
-    shards = {*live(standing), *standing.family.waiting}
+    """
+    Return the unfinished leases that the query must own: those of its live and next shards.
+
+    And of those that it has read to their end: a former run may have given such a lease up before
+    it heard that Spark has committed that end, and nobody else would ever write it.
+    """
+    stands = standing.family.stands
+    read = (key for key, stand in stands.items() if stand.arrived_ms or stand.tip_ms)
+    shards = {*live(standing), *standing.family.waiting, *read}
     return [
         lease for key, lease in sorted(leases.items()) if key in shards and not lease.is_finished
     ]

@@ -335,6 +335,23 @@ def test_a_shard_that_the_query_never_had_to_read_gets_no_lease_and_ends_none():
     in_query(scenario, lease())
 
 
+def test_a_shard_whose_end_was_committed_when_its_run_died_is_ended_by_the_next_run():
+    """Spark's commit of a last batch is heard of at the next start only (hazard H5)."""
+
+    async def scenario(query):
+        await query.publisher.begin(standing(stand("s0", 5)))
+        await query.publisher.release()
+        ended = replace(stand("s0", "END"), arrived_ms=LISTED_MS)
+        state = standing(ended, stand("s1"), stand("s2"), graph=SPLIT)
+        after = query.another()
+        await after.begin(state)
+        await after.publish(state)
+        assert query.checkpoints["s0"] == "SHARD_END"
+        assert query.table.leases["s0"].child_shard_ids == ("s1", "s2")
+
+    in_query(scenario)
+
+
 def test_finished_leases_of_others_are_left_alone():
     async def scenario(query):
         ended = replace(lease(owner="worker-7"), checkpoint=AT_SHARD_END)
