@@ -18,7 +18,11 @@ WORK, ASSIGNMENT, CLEANUP = (
 SYNC, STATE, DEAGGREGATE = "domain/lease_sync.py", "engine/fleet_state.py", "kpl/deaggregate.py"
 
 _WORKER_TESTS, _MANAGER_TESTS = "tests/engine/worker_side", "tests/engine/manager_side"
-_TIP_OF_NOW = ("engine/lease_manager.py", "        if plan.begins_late:\n", "        if not shards:\n")
+_TIP_OF_NOW = (
+    "engine/lease_manager.py",
+    "        if plan.begins_late:\n",
+    "        if not shards:\n",
+)
 
 MUSEUM = (
     mutant(
