@@ -152,7 +152,8 @@ MUSEUM = (
         "what a first sync left out begins at the tip of now",
         "§4.3",
         _TIP_OF_NOW,
-        test=f"{_MANAGER_TESTS}/test_hole_audit.py",
+        test=f"{_MANAGER_TESTS}/test_hole_audit.py::"
+        "test_children_of_what_the_first_turn_lost_begin_when_the_fleet_did_once_it_aged_out",
     ),
     mutant(
         "a listing in the middle of a reshard is believed",
