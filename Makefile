@@ -48,8 +48,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
 test: install ## run the tests in JOBS=2 processes; ARGS="-k name" is passed to pytest
-	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) \
-	  --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results
 	@$(BIN)/shardfleet simulate --jobs 2 --output benchmarks/results/simulation.json \

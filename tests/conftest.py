@@ -95,16 +95,6 @@ def pytest_configure(config):
 _BASE_SEED = pytest.StashKey[int]()
 
 
-def pytest_collection_modifyitems(items):
-    """
-    Begin with the files that start processes: they take longest, and mostly wait.
-
-    At the end one of them would run alone. A file's tests stay together and in their order.
-    """
-    slow = {item.path for item in items if item.get_closest_marker("processes")}
-    items.sort(key=lambda item: item.path not in slow)
-
-
 def pytest_report_header(config):
     return f"seed: {config.stash[_BASE_SEED]} (--seed)"
 
