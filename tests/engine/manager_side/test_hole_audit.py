@@ -26,6 +26,18 @@ async def read_fleet(**options):
     return fleet
 
 
+def began_with(fleet, shards):
+    """Let the stream say that these were open at any instant it is asked about."""
+    listed = fleet.stream.list_shards
+
+    async def as_of(listing=ListingFilter.NONE, *, instant_ms=None):
+        if listing is ListingFilter.AT_TIMESTAMP:
+            return shards
+        return await listed(listing, instant_ms=instant_ms)
+
+    fleet.stream.list_shards = as_of
+
+
 async def turns(fleet, count, *, every_ms=20_000):
     """Let so many managers have a turn each: nothing is remembered but in the tables."""
     for _ in range(count):
@@ -120,14 +132,7 @@ def test_a_shard_that_was_closed_before_the_fleet_began_is_left_alone():
         before = [shard(0, 0, 16, closed=True)]
         now = [shard(1, 0, 8, parents=[0]), shard(2, 8, 16, parents=[0])]
         fleet = Fleet([*before, *now], leases_per_worker=4, initial_position="LATEST")
-        listed = fleet.stream.list_shards
-
-        async def as_of(listing=ListingFilter.NONE, *, instant_ms=None):
-            if listing is ListingFilter.AT_TIMESTAMP:
-                return now
-            return await listed(listing, instant_ms=instant_ms)
-
-        fleet.stream.list_shards = as_of
+        began_with(fleet, now)
         await running_fleet(fleet)
         for key, lease in fleet.leases.leases.items():
             fleet.leases.leases[key] = replace(
@@ -144,15 +149,7 @@ def test_a_shard_that_was_closed_before_the_fleet_began_is_left_alone():
 async def begun_without(missing, *, since):
     """Begin at LATEST; one create is lost, and the stream has moved on when the next turn comes."""
     fleet = Fleet(leases_per_worker=4, initial_position="LATEST")
-    listed = fleet.stream.list_shards
-    at_the_beginning = list(fleet.stream.shards)
-
-    async def as_of(listing=ListingFilter.NONE, *, instant_ms=None):
-        if listing is ListingFilter.AT_TIMESTAMP:
-            return at_the_beginning
-        return await listed(listing, instant_ms=instant_ms)
-
-    fleet.stream.list_shards = as_of
+    began_with(fleet, list(fleet.stream.shards))
     await running_fleet(fleet)
     del fleet.leases.leases[missing]
     began_ms = (await fleet.store.read(PIN, missing)).body["instant_ms"]
