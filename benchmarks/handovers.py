@@ -213,11 +213,11 @@ class _Mover:
         """Begin what was not begun: a slot takes no leases while its worker is replaced."""
         able, leases = self._load.slots(), self._load.fleet.leases()
         left = [
-            Assignment(lease, waiting[lease.lease_key], AssignmentKind.STEAL, "benchmark")
+            Assignment(lease, target, AssignmentKind.STEAL, "benchmark")
             for lease in leases
-            if lease.checkpoint_owner is None
-            and waiting.get(lease.lease_key, lease.lease_owner) != lease.lease_owner
-            and able.keys() >= {waiting[lease.lease_key], lease.lease_owner}
+            if (target := waiting.get(lease.lease_key)) in able
+            and lease.checkpoint_owner is None
+            and lease.lease_owner in able.keys() - {target}
         ]
         await assigner.carry_out(left, able, graceful=able.keys())
 

@@ -1,8 +1,8 @@
 """A query's positions as leases: order, ownership, races, failures; over a table in memory."""
 
 import asyncio
-import time
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
@@ -453,15 +453,15 @@ def test_an_error_that_nobody_foresaw_stops_the_query_and_not_its_thread_alone()
     publishing = Publishing(publisher, ports, interval_ms=1)
     publishing.committed(standing(stand("s0")))
 
+    broken = Event()
+
     def break_(operation):
+        broken.set()
         raise ZeroDivisionError(operation)
 
     table.before = break_
-
-    def go_on():
-        for _ in range(6_000):
-            publishing.committed(standing(stand("s0")))
-            time.sleep(0.01)
+    assert broken.wait(60)
+    publishing.finish()
 
     with pytest.raises(ZeroDivisionError, match="renew"):
-        go_on()
+        publishing.committed(standing(stand("s0")))

@@ -72,11 +72,6 @@ class LeaseToCreate:
     lease: Lease
     reason: CreateReason
 
-    @property
-    def begins_late(self) -> bool:
-        """Tell whether others of its fleet began before it."""
-        return self.reason is not CreateReason.EMPTY_TABLE
-
 
 @dataclass(frozen=True, slots=True)
 class LeaseSyncPlan:
@@ -102,7 +97,8 @@ class LeaseSyncPlan:
     def begins_late(self) -> bool:
         """Tell whether a lease is to begin at the tip of a fleet that has begun already."""
         return any(
-            wanted.lease.checkpoint == AT_LATEST and wanted.begins_late for wanted in self.create
+            wanted.lease.checkpoint == AT_LATEST and wanted.reason is not CreateReason.EMPTY_TABLE
+            for wanted in self.create
         )
 
     def generations(self) -> Iterator[tuple[LeaseToCreate, ...]]:

@@ -247,7 +247,7 @@ class Checkpointer:
             # No batch is waited for where no consumer is at work, as while user code is imported
             # (protocol.md §3.5, #1743).
             ready = [h for h in self.held if h.in_handover and not h.at_work]
-            answered += await all_of(*(self._hand_over_once(held) for held in ready))
+            answered += await all_of(*(self._once(held, self._hand_over) for held in ready))
             failures = 0 if all(answered) else failures + 1
             back_off_ms = self._patience.back_off_ms(failures) if failures else tick_ms
             await halt.wait(min(self._renew_ms // 2, back_off_ms))
@@ -269,9 +269,6 @@ class Checkpointer:
     async def flush_all(self) -> None:
         """Store all progress in one attempt each: the turn ends, whatever happens."""
         await all_of(*(self._once(held, self.renew) for held in self.held if held.unstored))
-
-    async def _hand_over_once(self, held: HeldLease) -> bool:
-        return await self._once(held, self._hand_over)
 
     async def _hand_over(self, held: HeldLease) -> None:
         if await self.flush(held):

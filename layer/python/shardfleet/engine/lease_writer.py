@@ -114,7 +114,7 @@ class LeaseWriter:
             held: the lease; let go of when it turns out to be lost.
             build: makes the change from the lease as it is known then.
             older_than_ms: nothing is written if the table confirmed the lease later than that, by
-                a write that this one had to wait for; milliseconds.
+                a write that this one had to wait for; milliseconds, -1 whatever its age.
 
         Returns:
             Whether the lease is still held.
