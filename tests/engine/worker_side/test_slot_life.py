@@ -10,7 +10,7 @@ from shardfleet.domain import lease_changes
 from shardfleet.domain.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import LeaseAdopted, LeaseLost, WorkerBeat
+from shardfleet.events import LeaseAdopted, LeaseLost, TurnEnded, TurnFailed, WorkerBeat
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
@@ -98,6 +98,26 @@ def test_an_empty_slot_outlives_the_pause_between_two_turns_of_the_manager():
     between_invocations_ms = 60_000 - config.manager_run_ms
 
     assert config.idle_end_ms > max(config.cycle_ms, between_invocations_ms)
+
+
+def test_a_state_table_that_is_out_for_a_whole_turn_is_gone_on_with():
+    async def scenario(world):
+        def out(call, kind, name):
+            raise Throttled("state table")
+
+        await world.open_slot()
+        world.state.before = out
+        assert await world.turn() is TurnOutcome.CONTINUE
+        (told,) = world.told(TurnEnded)
+        assert (told.reason, told.held_leases) == ("no answer in time", 0)
+        assert not world.told(TurnFailed)
+
+        world.state.before = lambda call, kind, name: None
+        world.put(1)
+        assert await world.turn() is TurnOutcome.CONTINUE
+        assert world.numbers == [1]
+
+    in_world(scenario)
 
 
 def test_an_announced_assignment_that_is_written_late_is_still_found():

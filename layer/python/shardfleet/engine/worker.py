@@ -322,7 +322,8 @@ class WorkerTurn:
     # --- telling
 
     def _ending(self, outcome: TurnOutcome, reason: str) -> TurnOutcome:
-        held = self._work.checkpointer.held
+        # Before the slot is claimed there is no work, and nothing is held.
+        held = self._work.checkpointer.held if self._worker_id else ()
         self._ports.events.emit(
             TurnEnded(
                 slot_id=self._record.given.slot_id,
