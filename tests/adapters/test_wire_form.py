@@ -290,7 +290,7 @@ def test_fleet_state_of_every_kind_leaves_no_item_in_the_lease_table(tables):
     async def write_all():
         await tables.leases.apply(lease_changes.create(NEW))
         await state.prompt_manager()
-        await state.take_lock("manager-1", duration_ms=1_000)
+        await state.take_lock("manager-1", duration_ms=1_000, longest_ms=1_000)
         await state.pin(KEY, instant_ms=1, created_ms=1)
         await state.write_plan({"at_ms": 1})
 

@@ -145,7 +145,9 @@ def test_two_managers_never_run_turns_at_the_same_time():
 def test_a_killed_manager_s_lock_runs_out():
     async def main():
         fleet = Fleet()
-        assert await fleet.state.take_lock("killed", duration_ms=30_000) is not None
+        assert (
+            await fleet.state.take_lock("killed", duration_ms=30_000, longest_ms=30_000) is not None
+        )
         assert await run_manager(fleet.config, fleet.ports(), run_ms=50_000) == 1
         assert fleet.clock.monotonic_ms() >= 30_000
 
@@ -155,9 +157,9 @@ def test_a_killed_manager_s_lock_runs_out():
 def test_the_fencing_token_rises_with_each_hold():
     async def main():
         fleet = Fleet()
-        first = await fleet.state.take_lock("a", duration_ms=10)
+        first = await fleet.state.take_lock("a", duration_ms=10, longest_ms=10)
         await fleet.clock.sleep_ms(20)
-        second = await fleet.state.take_lock("b", duration_ms=10)
+        second = await fleet.state.take_lock("b", duration_ms=10, longest_ms=10)
         assert first < second
 
     run_virtual(main())

@@ -9,7 +9,7 @@ the lease table (protocol.md §1.2, architecture.md §5.6).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardfleet.domain.expiry import Sighting
@@ -235,14 +235,7 @@ class FleetState:
 
     async def write_note(self, note: CrashNote) -> None:
         """Write the crash note of a lease that the caller owns."""
-        body = {
-            "first": note.first,
-            "last": note.last,
-            "count": note.count,
-            "crashes": note.crashes,
-            "is_open": note.is_open,
-        }
-        await self._overwrite(NOTE, note.lease_key, body)
+        await self._overwrite(NOTE, note.lease_key, _body(note))
 
     async def stop(self, lease_key: str) -> StopNote | None:
         """Read whether and why a shard is stopped."""
@@ -255,14 +248,7 @@ class FleetState:
 
     async def write_stop(self, stop: StopNote) -> None:
         """Stop a shard that the caller owns."""
-        body = {
-            "position": stop.position,
-            "error": stop.error,
-            "attempts": stop.attempts,
-            "worker_id": stop.worker_id,
-            "at_ms": stop.at_ms,
-        }
-        await self._overwrite(STOP, stop.lease_key, body)
+        await self._overwrite(STOP, stop.lease_key, _body(stop))
 
     async def resume(self, lease_key: str) -> bool:
         """Delete the stop of a shard; False when it was not stopped (CLI only)."""
@@ -282,9 +268,13 @@ class FleetState:
         document = await self._store.read(PROMPT, MANAGER)
         return 0 if document is None else int(document.body["count"])
 
-    async def take_lock(self, holder: str, *, duration_ms: int) -> int | None:
+    async def take_lock(self, holder: str, *, duration_ms: int, longest_ms: int) -> int | None:
         """
         Take or prolong the turn lock (hazard H13).
+
+        An end further away than ``longest_ms``, the longest hold and the skew allowed between two
+        clocks, was written by a clock ahead of this one. It is brought back to that, once: a dead
+        holder is waited for no longer than any other, and one that lives prolongs its hold.
 
         Returns:
             The fencing token (rises with each hold), None while another holder's time runs.
@@ -294,6 +284,9 @@ class FleetState:
         current = await self._store.read(LOCK, MANAGER)
         if current is not None:
             held = current.body["until_ms"] > now_ms and current.body["holder"] != holder
+            if held and current.body["until_ms"] > now_ms + longest_ms:
+                capped = {**current.body, "until_ms": now_ms + longest_ms}
+                await self._store.write(LOCK, MANAGER, capped, expected_version=current.version)
             if held:
                 return None
         body = {"holder": holder, "until_ms": now_ms + duration_ms}
@@ -393,6 +386,11 @@ class FleetState:
             current = result.current
         message = f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
         raise ProtocolError(message)
+
+
+def _body(note: CrashNote | StopNote) -> Mapping[str, Any]:
+    """Return a lease's note as a document body; the document's id is the lease's key."""
+    return {name: value for name, value in asdict(note).items() if name != "lease_key"}
 
 
 def _slot(document: Document) -> VersionedSlot:

@@ -14,11 +14,12 @@ from contextlib import suppress
 from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS, FleetConfig
 from shardfleet.engine.lease_manager import LeaseManager, ManagerPorts
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
-from shardfleet.events import ManagerTurnFailed
+from shardfleet.events import ManagerLockedOut, ManagerTurnFailed
 
 PROMPT_POLL_MS = 1_000
 # A hold outlives a turn that is slowed by throttling, but not the next scheduled invocation.
 LOCK_EXTRA_MS = 10_000
+_HELD_BY_ANOTHER = "another manager holds the turn lock"
 
 
 async def run_manager(config: FleetConfig, ports: ManagerPorts, *, run_ms: int) -> int:
@@ -44,6 +45,9 @@ class _Run:
         self._config = config
         self._ports = ports
         self._holder = ports.entropy.token()
+        self._began_ms = ports.clock.monotonic_ms()
+        self._obstacle = ""  # why there is no lock now
+        self._had_lock = False
         self._manager = LeaseManager(config, ports)
         self._most_ms = ports.clock.monotonic_ms() + run_ms
         self._end_ms = self._within(config.manager_run_ms)
@@ -62,8 +66,10 @@ class _Run:
             if prompts is None:
                 await self._ports.clock.sleep_ms(PROMPT_POLL_MS)
                 if self._ports.clock.monotonic_ms() >= self._end_ms:
+                    self._tell_if_locked_out()
                     break
                 continue
+            self._had_lock = True
             awake = await self._turn()
             turns += awake is not None
             stays = awake is not False and not self._manager.rests
@@ -79,13 +85,24 @@ class _Run:
     async def _take_lock(self) -> int | None:
         """Take or prolong the turn lock; return the prompts so far, None without lock or answer."""
         state, left_ms = self._ports.state, self._linger_ms - self._ports.clock.monotonic_ms()
-        hold_ms = max(self._config.cycle_ms, left_ms) + LOCK_EXTRA_MS
+        config = self._config
+        hold_ms = max(config.cycle_ms, left_ms) + LOCK_EXTRA_MS
+        longest_ms = max(config.cycle_ms, config.linger_ms) + LOCK_EXTRA_MS + config.clock_skew_ms
         try:
-            if await state.take_lock(self._holder, duration_ms=hold_ms) is None:
-                return None
-            return await state.prompts()
-        except (Throttled, OutcomeUnknown):
-            return None
+            token = await state.take_lock(self._holder, duration_ms=hold_ms, longest_ms=longest_ms)
+            if token is not None:
+                return await state.prompts()
+            self._obstacle = _HELD_BY_ANOTHER
+        except (Throttled, OutcomeUnknown) as error:
+            self._obstacle = _words(error)
+        return None
+
+    def _tell_if_locked_out(self) -> None:
+        """Tell of an invocation that was for nothing; an overlap of seconds is none."""
+        if not self._had_lock:
+            waited_ms = self._ports.clock.monotonic_ms() - self._began_ms
+            event = ManagerLockedOut(waited_ms=waited_ms, reason=self._obstacle)
+            self._ports.events.emit(event)
 
     async def _turn(self) -> bool | None:
         """Run one turn; None when it failed (the next one begins anew), else whether awake."""
@@ -153,4 +170,8 @@ class _Run:
             return False
 
     def _tell(self, error: ShardfleetError) -> None:
-        self._ports.events.emit(ManagerTurnFailed(error=f"{type(error).__name__}: {error}"))
+        self._ports.events.emit(ManagerTurnFailed(error=_words(error)))
+
+
+def _words(error: ShardfleetError) -> str:
+    return f"{type(error).__name__}: {error}"

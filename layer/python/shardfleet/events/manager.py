@@ -70,6 +70,23 @@ class ManagerTurnFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerLockedOut(Event):
+    """
+    An invocation of the manager came to no turn (hazard H13).
+
+    Attributes:
+        waited_ms: how long it waited for the turn lock.
+        reason: who has it, or what the fleet-state table answers.
+
+    """
+
+    waited_ms: int
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSyncProblem(Event):
     """The shard list cannot be trusted, so no lease was made from it."""
 
