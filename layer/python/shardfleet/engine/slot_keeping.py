@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.foreign_owners import count_to_read
 from shardfleet.domain.lags import lags_of
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.sizing import Pace, SizingLimits, SlotNeed, plan_size
@@ -19,6 +20,7 @@ from shardfleet.errors import OutcomeUnknown
 
 PACE = "pace"
 LAG_MOST_MS = 60_000  # without an objective
+_STEALING = "greedy"  # the one strategy that takes from healthy others
 
 
 def sizing_limits(config: FleetConfig, *, is_thrifty: bool = False) -> SizingLimits:
@@ -30,6 +32,24 @@ def sizing_limits(config: FleetConfig, *, is_thrifty: bool = False) -> SizingLim
         target=config.target_percent / 100,
         lag_most_ms=config.lag_objective_ms or LAG_MOST_MS,
         scale_down_ms=config.scale_down_ms,
+    )
+
+
+def to_read(
+    config: FleetConfig,
+    leases: Sequence[Lease],
+    slots: Iterable[Slot],
+    *,
+    expired: Collection[str],
+    resting: Collection[str],
+) -> int:
+    """Return how many leases slots are needed for; the arguments are those of `SlotKeeper.keep`."""
+    return count_to_read(
+        leases,
+        ours={slot.worker_id for slot in slots},
+        expired=expired,
+        resting=resting,
+        steals=config.assignment == _STEALING,
     )
 
 
@@ -138,7 +158,7 @@ class SlotKeeper:
         pace, version = await self._pace()
         sizing = plan_size(
             slot_needs(records, unfinished, stopped=stopped, now_ms=now_ms, still_ms=silent_ms),
-            unfinished=sum(lease.lease_key not in resting for lease in unfinished),
+            unfinished=to_read(config, leases, records, expired=expired, resting=resting),
             pace=pace,
             limits=sizing_limits(config, is_thrifty=is_thrifty),
             now_ms=now_ms,

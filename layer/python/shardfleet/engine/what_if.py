@@ -28,7 +28,7 @@ from shardfleet.engine.assignment_planner import AssignmentPlanner, Standing
 from shardfleet.engine.fleet_state import VersionedSlot
 from shardfleet.engine.lease_costs import LeaseCosts
 from shardfleet.engine.ports import Entropy
-from shardfleet.engine.slot_keeping import held_by, leaving, sizing_limits, slot_needs
+from shardfleet.engine.slot_keeping import held_by, leaving, sizing_limits, slot_needs, to_read
 from shardfleet.errors import ConfigurationError
 
 TURNS_MOST = 100
@@ -292,7 +292,9 @@ class _Future:
         slots = [self._costs.loaded(slot, self.leases) for slot in self._slots.values()]
         sizing = plan_size(
             slot_needs(slots, unfinished, now_ms=self._now_ms, still_ms=self._silent_ms),
-            unfinished=sum(lease.lease_key not in self._paused for lease in unfinished),
+            unfinished=to_read(
+                config, self.leases, slots, expired=self._expired, resting=self._paused
+            ),
             pace=self._pace,
             limits=sizing_limits(config),
             now_ms=self._now_ms,
