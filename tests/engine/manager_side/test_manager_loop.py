@@ -116,6 +116,31 @@ def test_a_lost_owner_is_replaced_as_soon_across_two_invocations(after_ms):
     run_virtual(main())
 
 
+@pytest.mark.parametrize(("late_ms", "keeps"), [(16_000, True), (24_000, False)])
+def test_looks_between_turns_leave_a_fresh_assignment_its_start_allowance(late_ms, keeps):
+    """E5: failover_ms and start_allowance_ms, 10 s and 5 s, from the first look at it (H16)."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        await fleet.manager.turn()
+        await fleet.beat("s0001", "s0002")
+        run = asyncio.create_task(run_manager(fleet.config, fleet.ports(), run_ms=50_000))
+        await fleet.clock.sleep_ms(100)
+        late = {key for key, le in fleet.leases.leases.items() if le.lease_owner == "f-s0002"}
+        assert len(late) == 2
+        for _ in range(0, late_ms, 1_000):
+            fleet.renew(*(fleet.leases.leases.keys() - late))
+            await fleet.beat("s0001")
+            await fleet.clock.sleep_ms(1_000)
+        owners = {fleet.leases.leases[key].lease_owner for key in late}
+        assert owners == ({"f-s0002"} if keeps else {"f-s0001"})
+        assert len(fleet.named("ManagerTurnDone")) > 1
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    run_virtual(main())
+
+
 def test_a_lost_owner_that_nobody_can_replace_does_not_keep_the_manager_busy():
     async def main():
         fleet = Fleet(leases_per_worker=4)

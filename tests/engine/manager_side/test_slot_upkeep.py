@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from shardfleet.domain import lease_changes
 from shardfleet.domain.slots import ClaimRefused, SlotState, claim
+from shardfleet.domain.usage import Usage
 from shardfleet.engine.fleet_state import StopNote
 from shardfleet.engine.lease_manager import LeaseManager
-from shardfleet.errors import ConfigurationError
+from shardfleet.engine.slot_record import SlotRecord
+from shardfleet.errors import ConfigurationError, StaleEpoch
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
 from tests.engine.manager_side.fleet_kit import Fleet, invocation, running_fleet
@@ -103,6 +107,33 @@ def test_a_slot_whose_execution_is_over_starts_again_under_the_same_worker_id():
             "f-s0001",
         )
         assert "f-s0001-2-0" in fleet.launcher.executions
+
+    run_virtual(main())
+
+
+def test_an_invocation_whose_slot_was_ended_on_its_behalf_finds_itself_outdated():
+    """Its execution is over for Step Functions, but it may still run somewhere (H1, H2)."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
+        slots = await running_fleet(fleet)
+        given = invocation(await fleet.slot("s0001"))
+        record = SlotRecord(given, state=fleet.state, clock=fleet.clock, token="mine")
+        await record.claim()
+        for key, lease in fleet.leases.leases.items():
+            fleet.leases.leases[key] = replace(lease, lease_owner="java", lease_counter=50)
+        fleet.launcher.close("f-s0001-1-0")
+        await fleet.clock.sleep_ms(60_000)
+        await fleet.manager.turn()
+        ended = await fleet.slot("s0001")
+        assert (slots, ended.state) == (["s0001"], SlotState.ENDED)
+
+        with pytest.raises(StaleEpoch):
+            await record.look()
+        with pytest.raises(StaleEpoch):
+            await record.beat(0, dict, Usage())
+        assert not await record.is_mine()
+        assert await fleet.slot("s0001") == ended
 
     run_virtual(main())
 
