@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardfleet.engine.ports import Conflict, Document, Written
-from shardfleet.errors import ProtocolError
+from shardfleet.errors import ProtocolError, ShardfleetError
 from shardfleet.testing.memory import MemoryStateStore
 
 run = asyncio.run
@@ -136,3 +136,13 @@ def test_what_no_document_can_hold_is_refused_by_its_path(tables, value):
     with pytest.raises(ProtocolError, match=r"document slot/s1\.a\[0\]\.b: "):
         write(tables.state, "s1", {"a": [{"b": value}]}, expected=None)
     assert run(tables.state.read("slot", "s1")) is None
+
+
+def test_a_document_beyond_the_400_kb_of_an_item_is_refused(store):
+    """DynamoDB's quota for an item: names and values in UTF-8, 400 KB = 409,600 bytes."""
+    write(store, "s1", {"a": 1}, expected=None)
+    with pytest.raises(ShardfleetError, match="size"):
+        write(store, "s1", {"text": "é" * 205_000}, expected=1)
+    assert run(store.read("slot", "s1")) == Document("slot", "s1", 1, {"a": 1})
+    rows = [["x" * 90, n] for n in range(4_000)]
+    assert isinstance(write(store, "s1", {"rows": rows}, expected=1), Written)

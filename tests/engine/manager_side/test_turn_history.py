@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from shardfleet.domain.lease_cleanup import plan_lease_cleanup
 from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.domain.turn_log import Entry, Happening
-from shardfleet.engine import turn_history
+from shardfleet.engine import lease_manager, turn_history
 from shardfleet.engine.lease_manager import LeaseManager
 from shardfleet.engine.turn_history import KEPT_MS, History
 from shardfleet.errors import Throttled
@@ -43,6 +44,42 @@ def test_a_new_fleet_tells_how_every_lease_came_to_its_worker():
             "2": "f-s0001",
             "3": "f-s0002",
         }
+
+    run_virtual(main())
+
+
+def test_a_plan_of_any_size_fits_its_document_and_no_turn_fails_by_it(monkeypatch):
+    """An item holds 400 KB: what is left out is what tells least."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=1, workers_max=4, assignment="greedy", leases_to_acquire=1)
+        await running_fleet(fleet)
+        long = "x" * 200
+        children = [f"{key}-{n:04d}" for n in range(500) for key in NUMBERS[:4]]
+        for key in children:
+            parents = (key[:20], f"{key}-{long}")
+            child = replace(fleet.leases.leases[NUMBERS[0]], lease_key=key, lease_owner=None)
+            fleet.leases.leases[key] = replace(child, parent_shard_ids=parents)
+        read = plan_lease_cleanup
+
+        def kept(shards, leases):
+            found = read(shards, leases)
+            return replace(found, delete=(), kept=tuple((key, long) for key in children))
+
+        monkeypatch.setattr(lease_manager, "plan_lease_cleanup", kept)
+        problems = tuple(f"{n} {long}" for n in range(1_000))
+        audit = fleet.manager._audit
+        plan = audit.plan
+
+        async def audited(*arguments, **options):
+            return replace(await plan(*arguments, **options), problems=problems)
+
+        audit.plan = audited
+        report = await fleet.manager.turn()
+        body = await fleet.state.plan()
+        assert body["at_ms"] == report.at_ms
+        assert (len(body["problems"]), len(body["left"])) == (1_000, 1_000)
+        assert 0 < len(body["kept"]) < 1_000
 
     run_virtual(main())
 

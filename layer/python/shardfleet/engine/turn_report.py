@@ -9,6 +9,7 @@ from typing import Any
 from shardfleet.config import FleetConfig
 from shardfleet.domain.assignment import AssignmentPlan
 from shardfleet.domain.hole_audit import unread_ranges
+from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
 from shardfleet.domain.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.lease_cleanup import CleanupPlan
 from shardfleet.domain.lease_sync import LeaseSyncPlan
@@ -22,8 +23,9 @@ from shardfleet.engine.ports import EventSink
 from shardfleet.engine.prober import NOBODY, Sleepers
 from shardfleet.events import LeaseBehind, ManagerTurnDone
 
-# An item of DynamoDB holds 400 KB; a reason is some 150 bytes.
+# Of each kind; a reason is some 150 bytes, and all of them together must fit into an item.
 REASONS_MOST = 1_000
+PLAN_BYTES_MOST = ITEM_BYTES_MOST - 10 * 1024  # the rest: keys, names and single values
 # The dashboard's table: so many leases at most, from this lag on.
 BEHIND_MOST = 10
 BEHIND_MS = 60_000
@@ -164,22 +166,42 @@ def _lags(
 
 
 def plan_body(report: TurnReport) -> Mapping[str, Any]:
-    """Return the plan as a document body: every decision with its reason, bounded in size."""
+    """
+    Return the plan as a document body: every decision with its reason, bounded in size.
+
+    What does not fit is left out, why shards are read by nobody last of all.
+    """
+    most, assigned = REASONS_MOST, report.assignment.assignments[:REASONS_MOST]
+    created, deleted = report.sync.create[:most], report.cleanup.delete[:most]
+    by_weight: Mapping[str, Sequence[Any]] = {
+        "problems": report.sync.problems[:most],
+        "left": [[key, str(why)] for key, why in report.assignment.left[:most]],
+        "slots": [[d.slot_id, d.task.value, d.reason] for d in report.slots.decisions],
+        "created": [[w.lease.lease_key, str(w.reason)] for w in created],
+        "assigned": [
+            [a.lease.lease_key, a.worker_id, a.kind.value, str(a.reason)] for a in assigned
+        ],
+        "deleted": [[d.lease.lease_key, str(d.reason)] for d in deleted],
+        "kept": [[key, str(why)] for key, why in report.cleanup.kept[:most]],
+    }
     return {
         "at_ms": report.at_ms,
-        "created": [[w.lease.lease_key, str(w.reason)] for w in report.sync.create][:REASONS_MOST],
-        "problems": list(report.sync.problems)[:REASONS_MOST],
-        "deleted": [[d.lease.lease_key, str(d.reason)] for d in report.cleanup.delete][
-            :REASONS_MOST
-        ],
-        "kept": [[key, str(why)] for key, why in report.cleanup.kept][:REASONS_MOST],
-        "assigned": [
-            [a.lease.lease_key, a.worker_id, a.kind.value, str(a.reason)]
-            for a in report.assignment.assignments
-        ][:REASONS_MOST],
-        "left": [[key, str(why)] for key, why in report.assignment.left][:REASONS_MOST],
         "sleep_off": report.sleepers.off,
         "slots_wanted": report.slots.wanted,
         "slots_why": f"{report.slots.wanted} worker slots wanted: {report.slots.reason}",
-        "slots": [[d.slot_id, d.task.value, d.reason] for d in report.slots.decisions],
+        **_that_fit(by_weight),
     }
+
+
+def _that_fit(parts: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the first rows of each part, the first parts first, until the document is full."""
+    left = PLAN_BYTES_MOST
+    found: dict[str, list[Any]] = {}
+    for name, rows in parts.items():
+        found[name] = []
+        for row in rows:
+            left -= value_bytes(row) + 1
+            if left < 0:
+                break
+            found[name].append(row)
+    return found

@@ -14,6 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
+from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
 from shardfleet.domain.lease_changes import apply_change
 from shardfleet.domain.leases import (
     Applied,
@@ -23,6 +24,7 @@ from shardfleet.domain.leases import (
     LeaseChange,
 )
 from shardfleet.engine.ports import Conflict, Document, ExecutionStatus, Written
+from shardfleet.errors import ShardfleetError
 from shardfleet.events import Event
 
 
@@ -63,7 +65,11 @@ class MemoryLeaseStore:
 
 
 class MemoryStateStore:
-    """The ``StateStore`` port over a dictionary; it keeps what has expired, as DynamoDB may."""
+    """
+    The ``StateStore`` port over a dictionary; it keeps what has expired, as DynamoDB may.
+
+    A document larger than an item of DynamoDB is refused as there (``ShardfleetError``).
+    """
 
     def __init__(self) -> None:
         """Begin empty."""
@@ -116,6 +122,10 @@ class MemoryStateStore:
         return True
 
     def _store(self, kind: str, name: str, body: Mapping[str, Any], *, version: int) -> Document:
+        size = value_bytes(body)
+        if size > ITEM_BYTES_MOST:
+            message = f"{kind} {name}: item size of {size} bytes found, {ITEM_BYTES_MOST} allowed"
+            raise ShardfleetError(message)
         document = Document(kind, name, version, copy.deepcopy(dict(body)))
         self.documents[kind, name] = document
         return document

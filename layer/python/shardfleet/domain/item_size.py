@@ -1,0 +1,34 @@
+"""
+How large an item of DynamoDB is, by the rules that DynamoDB states.
+
+Developer Guide, "DynamoDB item sizes and formats": text is its UTF-8 bytes, a number about a byte
+for two digits and one more, a boolean or null one byte, a list or map three bytes and one for each
+element, and an attribute's name counts as text. An item holds 400 KB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+ITEM_BYTES_MOST = 400 * 1024
+_COLLECTION_BYTES = 3
+_ELEMENT_BYTES = 1
+
+
+def value_bytes(value: object) -> int:
+    """Return the size of a document's value, bytes; of a number no less than it may be."""
+    match value:
+        case str():
+            return len(value.encode())
+        case bool() | None:
+            return 1
+        case Mapping():
+            inner = sum(
+                len(str(name).encode()) + value_bytes(each) + _ELEMENT_BYTES
+                for name, each in value.items()
+            )
+            return _COLLECTION_BYTES + inner
+        case Sequence():
+            return _COLLECTION_BYTES + sum(value_bytes(each) + _ELEMENT_BYTES for each in value)
+        case _:
+            return len(str(value)) // 2 + 2
