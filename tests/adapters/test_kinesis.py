@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardfleet.adapters import kinesis_shards
 from shardfleet.adapters.aws_clients import AwsClients, region_of
 from shardfleet.adapters.kinesis_decode import epoch_ms
 from shardfleet.adapters.kinesis_polling import _instant
@@ -167,13 +166,40 @@ def test_listing_filters_are_those_of_the_service(stream):
 
 @pytest.mark.parametrize("listing", [ListingFilter.NONE, ListingFilter.AT_LATEST])
 def test_a_listing_reads_all_pages(endpoint, monkeypatch, listing):
-    """protocol.md §8 row 8: leases were missing when only the first page was read."""
+    """
+    protocol.md §8 row 8: leases were missing when only the first page was read.
+
+    A page never has more than 1,000, and the token stands alone (API reference): the KCL's
+    listings with a filter failed on AWS when it did not (amazon-kinesis-client #788).
+    """
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setattr(kinesis_shards, "SHARDS_PER_PAGE", 2)
-    stream = Stream(endpoint, f"many-{uuid.uuid4().hex[:8]}").create(7)
+    stream = Stream(endpoint, f"many-{uuid.uuid4().hex[:8]}").create(2_001)
     shards = run(stream.reader.list_shards(listing))
-    assert [s.shard_id for s in shards] == [f"shardId-{n:012d}" for n in range(7)]
-    assert [name for name, _ in stream.sent] == ["ListShards"] * 4
+    assert [s.shard_id for s in shards] == [f"shardId-{n:012d}" for n in range(2_001)]
+    assert [name for name, _ in stream.sent] == ["ListShards"] * 3
+    first, *later = [parameters for _, parameters in stream.sent]
+    assert (first["StreamARN"], first["MaxResults"]) == (stream.arn, 1_000)
+    assert [set(each) for each in later] == [{"NextToken", "MaxResults"}] * 2
+
+
+def test_a_listing_whose_token_expired_begins_with_the_first_page_again(endpoint, monkeypatch):
+    """A token lives 300 s (API reference): a sandbox may be frozen longer between two pages."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    stream = Stream(endpoint, f"many-{uuid.uuid4().hex[:8]}").create(1_001)
+
+    def expire(params, **_):
+        if "NextToken" in params and not expired:
+            expired.append(params["NextToken"])
+            stream.inject(
+                "Failure", Operation="ListShards", Code="ExpiredNextTokenException", Count=1
+            )
+
+    expired = []
+    stream.admin.meta.events.register("provide-client-params.kinesis.ListShards", expire)
+    with pytest.raises(Throttled, match="ExpiredNextTokenException"):
+        run(stream.reader.list_shards())
+    assert len(run(stream.reader.list_shards())) == 1_001
+    assert ["NextToken" in parameters for _, parameters in stream.sent] == [False, True] * 2
 
 
 def test_every_request_names_the_stream_by_its_arn(stream):

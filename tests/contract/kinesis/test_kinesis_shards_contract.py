@@ -147,14 +147,25 @@ def test_shard_filters_by_time(stream):
     assert listed("FROM_TIMESTAMP", after) == [1, 2, 3]
 
 
-@pytest.mark.documented("ListShards: NextToken excludes StreamName")
+@pytest.mark.documented("ListShards: NextToken excludes StreamName and ExclusiveStartShardId")
 def test_pages_follow_by_token_alone(stream):
     stream.create(3)
-    first = stream.client.list_shards(StreamName=stream.name, MaxResults=2)
-    rest = stream.client.list_shards(NextToken=first["NextToken"])
+    first = stream.client.list_shards(StreamARN=stream.arn, MaxResults=2)
+    rest = stream.client.list_shards(NextToken=first["NextToken"], MaxResults=2)
     assert stream.ids(first["Shards"] + rest["Shards"]) == [0, 1, 2]
-    with stream.refused("InvalidArgumentException"):
-        stream.client.list_shards(StreamName=stream.name, NextToken=first["NextToken"])
+    start = first["Shards"][0]["ShardId"]
+    for beside in ({"StreamName": stream.name}, {"ExclusiveStartShardId": start}):
+        with stream.refused("InvalidArgumentException"):
+            stream.client.list_shards(NextToken=first["NextToken"], **beside)
+
+
+@pytest.mark.observed("aws-cli #9635 (StreamARN), amazon-kinesis-client #788 (ShardFilter)")
+def test_neither_an_arn_nor_a_filter_goes_with_a_token(stream):
+    stream.create(3)
+    token = stream.client.list_shards(StreamARN=stream.arn, MaxResults=2)["NextToken"]
+    for beside in ({"StreamARN": stream.arn}, {"ShardFilter": {"Type": "AT_LATEST"}}):
+        with stream.refused("InvalidArgumentException"):
+            stream.client.list_shards(NextToken=token, **beside)
 
 
 # Limits

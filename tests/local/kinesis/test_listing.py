@@ -116,12 +116,23 @@ def test_pages_keep_the_filter(history):
     assert pages(history, 1, ShardFilter={"Type": "AT_LATEST"}) == [[1], [4]]
 
 
-def test_a_token_excludes_the_name_of_the_stream_and_admits_its_arn(history, refused):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        # Seen on AWS: aws-cli #9635 (ARN), terraform-provider-aws #40494 (name), amazon-kinesis-
+        # scaling-utils #82 (start), beam #33478 (filter). The model says it of the creation time.
+        ("StreamARN", "arn:aws:kinesis:us-east-1:000000000000:stream/s"),
+        ("StreamName", "s"),
+        ("ExclusiveStartShardId", "shardId-000000000000"),
+        ("ShardFilter", {"Type": "AT_LATEST"}),
+        ("StreamCreationTimestamp", 1.0),
+    ],
+)
+def test_a_token_stands_alone(history, refused, field, value):
     token = history.ListShards(StreamName="s", MaxResults=1)["NextToken"]
-    with refused("InvalidArgumentException"):
-        history.ListShards(StreamName="s", NextToken=token)
-    answer = history.ListShards(StreamARN=history.arn(), NextToken=token)
-    assert len(answer["Shards"]) == 4
+    with refused("InvalidArgumentException") as error:
+        history.ListShards(NextToken=token, **{field: value})
+    assert f"NextToken and {field} cannot be provided together." in str(error.value)
 
 
 def test_a_token_expires_after_300_seconds(history, refused, clock):

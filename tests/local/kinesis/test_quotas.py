@@ -171,6 +171,17 @@ def test_rates_per_stream_are_shared_by_name_and_arn_only_within_the_stream(limi
     limited.ListShards(StreamName="other")
 
 
+def test_a_page_counts_for_the_stream_of_its_token(limited, refused):
+    limited.create(2).create(2, name="other")
+    token = limited.ListShards(StreamName="s", MaxResults=1)["NextToken"]
+    other = limited.ListShards(StreamName="other", MaxResults=1)["NextToken"]
+    for _ in range(999):
+        limited.ListShards(NextToken=token)
+    with refused("LimitExceededException"):
+        limited.ListShards(NextToken=token)
+    limited.ListShards(NextToken=other)
+
+
 def test_without_quotas_nothing_is_throttled(kinesis):
     kinesis.create(1)
     assert accepted(kinesis, 3000) == 3000

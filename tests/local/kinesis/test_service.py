@@ -99,6 +99,18 @@ def test_an_arn_of_another_account_leads_to_that_account(call):
     assert (status, len(body["Shards"])) == (200, 1)
 
 
+def test_a_token_alone_leads_to_the_account_of_its_stream(call):
+    """The KCL pages through streams of other accounts by it (KinesisShardDetector.listShards)."""
+    call("CreateStream", {"StreamName": "s", "ShardCount": 2}, key="111111111111")
+    first = {"StreamARN": "arn:aws:kinesis:us-east-1:111111111111:stream/s", "MaxResults": 1}
+    _, body = call("ListShards", first, key="222222222222")
+    status, body = call("ListShards", {"NextToken": body["NextToken"]}, key="222222222222")
+    assert (status, [each["ShardId"] for each in body.get("Shards", ())]) == (
+        200,
+        ["shardId-000000000001"],
+    )
+
+
 def test_a_delayed_answer_comes_all_the_same(call):
     call("CreateStream", {"StreamName": "s", "ShardCount": 1})
     fault = {"Kind": "Latency", "Operation": "ListShards", "DelayMs": 1, "DurationMs": 60_000}

@@ -19,6 +19,9 @@ def handler(event, context):
     kinesis = boto3.client("kinesis")
     if event == "write":
         return kinesis.put_record(StreamName="clicks", PartitionKey="k", Data=b"1") and "written"
+    if event == "list":
+        token = kinesis.list_shards(StreamName="clicks", MaxResults=1)["NextToken"]
+        return len(kinesis.list_shards(NextToken=token)["Shards"])
     if event == "read":
         arn = kinesis.describe_stream_summary(StreamName="clicks")["StreamDescriptionSummary"]
         arn = arn["StreamARN"]
@@ -68,7 +71,7 @@ TEMPLATE = {
     "Resources": {
         "Stream": {
             "Type": "AWS::Kinesis::Stream",
-            "Properties": {"Name": "clicks", "ShardCount": 1},
+            "Properties": {"Name": "clicks", "ShardCount": 2},
         },
         "Table": {
             "Type": "AWS::DynamoDB::Table",
@@ -123,8 +126,16 @@ def test_what_the_role_allows_works(enforced):
 
 
 def test_reading_a_stream_by_its_arn_works(enforced):
-    enforced.client("kinesis").put_record(StreamName="clicks", PartitionKey="k", Data=b"1")
+    enforced.client("kinesis").put_record(
+        StreamName="clicks", PartitionKey="k", ExplicitHashKey="0", Data=b"1"
+    )
     assert invoke(enforced, "read") == 1
+
+
+def test_a_listing_goes_on_by_its_token_alone_with_the_rights_to_its_stream(enforced):
+    # The policy AWS recommends for the KCL names the stream's ARN and nothing else, and the KCL
+    # sends the token alone (KinesisShardDetector.listShards).
+    assert invoke(enforced, "list") == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from shardfleet.errors import StreamGone
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
-SHARDS_PER_PAGE = 10_000  # ListShards: MaxResults at most 10,000
+SHARDS_PER_PAGE = 1_000  # ListShards: a page has no more, whatever MaxResults says
 _PAGING = ("NextToken", "NextToken")
 
 
@@ -31,17 +31,22 @@ def list_shards(
     Args:
         client: may repeat.
         stream_arn: the stream.
-        shard_filter: a ``ShardFilter``; goes with the first request only, the token carries it.
+        shard_filter: a ``ShardFilter``.
+
+    The stream and the filter go with the first request only: AWS refuses a token that does not
+    stand alone (aws-cli #9635, amazon-kinesis-client #788), ``MaxResults`` apart.
 
     Raises:
         StreamGone: there is no such stream.
-        Throttled: try again later, from the first page.
+        Throttled: try again later, from the first page; a token of more than 300 s is one reason.
 
     """
     codes = {"ResourceNotFoundException": StreamGone}
     call = SdkCall(f"ListShards of {stream_arn}", codes=codes)
-    fetch = partial(call.run, client.list_shards, StreamARN=stream_arn, MaxResults=SHARDS_PER_PAGE)
-    first = {} if shard_filter is None else {"ShardFilter": shard_filter}
+    fetch = partial(call.run, client.list_shards, MaxResults=SHARDS_PER_PAGE)
+    first: dict[str, Any] = {"StreamARN": stream_arn}
+    if shard_filter is not None:
+        first["ShardFilter"] = shard_filter
 
     def page(**more: Any) -> Mapping[str, Any]:
         return fetch(**(more or first))

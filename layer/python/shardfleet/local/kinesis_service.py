@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ministack import app as ministack_app
-from ministack.core import responses
+from ministack.core import iam_actions, responses
 
 from shardfleet.local import cloudwatch
 from shardfleet.local.kinesis import (
@@ -13,8 +13,11 @@ from shardfleet.local.kinesis import (
     KinesisEngine,
     KinesisService,
     ministack_handler,
+    wire,
 )
+from shardfleet.local.kinesis.errors import KinesisError
 from shardfleet.local.kinesis.metrics import sample_description
+from shardfleet.local.kinesis.tokens import named_arn
 from shardfleet.local.patches import Patch
 from shardfleet.local.settings import ServerSettings
 
@@ -49,6 +52,22 @@ def _install(settings: ServerSettings) -> None:
     cloudwatch.publish_kinesis_metrics(drain, METRICS_EVERY_S)
 
 
+def _resolve_streams(_: ServerSettings) -> None:
+    stock = iam_actions.extract_resource_arn
+
+    def extract(service: str, *request: Any) -> str:
+        found = stock(service, *request)
+        if service != "kinesis" or found != "*":
+            return found
+        _method, _path, headers, body, *_ = request
+        try:
+            return named_arn(wire.decode(body, wire.content_type_of(headers))) or found
+        except KinesisError:
+            return found  # What is no request is refused by the service itself.
+
+    iam_actions.extract_resource_arn = extract
+
+
 PATCHES = (
     Patch(
         gap="Resharding loses records, no shard limits, no metrics, wrong ShardFilter",
@@ -59,6 +78,11 @@ PATCHES = (
             "ministack.core.responses:get_region",
         ),
         apply=_install,
+    ),
+    Patch(
+        gap="With IAM enforced, the next page of ListShards is refused: its token is of no stream",
+        touches=("ministack.core.iam_actions:extract_resource_arn",),
+        apply=_resolve_streams,
     ),
 )
 """What this module corrects in ministack."""

@@ -83,14 +83,14 @@ def list_consumers(account: Account, request: Request) -> Response:
     start, token = "", optional_text(request, "NextToken")
     if token is not None:
         page = page_of(token, "ListStreamConsumers", now_ms=now_ms)
-        if (page.stream, page.created_ms) != (stream.name, stream.created_ms):
+        if (page.stream_arn, page.created_ms) != (stream.arn, stream.created_ms):
             raise invalid_argument(f"NextToken does not belong to {stream.arn}.")
         start = page.after
     names = sorted(each for each in stream.consumers if each > start)
     answer: Response = {"Consumers": [_described(stream.consumers[each]) for each in names[:limit]]}
     if len(names) > limit:
         answer["NextToken"] = Page(
-            "ListStreamConsumers", stream.name, stream.created_ms, names[limit - 1], {}, now_ms
+            "ListStreamConsumers", stream.arn, stream.created_ms, names[limit - 1], {}, now_ms
         ).sealed()
     return answer
 

@@ -30,7 +30,7 @@ from shardfleet.local.kinesis.metrics import MetricSample
 from shardfleet.local.kinesis.quotas import OPERATION_RATES
 from shardfleet.local.kinesis.requests import Request
 from shardfleet.local.kinesis.subscriptions import Subscription, subscribe
-from shardfleet.local.kinesis.tokens import iterator_of
+from shardfleet.local.kinesis.tokens import iterator_of, named_stream
 
 SUBSCRIBE: Final = "SubscribeToShard"
 OPERATIONS: Final[Mapping[str, Callable[[Account, Request], dict[str, Any]]]] = {
@@ -131,9 +131,7 @@ class KinesisEngine:
             raise limit_exceeded(f"{operation} may be called {rate:g} times a second per {scope}.")
 
     def _site(self, operation: str, request: Request) -> Site:
-        arn = str(request.get("StreamARN") or request.get("ConsumerARN") or "")
-        stream = str(request.get("StreamName") or "")
-        stream = stream or arn.partition(":stream/")[2].partition("/")[0]
+        stream = named_stream(request)
         if not stream and isinstance(request.get("ShardIterator"), str):
             try:
                 stream = iterator_of(request["ShardIterator"], self._account.now_ms()).stream

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shardfleet.local.kinesis.tokens import named_stream
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -153,7 +155,7 @@ class OperationQuota:
         if rate is None:
             return True
         per_second, scope = rate
-        key = (operation, _stream_key(request) if scope == PER_STREAM else "")
+        key = (operation, named_stream(request) if scope == PER_STREAM else "")
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = full_bucket(per_second, now_ms)
@@ -161,8 +163,3 @@ class OperationQuota:
         if fits:
             bucket.spend(1)
         return fits
-
-
-def _stream_key(request: Mapping[str, Any]) -> str:
-    arn = str(request.get("StreamARN") or request.get("ConsumerARN") or "")
-    return str(request.get("StreamName") or arn.partition(":stream/")[2].partition("/")[0])

@@ -32,6 +32,7 @@ from shardfleet.local.kinesis.admin import ADMIN_OPERATIONS, ADMIN_TARGET
 from shardfleet.local.kinesis.engine import SUBSCRIBE, KinesisEngine
 from shardfleet.local.kinesis.errors import KinesisError
 from shardfleet.local.kinesis.subscriptions import Subscription
+from shardfleet.local.kinesis.tokens import named_arn
 
 DEFAULT_ACCOUNT: Final = "000000000000"
 DEFAULT_REGION: Final = "us-east-1"
@@ -142,12 +143,8 @@ def _caller(headers: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _owner(request: Mapping[str, Any], caller: tuple[str, str]) -> tuple[str, str]:
-    for field in ("StreamARN", "ConsumerARN", "ResourceARN"):
-        value = request.get(field)
-        match = _ARN.match(value) if isinstance(value, str) else None
-        if match is not None:
-            return match[2], match[1]
-    return caller
+    match = _ARN.match(named_arn(request))
+    return caller if match is None else (match[2], match[1])
 
 
 def _administer(

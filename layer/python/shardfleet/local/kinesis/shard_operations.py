@@ -31,6 +31,17 @@ Response = dict[str, Any]
 
 SHARDS_PER_PAGE: Final = 1_000
 """Default and greatest page of ListShards (API reference)."""
+EXCLUDED_BY_TOKEN: Final = (
+    "StreamARN",
+    "StreamName",
+    "StreamCreationTimestamp",
+    "ExclusiveStartShardId",
+    "ShardFilter",
+)
+"""
+What a NextToken of ListShards stands for, and what may not be said beside it: the API reference
+names three, AWS refuses ARN (aws-cli #9635) and filter (amazon-kinesis-client #788) likewise.
+"""
 FILTERS: Final = (
     "AFTER_SHARD_ID",
     "AT_TRIM_HORIZON",
@@ -49,7 +60,7 @@ def list_shards(account: Account, request: Request) -> Response:
     ListShards.
 
     Unlike DescribeStream it refuses a stream that is being created (ResourceInUseException is in
-    its list of errors), and it goes on by NextToken, which excludes the name of the stream.
+    its list of errors), and it goes on by NextToken, beside which MaxResults alone may stand.
     """
     now_ms = account.now_ms()
     limit = whole_number(request, "MaxResults", least=1, most=MOST_RESULTS, default=SHARDS_PER_PAGE)
@@ -60,10 +71,8 @@ def list_shards(account: Account, request: Request) -> Response:
         after = optional_text(request, "ExclusiveStartShardId") or filters.get("after") or ""
     else:
         page = _page(request, token, now_ms=now_ms)
-        stream, filters, after = account.stream_named(page.stream), page.filters, page.after
+        stream, filters, after = account.stream_with_arn(page.stream_arn), page.filters, page.after
         _check_incarnation(stream, page.created_ms)
-        if request.get("StreamARN") not in (None, stream.arn):
-            raise invalid_argument(f"NextToken does not belong to {request['StreamARN']}.")
     if stream.status is StreamStatus.CREATING:
         raise in_use(f"Stream {stream.name} is CREATING.")
     shards = [
@@ -75,20 +84,15 @@ def list_shards(account: Account, request: Request) -> Response:
     answer: Response = {"Shards": [shard_description(shard) for shard in shards[:limit]]}
     if len(shards) > limit:
         last = shards[limit - 1].shard_id
-        page = Page("ListShards", stream.name, stream.created_ms, last, filters, now_ms)
+        page = Page("ListShards", stream.arn, stream.created_ms, last, filters, now_ms)
         answer["NextToken"] = page.sealed()
     return answer
 
 
 def _page(request: Request, token: str, *, now_ms: int) -> Page:
-    for field in (
-        "StreamName",
-        "ExclusiveStartShardId",
-        "StreamCreationTimestamp",
-        "ShardFilter",
-    ):
+    for field in EXCLUDED_BY_TOKEN:
         if request.get(field) is not None:
-            raise invalid_argument(f"NextToken and {field} cannot be given together.")
+            raise invalid_argument(f"NextToken and {field} cannot be provided together.")
     return page_of(token, "ListShards", now_ms=now_ms)
 
 

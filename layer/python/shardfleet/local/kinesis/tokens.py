@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from shardfleet.local.kinesis.errors import KinesisError, invalid_argument
+from shardfleet.local.kinesis.requests import Request
 
 ITERATOR_LIFE_MS: Final = 300_000
 """A shard iterator expires five minutes after it was returned (API reference)."""
@@ -39,10 +40,14 @@ class Iterator(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Where a listing goes on: after the item named `after`; `filters` repeats the first call's."""
+    """
+    Where a listing goes on: after the item named `after`; `filters` repeats the first call's.
+
+    `stream_arn` is empty where the listing is of no stream's.
+    """
 
     listing: str
-    stream: str
+    stream_arn: str
     created_ms: int
     after: str
     filters: dict[str, Any]
@@ -97,6 +102,22 @@ def page_of(token: str, listing: str, *, now_ms: int) -> Page:
     if now_ms - page.issued_ms > NEXT_TOKEN_LIFE_MS:
         raise KinesisError("ExpiredNextTokenException", "NextToken is older than 300 seconds.")
     return page
+
+
+def named_arn(request: Request) -> str:
+    """Return the ARN of a stream or consumer that a request names, itself or by its NextToken."""
+    for field in ("StreamARN", "ConsumerARN", "ResourceARN"):
+        if isinstance(request.get(field), str):
+            return str(request[field])
+    token = request.get("NextToken")
+    fields = _unseal(token, "page") if isinstance(token, str) else None
+    return "" if fields is None else Page(*fields).stream_arn
+
+
+def named_stream(request: Request) -> str:
+    """Return the name of the stream that a request is about, by name or ARN; "" if it says none."""
+    in_arn = named_arn(request).partition(":stream/")[2].partition("/")[0]
+    return str(request.get("StreamName") or in_arn)
 
 
 def _seal(fields: list[Any]) -> str:
