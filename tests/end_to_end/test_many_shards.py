@@ -1,0 +1,73 @@
+"""A fleet on a stream of 1,001 shards: more than one page of ListShards, in real processes."""
+
+import json
+
+import pytest
+
+from shardfleet.adapters.kinesis_shards import list_shards
+from tests.end_to_end.cloud import deployed, wait_until
+from tests.end_to_end.watching import handled, read_calls
+
+pytestmark = pytest.mark.processes
+
+# A page of ListShards never has more than 1,000 (API reference).
+SHARDS = 1_001
+PUT_AT_ONCE = 500
+# Two workers hold them all; what repeats itself per lease is rare, so that two cores are enough.
+CONFIG = {
+    "leases_per_worker": 600,
+    "workers_max": 2,
+    "failover_ms": 60_000,
+    "idle_read_ms": 60_000,
+}
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    with deployed(
+        tmp_path,
+        handler="ledger",
+        function="ledger:handler",
+        environment={"LEDGER": str(tmp_path / "ledger.jsonl")},
+        config=CONFIG,
+        shards=SHARDS,
+    ) as fleet:
+        yield fleet
+
+
+def put_into_each_shard(fleet):
+    """Put one record into each shard; return the records as (shard, 0)."""
+    kinesis, stream = fleet.client("kinesis"), fleet.outputs["StreamName"]
+    shards = list_shards(kinesis, fleet.outputs["StreamArn"])
+    entries = [
+        {
+            "PartitionKey": "key",
+            "ExplicitHashKey": str(shard.hash_key_range.start),
+            "Data": json.dumps([shard.shard_id, 0]).encode(),
+        }
+        for shard in shards
+    ]
+    for first in range(0, len(entries), PUT_AT_ONCE):
+        answer = kinesis.put_records(
+            StreamName=stream, Records=entries[first : first + PUT_AT_ONCE]
+        )
+        assert answer["FailedRecordCount"] == 0
+    return {(shard.shard_id, 0) for shard in shards}
+
+
+def test_every_shard_of_a_stream_of_two_pages_has_a_lease_and_is_read(fleet, tmp_path):
+    sent = put_into_each_shard(fleet)
+    assert len(sent) == SHARDS
+
+    ledger = tmp_path / "ledger.jsonl"
+    wait_until(
+        lambda: handled(read_calls(ledger)) >= sent,
+        what="a record of each shard handled",
+        within_s=180,
+        fleet=fleet,
+    )
+
+    calls = read_calls(ledger)
+    assert handled(calls) == sent
+    assert {(call.shard, 0) for call in calls} == sent
+    assert fleet.leases().keys() == {shard for shard, _ in sent}
