@@ -4,8 +4,9 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
-# Where make was called: the shell's folder under `make -C`, which turns the flag `w` on.
-CALLED_FROM := $(if $(findstring w,$(firstword -$(MAKEFLAGS))),$(or $(PWD),$(CURDIR)),$(CURDIR))
+# Where make was called, which under `make -C` the shell alone knows. A program that starts make may
+# leave PWD as it was: what is not there is looked for here.
+CALLED_FROM := $(or $(PWD),$(CURDIR))
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?=
@@ -42,6 +43,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	@arguments=(); \
 	if [ -n "$$INPUT" ]; then \
 	  case "$$INPUT" in -|/*) file="$$INPUT" ;; *) file="$$CALLED_FROM/$$INPUT" ;; esac; \
+	  if [ ! -e "$$file" ] && [ -e "$$INPUT" ]; then file="$(CURDIR)/$$INPUT"; fi; \
 	  arguments+=(--input "$$file"); \
 	fi; \
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \

@@ -12,15 +12,15 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 
 
-def run_make(*arguments, cwd):
-    """Run make as a shell in `cwd` would, outside any make that runs these tests."""
+def run_make(*arguments, cwd, shell_folder=None):
+    """Run make as a shell in `cwd` would (or a program that says it is a shell elsewhere)."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
     for name in ("INPUT", "KEY", "ARGS", "CALLED_FROM"):
         environment.pop(name, None)
     return subprocess.run(
         ["make", *arguments],
         cwd=cwd,
-        env=environment | {"PWD": str(cwd)},
+        env=environment | {"PWD": str(shell_folder or cwd)},
         capture_output=True,
         text=True,
         check=True,
@@ -68,6 +68,16 @@ def test_a_relative_input_belongs_to_the_caller_when_make_changes_folder(project
     printed = run_make("-C", project, "demo", "INPUT=a/b.jsonl", cwd=project.parent)
 
     assert f"<demo><--input><{project.parent}/a/b.jsonl>" in printed
+
+
+def test_a_relative_input_that_is_there_is_found_when_a_program_left_the_shells_folder(
+    project, tmp_path
+):
+    (project / "clicks.jsonl").touch()
+
+    printed = run_make("demo", "INPUT=clicks.jsonl", cwd=project, shell_folder=tmp_path)
+
+    assert printed == f"<demo><--input><{project}/clicks.jsonl>"
 
 
 @pytest.mark.parametrize("file", ["/data/clicks.jsonl", "-"])
