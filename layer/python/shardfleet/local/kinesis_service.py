@@ -1,7 +1,7 @@
 """Our Kinesis engine as the embedded AWS's Kinesis service, instead of ministack's own."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ministack import app as ministack_app
@@ -53,7 +53,7 @@ def _install(settings: ServerSettings) -> None:
 
 
 def _resolve_streams(_: ServerSettings) -> None:
-    stock = iam_actions.extract_resource_arn
+    stock: Callable[..., str] = iam_actions.extract_resource_arn
 
     def extract(service: str, *request: Any) -> str:
         found = stock(service, *request)
