@@ -107,7 +107,8 @@ class _Columns:
         users = self._rows.users_of(record)
         self._users += users
         self._records += [record] * len(users)
-        self.size += len(record.data)
+        # Of the rows, not of the record: many may share one long key.
+        self.size += sum([len(user.data) + len(user.partition_key) for user in users])
 
     @property
     def is_full(self) -> bool:

@@ -2,6 +2,7 @@
 What is fuzzed: every parser of what others write, with the inputs that others can write.
 
 A target takes one input; it may refuse it with an error of ours, and must do so in little memory.
+Of an aggregate the work is counted, too: it depends on its size, not on what it would expand to.
 """
 
 import base64
@@ -30,6 +31,7 @@ from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate, records_aft
 from shardfleet.kpl.envelope import MAGIC
 from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
 from shardfleet.records import Record
+from tests.kpl.bombs import LOOKS_MOST, Work
 
 MEBIBYTE = 1024 * 1024
 
@@ -145,9 +147,11 @@ aggregates = st.tuples(
 
 def check_aggregate(given):
     data, policy, hash_range, sub = given
-    found = deaggregate(
-        data, partition_key="key", limits=LIMITS, hash_range=hash_range, policy=policy
-    )
+    with Work() as work:
+        found = deaggregate(
+            data, partition_key="key", limits=LIMITS, hash_range=hash_range, policy=policy
+        )
+    assert work.characters <= LOOKS_MOST * len(data), f"{work.characters:,}"
     assert len(found.records) + found.dropped >= 1
     assert len(found.records) <= LIMITS.max_sub_records
     if not found.aggregated:

@@ -12,6 +12,7 @@ from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 from shardfleet_spark import arrow
 from shardfleet_spark.arrow import BYTES_PER_BATCH, ROWS_PER_BATCH, Rows, arrow_schema, batches_of
 from shardfleet_spark.columns import COLUMNS, ddl
+from tests.kpl.bombs import BEYOND, LOOKS_MOST, SHAPES, WITHIN, Work, bomb
 
 WHOLE = (0, 2**128 - 1)
 
@@ -141,3 +142,28 @@ def test_batches_are_bounded_by_rows_and_by_bytes():
     assert max(batch.num_rows for batch in large) * 1_000_000 < BYTES_PER_BATCH + 1_000_001
     assert sum(batch.num_rows for batch in large) == 11
     assert list(batches_of([], rows)) == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("misrouted", ["deliver", "kpl"])
+@pytest.mark.parametrize(("uses", "rows"), [(BEYOND, 1), (WITHIN, WITHIN)])
+def test_long_keys_that_records_share_are_looked_at_once(shape, misrouted, uses, rows):
+    data = bomb(shape, uses)
+    settings = Rows(shard_id="s", stream="c", misrouted=misrouted, hash_range=WHOLE)
+
+    with Work() as work:
+        found = list(batches_of([record(1, data)], settings))
+
+    assert sum(batch.num_rows for batch in found) == rows
+    assert work.characters <= LOOKS_MOST * len(data)
+
+
+def test_a_batch_grows_by_its_rows_and_not_by_the_records_they_came_in():
+    data, limit = bomb("ascii key", 1_900), 64 * 1024 * 1024
+    assert ROWS_PER_BATCH > 1_900
+
+    rows = Rows(shard_id="s", stream="c")
+    found = list(batches_of([record(number, data) for number in range(5)], rows))
+
+    assert sum(batch.num_rows for batch in found) == 5 * 1_900
+    assert max(batch.nbytes for batch in found) <= limit

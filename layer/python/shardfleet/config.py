@@ -196,7 +196,7 @@ class FleetConfig:
         100_000, "sub-records one aggregate may hold; more is delivered raw", low=1
     )
     aggregate_bytes_most: int = _number(
-        64 * 1024 * 1024, "bytes one aggregate may expand to; more is delivered raw", low=1
+        64 * 1024 * 1024, "bytes of an aggregate expanded, with keys; more: delivered raw", low=1
     )
 
     # --- handling

@@ -71,7 +71,7 @@ def user_columns(
 
     Args:
         records: stream records of one shard; best about :data:`CHUNK_BYTES` of data together.
-        limits: how far each may expand.
+        limits: how far they may expand together; beyond, each has to be looked at.
 
     """
     if _are_large(records):
@@ -92,14 +92,17 @@ def user_columns(
     tables = np.repeat(np.asarray(key_counts), counts)
     if bool((index >= tables).any()):
         return None
-    firsts = np.repeat(np.asarray([0, *accumulate(key_counts)][:-1]), counts)
+    places = np.repeat(np.asarray([0, *accumulate(key_counts)][:-1]), counts) + index
+    lengths = np.asarray([len(key) for key in keys])
+    if int((ends - begins + lengths[places]).sum()) > limits.max_expanded_bytes:
+        return None
     try:
         names = pa.array(keys, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:  # not UTF-8
         return None
     return UserColumns(
         data=_gathered(data_buffer, begins, ends),
-        partition_key=names.take(pa.array(firsts + index)),
+        partition_key=names.take(pa.array(places)),
         sub_sequence_number=pa.array(_numbers(counts)),
         counts=counts,
     )
@@ -121,22 +124,20 @@ def _of_large(records: Sequence[StreamRecord], limits: ExpansionLimits) -> UserC
     """Return the columns as the parser hands them out."""
     data: list[bytes] = []
     keys: list[str] = []
-    counts = []
+    counts, size = [], 0
     for record in records:
         body = body_of(record.data) if is_framed(record.data) else None
         found = (
             Fault.EMPTY if body is None else content_of(body, max_records=limits.max_sub_records)
         )
-        if body is None or isinstance(found, Fault) or found.hash_keys is not None:
+        if body is None or isinstance(found, Fault) or found.hash_places:
             return None
-        if len(body) * (1 + found.size) > limits.max_expanded_bytes:
+        size += found.expanded_bytes()
+        if size > limits.max_expanded_bytes:
             return None
-        counts.append(found.size)
+        counts.append(len(found.data))
         data.extend(found.data)
-        try:
-            keys.extend(found.keys)
-        except IndexError:  # in no table
-            return None
+        keys.extend(found.partition_keys())
     return UserColumns(
         data=pa.array(data, pa.binary()),
         partition_key=pa.array(keys, pa.string()),
@@ -161,11 +162,7 @@ def _parsed(
         except DecodeError:
             return None
         users = len(message.records)
-        within = (
-            0 < users <= limits.max_sub_records
-            and len(body) * (1 + users) <= limits.max_expanded_bytes
-            and len(body) < users * _LARGEST_SMALL
-        )
+        within = 0 < users <= limits.max_sub_records and len(body) < users * _LARGEST_SMALL
         if not within or message.explicit_hash_key_table:
             return None
         key_counts.append(len(message.partition_key_table))

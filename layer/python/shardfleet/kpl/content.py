@@ -11,9 +11,14 @@ that does not hold (a field twice, hash keys for some records) records are looke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
+from itertools import compress
 from typing import Any, NamedTuple
+
+from shardfleet.errors import InvalidRecord
+from shardfleet.kpl.hash_keys import effective_hash
 
 # What a missing index of an explicit hash key reads as (messages.proto). Index 0 would be the first
 # key of the table, which one library does give to records that have none.
@@ -24,26 +29,68 @@ class Fault(Enum):
     """Why a body is no aggregate for us."""
 
     BAD_ENCODING = "bad_encoding"
+    BAD_INDEX = "bad_index"
     EMPTY = "empty"
     TOO_MANY_RECORDS = "too_many_records"
 
 
 class Content(NamedTuple):
     """
-    The user records of an aggregate; iterating over keys raises IndexError for one in no table.
+    The user records of an aggregate, each a place of each column, and the tables of their keys.
+
+    Many records may share one long key, so what depends on a key is found once for its entry in
+    the table, never once for each record: else a small aggregate costs what it would expand to.
 
     Attributes:
-        size: how many there are.
-        data: of each.
-        keys: partition key of each.
-        hash_keys: explicit hash key of each, or None; None: no record has one.
+        data: of each record.
+        keys: partition keys.
+        places: of each record, where in ``keys`` its own is.
+        hash_keys: explicit hash keys, and None for the records that have none.
+        hash_places: of each record, where in ``hash_keys`` its own is; empty: no record has one.
 
     """
 
-    size: int
-    data: Iterable[bytes]
-    keys: Iterable[str]
-    hash_keys: Iterable[str | None] | None
+    data: Sequence[bytes]
+    keys: Sequence[str]
+    places: Sequence[int]
+    hash_keys: Sequence[str | None]
+    hash_places: Sequence[int]
+
+    def partition_keys(self) -> Iterator[str]:
+        """Return the partition key of each record."""
+        return map(self.keys.__getitem__, self.places)
+
+    def explicit_hash_keys(self) -> Iterator[str | None] | None:
+        """Return the explicit hash key of each record; None: no record has one."""
+        return map(self.hash_keys.__getitem__, self.hash_places) if self.hash_places else None
+
+    def expanded_bytes(self) -> int:
+        """Return the bytes of data and UTF-8 keys of all records, a shared key counted anew."""
+        keys = [len(key.encode()) for key in self.keys]
+        hash_keys = [len((key or "").encode()) for key in self.hash_keys]
+        return (
+            sum(map(len, self.data))
+            + sum(map(keys.__getitem__, self.places))
+            + sum(map(hash_keys.__getitem__, self.hash_places))
+        )
+
+    def hashes(self) -> Iterator[int]:
+        """
+        Yield the hash keys that decide where the records belong, each table entry's once.
+
+        An explicit hash key that is no hash key comes from no KPL, which checks them, so its rule
+        of sending again cannot be relied on: such a record belongs everywhere, and is left out.
+        """
+        routed_by_key: Iterable[int] = self.places
+        if self.hash_places:
+            has_none = [self.hash_keys[place] is None for place in self.hash_places]
+            routed_by_key = compress(self.places, has_none)
+        for place in set(routed_by_key):
+            yield effective_hash(self.keys[place])
+        for place in set(self.hash_places):
+            with suppress(InvalidRecord):
+                if (hash_key := self.hash_keys[place]) is not None:
+                    yield effective_hash("", hash_key)
 
 
 def content_of(body: bytes, *, max_records: int) -> Content | Fault:
@@ -101,11 +148,18 @@ def _hash_key_places(body: bytes, columns: Any, count: int) -> Sequence[int] | N
 
 def _content(
     data: Sequence[bytes],
-    keys: tuple[Sequence[str], Iterable[int]],
+    keys: tuple[Sequence[str], Sequence[int]],
     hash_keys: tuple[Sequence[str], Sequence[int]],
-) -> Content:
+) -> Content | Fault:
     """Put columns together: data, and tables with the places in them."""
-    table, indexes = keys
-    hash_table, places = hash_keys
-    found = (None if at == _ABSENT else hash_table[at] for at in places) if places else None
-    return Content(len(data), data, map(table.__getitem__, indexes), found)
+    table, places = keys
+    hash_table, hash_places = hash_keys
+    if max(places) >= len(table):
+        return Fault.BAD_INDEX
+    if not hash_places:
+        return Content(data, table, places, (), ())
+    none_at = len(hash_table)
+    if max((at for at in hash_places if at != _ABSENT), default=-1) >= none_at:
+        return Fault.BAD_INDEX
+    found = [none_at if at == _ABSENT else at for at in hash_places]
+    return Content(data, table, places, [*hash_table, None], found)

@@ -15,16 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.errors import ConfigurationError, InvalidRecord
+from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.content import Content, Fault, content_of
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, body_of, is_framed
-from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.records import Record
 
 MisroutedPolicy = Literal["deliver", "kpl"]
@@ -190,7 +189,7 @@ def deaggregate_records(
     """
     found = _expanded(
         data,
-        partial(_records, origin=origin),
+        partial(records_of, origin=origin),
         limits=limits,
         hash_range=hash_range,
         policy=policy,
@@ -233,6 +232,34 @@ def records_after(
     return [raw._replace(sub_sequence_number=number)]
 
 
+def content_within(data: bytes, limits: ExpansionLimits) -> Content | Verdict:
+    """
+    Return what is in the data of one Kinesis record, or as what the record is to be delivered raw.
+
+    What an aggregate expands to is known from lengths: no record is made, and no key is copied,
+    for one that is beyond the limits.
+
+    Args:
+        data: the Kinesis record's data.
+        limits: how far it may expand.
+
+    """
+    if not is_framed(data):
+        return Verdict.PLAIN
+    body = body_of(data)
+    if body is None:
+        return Verdict.BAD_DIGEST
+    content = content_of(body, max_records=limits.max_sub_records)
+    if isinstance(content, Fault):
+        return Verdict(content.value)
+    # A bound that costs nothing first (no key is longer than the body); the exact sum only when it
+    # cannot decide.
+    bound = len(body) * (1 + 2 * len(content.data))
+    if bound > limits.max_expanded_bytes < content.expanded_bytes():
+        return Verdict.TOO_MANY_BYTES
+    return content
+
+
 def _expanded(
     data: bytes,
     made: Callable[[Content], list[_R]],
@@ -242,78 +269,36 @@ def _expanded(
     policy: MisroutedPolicy,
 ) -> Deaggregated[_R] | Verdict:
     """Return the records of an aggregate, or as what the Kinesis record is to be delivered raw."""
-    if not is_framed(data):
-        return Verdict.PLAIN
-    body = body_of(data)
-    if body is None:
-        return Verdict.BAD_DIGEST
-    content = content_of(body, max_records=limits.max_sub_records)
-    if isinstance(content, Fault):
-        return Verdict(content.value)
-    try:
-        records = made(content)
-    except IndexError:
-        return Verdict.BAD_INDEX
-    # A bound that costs nothing first (no key is longer than the body); the exact sum only when it
-    # cannot decide.
-    bound = len(body) * (1 + 2 * len(records))
-    if bound > limits.max_expanded_bytes < _expanded_bytes(records):
-        return Verdict.TOO_MANY_BYTES
-    last = len(records) - 1
-    if policy == "kpl" and hash_range is not None and _is_misrouted(records, hash_range):
-        return Deaggregated((), Verdict.MISROUTED, last, len(records))
-    return Deaggregated(records, Verdict.EXPANDED, last, 0)
+    content = content_within(data, limits)
+    if isinstance(content, Verdict):
+        return content
+    size = len(content.data)
+    if policy == "kpl" and hash_range is not None:
+        first, last = hash_range
+        if not all(first <= hash_key <= last for hash_key in content.hashes()):
+            return Deaggregated((), Verdict.MISROUTED, size - 1, size)
+    return Deaggregated(made(content), Verdict.EXPANDED, size - 1, 0)
 
 
 def _user_records(content: Content) -> list[UserRecord]:
-    """Raise IndexError for an index behind the end of a table."""
     new = tuple.__new__  # About 15 % of the whole against calling the NamedTuple.
-    count, data, keys, hash_keys = content
-    rows = zip(keys, hash_keys or repeat(None), data, range(count), strict=False)
+    hash_keys = content.explicit_hash_keys() or repeat(None)
+    rows = zip(content.partition_keys(), hash_keys, content.data, count(), strict=False)
     return [new(UserRecord, row) for row in rows]
 
 
-def _records(content: Content, origin: Origin) -> list[Record]:
-    """Raise IndexError for an index behind the end of a table."""
+def records_of(content: Content, origin: Origin) -> list[Record]:
+    """Return the user records of an aggregate as a handler gets them."""
     number, shard_id, arrival_ms, encryption = origin
-    count, data, keys, hash_keys = content
+    hash_keys = content.explicit_hash_keys()
+    rows = zip(count(), content.data, content.partition_keys(), strict=False)
     # Arguments by position are twice as quick. The last one: it is of an aggregate.
     if hash_keys is None:
         return [
             Record(each, key, number, shard_id, arrival_ms, index, None, encryption, True)  # noqa: FBT003
-            for index, each, key in zip(range(count), data, keys, strict=False)
+            for index, each, key in rows
         ]
     return [
         Record(each, key, number, shard_id, arrival_ms, index, hash_key, encryption, True)  # noqa: FBT003
-        for index, each, key, hash_key in zip(range(count), data, keys, hash_keys, strict=False)
+        for (index, each, key), hash_key in zip(rows, hash_keys, strict=True)
     ]
-
-
-def _expanded_bytes(records: Sequence[UserRecord | Record]) -> int:
-    """Return the bytes of data and keys as a handler would see them, shared keys counted anew."""
-    return sum(
-        len(record.data)
-        + len(record.partition_key.encode())
-        + len((record.explicit_hash_key or "").encode())
-        for record in records
-    )
-
-
-def _is_misrouted(records: Sequence[UserRecord | Record], hash_range: tuple[int, int]) -> bool:
-    """
-    Tell whether any user record certainly belongs to another shard.
-
-    An explicit hash key that is no hash key comes from no KPL, which checks them, so its rule of
-    sending again cannot be relied on: such a record counts as belonging here.
-    """
-    first, last = hash_range
-    for partition_key, explicit_hash_key in {
-        (record.partition_key, record.explicit_hash_key) for record in records
-    }:
-        try:
-            hash_key = effective_hash(partition_key, explicit_hash_key)
-        except InvalidRecord:
-            continue
-        if not first <= hash_key <= last:
-            return True
-    return False

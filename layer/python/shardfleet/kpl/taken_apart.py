@@ -9,21 +9,18 @@ that the policy ``kpl`` can be decided by whoever knows the shard's range.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-
 import msgspec
 
-from shardfleet.errors import InvalidRecord
+from shardfleet.kpl.content import Content
 from shardfleet.kpl.deaggregate import (
     Deaggregated,
     ExpansionLimits,
     MisroutedPolicy,
     Origin,
     Verdict,
-    deaggregate,
+    content_within,
+    records_of,
 )
-from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.records import Record
 
 _HASH_BYTES = 16
@@ -31,21 +28,23 @@ _HASH_BYTES = 16
 
 class _Columns(msgspec.Struct, array_like=True, gc=False):
     """
-    Each user record is one place of each column.
+    A :class:`Content`, and the hash keys that its records span.
 
     Attributes:
-        data: of each.
-        keys: every partition key once.
-        places: where in ``keys`` each record's is; None: in the same order.
-        hash_keys: explicit hash key of each; None: no record has one.
+        data: as there.
+        keys: as there.
+        places: as there.
+        hash_keys: as there.
+        hash_places: as there.
         span: least and greatest hash key, big-endian; None: not asked for, or none is known.
 
     """
 
     data: list[bytes]
     keys: list[str]
-    places: list[int] | None
-    hash_keys: list[str | None] | None
+    places: list[int]
+    hash_keys: list[str | None]
+    hash_places: list[int]
     span: tuple[bytes, bytes] | None
 
 
@@ -63,24 +62,11 @@ def take_apart(data: bytes, *, limits: ExpansionLimits, policy: MisroutedPolicy)
         policy: ``kpl`` if somebody will ask for what the records span.
 
     """
-    found = deaggregate(data, partition_key="", limits=limits, hash_range=None, policy="deliver")
-    if found.verdict is not Verdict.EXPANDED:
+    content = content_within(data, limits)
+    if isinstance(content, Verdict):
         return None
-    keys, hash_keys, payloads, _ = zip(*found.records, strict=True)
-    table = list(dict.fromkeys(keys))
-    places = None
-    if len(table) < len(keys):
-        index = {key: place for place, key in enumerate(table)}
-        places = [index[key] for key in keys]
-    has_hash_keys = hash_keys.count(None) < len(hash_keys)
-    columns = _Columns(
-        list(payloads),
-        table,
-        places,
-        list(hash_keys) if has_hash_keys else None,
-        _span(set(zip(keys, hash_keys, strict=True))) if policy == "kpl" else None,
-    )
-    return _ENCODER.encode(columns)
+    span = _span(content) if policy == "kpl" else None
+    return _ENCODER.encode(_Columns(*map(list, content), span))
 
 
 def put_together(
@@ -101,27 +87,13 @@ def put_together(
         least, greatest = (int.from_bytes(each) for each in found.span)
         if not (hash_range[0] <= least and greatest <= hash_range[1]):
             return Deaggregated((), Verdict.MISROUTED, count - 1, count)
-    number, shard_id, arrival_ms, encryption = origin
-    keys: Sequence[str] = found.keys
-    if found.places is not None:
-        keys = [keys[place] for place in found.places]
-    hash_keys = found.hash_keys or [None] * count
-    # Arguments by position are twice as quick. The last one: it is of an aggregate.
-    records = [
-        Record(data, key, number, shard_id, arrival_ms, index, hash_key, encryption, True)  # noqa: FBT003
-        for index, data, key, hash_key in zip(
-            range(count), found.data, keys, hash_keys, strict=True
-        )
-    ]
-    return Deaggregated(records, Verdict.EXPANDED, count - 1, 0)
+    content = Content(found.data, found.keys, found.places, found.hash_keys, found.hash_places)
+    return Deaggregated(records_of(content, origin), Verdict.EXPANDED, count - 1, 0)
 
 
-def _span(keys: set[tuple[str, str | None]]) -> tuple[bytes, bytes] | None:
+def _span(content: Content) -> tuple[bytes, bytes] | None:
     """Return the least and the greatest hash key; those that are none belong everywhere."""
-    found = []
-    for partition_key, explicit_hash_key in keys:
-        with suppress(InvalidRecord):
-            found.append(effective_hash(partition_key, explicit_hash_key))
+    found = list(content.hashes())
     if not found:
         return None
     return min(found).to_bytes(_HASH_BYTES), max(found).to_bytes(_HASH_BYTES)

@@ -1,0 +1,63 @@
+"""
+An aggregate whose tables are used by many records costs what its own size allows, not its product.
+
+Work is counted, not timed: characters that methods of text and bytes walk through, digests, and
+what leaves for another process. Of a sound aggregate that is a few times its size.
+"""
+
+import pytest
+
+from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, Verdict, deaggregate_records
+from shardfleet.kpl.hash_keys import MAX_HASH_KEY
+from shardfleet.kpl.taken_apart import put_together, take_apart
+from tests.kpl.bombs import BEYOND, LOOKS_MOST, SHAPES, WITHIN, Work, bomb
+
+ORIGIN = Origin("7", "shardId-000000000000", 1_000, None)
+ALL_HASHES = (0, MAX_HASH_KEY)
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+both_policies = pytest.mark.parametrize("policy", ["deliver", "kpl"])
+
+
+def read_in_worker(data, policy):
+    return deaggregate_records(
+        data,
+        partition_key="outer",
+        origin=ORIGIN,
+        limits=ExpansionLimits(),
+        hash_range=ALL_HASHES,
+        policy=policy,
+    )
+
+
+@every_shape
+@both_policies
+def test_a_bomb_is_known_from_its_lengths(shape, policy):
+    data = bomb(shape, BEYOND)
+    with Work() as work:
+        found = read_in_worker(data, policy)
+    assert found.verdict is Verdict.TOO_MANY_BYTES
+    assert work.characters <= LOOKS_MOST * len(data)
+
+
+@every_shape
+@both_policies
+def test_within_the_limit_each_table_entry_is_looked_at_once(shape, policy):
+    data = bomb(shape, WITHIN)
+    with Work() as work:
+        found = read_in_worker(data, policy)
+    assert len(found.records) == WITHIN
+    assert work.characters <= LOOKS_MOST * len(data)
+    assert work.digests <= 1 + len(SHAPES[shape][0])  # The frame's own, and one for each key.
+
+
+@every_shape
+@both_policies
+def test_what_a_decoding_process_hands_on_is_no_larger_than_what_it_got(shape, policy):
+    data = bomb(shape, WITHIN)
+    with Work() as work:
+        columns = take_apart(data, limits=ExpansionLimits(), policy=policy)
+    assert len(columns) <= 2 * len(data)
+    assert work.characters <= LOOKS_MOST * len(data)
+    assert work.digests <= 1 + len(SHAPES[shape][0])
+    again = put_together(columns, ORIGIN, hash_range=ALL_HASHES)
+    assert again == read_in_worker(data, policy)
