@@ -23,10 +23,10 @@ from shardfleet.errors import (
 from shardfleet_spark.plan_token import Stand
 from shardfleet_spark.shard_pages import (
     ITERATOR_LIFE_MS,
-    SHORTEST_RETENTION_MS,
     Hint,
     ReadPorts,
     is_done,
+    is_retained,
     where,
 )
 
@@ -128,13 +128,11 @@ class Prober:
         clock, stream = self._ports.clock, self._ports.stream
         now_ms = clock.now_ms()
         hint = self._hints.of(shard_id, stand)
-        iterator, issued_ms, proven = hint.iterator, hint.iterator_ms, hint.is_proven
+        iterator, issued_ms = hint.iterator, hint.iterator_ms
         try:
             if iterator is None or now_ms - issued_ms >= ITERATOR_LIFE_MS:
                 iterator = await stream.shard_iterator(shard_id, where(stand))
                 issued_ms = now_ms
-                recent = now_ms - stand.tip_ms < SHORTEST_RETENTION_MS
-                proven = recent or stand.position.done is None
             self.calls += 1
             page = await stream.get_records(iterator, shard_id=shard_id, limit=_PROBE_RECORDS)
         except (Throttled, OutcomeUnknown):
@@ -147,13 +145,13 @@ class Prober:
         free_ms = now_ms + self._ports.policy.poll_interval_ms
         has_news = any(not is_done(stand, record) for record in page.records)
         at_tip = not page.records and not page.millis_behind_latest
-        if page.next_iterator is None or has_news or (at_tip and not proven):
+        in_doubt = at_tip and not is_retained(stand, now_ms)
+        if page.next_iterator is None or has_news or in_doubt:
             # What was found, be it a loss, is read by a batch, from where this probe began.
             found = Hint(
                 iterator=iterator,
                 iterator_ms=issued_ms,
                 free_ms=free_ms,
-                is_proven=proven,
                 record_bytes=hint.record_bytes,
             )
             self._hints.keep(shard_id, stand, found)
@@ -162,7 +160,6 @@ class Prober:
             iterator=page.next_iterator,
             iterator_ms=clock.now_ms(),
             free_ms=free_ms,
-            is_proven=proven or bool(page.records),
             record_bytes=hint.record_bytes,
         )
         self._hints.keep(shard_id, stand, hint)

@@ -2,8 +2,10 @@
 One shard, page by page: paced, patient, and never silent about a loss.
 
 Refused and failed calls are repeated with back-off; an expired iterator is renewed behind the last
-page; an answer that contradicts itself is asked for again (protocol.md §4.5); a position that the
-stream no longer has is a loss, unless the shard was at its tip within the shortest retention.
+page; an answer that contradicts itself is asked for again (protocol.md §4.5). Kinesis skips what it
+has trimmed without a word, whatever iterator is used. So an answer counts only if all before a
+moment within the shortest retention is done, or if the last record read is still there: nothing
+behind a record goes before it. Else records may be lost.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from shardfleet_spark.plan_token import Stand
 # that differ.
 ITERATOR_LIFE_MS = 240_000
 # Kinesis quota: no stream retains records for less than 24 hours.
-SHORTEST_RETENTION_MS = 24 * 3_600_000
+_SHORTEST_RETENTION_MS = 24 * 3_600_000
+# Arrival times are approximate, and clocks differ: AWS refuses a signature that is 5 minutes off.
+_RETENTION_MARGIN_MS = 600_000
 # After a 10 MiB answer Kinesis refuses a shard for 5 s: no hint is worth waiting longer.
 _LONGEST_HINTED_WAIT_MS = 10_000
 _EXPANSION = ExpansionLimits()
@@ -104,7 +108,6 @@ class Hint:
         iterator: continues at the position.
         iterator_ms: wall clock at which it was issued.
         free_ms: wall clock before which the shard is not to be asked.
-        is_proven: whether nothing is lost between the position and the iterator.
         record_bytes: how large its stream records are; 0: unknown.
 
     """
@@ -112,7 +115,6 @@ class Hint:
     iterator: str | None = None
     iterator_ms: int = 0
     free_ms: int = 0
-    is_proven: bool = True
     record_bytes: int = 0
 
 
@@ -153,7 +155,11 @@ class ShardPages:
         young = hint.iterator is not None and now_ms - hint.iterator_ms < ITERATOR_LIFE_MS
         self.iterator = hint.iterator if young else None
         self.iterator_ms = hint.iterator_ms if young else 0
-        self._proven = hint.is_proven if young else reading.stand.position.done is None
+        done = reading.stand.position.done
+        # A record that was read: while the stream has it, nothing behind it is lost.
+        self._witness = None if done is None else done.sequence_number
+        self._done_before_ms = _done_before_ms(reading.stand)
+        self._in_doubt: RecordsPage | None = None
         wait_ms = max(0, min(hint.free_ms - now_ms, _LONGEST_HINTED_WAIT_MS))
         self.next_call_ms = ports.clock.monotonic_ms() + wait_ms
         self._rate = Rate(per_s=ports.policy.bytes_per_s, burst=ports.policy.bytes_per_s)
@@ -212,7 +218,15 @@ class ShardPages:
             await self._ports.clock.sleep_ms(self._ports.back_off_ms(failures))
 
     async def _attempt(self, limit: int) -> RecordsPage:
-        stream = self._ports.stream
+        page = self._in_doubt or await self._read(limit)
+        if not self._is_proven(page):
+            self._in_doubt = page  # Not read anew if the proof is refused for a while.
+            await self._look_for_witness()
+            self._in_doubt = None
+        return page
+
+    async def _read(self, limit: int) -> RecordsPage:
+        stream, clock = self._ports.stream, self._ports.clock
         if self.iterator is None:
             try:
                 iterator = await stream.shard_iterator(self._shard_id, self._where())
@@ -221,9 +235,13 @@ class ShardPages:
                 self._tell_loss(str(error))
                 oldest = IteratorStart(IteratorKind.TRIM_HORIZON)
                 iterator = await stream.shard_iterator(self._shard_id, oldest)
-                self._proven = True
-            self.iterator, self.iterator_ms = iterator, self._ports.clock.now_ms()
-        return await stream.get_records(self.iterator, shard_id=self._shard_id, limit=max(1, limit))
+            self.iterator, self.iterator_ms = iterator, clock.now_ms()
+        page = await stream.get_records(self.iterator, shard_id=self._shard_id, limit=max(1, limit))
+        now_ms = clock.monotonic_ms()
+        size = size_of(page.records)
+        self._bucket, debt_ms = spend(self._bucket, self._rate, amount=size, now_ms=now_ms)
+        self.next_call_ms = now_ms + max(debt_ms, self._ports.policy.poll_interval_ms)
+        return page
 
     def _where(self) -> IteratorStart:
         if self._accepted is not None:
@@ -231,33 +249,46 @@ class ShardPages:
         return where(self._stand)
 
     def _accept(self, page: RecordsPage) -> None:
-        self._check_gap(page)
         self.calls += 1
-        now_ms = self._ports.clock.monotonic_ms()
-        size = size_of(page.records)
-        self._bucket, debt_ms = spend(self._bucket, self._rate, amount=size, now_ms=now_ms)
-        self.next_call_ms = now_ms + max(debt_ms, self._ports.policy.poll_interval_ms)
         self.iterator, self.iterator_ms = page.next_iterator, self._ports.clock.now_ms()
         if page.records:
-            self._accepted = page.records[-1].sequence_number
+            self._accepted = self._witness = page.records[-1].sequence_number
+            arrivals = [record.approximate_arrival_ms for record in page.records]
+            self._done_before_ms = max(self._done_before_ms, *arrivals)
 
-    def _check_gap(self, page: RecordsPage) -> None:
-        """Compare the first answer with the position: the service skips what is trimmed."""
-        done = self._stand.position.done
-        if self._proven or done is None:
+    def _is_proven(self, page: RecordsPage) -> bool:
+        """Tell whether nothing can be missing between what was read before and an answer."""
+        if self._witness is None or _says_nothing(page):
+            return True
+        if page.records and page.records[0].sequence_number == self._witness:
+            return True
+        return _is_retained(self._done_before_ms, self._ports.clock.now_ms())
+
+    async def _look_for_witness(self) -> None:
+        """Ask whether the last record read is still there; if not, what came behind may be lost."""
+        stream, witness = self._ports.stream, self._witness
+        at_witness = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, witness)
+        try:
+            iterator: str | None = await stream.shard_iterator(self._shard_id, at_witness)
+        except PositionTrimmed as error:
+            self._tell_loss(str(error))
             return
-        if not page.records and page.millis_behind_latest and page.next_iterator is not None:
-            return  # An empty answer with lag says nothing yet (hazard H6).
-        self._proven = True
-        if page.records and page.records[0].sequence_number == done.sequence_number:
-            return
-        if self._ports.clock.now_ms() - self._stand.tip_ms < SHORTEST_RETENTION_MS:
-            return  # Read to its tip within the shortest retention: what came since is there.
-        first = page.records[0].sequence_number if page.records else "none"
-        self._tell_loss(
-            f"the last record read, {done}, is older than what the stream retains (the oldest "
-            f"now is {first}): records behind it may be lost"
-        )
+        first = "none"
+        while iterator is not None:
+            await self.wait()
+            page = await stream.get_records(iterator, shard_id=self._shard_id, limit=1)
+            clock, policy = self._ports.clock, self._ports.policy
+            self.next_call_ms = clock.monotonic_ms() + policy.poll_interval_ms
+            if page.records:
+                first = page.records[0].sequence_number
+            if not _says_nothing(page):
+                break
+            iterator = page.next_iterator
+        if first != witness:
+            self._tell_loss(
+                f"the last record read, {witness}, is older than what the stream retains (the "
+                f"oldest now is {first}): records behind it may be lost"
+            )
 
     def _gone(self, error: ShardGone) -> RecordsPage:
         at = position_text(self._stand.position)
@@ -265,9 +296,29 @@ class ShardPages:
         return RecordsPage(records=(), next_iterator=None, millis_behind_latest=0)
 
     def _tell_loss(self, text: str) -> None:
+        self._witness = None
         self.lost = f"{self._shard_id}: {text}"
         if self._ports.policy.fail_on_data_loss:
             raise DataLost(f"{self.lost}. To go on with what is there, set failOnDataLoss=false")
+
+
+def is_retained(stand: Stand, now_ms: int) -> bool:
+    """Tell whether the stream surely has all that came behind a position, whatever it retains."""
+    return stand.position.done is None or _is_retained(_done_before_ms(stand), now_ms)
+
+
+def _done_before_ms(stand: Stand) -> int:
+    """Return a moment before which everything that arrived is done, epoch milliseconds."""
+    return max(stand.arrived_ms, stand.tip_ms)
+
+
+def _is_retained(done_before_ms: int, now_ms: int) -> bool:
+    return now_ms - done_before_ms < _SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
+
+
+def _says_nothing(page: RecordsPage) -> bool:
+    """Tell whether an answer is empty although there is more (hazard H6)."""
+    return not page.records and bool(page.millis_behind_latest) and page.next_iterator is not None
 
 
 def where(stand: Stand) -> IteratorStart:
