@@ -15,6 +15,7 @@ from typing import Any
 from shardfleet.domain.sequence import PointKind
 from shardfleet.engine.ports import StreamRecord
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.clean_up import CleanUp
 from shardfleet_spark.discovery import Discovery
 from shardfleet_spark.fetching import fetch
 from shardfleet_spark.fleet_positions import LeaseReader, start_after
@@ -45,8 +46,6 @@ from shardfleet_spark.starting import FLEET, Start
 # What one task is handed at most: several copies are in Spark's driver, and a task's message may
 # have 128 MiB (spark.rpc.message.maxSize). A task with more reads again, exactly what was read.
 CARRIED_BYTES = 32 * 1024 * 1024
-# Old seals are deleted once in so many commits, not at each.
-_CLEAN_EVERY = 10
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
 
 
@@ -125,6 +124,7 @@ class SourceDriver:
         self._ports = ports
         self._store = store
         self._leases = leases
+        self._clean_up = CleanUp(store, ports, retained=settings.plans_retained)
         self._hints = Hints()
         self._prober = Prober(ports, settings.pace, self._hints)
         self._initial: PlanToken | None = None
@@ -215,17 +215,18 @@ class SourceDriver:
             for index, shards in enumerate(token.layout)
         ]
 
-    def commit(self, end: Mapping[str, Any]) -> None:
+    async def commit(self, end: Mapping[str, Any]) -> None:
         """Forget what no replay can need any more."""
         token = token_from_json(end)
         self._prefetched.pop(token.key, None)
-        oldest = token.number - self._settings.plans_retained
-        if self._store is not None and oldest > 0 and token.number % _CLEAN_EVERY == 0:
-            self._store.delete_before(token.sid, f"{oldest:010d}")
+        await self._clean_up.after(token)
 
     def report(self) -> dict[str, Any]:
         """Return the figures of the last executed plan, for Spark's query progress."""
-        return {**self._after[1].stats, "probes": self._prober.calls}
+        found = {**self._after[1].stats, "probes": self._prober.calls}
+        if self._clean_up.trouble:
+            found["clean_up_trouble"] = self._clean_up.trouble
+        return found
 
     def _standing(self, token: PlanToken, family: Family) -> Standing:
         return Standing(token.sid, family, self._discovery.listing)

@@ -123,7 +123,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete seals that no replay can need."""
-        self._the_driver().commit(end)
+        asyncio.run(self._the_driver().commit(end))
 
     def stop(self) -> None:
         """Tell the last figures, and give the leases up; Spark does not always call this."""

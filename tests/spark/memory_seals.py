@@ -35,6 +35,7 @@ class MemorySealStore:
         return {key.partition: body for key, body in found if (key.sid, key.plan) == (sid, plan)}
 
     def delete_before(self, sid, plan):
+        self.fault("delete")
         old = [key for key in self.stored if key.sid == sid and key.plan < plan]
         for key in old:
             del self.stored[key]

@@ -175,7 +175,7 @@ class SimulatedSpark:
         self._may_die()
         self.committed = batch + 1
         if self.rng.random() < 0.5:
-            driver.commit(end)
+            await driver.commit(end)
 
     async def _task(self, planned):
         """Run attempts until one succeeds, some of them twice at the same time."""

@@ -412,7 +412,7 @@ def test_old_seals_are_deleted_and_the_newest_plans_stay():
         for number in range(35):
             query.stream.put(b"%d" % number)
             end, _ = await query.batch(start)
-            query.driver.commit(end)
+            await query.driver.commit(end)
             start = end
             await query.clock.sleep_ms(1_000)
         plans = sorted({key.plan[:10] for key in query.store.stored})
