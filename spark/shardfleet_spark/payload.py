@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType, StructType
 
 from shardfleet.errors import ConfigurationError
 
@@ -45,8 +45,8 @@ def parse_payload(
         df: has the column.
         schema: of the payload: DDL (``"origin string, delay int"``) or a ``StructType``; for Avro
             the writer's schema in Avro's own JSON.
-        kind: ``json`` (one object), ``csv`` (one row) or ``avro`` (one binary record, without a
-            container file's header).
+        kind: ``json`` (one object and nothing behind it), ``csv`` (one row) or ``avro`` (one binary
+            record, without a container file's header).
         column: with the payload, binary or text.
         options: of Spark's JSON or CSV reader, for example ``{"timestampFormat": "yyyy/MM/dd"}``.
 
@@ -70,7 +70,7 @@ def parse_payload(
     text = sf.col(column).cast("string")
     read = sf.from_json if kind == "json" else _from_csv
     parsed = df.withColumn(_CORRUPT, read(text, with_corrupt, settings))
-    problem = _problem(kind, text, parsed=sf.col(_CORRUPT))
+    problem = _problem(kind, text, parsed=sf.col(_CORRUPT), options=options or {})
     fields = [sf.col(_CORRUPT).getField(field.name).alias(field.name) for field in wanted.fields]
     return (
         parsed.withColumn(BAD, problem)
@@ -108,11 +108,29 @@ def _from_csv(text: Column, schema: StructType, options: Mapping[str, str]) -> C
     return sf.from_csv(text, schema.toDDL(), dict(options))
 
 
-def _problem(kind: str, text: Column, *, parsed: Column) -> Column:
-    shown = sf.concat(sf.lit(f"no {kind.upper()} of the schema: "), sf.substring(text, 1, _SHOWN))
-    return (
+def _problem(kind: str, text: Column, *, parsed: Column, options: Mapping[str, str]) -> Column:
+    shown = sf.substring(text, 1, _SHOWN)
+    misfit = sf.concat(sf.lit(f"no {kind.upper()} of the schema: "), shown)
+    found = (
         sf.when(text.isNull(), sf.lit("there is no data"))
         .when(~sf.is_valid_utf8(text), sf.lit("the data is no UTF-8"))
-        .when(parsed.isNull() | parsed.getField(_CORRUPT).isNotNull(), shown)
-        .otherwise(sf.lit(None).cast("string"))
+        .when(parsed.isNull() | parsed.getField(_CORRUPT).isNotNull(), misfit)
     )
+    if kind == "json":
+        alone = _is_one_json_value(text, options)
+        found = found.when(~alone, sf.concat(sf.lit("not one JSON value alone: "), shown))
+    return found.otherwise(sf.lit(None).cast("string"))
+
+
+def _is_one_json_value(text: Column, options: Mapping[str, str]) -> Column:
+    """
+    Tell whether a text is one JSON value: Spark reads the first one, and passes over the rest.
+
+    It is, if it and a mark are the two elements of an array. No text can have the mark, its own
+    digest, in it to close the array early. The line break ends a comment, where options allow it.
+    """
+    mark = sf.md5(text)
+    array = sf.concat(sf.lit("["), text, sf.lit('\n,"'), mark, sf.lit('"]'))
+    settings = {**options, "mode": "PERMISSIVE"}
+    found = sf.from_json(array, ArrayType(StringType()), settings)
+    return sf.coalesce((sf.size(found) == 2) & (sf.get(found, sf.lit(1)) == mark), sf.lit(False))  # noqa: FBT003, PLR2004

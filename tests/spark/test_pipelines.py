@@ -93,6 +93,42 @@ def test_a_payload_that_does_not_fit_fails_nothing_and_says_why(spark):
     assert bytes(parsed[2]["data"]) == b'{"origin": "SFO", "delay": "late"}'
 
 
+# RFC 8259, 2: a JSON text is one value, with white space around it and nothing else. The last two
+# would close what a reader may put around a text.
+NOT_ONE_VALUE = [
+    b'{"delay": 1}{"delay": 2}',
+    b'{"delay": 1}\n{"delay": 2}\n',
+    b'{"delay": 1}, {"delay": 2}',
+    b'{"delay": 1} and so on',
+    b'{"delay": 1}\x00',
+    b'{"delay": 1}]',
+    b'{"delay": 1}, ""] and so on',
+]
+
+
+def test_a_second_json_value_or_text_behind_it_is_never_passed_over(spark):
+    fine = [b'\n {"delay": 1}\r\n', b'{"delay": 1, "more": [{"x": "}{"}, "\\"]"]}']
+
+    parsed = parse_payload(rows_of(spark, *NOT_ONE_VALUE, *fine), "delay int").collect()
+
+    assert [row["payload"] and tuple(row["payload"]) for row in parsed] == [
+        *(None for _ in NOT_ONE_VALUE),
+        *((1,) for _ in fine),
+    ]
+    assert [row["bad_record"] for row in parsed] == [
+        *(f"not one JSON value alone: {text.decode()}" for text in NOT_ONE_VALUE),
+        *(None for _ in fine),
+    ]
+
+
+def test_what_the_readers_options_allow_is_allowed_behind_the_value(spark):
+    rows = rows_of(spark, b"{'delay': 1} // a comment", b'{"delay": 1} // x\n{"delay": 2}')
+
+    parsed = parse_payload(rows, "delay int", options={"allowComments": "true"}).collect()
+
+    assert [row["bad_record"] is None for row in parsed] == [True, False]
+
+
 def test_csv_payloads_are_parsed_with_the_readers_options(spark):
     rows = rows_of(spark, b"LAS;-5", b"HNL;late")
 
