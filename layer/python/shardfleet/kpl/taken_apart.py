@@ -65,8 +65,15 @@ def take_apart(data: bytes, *, limits: ExpansionLimits, policy: MisroutedPolicy)
     content = content_within(data, limits)
     if isinstance(content, Verdict):
         return None
-    span = _span(content) if policy == "kpl" else None
-    return _ENCODER.encode(_Columns(*map(list, content), span))
+    columns = _Columns(
+        list(content.data),
+        list(content.keys),
+        list(content.places),
+        list(content.hash_keys),
+        list(content.hash_places),
+        _span(content) if policy == "kpl" else None,
+    )
+    return _ENCODER.encode(columns)
 
 
 def put_together(
