@@ -34,8 +34,6 @@ def test_a_record_without_magic_and_body_is_plain(data, read):
     ("body", "verdict"),
     [
         ("0a 09 6b", Verdict.BAD_ENCODING),  # a key of 9 bytes in a body of 3
-        ("0a 01 ff 1a 05 08 00 1a 01 78", Verdict.BAD_ENCODING),  # key is not UTF-8
-        ("12 01 ff 0a 01 6b 1a 05 08 00 1a 01 78", Verdict.BAD_ENCODING),  # nor is a hash key
         ("0a 01 6b 1a 03 1a 01 78", Verdict.BAD_ENCODING),  # a record without a key index
         ("0a 01 6b 1a 02 08 00", Verdict.BAD_ENCODING),  # a record without data
         ("0a 01 6b 1a 05 08 01 1a 01 78", Verdict.BAD_INDEX),  # key 1 of 1
@@ -51,6 +49,22 @@ def test_a_malformed_aggregate_is_delivered_as_the_raw_record_it_is(body, verdic
     found = read(data)
     assert is_raw(found, data)
     assert (found.verdict, found.last_sub_sequence, found.dropped) == (verdict, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tables", "key"),
+    [
+        ("0a 01 ff", "\ufffd"),
+        ("0a 03 61 ff 62", "a\ufffdb"),
+        ("0a 01 6b 0a 01 ff", "k"),  # the bad one belongs to no record
+        ("0a 01 6b 12 01 ff", "k"),
+    ],
+)
+def test_a_key_that_is_no_utf_8_is_read_as_java_reads_it(tables, key, framed, read):
+    # Java: String(byte[], Charset) "always replaces malformed-input sequences with this charset's
+    # default replacement string", which is U+FFFD.
+    data = framed(bytes.fromhex(tables) + DATA_X)
+    assert read(data).records == [UserRecord(key, None, b"x", 0)]
 
 
 def test_a_fault_in_the_last_record_does_not_lose_the_ones_before_it(framed, read):

@@ -107,10 +107,9 @@ def content_of(body: bytes, *, max_records: int) -> Content | Fault:
     try:
         shape: Any = AggregateShape.FromString(body)
         message: Any = AggregatedColumns.FromString(body)
-        # Each access decodes the text anew; a list shares one string among all records of a key.
-        keys, hash_keys = list(message.partition_key_table), list(message.explicit_hash_key_table)
-        "".join(keys + hash_keys)
-    except (DecodeError, UnicodeDecodeError, TypeError):  # Invalid UTF-8 is handed out as bytes.
+        keys = _texts(message.partition_key_table)
+        hash_keys = _texts(message.explicit_hash_key_table)
+    except DecodeError:
         return Fault.BAD_ENCODING
     count = len(shape.records)
     if not count:
@@ -132,6 +131,12 @@ def content_of(body: bytes, *, max_records: int) -> Content | Fault:
     places = [record.explicit_hash_key_index for record in records] if hash_keys else ()
     indexes = [record.partition_key_index for record in records]
     return _content([record.data for record in records], (keys, indexes), (hash_keys, places))
+
+
+def _texts(table: Iterable[str | bytes]) -> Sequence[str]:
+    """Return texts; of what is no UTF-8 and hence handed out as bytes, what Java makes of it."""
+    # Each access decodes the text anew; a list shares one string among all records of a key.
+    return [each if isinstance(each, str) else each.decode(errors="replace") for each in table]
 
 
 def _hash_key_places(body: bytes, columns: Any, count: int) -> Sequence[int] | None:
