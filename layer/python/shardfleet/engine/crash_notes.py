@@ -150,6 +150,13 @@ class CrashNotes:
         if charge is not None and positions[-1] >= charge.last:
             del self._charged[lease_key]
 
+    async def settle(self, lease_key: str) -> None:
+        """Close the account of a shard that is stopped: deaths after a resume count anew."""
+        charge = self._charged.get(lease_key)
+        if charge is not None:
+            await self._state.write_note(self._note(lease_key, (charge.first,), is_open=False))
+            del self._charged[lease_key]
+
     def _note(
         self, lease_key: str, positions: Sequence[ExtendedSequenceNumber], *, is_open: bool
     ) -> CrashNote:

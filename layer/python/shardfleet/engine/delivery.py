@@ -261,6 +261,9 @@ class ShardDelivery:
         """
         Put a stop on record; the shard rests until somebody removes it.
 
+        What came before it does not count any more: once resumed, the record, which may be another
+        by then, has all its attempts, and its neighbours go along.
+
         Raises:
             StoppedByPolicy: always, once it is on record.
 
@@ -276,10 +279,14 @@ class ShardDelivery:
         await self._ports.patience.persist(
             lambda: self._ports.state.write_stop(note), self._held.halt
         )
+        self._back_to_normal()
         self._ports.events.emit(
             ShardStopped(
                 lease_key=note.lease_key, worker_id=note.worker_id, position=position, error=error
             )
+        )
+        await self._ports.patience.persist(
+            lambda: self._ports.notes.settle(note.lease_key), self._held.halt
         )
         raise StoppedByPolicy(note.error)
 
