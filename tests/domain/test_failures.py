@@ -1,5 +1,7 @@
 """What a handler's reply and its failures mean."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,8 +10,10 @@ from shardfleet.domain.failures import (
     FailureAction,
     back_off_ms,
     decide_failure,
+    failures_of,
     lowest_failed,
 )
+from shardfleet.errors import InvalidReply
 from tests.domain.builders import number
 
 BATCH = [number(text) for text in ("9", "10:0", "10:1", "10:2", "100")]
@@ -19,6 +23,10 @@ def failed(*identifiers):
     return {"batchItemFailures": [{"itemIdentifier": name} for name in identifiers]}
 
 
+def done_of(reply):
+    return lowest_failed(failures_of(reply), BATCH)
+
+
 @pytest.mark.parametrize(
     "reply",
     [
@@ -26,15 +34,49 @@ def failed(*identifiers):
         {},
         {"batchItemFailures": None},
         {"batchItemFailures": []},
-        {"statusCode": 200},
-        "done",
+        {"batchItemFailures": [], "statusCode": 200},
         [],
-        0,
-        True,
+        "",
     ],
 )
-def test_a_reply_without_failures_means_that_all_is_done(reply):
-    assert lowest_failed(reply, BATCH) == 5
+def test_what_the_mapping_takes_for_complete_success_means_that_all_is_done(reply):
+    """
+    AWS Lambda's guide, "Success and failure conditions"; the last two by LocalStack's tests.
+
+    tests/aws/services/lambda_/event_source_mapping/test_lambda_integration_kinesis.py,
+    test_kinesis_report_batch_item_success_scenarios, validated against AWS.
+    """
+    assert done_of(reply) == 5
+
+
+@pytest.mark.parametrize(
+    ("reply", "found"),
+    [
+        ("done", "a str"),
+        ("100", "a str"),
+        (["100"], "a list"),
+        (({"itemIdentifier": "100"},), "a tuple"),
+        (True, "a bool"),
+        (False, "a bool"),
+        (0, "an int"),
+        ({"statusCode": 200}, "a dict without batchItemFailures"),
+        ({"batchItemFailure": [{"itemIdentifier": "100"}]}, "a dict without batchItemFailures"),
+        ({"BatchItemFailures": [{"itemIdentifier": "100"}]}, "a dict without batchItemFailures"),
+        ({"batchItemFailures": {"itemIdentifier": "100"}}, "a dict as batchItemFailures"),
+        ({"batchItemFailures": "100"}, "a str as batchItemFailures"),
+        ({"batchItemFailures": b"100"}, "a bytes as batchItemFailures"),
+        ({"batchItemFailures": 7}, "an int as batchItemFailures"),
+        ({"batchItemFailures": False}, "a bool as batchItemFailures"),
+        ((n for n in "1"), "a generator"),
+        (object(), "an object"),
+    ],
+)
+def test_a_reply_that_means_nothing_is_an_error_that_says_what_is_allowed(reply, found):
+    with pytest.raises(InvalidReply) as raised:
+        failures_of(reply)
+    text = str(raised.value)
+    assert text.startswith(f"the handler returned {found}; ")
+    assert '{"batchItemFailures": [{"itemIdentifier": sequence_number}]}' in text
 
 
 @pytest.mark.parametrize(
@@ -51,12 +93,13 @@ def test_a_reply_without_failures_means_that_all_is_done(reply):
     ],
 )
 def test_everything_before_the_lowest_failed_record_is_done(reply, done):
-    assert lowest_failed(reply, BATCH) == done
+    assert done_of(reply) == done
 
 
 def test_the_lowest_is_found_by_number_and_not_by_text():
-    assert lowest_failed(failed("9", "100"), [number("9"), number("100")]) == 0
-    assert lowest_failed(failed("100"), [number("9"), number("100")]) == 1
+    positions = [number("9"), number("100")]
+    assert lowest_failed(failures_of(failed("9", "100")), positions) == 0
+    assert lowest_failed(failures_of(failed("100")), positions) == 1
 
 
 @pytest.mark.parametrize(
@@ -80,16 +123,12 @@ def test_the_lowest_is_found_by_number_and_not_by_text():
     ],
 )
 def test_a_failure_that_names_no_record_of_the_batch_fails_the_whole_batch(item):
-    assert lowest_failed({"batchItemFailures": [{"itemIdentifier": "100"}, item]}, BATCH) == 0
-
-
-@pytest.mark.parametrize("failures", [{"itemIdentifier": "100"}, "100", b"100", 7, True])
-def test_failures_that_are_no_list_fail_the_whole_batch(failures):
-    assert lowest_failed({"batchItemFailures": failures}, BATCH) == 0
+    """AWS Lambda's guide: an empty or null itemIdentifier, or one with a bad key name."""
+    assert done_of({"batchItemFailures": [{"itemIdentifier": "100"}, item]}) is None
 
 
 def test_any_sequence_of_failures_is_a_list():
-    assert lowest_failed({"batchItemFailures": ({"itemIdentifier": "100"},)}, BATCH) == 4
+    assert done_of({"batchItemFailures": ({"itemIdentifier": "100"},)}) == 4
 
 
 JSON = st.recursive(
@@ -108,8 +147,10 @@ JSON = st.recursive(
 
 
 @given(JSON, st.integers(0, 5))
-def test_any_reply_has_an_answer_inside_the_batch(reply, size):
-    assert 0 <= lowest_failed(reply, BATCH[:size]) <= size
+def test_any_reply_has_an_answer_inside_the_batch_or_is_refused(reply, size):
+    with suppress(InvalidReply):
+        done = lowest_failed(failures_of(reply), BATCH[:size])
+        assert done is None or 0 <= done <= size
 
 
 # --- what happens next ---

@@ -1,5 +1,6 @@
 """Lambda's Kinesis event, field for field, and Powertools reading it."""
 
+import asyncio
 import base64
 import json
 
@@ -7,8 +8,11 @@ import pytest
 from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
 from aws_lambda_powertools.utilities.parser.models import KinesisDataStreamModel
 
+from shardfleet.errors import InvalidReply
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.event_contract import EventSource, kinesis_event, result_of_reply
+from shardfleet.runtime.handler_call import HandlerCaller
+from shardfleet.runtime.handler_loading import as_handler
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 FUNCTION_ARN = "arn:aws:lambda:eu-west-1:123456789012:function:worker:live"
@@ -90,6 +94,42 @@ def test_powertools_data_class_and_parser_accept_the_event():
     assert base64.b64decode(event["Records"][0]["kinesis"]["data"]) == batch[0].data
 
 
+# --- replies: AWS Lambda's guide, "Configuring partial batch response with Kinesis Data Streams"
+
+
+def native(reply):
+    return lambda batch: reply
+
+
+def event(reply):
+    return lambda event, context=None: reply
+
+
+def hidden_coroutine(reply):
+    async def inside():
+        return reply
+
+    return lambda batch: inside()
+
+
+@pytest.fixture(params=[native, event, hidden_coroutine])
+def call(request):
+    """Call a handler of either contract that gives a reply; return the result."""
+
+    def call(reply, batch):
+        handler = as_handler(request.param(reply), name="orders:handle")
+        caller = HandlerCaller(handler, context=None, source=SOURCE, now_ms=lambda: 0)
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            return caller.call(batch)
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("reply", "done"),
     [
@@ -97,33 +137,49 @@ def test_powertools_data_class_and_parser_accept_the_event():
         ({}, 3),
         ({"batchItemFailures": None}, 3),
         ({"batchItemFailures": []}, 3),
-        ("anything else", 3),
         ({"batchItemFailures": [{"itemIdentifier": "SECOND"}]}, 1),
         ({"batchItemFailures": [{"itemIdentifier": "THIRD"}, {"itemIdentifier": "SECOND"}]}, 1),
         ({"batchItemFailures": [{"itemIdentifier": "FIRST"}]}, 0),
         ({"batchItemFailures": [{"itemIdentifier": ""}]}, 0),
         ({"batchItemFailures": [{"itemIdentifier": None}]}, 0),
         ({"batchItemFailures": [{}]}, 0),
+        ({"batchItemFailures": [{"itemIdentifier": "THIRD"}, {"item": "THIRD"}]}, 0),
         ({"batchItemFailures": [{"itemIdentifier": "12345"}]}, 0),
     ],
 )
-def test_a_reply_means_what_it_means_to_lambda(reply, done):
+def test_a_reply_means_what_it_means_to_lambda_whatever_the_contract(call, reply, done):
     batch = a_batch(a_record(1), a_record(2), a_record(3))
     names = dict(zip(("FIRST", "SECOND", "THIRD"), batch, strict=True))
     text = json.dumps(reply)
     for name, record in names.items():
         text = text.replace(name, record.sequence_number)
-    result = result_of_reply(json.loads(text), batch)
+    result = call(json.loads(text), batch)
 
     assert result.done_count == done
     assert (result.error is None) is (done == 3)
     assert not result.timed_out
 
 
-def test_a_number_with_a_sub_number_names_one_record_of_an_aggregate():
+@pytest.mark.parametrize(
+    "reply", ["ok", True, {"statusCode": 200}, ["49590338271490256608559692540001"]]
+)
+def test_a_reply_that_is_not_understood_is_an_error_whatever_the_contract(call, reply):
+    with pytest.raises(InvalidReply, match=r"the handler returned a .*; it returns nothing when"):
+        call(reply, a_batch(a_record(1)))
+
+
+def test_a_number_with_a_sub_number_names_one_record_of_an_aggregate(call):
     records = [a_record(sub_sequence_number=n, aggregated=True) for n in range(4)]
     name = records[0].sequence_number
 
     for identifier, done in ((f"{name}:2", 2), (name, 0), (f"{name}:9", 0)):
         reply = {"batchItemFailures": [{"itemIdentifier": identifier}]}
-        assert result_of_reply(reply, a_batch(*records)).done_count == done
+        assert call(reply, a_batch(*records)).done_count == done
+
+
+def test_what_a_reply_names_has_failed_even_if_it_was_declared_done():
+    batch = a_batch(a_record(1), a_record(2), a_record(3))
+    batch.checkpoint(batch[2])
+    reply = {"batchItemFailures": [{"itemIdentifier": batch[1].sequence_number}]}
+
+    assert result_of_reply(reply, batch).done_count == 1

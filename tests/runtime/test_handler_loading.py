@@ -38,14 +38,42 @@ def module(tmp_path, monkeypatch):
         ("def handle(event, context): ...", "event", False),
         ("async def handle(event, context): ...", "event", True),
         ("def handle(batch, limit=3): ...", "native", False),
+        ("def handle(records, client=3): ...", "native", False),
+        ("def handle(batch=None): ...", "native", False),
+        ("def handle(batch, *rest): ...", "native", False),
+        ("def handle(event): ...", "native", False),
+        ("def handle(event, **named): ...", "native", False),
+        ("def handle(batch, /, *, flag=False): ...", "native", False),
+        ("handle = lambda batch: None", "native", False),
+        ("handle = [].extend", "native", False),
+        ("def handle(event, context=None): ...", "event", False),
+        ("def handle(_event, _context=None): ...", "event", False),
+        ("def handle(event=None, context=None): ...", "event", False),
+        ("def handle(e, context=None, client=3): ...", "event", False),
+        ("async def handle(event, context=None): ...", "event", True),
+        ("def handle(event, *rest): ...", "event", False),
+        ("def handle(a, b): ...", "event", False),
         ("def handle(event, context, *more, **named): ...", "event", False),
         ("class C:\n def __call__(self, batch): ...\nhandle = C()", "native", False),
         ("class C:\n async def __call__(self, batch): ...\nhandle = C()", "native", True),
+        ("class C:\n def __call__(self, event, context=None): ...\nhandle = C()", "event", False),
         ("class C:\n def m(self, event, context): ...\nhandle = C().m", "event", False),
+        ("class C:\n @staticmethod\n def m(event, context): ...\nhandle = C.m", "event", False),
+        ("class C:\n @classmethod\n def m(cls, batch): ...\nhandle = C.m", "native", False),
         ("import functools\ndef f(a, b): ...\nhandle = functools.partial(f, 1)", "native", False),
+        (
+            "import functools\ndef f(batch, *, db): ...\nhandle = functools.partial(f, db=1)",
+            "native",
+            False,
+        ),
+        (
+            "import functools\ndef f(c, event, context): ...\nhandle = functools.partial(f, 1)",
+            "event",
+            False,
+        ),
     ],
 )
-def test_the_contract_is_told_by_the_required_parameters(module, source, contract, is_async):
+def test_the_contract_is_told_by_what_can_be_called(module, source, contract, is_async):
     loaded = load_handler(f"{module(source)}:handle")
 
     assert loaded.contract is HandlerContract(contract)
@@ -75,12 +103,33 @@ def test_a_function_inside_a_package_and_inside_an_object_is_found(module):
     assert load_handler(f"{package}.inner:app.handle").contract is HandlerContract.NATIVE
 
 
+@pytest.mark.parametrize(
+    "decorated",
+    [
+        "@Logger().inject_lambda_context\ndef handle(event, context): ...",
+        "@Metrics(namespace='x').log_metrics\ndef handle(event, context=None): ...",
+        "@event_source(data_class=KinesisStreamEvent)\ndef handle(event, context): ...",
+        "@middleware\ndef handle(event, context): ...",
+    ],
+)
+def test_powertools_decorators_are_looked_through(module, decorated):
+    imports = (
+        "from aws_lambda_powertools import Logger, Metrics\n"
+        "from aws_lambda_powertools.middleware_factory import lambda_handler_decorator\n"
+        "from aws_lambda_powertools.utilities.data_classes import event_source\n"
+        "from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent\n"
+        "@lambda_handler_decorator\n"
+        "def middleware(handler, event, context): return handler(event, context)\n"
+    )
+    assert load_handler(f"{module(imports + decorated)}:handle").contract is HandlerContract.EVENT
+
+
 def test_the_contract_can_be_said(module):
     name = module("def handle(*args): return args\ndef two(event, context=None): ...")
 
-    assert load_handler(f"{name}:handle", contract="event").contract is HandlerContract.EVENT
-    assert load_handler(f"{name}:two", contract="event").contract is HandlerContract.EVENT
-    assert load_handler(f"{name}:two").contract is HandlerContract.NATIVE
+    for contract in HandlerContract:
+        assert load_handler(f"{name}:handle", contract=contract).contract is contract
+        assert load_handler(f"{name}:two", contract=contract).contract is contract
 
 
 @pytest.mark.parametrize("name", ["", "orders", "orders.handle", ":handle", "orders:"])
@@ -127,10 +176,17 @@ def test_a_misspelt_function_is_suggested(module):
     ("source", "expected"),
     [
         ("handle = 3", "it is a int, not a function"),
-        ("def handle(): ...", "it takes 0 parameters"),
-        ("def handle(a, b, c): ...", "it takes 3 parameters"),
-        ("def handle(*args): ...", "it takes 0 parameters"),
-        ("def handle(batch, *, limit): ...", "requires the keyword limit"),
+        ("class handle:\n def __init__(self, batch): ...", "it is a class, not a function"),
+        ("def handle(): ...", r":handle\(\): it takes neither"),
+        ("def handle(a, b, c): ...", r":handle\(a, b, c\): it takes neither"),
+        ("def handle(batch, *, limit): ...", r":handle\(batch, \*, limit\): it takes neither"),
+        ("def handle(*, event, context): ...", "it takes neither"),
+        ("def handle(*args): ...", r":handle\(\*args\): it takes both"),
+        ("def handle(*args, **named): ...", "it takes both"),
+        ("def handle(one=1, two=2): ...", "it takes both"),
+        ("def handle(batch, context=None): ...", "it takes both"),
+        ("def handle(event, client=3): ...", "it takes both"),
+        ("handle = max", "its parameters are not known"),
     ],
 )
 def test_what_is_no_handler_is_refused_with_advice(module, source, expected):
@@ -139,12 +195,32 @@ def test_what_is_no_handler_is_refused_with_advice(module, source, expected):
     assert "handler_contract" in str(raised.value)
 
 
+@pytest.mark.parametrize("contract", ["auto", "native", "event"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def handle(batch, context=None): yield",
+        "async def handle(batch, context=None): yield",
+        "class C:\n def __call__(self, batch, context=None): yield\nhandle = C()",
+        "import functools\ndef f(a, b, c=1): yield\nhandle = functools.partial(f, 1)",
+    ],
+)
+def test_a_generator_function_whose_body_would_never_run_is_refused(module, source, contract):
+    name = module(source)
+
+    with pytest.raises(ConfigurationError, match=f"{name}:handle: it is a generator function"):
+        load_handler(f"{name}:handle", contract=contract)
+
+
 def test_a_handler_that_does_not_fit_the_said_contract_is_refused(module):
     name = module("def one(batch): ...\ndef two(event, context): ...")
 
-    with pytest.raises(ConfigurationError, match="contract event gives 2"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r":one\(batch\): the contract event calls it with \(event, context\)",
+    ):
         load_handler(f"{name}:one", contract="event")
-    with pytest.raises(ConfigurationError, match="contract native gives 1"):
+    with pytest.raises(ConfigurationError, match=r":two\(event, context\): the contract native"):
         load_handler(f"{name}:two", contract="native")
 
 

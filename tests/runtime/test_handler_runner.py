@@ -132,6 +132,31 @@ def test_an_event_handler_gets_lambdas_event_and_the_time_left_of_its_batch(run_
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
+def test_a_native_handlers_reply_says_what_failed_and_another_is_an_error(
+    run_with, caplog, is_async
+):
+    replies = [{"batchItemFailures": [{"itemIdentifier": "101"}]}, "done"]
+
+    def handle(batch):
+        batch.checkpoint(batch[0])
+        return replies.pop(0)
+
+    async def handle_async(batch):
+        return handle(batch)
+
+    async def scenario(runner):
+        partial = await runner.run(a_batch(count=3))
+        assert (partial.done_count, partial.error.partition(":")[0]) == (1, "batchItemFailures")
+        unknown = await runner.run(a_batch(count=3))
+        assert unknown.done_count == 1
+        assert unknown.error.startswith("InvalidReply: the handler returned a str; it returns")
+        assert await runner.close()
+
+    run_with(handle_async if is_async else handle, scenario)
+    assert "InvalidReply: the handler returned a str; it returns nothing when" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["def", "async def"])
 @pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
 def test_whatever_user_code_raises_is_a_failed_batch_with_what_it_declared_done(
     run_with, is_async, error

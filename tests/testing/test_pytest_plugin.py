@@ -65,6 +65,28 @@ def test_a_handler_of_lambda_events_runs_with_partial_failures(fleet, sink):
     assert 20 < len(sink) <= len(RECORDS)
 
 
+def test_a_native_handler_runs_with_partial_failures(fleet, sink):
+    failed = set()
+
+    def handle(batch):
+        for record in batch:
+            name = f"{record.sequence_number}:{record.sub_sequence_number}"
+            if name not in failed:
+                failed.add(name)
+                return {"batchItemFailures": [{"itemIdentifier": name}]}
+            sink.put(name, record.partition_key)
+        return None
+
+    [run] = fleet.run(handle, RECORDS, hours=HOURS)
+
+    assert run.records == len(sink) == len(RECORDS)
+
+
+def test_a_reply_that_means_nothing_is_found_with_what_is_allowed(sink):
+    with pytest.raises(pytest.fail.Exception, match="InvalidReply: the handler returned a str; it"):
+        fleet_of(sink).run(lambda batch: "ok", RECORDS, hours=HOURS)
+
+
 def test_a_coroutine_function_sleeps_in_virtual_time(fleet, sink):
     async def handle(batch):
         import asyncio  # noqa: PLC0415  # As a user's function has it.

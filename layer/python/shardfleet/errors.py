@@ -18,6 +18,7 @@ The tree::
     │   ├── StreamReplaced         same name, other incarnation (hazard H12)
     │   └── PositionTrimmed        the position is older than the retention period
     ├── HandlerFailed           the user's handler raised, timed out or reported failures
+    │   └── InvalidReply           it returned what is no reply
     ├── HandlerTimedOut         a handler call outlived its time-out (the process must end, H10)
     └── StaleEpoch              another invocation of this slot has taken over (hazard H1)
 """
@@ -81,6 +82,10 @@ class PositionTrimmed(StreamError):
 
 class HandlerFailed(ShardfleetError):
     """The user's handler raised or reported failed records."""
+
+
+class InvalidReply(HandlerFailed):
+    """A handler returned what means nothing; the message holds types and no data."""
 
 
 class HandlerTimedOut(ShardfleetError):

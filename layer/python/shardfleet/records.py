@@ -1,9 +1,12 @@
 """
 What a handler receives: records of one shard, in order.
 
-A native handler is ``def handle(batch)`` or ``async def handle(batch)``. It returns nothing;
-raising means that the batch failed. ``batch.checkpoint(record)`` says that everything up to and
-including that record is done, so that a later failure repeats only what follows.
+A native handler is ``def handle(batch)`` or ``async def handle(batch)``. It returns nothing, or
+``{"batchItemFailures": [{"itemIdentifier": record.sequence_number}]}``: from the lowest of these on
+the records failed; raising means that the batch failed. ``batch.checkpoint(record)`` says that
+everything up to and including that record is done, so that a later failure repeats only what
+follows. Of an aggregate's records ``"number:sub"`` names one, the bare number the first in the
+batch.
 """
 
 from __future__ import annotations

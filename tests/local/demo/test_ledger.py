@@ -87,6 +87,33 @@ def test_of_a_failing_native_handler_only_what_it_declared_done_is_noted(notes, 
     assert notes == [("shardId-000000000003", rows(2))]
 
 
+def test_of_a_native_reply_with_failures_only_what_came_before_them_is_noted(notes, note):
+    replies = [{"batchItemFailures": [{"itemIdentifier": name}]} for name in ("101:1", "", "100")]
+    handle = witnessed(lambda batch: replies.pop(0), note)
+
+    for _ in range(3):
+        handle(a_batch(4))
+
+    assert notes == [("shardId-000000000003", rows(3))]
+
+
+@pytest.mark.parametrize("event", [False, True])
+def test_a_reply_that_means_nothing_is_passed_on_and_not_noted(notes, note, event):
+    handle = witnessed((lambda event, context: "ok") if event else (lambda batch: "ok"), note)
+
+    assert (handle(an_event(2), None) if event else handle(a_batch(2))) == "ok"
+    assert notes == []
+
+
+def test_a_coroutine_behind_an_ordinary_function_is_noted_when_it_has_ended(notes, note):
+    async def inside():
+        assert notes == []
+
+    asyncio.run(witnessed(lambda batch: inside(), note)(a_batch(1)))
+
+    assert len(notes) == 1
+
+
 def test_an_async_handler_stays_async_and_is_noted_after_it(notes, note):
     async def handle(batch):
         await asyncio.sleep(0)
@@ -124,14 +151,16 @@ def test_a_failing_event_handler_has_handled_nothing(notes, note):
 
 def test_the_probe_calls_the_handler_that_the_environment_names(tmp_path, monkeypatch):
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    (tmp_path / "clicks_for_probe.py").write_text("def handle(batch):\n    return len(batch)\n")
+    (tmp_path / "clicks_for_probe.py").write_text(
+        "def handle(batch):\n    return {'batchItemFailures': []}\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     for name, value in ledger.environment("clicks_for_probe:handle").items():
         monkeypatch.setenv(name, value)
 
     reply = importlib.import_module(ledger_probe.__name__).handle(a_batch(2))
 
-    assert reply == 2
+    assert reply == {"batchItemFailures": []}
     (line,) = ledger.read()
     assert line.shard_id == "shardId-000000000003"
     assert [tuple(record) for record in line.records] == rows(2)

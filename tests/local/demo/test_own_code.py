@@ -15,7 +15,9 @@ def project(tmp_path):
     (folder / "shop/clicks.py").write_text(
         "from shop.prices import price\ndef handle(batch): ...\n"
     )
-    (folder / "shop/prices.py").write_text("price = 1\n")
+    (folder / "shop/prices.py").write_text(
+        "price = 1\ndef of_two(batch, *, currency): ...\ndef each(batch): yield\n"
+    )
     (folder / "requirements.txt").write_text("something\n")
     for left_out in (".git/config", ".venv/pyvenv.cfg", "env/pyvenv.cfg", "node_modules/x.js"):
         (folder / left_out).parent.mkdir(parents=True)
@@ -44,7 +46,9 @@ def test_the_code_is_copied_without_environments_and_version_control(project, tm
         ("shop.clicks", "package.module:function expected"),
         ("shop.nothing:handle", "ModuleNotFoundError: No module named 'shop.nothing'"),
         ("shop.clicks:nothing", "AttributeError: module 'shop.clicks' has no attribute 'nothing'"),
-        ("shop.prices:price", "TypeError: shop.prices:price is no function"),
+        ("shop.prices:price", "handler shop.prices:price: it is a int, not a function"),
+        ("shop.prices:of_two", "handler shop.prices:of_two(batch, *, currency): it takes neither"),
+        ("shop.prices:each", "handler shop.prices:each: it is a generator function"),
     ],
 )
 def test_a_handler_that_cannot_be_called_is_one_message(project, tmp_path, handler, message):

@@ -1,8 +1,10 @@
 """
 What a handler's failure means: how far the batch got, and what happens next.
 
-The reply is that of Lambda's event source mapping with ``ReportBatchItemFailures``, so existing
-handlers run unmodified (AWS Lambda developer guide, "Reporting batch item failures").
+The reply is that of Lambda's event source mapping with ``ReportBatchItemFailures``, whichever way
+the handler is called (AWS Lambda developer guide, "Configuring partial batch response with Kinesis
+Data Streams and Lambda"). What it does not say anything about is an error: a failure that was meant
+must not pass for success.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.errors import InvalidReply
+
+FAILURES = "batchItemFailures"
+"""The key of a reply with the records that failed."""
 
 _IDENTIFIER = re.compile(r"([0-9]{1,129})(?::([0-9]{1,18}))?")
 _MOST_DOUBLINGS = 60  # beyond this any back-off has long reached its limit
@@ -43,42 +49,88 @@ class FailureDecision:
     reason: str
 
 
-def lowest_failed(reply: object, positions: Sequence[ExtendedSequenceNumber]) -> int:
+def failures_of(reply: object) -> Sequence[object]:
     """
-    Return how many leading records a handler's reply declares done.
+    Return what a handler's reply says has failed; nothing if all is done.
 
-    Nothing, a reply that is no object, and one without ``batchItemFailures`` mean that all are.
-    Otherwise everything from the lowest failed record on is not; numbers are compared as
-    integers, a bare number means the first user record with it, ``"number:sub"`` exactly one
-    (our extension for aggregated records). An identifier that is missing, empty, no text, or not
-    of this batch fails the whole batch.
+    AWS's guide: an empty or null reply, and an empty or null ``batchItemFailures``, are a complete
+    success; LocalStack's tests, validated against AWS, have an empty list and an empty text among
+    the empty replies. The mapping takes an object without ``batchItemFailures`` for success, too;
+    here it is refused, because a misspelt key would lose the records that it meant.
 
     Args:
         reply: what the handler returned.
-        positions: of the batch's records, in order.
+
+    Raises:
+        InvalidReply: it is something else.
 
     """
-    if not isinstance(reply, Mapping) or reply.get("batchItemFailures") is None:
-        return len(positions)
-    failures = reply["batchItemFailures"]
-    if not isinstance(failures, Sequence) or isinstance(failures, str | bytes):
-        return 0
+    if reply is None or (isinstance(reply, Mapping | list | tuple | str) and not reply):
+        return ()
+    if not isinstance(reply, Mapping):
+        raise _invalid(_a(reply))
+    if FAILURES not in reply:
+        raise _invalid(f"{_a(reply)} without {FAILURES}")
+    failures = reply[FAILURES]
+    if failures is None:
+        return ()
+    if not isinstance(failures, Sequence) or isinstance(failures, str | bytes | bytearray):
+        raise _invalid(f"{_a(failures)} as {FAILURES}")
+    return failures
+
+
+def _invalid(found: str) -> InvalidReply:
+    return InvalidReply(
+        f"the handler returned {found}; it returns nothing when all is done, or "
+        f'{{"{FAILURES}": [{{"itemIdentifier": sequence_number}}]}} with what failed'
+    )
+
+
+def _a(found: object) -> str:
+    name = type(found).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def lowest_failed(
+    failures: Sequence[object], positions: Sequence[ExtendedSequenceNumber]
+) -> int | None:
+    """
+    Return how many leading records are done: those before the lowest that failed.
+
+    Numbers are compared as integers. A bare number means the first user record with it,
+    ``"number:sub"`` exactly one (our extension for aggregated records).
+
+    Args:
+        failures: see :func:`failures_of`.
+        positions: of the batch's records, in order.
+
+    Returns:
+        None when an identifier is missing, empty, no text, or not of this batch: the whole batch
+        has failed, says AWS's guide.
+
+    """
     first: dict[tuple[int, int | None], int] = {}
     for index, position in enumerate(positions):
         number = int(position.sequence_number)
         first.setdefault((number, None), index)
         first.setdefault((number, position.sub_sequence_number), index)
-    return min((_failed_index(item, first) for item in failures), default=len(positions))
+    lowest = len(positions)
+    for item in failures:
+        index = _failed_index(item, first)
+        if index is None:
+            return None
+        lowest = min(lowest, index)
+    return lowest
 
 
-def _failed_index(item: object, first: Mapping[tuple[int, int | None], int]) -> int:
-    """Return the index of the record that one failure names; 0 (the whole batch) if none."""
+def _failed_index(item: object, first: Mapping[tuple[int, int | None], int]) -> int | None:
+    """Return the index of the record that one failure names; None if it names none."""
     identifier = item.get("itemIdentifier") if isinstance(item, Mapping) else None
     found = _IDENTIFIER.fullmatch(identifier) if isinstance(identifier, str) else None
     if found is None:
-        return 0
+        return None
     number, sub = found.groups()
-    return first.get((int(number), None if sub is None else int(sub)), 0)
+    return first.get((int(number), None if sub is None else int(sub)))
 
 
 def back_off_ms(attempt: int, *, first_ms: int, most_ms: int, jitter: float) -> int:

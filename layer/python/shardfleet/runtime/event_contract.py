@@ -1,5 +1,5 @@
 """
-Lambda's Kinesis event, field for field, and what a handler's reply to it means.
+Lambda's Kinesis event, field for field, and what a handler's reply means.
 
 The shape is that of the event source mapping (AWS Lambda developer guide, "Using Lambda with
 Kinesis"); a handler written for it runs unmodified. Two fields are ours and appear only where they
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shardfleet.adapters.payload_text import payload_text
-from shardfleet.domain.failures import lowest_failed
+from shardfleet.domain.failures import FAILURES, failures_of, lowest_failed
 from shardfleet.engine.dispatch import positions_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.records import Batch, Record
@@ -77,13 +77,25 @@ def _event_record(record: Record, source: EventSource) -> dict[str, Any]:
 
 def result_of_reply(reply: object, batch: Batch) -> HandlerResult:
     """
-    Return how far a batch got, from the handler's reply.
+    Return how far a batch got, from the reply of a handler of either contract.
 
-    Partial batch responses are always honoured, as with ``ReportBatchItemFailures``.
+    Partial batch responses are always honoured, as with ``ReportBatchItemFailures``. A record that
+    a reply names has failed, even if the handler had declared it done before.
+
+    Raises:
+        InvalidReply: the reply means nothing; as when the handler raises, what it has declared
+            done is done.
+
     """
     positions = positions_of(batch)
-    done_count = lowest_failed(reply, positions)
+    done_count = lowest_failed(failures_of(reply), positions)
+    if done_count is None:
+        error = (
+            f"{FAILURES}: an itemIdentifier names no record of this batch, so all of it has "
+            "failed; a record's sequence number is allowed, or number:sub for one of an aggregate"
+        )
+        return HandlerResult(done_count=0, error=error)
     if done_count == len(batch):
         return HandlerResult(done_count=done_count)
-    error = f"batchItemFailures: not handled from record {positions[done_count]} on"
+    error = f"{FAILURES}: not handled from record {positions[done_count]} on"
     return HandlerResult(done_count=done_count, error=error)

@@ -1,5 +1,5 @@
 """
-One call of the user's handler: by its contract, and what its answer means.
+One call of the user's handler: by its contract; what it returns means the same in both.
 
 The worker's handler thread and the simulation call a handler in the same way.
 """
@@ -46,7 +46,7 @@ class HandlerCaller:
 
     def call(self, batch: Batch) -> HandlerResult:
         """
-        Run a synchronous handler in this thread; whatever it raises is raised.
+        Run a synchronous handler in this thread; whatever it raises is raised, or InvalidReply.
 
         The thread needs an event loop that does not run, for a coroutine function that a decorator
         has hidden behind an ordinary one.
@@ -54,22 +54,17 @@ class HandlerCaller:
         reply = self._invoke(batch)
         if inspect.isawaitable(reply):
             reply = asyncio.get_event_loop().run_until_complete(_value_of(reply))
-        return self._understand(reply, batch)
+        return result_of_reply(reply, batch)
 
     async def call_async(self, batch: Batch) -> HandlerResult:
-        """Run a coroutine function on this loop; whatever it raises is raised."""
-        return self._understand(await self._invoke(batch), batch)
+        """Run a coroutine function on this loop; whatever it raises is raised, or InvalidReply."""
+        return result_of_reply(await self._invoke(batch), batch)
 
     def _invoke(self, batch: Batch) -> Any:
         if self._handler.contract is HandlerContract.NATIVE:
             return self._handler.function(batch)
         context = BatchContext(self._context, deadline_ms=batch.deadline_ms, now_ms=self._now_ms)
         return self._handler.function(kinesis_event(batch, self._source), context)
-
-    def _understand(self, reply: object, batch: Batch) -> HandlerResult:
-        if self._handler.contract is HandlerContract.NATIVE:
-            return HandlerResult(done_count=len(batch))
-        return result_of_reply(reply, batch)
 
 
 async def _value_of(reply: Any) -> Any:

@@ -1,8 +1,9 @@
 """
 From ``package.module:function`` to the user's callable, with errors that say what to do.
 
-Which contract it has is told by its required parameters: one is our batch, two are Lambda's event
-and context (``FleetConfig.handler_contract`` overrides).
+Which contract it has is told by what it can be called with: one argument is our batch, two are
+Lambda's event and context. Where both would do, the names of its parameters tell; where they do
+not, it is refused (``FleetConfig.handler_contract`` says which).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class HandlerContract(StrEnum):
     EVENT = "event"  # function(event, context), as Lambda's event source mapping does
 
 
-_PARAMETERS = {HandlerContract.NATIVE: 1, HandlerContract.EVENT: 2}
+_ARGUMENTS = {HandlerContract.NATIVE: ("batch",), HandlerContract.EVENT: ("event", "context")}
 _ADVICE = (
-    "a handler takes one parameter (batch), or two (event, context); with handler_contract native "
-    "or event (SHARDFLEET_HANDLER_CONTRACT) you say which"
+    "a handler is called with one argument (batch), or with two (event, context); with "
+    "handler_contract native or event (SHARDFLEET_HANDLER_CONTRACT) you say which"
 )
 
 
@@ -86,14 +87,24 @@ def as_handler(function: object, *, name: str, contract: str = "auto") -> Loaded
         contract: ``native``, ``event`` or ``auto``.
 
     Raises:
-        ConfigurationError: it is no function, or takes other parameters.
+        ConfigurationError: it is no function, cannot be called so, or is a generator function,
+            whose body a call does not run.
 
     """
-    if not callable(function):
+    if not callable(function) or inspect.isclass(function):
+        found = "class" if inspect.isclass(function) else type(function).__name__
+        raise ConfigurationError(f"handler {name}: it is a {found}, not a function; {_ADVICE}")
+    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         raise ConfigurationError(
-            f"handler {name}: it is a {type(function).__name__}, not a function; {_ADVICE}"
+            f"handler {name}: it is a generator function (it has a yield), which a call does not "
+            "run; take the yield out"
         )
-    return LoadedHandler(function, _contract_of(function, contract, name=name), _is_async(function))
+    return LoadedHandler(function, _contract_of(function, contract, name=name), is_async(function))
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Tell whether it is a coroutine function, or an object whose call is one."""
+    return _is(inspect.iscoroutinefunction, function)
 
 
 def _module(module_name: str, name: str) -> object:
@@ -134,32 +145,54 @@ def _attribute(found: object, path: str, *, name: str) -> Any:
 
 def _contract_of(function: Callable[..., Any], wanted: str, *, name: str) -> HandlerContract:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # A builtin or a C extension tells nothing of itself.
-        parameters = []
-    required = [p for p in parameters if p.kind in _POSITIONAL and p.default is p.empty]
-    most = sum(1 for p in parameters if p.kind in _POSITIONAL)
-    takes_any = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if keyword_only:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:  # A builtin or a C extension tells nothing of itself.
+        if wanted != "auto":
+            return HandlerContract(wanted)
         raise ConfigurationError(
-            f"handler {name}: it requires the keyword {', '.join(keyword_only)}; {_ADVICE}"
-        )
+            f"handler {name}: its parameters are not known ({error}); {_ADVICE}"
+        ) from error
+    shown = f"handler {name}{signature}"
+    possible = [contract for contract, given in _ARGUMENTS.items() if _takes(signature, given)]
     if wanted != "auto":
         contract = HandlerContract(wanted)
-        given = _PARAMETERS[contract]
-        if len(required) > given or (most < given and not takes_any):
+        if contract not in possible:
+            given = ", ".join(_ARGUMENTS[contract])
             raise ConfigurationError(
-                f"handler {name}: it takes {len(required)} parameters, but the contract "
-                f"{contract} gives {given}; {_ADVICE}"
+                f"{shown}: the contract {contract} calls it with ({given}), which it does not "
+                f"take; {_ADVICE}"
             )
         return contract
-    for contract, given in _PARAMETERS.items():
-        if len(required) == given:
-            return contract
-    raise ConfigurationError(f"handler {name}: it takes {len(required)} parameters; {_ADVICE}")
+    if not possible:
+        raise ConfigurationError(f"{shown}: it takes neither; {_ADVICE}")
+    told = possible[0] if len(possible) == 1 else _told_by_names(signature)
+    if told is None:
+        raise ConfigurationError(
+            f"{shown}: it takes both, and its names do not tell which; {_ADVICE}"
+        )
+    return told
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method, not whether there is one
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+def _takes(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _told_by_names(signature: inspect.Signature) -> HandlerContract | None:
+    """Return the contract of a function that can be called with one argument or two."""
+    parameters = [p for p in signature.parameters.values() if p.kind in _POSITIONAL]
+    first, second = ([p.name.lstrip("_") for p in parameters] + ["", ""])[:2]
+    if second == "context":
+        return None if first == "batch" else HandlerContract.EVENT
+    if first == "event":
+        return None if second else HandlerContract.EVENT
+    is_needed = any(p.default is p.empty for p in parameters[:1])
+    # What is left has a default of its own, as in `handle(batch, client=client)`.
+    return HandlerContract.NATIVE if first == "batch" or is_needed else None
+
+
+def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:
+    return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004 - the method

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardfleet.engine.ports import Clock, HandlerResult
+from shardfleet.errors import InvalidReply
 from shardfleet.records import Batch
 from shardfleet.runtime.event_contract import EventSource
 from shardfleet.runtime.handler_call import HandlerCaller
@@ -212,9 +213,12 @@ class ThreadHandlerRunner:
 
 
 def _failure(batch: Batch, error: BaseException) -> HandlerResult:
-    # Where, and what kind: what the error says may be record data (`log_errors` tells that).
-    place = "".join(traceback.format_tb(error.__traceback__))
-    kind = type(error).__name__
-    _log.error("the handler failed on a batch of %s: %s\n%s", batch.shard_id, kind, place)
     text = f"{type(error).__name__}: {error}"
+    if isinstance(error, InvalidReply):
+        _log.error("the handler failed on a batch of %s: %s", batch.shard_id, text)
+    else:
+        # Where, and what kind: what the error says may be record data (`log_errors` tells that).
+        place = "".join(traceback.format_tb(error.__traceback__))
+        kind = type(error).__name__
+        _log.error("the handler failed on a batch of %s: %s\n%s", batch.shard_id, kind, place)
     return HandlerResult(done_count=batch.done_count, error=text[:_ERROR_CHARACTERS_MOST])

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.errors import ConfigurationError
 from shardfleet.records import Batch, Record
+from shardfleet.runtime.event_contract import result_of_reply
 
-Script = Callable[[Batch], Awaitable[None]]
+Script = Callable[[Batch], Awaitable[object]]
 
 
 @dataclass(slots=True)
@@ -63,7 +64,8 @@ class MemoryHandler:
 
         Args:
             clock: for the times and the time-out.
-            script: runs for each batch; an exception is a failed batch; None handles everything.
+            script: runs for each batch; an exception is a failed batch, what it returns is a
+                handler's reply, or the result itself; None handles everything.
             overlaps: behave like an ``async def`` handler.
             load_ms: how long importing takes.
             load_error: importing fails with this message.
@@ -123,12 +125,11 @@ class MemoryHandler:
         left_ms = batch.deadline_ms - self._clock.now_ms()
         try:
             async with asyncio.timeout(left_ms / 1000):
-                if self._script is not None:
-                    await self._script(batch)
+                reply = None if self._script is None else await self._script(batch)
+            return reply if isinstance(reply, HandlerResult) else result_of_reply(reply, batch)
         except TimeoutError:
             self._is_stuck = True
             return HandlerResult(done_count=batch.done_count, error="timed out", timed_out=True)
         except Exception as error:  # noqa: BLE001 - the script stands for a user's code
             text = f"{type(error).__name__}: {error}"
             return HandlerResult(done_count=batch.done_count, error=text)
-        return HandlerResult(done_count=len(batch))

@@ -1,5 +1,5 @@
 """
-A user's own handler, made ready for a fleet: its folder copied, its import tried.
+A user's own handler, made ready for a fleet: its folder copied, its loading tried.
 
 The folder is copied without what Lambda would not get either (version control, environments, build
 output), so that a project's root can be given as it is.
@@ -26,9 +26,14 @@ LEFT_OUT = frozenset(
 
 _CHECK = """
 import functools, importlib, sys
+from shardfleet.errors import ConfigurationError
+from shardfleet.runtime.handler_loading import as_handler
 module, _, name = sys.argv[1].partition(":")
 found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
-sys.exit(0 if callable(found) else f"TypeError: {sys.argv[1]} is no function")
+try:
+    as_handler(found, name=sys.argv[1])
+except ConfigurationError as error:
+    sys.exit(str(error))
 """
 
 
@@ -44,8 +49,8 @@ def staged(folder: Path, handler: str, *, target: Path) -> Path:
         target: a folder that does not exist yet.
 
     Raises:
-        ConfigurationError: no such folder, too much in it, or the handler does not import; the
-            message ends with Python's own.
+        ConfigurationError: no such folder, too much in it, or the handler does not import, or
+            cannot be called; the message ends with Python's own, or with what a worker would say.
 
     """
     if not folder.is_dir():
@@ -87,7 +92,7 @@ def _try_import(handler: str, folder: Path, *, target: Path) -> None:
             else ""
         )
         raise ConfigurationError(
-            f"handler {handler} does not import from {folder.resolve()}: {reason}{advice}"
+            f"handler {handler} cannot be used from {folder.resolve()}: {reason}{advice}"
         )
 
 

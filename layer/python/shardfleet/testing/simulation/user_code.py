@@ -44,7 +44,7 @@ _CALLS_MOST = 100_000
 
 
 class HandlerFailed(Exception):
-    """The user's handler raised, or named records that it did not handle."""
+    """The user's handler raised, or returned what is no reply."""
 
 
 class SimulatedContext:
@@ -106,7 +106,7 @@ class PlayedHandler(UserHandler):
             now_ms=lambda: begin_ms + round(loop.time() * 1000),
         )
 
-    async def _script(self, batch: Batch) -> None:
+    async def _script(self, batch: Batch) -> HandlerResult:
         assert self._caller is not None
         faults = self._around.faults
         if faults.strike("handler_slow"):
@@ -123,10 +123,7 @@ class PlayedHandler(UserHandler):
             message = f"{type(error).__name__}: {error}"
             raise HandlerFailed(message) from error
         self._done(batch, result.done_count)
-        if result.error is not None:
-            if result.done_count:
-                batch.checkpoint(batch[result.done_count - 1])
-            raise HandlerFailed(result.error)
+        return result
 
     def _done(self, batch: Batch, count: int) -> None:
         self._actor.check()

@@ -20,8 +20,13 @@ import inspect
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+
+from shardfleet.domain.failures import failures_of, lowest_failed
+from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.errors import InvalidReply
+from shardfleet.runtime.handler_loading import is_async
 
 HANDLER_VARIABLE = "SHARDFLEET_LEDGER_HANDLER"
 FILE_VARIABLE = "SHARDFLEET_LEDGER_FILE"
@@ -55,22 +60,25 @@ def witnessed(handler: Callable[..., Any], note: Callable[..., None]) -> Any:
         shard_id, rows = (
             _rows_of_event(given, reply, failed=failed)
             if isinstance(given, Mapping)
-            else _rows_of_batch(given, failed=failed)
+            else _rows_of_batch(given, reply, failed=failed)
         )
         if rows:
             note(shard_id, rows=rows)
 
-    if inspect.iscoroutinefunction(handler):
+    async def ended(given: Any, call: Awaitable[Any]) -> Any:
+        try:
+            reply = await call
+        except Exception:
+            report(given, None, failed=True)
+            raise
+        report(given, reply, failed=False)
+        return reply
+
+    if is_async(handler):
 
         @functools.wraps(handler)
         async def handle_async(given: Any, *more: Any) -> Any:
-            try:
-                reply = await handler(given, *more)
-            except Exception:
-                report(given, None, failed=True)
-                raise
-            report(given, reply, failed=False)
-            return reply
+            return await ended(given, handler(given, *more))
 
         return handle_async
 
@@ -81,41 +89,49 @@ def witnessed(handler: Callable[..., Any], note: Callable[..., None]) -> Any:
         except Exception:
             report(given, None, failed=True)
             raise
+        if inspect.isawaitable(reply):
+            return ended(given, reply)
         report(given, reply, failed=False)
         return reply
 
     return handle_sync
 
 
-def _rows_of_batch(batch: Any, *, failed: bool) -> tuple[str, list[Row]]:
-    """Read a native batch: all of it, or what the handler had declared done when it raised."""
-    done = batch.done_count if failed else len(batch)
+def _rows_of_batch(batch: Any, reply: Any, *, failed: bool) -> tuple[str, list[Row]]:
+    """Read a native batch up to the first failure, or what was declared done before an error."""
+    places = [(record.sequence_number, record.sub_sequence_number) for record in batch]
+    done = batch.done_count if failed else _done(reply, places, declared=batch.done_count)
     rows = [
-        (
-            record.sequence_number,
-            record.sub_sequence_number,
-            digest(record.partition_key, record.data),
-        )
-        for record in batch[:done]
+        (*place, digest(record.partition_key, record.data))
+        for place, record in zip(places[:done], batch[:done], strict=True)
     ]
     return batch.shard_id, rows
 
 
 def _rows_of_event(event: Mapping[str, Any], reply: Any, *, failed: bool) -> tuple[str, list[Row]]:
-    """Read an event of the event source mapping, up to the first failed item of the reply."""
-    records: Sequence[Mapping[str, Any]] = [] if failed else event["Records"]
-    failures = reply.get("batchItemFailures") if isinstance(reply, Mapping) else None
-    refused = {str(each["itemIdentifier"]).partition(":")[0] for each in failures or ()}
-    rows: list[Row] = []
-    shard_id = ""
-    for record in records:
-        kinesis = record["kinesis"]
-        if kinesis["sequenceNumber"] in refused:
-            break
-        shard_id = record["eventID"].partition(":")[0]
-        data = base64.b64decode(kinesis["data"])
-        rows.append((kinesis["sequenceNumber"], UNKNOWN_SUB, digest(kinesis["partitionKey"], data)))
-    return shard_id, rows
+    """Read an event of the event source mapping, up to the first failure."""
+    records: Sequence[Mapping[str, Any]] = event["Records"]
+    told = [record["kinesis"] for record in records]
+    places = [(each["sequenceNumber"], each.get("subSequenceNumber", 0)) for each in told]
+    done = 0 if failed else _done(reply, places, declared=0)
+    rows = [
+        (
+            kinesis["sequenceNumber"],
+            UNKNOWN_SUB,
+            digest(kinesis["partitionKey"], base64.b64decode(kinesis["data"])),
+        )
+        for kinesis in told[:done]
+    ]
+    return records[0]["eventID"].partition(":")[0], rows
+
+
+def _done(reply: object, places: Sequence[tuple[str, int]], *, declared: int) -> int:
+    """Return how many leading records a reply says are done, as the worker understands it."""
+    try:
+        failures = failures_of(reply)
+    except InvalidReply:
+        return declared
+    return lowest_failed(failures, [ExtendedSequenceNumber(*place) for place in places]) or 0
 
 
 def append(path: str, shard_id: str, *, rows: list[Row]) -> None:
