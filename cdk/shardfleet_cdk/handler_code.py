@@ -27,7 +27,7 @@ class HandlerCode:
         folder: the user's code; its `requirements.txt`, if any, is installed beside it at synth.
         function: ``module:function`` inside the folder.
         contract: ``native`` (``handle(batch)``), ``event`` (``handler(event, context)``, the
-            event source mapping's) or ``auto``: by the function's number of parameters.
+            event source mapping's) or ``auto``: by what the function can be called with.
 
     Raises:
         ConfigurationError: no such folder, module or function.

@@ -63,8 +63,8 @@ class FleetConfig:
     handler: str = _text("", "the user's handler, package.module:function; set for the worker")
     handler_contract: str = _choice(
         "auto",
-        "how the handler is called: native (batch), event (event, context), or auto: by its "
-        "number of required parameters",
+        "how the handler is called: native (batch), event (event, context), or auto: by what it "
+        "can be called with, and where both would do, by the names of its parameters",
         "auto",
         "native",
         "event",

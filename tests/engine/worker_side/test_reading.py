@@ -284,6 +284,31 @@ def test_failing_reads_are_spaced_ever_wider_from_the_first_one_on():
     in_world(scenario)
 
 
+def test_a_read_that_succeeds_ends_the_growing_of_pauses():
+    """§8 row 8a: the pauses after one fault do not count in the next."""
+
+    async def scenario(world):
+        answers = [False] * 6 + [True] + [False] * 6 + [True]
+        calls = []
+
+        def fault(call):
+            if call.operation == "get_records" and answers:
+                calls.append(call.at_ms)
+                if not answers.pop(0):
+                    raise Throttled("slow down")
+
+        world.stream.fault = fault
+        world.put(1, 40)
+        await world.turn(turn_ms=90_000)
+        assert world.numbers == list(range(1, 41))
+        assert [event.failures for event in world.told(ReadDelayed)] == [1, 2, 3, 4, 5, 6] * 2
+        spacings = [later - earlier for earlier, later in pairwise(calls)]
+        assert all(spacing <= 500 for spacing in spacings[7:9])
+        assert all(spacing >= 2_500 for spacing in (spacings[5], spacings[12]))
+
+    in_world(scenario, records_per_read=20)
+
+
 def test_a_read_without_an_answer_is_repeated():
     async def scenario(world):
         left = [3]

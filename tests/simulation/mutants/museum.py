@@ -45,6 +45,15 @@ MUSEUM = (
         arena="failures",
     ),
     mutant(
+        "a handler's reply is not looked at",
+        "§8 row 1, KCL #10",
+        (
+            "runtime/event_contract.py",
+            "done_count = lowest_failed(failures_of(reply), positions)",
+            "done_count: int | None = len(batch)",
+        ),
+    ),
+    mutant(
         "progress is told before the handler is done",
         "§8 row 2, fs2-aws #436",
         (

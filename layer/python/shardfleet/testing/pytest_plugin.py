@@ -108,7 +108,8 @@ class Fleet:
             details: ``effects``: ``"exact"`` (the sink must end up as it does without faults, the
                 default) or ``"any"``; ``check``: a function of the sink, called after each run,
                 that asserts; ``shards``: at the beginning; ``contract``: ``native`` or ``event``
-                where the parameters do not tell.
+                where the parameters do not tell. What a handler returns means what it means in
+                a worker.
 
         Returns:
             What each fleet went through.

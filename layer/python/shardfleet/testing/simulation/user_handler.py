@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from shardfleet.domain.failures import FAILURES
 from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.records import Batch, Record
@@ -78,16 +79,21 @@ class UserHandler:
         self._actor.check()
         return await self._memory.close()
 
-    async def _script(self, batch: Batch) -> None:
+    async def _script(self, batch: Batch) -> object:
         faults = self._around.faults
         fails_at = -1
         tells = faults.strike("handler_partial")
         if tells or faults.strike("handler_raises"):
             fails_at = faults.whole("handler_raises", 0, len(batch) - 1)
+        # What is done is told in either of the two ways that there are.
+        replies = tells and fails_at % 2 == 1
         if faults.strike("handler_slow"):
             await asyncio.sleep(faults.between("handler_slow", 0.1, 3.0))
         pause_s = self._chance.choice((0.0, 0.0, 0.001, 0.05))
         for index, record in enumerate(batch):
+            if index == fails_at and replies:
+                failed = f"{record.sequence_number}:{record.sub_sequence_number}"
+                return {FAILURES: [{"itemIdentifier": failed}]}
             if index == fails_at:
                 raise HandlerError(f"record {record.sequence_number} is not to my liking")
             if faults.strike("handler_hangs"):
@@ -95,8 +101,9 @@ class UserHandler:
             await asyncio.sleep(pause_s)
             self._actor.check()
             take_effect(self._actor, self._around, record)
-            if tells:
+            if tells and not replies:
                 batch.checkpoint(record)
+        return None
 
 
 def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
