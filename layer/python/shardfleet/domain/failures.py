@@ -116,10 +116,10 @@ def lowest_failed(
         first.setdefault((number, position.sub_sequence_number), index)
     lowest = len(positions)
     for item in failures:
-        index = _failed_index(item, first)
-        if index is None:
+        failed = _failed_index(item, first)
+        if failed is None:
             return None
-        lowest = min(lowest, index)
+        lowest = min(lowest, failed)
     return lowest
 
 
