@@ -81,6 +81,11 @@ class Fleet:
         self.events = MemoryEvents()
         self.manager = LeaseManager(self.config, self.ports())
 
+    def use(self, leases):
+        """Go on with another lease table."""
+        self.leases = leases
+        self.manager = LeaseManager(self.config, self.ports())
+
     def ports(self):
         """Return the manager's ports."""
         return ManagerPorts(

@@ -167,15 +167,15 @@ def test_a_recovered_worker_is_not_robbed_on_a_stale_scan():
         fleet = Fleet(leases_per_worker=4, workers_min=1)
         await running_fleet(fleet)
         await fleet.manager.turn()
-        stale = await fleet.leases.scan()
+        stale = await fleet.leases.survey()
         await fleet.clock.sleep_ms(13_000)
         await fleet.beat("s0001")
         fleet.renew()
 
-        async def stale_scan():
+        async def stale_survey():
             return stale
 
-        fleet.leases.scan = stale_scan
+        fleet.leases.survey = stale_survey
         counters = {k: le.lease_counter for k, le in fleet.leases.leases.items()}
         await fleet.manager.turn()
         assert {k: le.lease_counter for k, le in fleet.leases.leases.items()} == counters

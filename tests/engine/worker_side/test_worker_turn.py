@@ -7,7 +7,7 @@ import pytest
 
 from shardfleet.domain.sequence import AT_SHARD_END
 from shardfleet.domain.slots import SlotState, TurnOutcome
-from shardfleet.errors import Throttled
+from shardfleet.errors import StreamGone, Throttled
 from shardfleet.events import TurnBegun, TurnEnded, TurnFailed, TurnRefused
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
@@ -227,18 +227,18 @@ def test_a_handler_that_outlives_its_time_out_ends_the_process_with_its_range_no
     in_world(scenario, shards=2)
 
 
-def test_an_unexpected_error_of_one_shard_fails_the_turn_in_good_order():
+def test_what_concerns_every_shard_fails_the_turn_in_good_order():
     async def scenario(world):
         def fault(call):
             if call.operation == "get_records" and call.at_ms > 10_000:
-                raise RuntimeError("a bug")
+                raise StreamGone("deleted")
 
         world.put(1, 5)
         world.stream.fault = fault
         before = asyncio.all_tasks()
         assert await world.turn() is TurnOutcome.FAILED
         assert asyncio.all_tasks() == before
-        assert "RuntimeError: a bug" in world.told(TurnFailed)[0].error
+        assert "StreamGone: deleted" in world.told(TurnFailed)[0].error
         assert world.slot().turn_open
         assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
 

@@ -36,6 +36,7 @@ from shardfleet.domain.leases import (
     Lease,
     LeaseChange,
     Lost,
+    Survey,
 )
 from shardfleet.engine.ports import EventSink
 from shardfleet.errors import ConfigurationError, MalformedLease, ProtocolError
@@ -98,20 +99,29 @@ class DynamoDBLeaseStore:
             ChangeKind.DELETE: client.delete_item,
         }
 
+    async def survey(self) -> Survey:
+        """
+        Return all leases (eventually consistent), and which items cannot be read.
+
+        Items that are no leases are counted in a :class:`ForeignItemsFound`, too.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        return await self._pools.reads.run(self._survey)
+
     async def scan(self) -> Sequence[Lease]:
         """
         Return all leases (eventually consistent), ordered by key.
 
-        Items that are no leases are skipped and counted in a :class:`ForeignItemsFound`.
-
         Raises:
             MalformedLease: names every item that claims to be a lease and cannot be read.
-                Nothing is returned then: a lease that cannot be read would look absent, and its
-                children would start too early.
+                Nothing is returned then: a lease that cannot be read would look absent.
             Throttled: try again later.
 
         """
-        return await self._pools.reads.run(self._scan)
+        return (await self.survey()).whole()
 
     async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
         """
@@ -146,10 +156,10 @@ class DynamoDBLeaseStore:
         """
         return await self._pools.writes.run(partial(self._apply, change))
 
-    def _scan(self) -> list[Lease]:
+    def _survey(self) -> Survey:
         call = self._call("Scan", "lease table")
         fetch = partial(call.run, self._pools.read_client.scan, TableName=self._table)
-        leases, foreign, problems = leases_among(
+        leases, foreign, unreadable = leases_among(
             item for page in pages(fetch, TABLE_PAGING) for item in page.get("Items", ())
         )
         if foreign:
@@ -157,9 +167,11 @@ class DynamoDBLeaseStore:
             self._events.emit(
                 ForeignItemsFound(table=self._table, items=len(foreign), entity_types=types)
             )
-        if problems:
-            raise MalformedLease(f"lease table {self._table}: " + "; ".join(problems))
-        return sorted(leases, key=lambda lease: lease.lease_key)
+        return Survey(
+            leases=tuple(sorted(leases, key=lambda lease: lease.lease_key)),
+            unreadable=dict(sorted(unreadable.items())),
+            foreign=tuple(sorted(item[LEASE_KEY]["S"] for item in foreign)),
+        )
 
     def _keys_owned_by(self, worker_id: str) -> list[str]:
         call = self._call("Query", f"{OWNER_INDEX} of lease table")
@@ -225,11 +237,11 @@ class DynamoDBLeaseStore:
         return SdkCall(what, writes=writes, codes=codes)
 
 
-def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], list[str]]:
-    """Sort a lease table's items: leases, items that are none, and why leases cannot be read."""
+def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], dict[str, str]]:
+    """Sort a lease table's items: leases, items that are none, and why others cannot be read."""
     leases: list[Lease] = []
     foreign: list[Item] = []
-    problems: list[str] = []
+    unreadable: dict[str, str] = {}
     for item in items:
         if is_foreign(item):
             foreign.append(item)
@@ -237,5 +249,5 @@ def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], list[s
         try:
             leases.append(lease_from_item(item))
         except MalformedLease as error:
-            problems.append(str(error))
-    return leases, foreign, problems
+            unreadable[item[LEASE_KEY]["S"]] = str(error)
+    return leases, foreign, unreadable

@@ -26,6 +26,7 @@ READINGS: Mapping[str, Mapping[str, str]] = {
         "unclaimed_leases": "unclaimed_leases",
         "expired_leases": "expired_leases",
         "stopped_shards": "stopped_shards",
+        "unreadable_leases": "unreadable_leases",
         "paused_leases": "paused_leases",
         "sleeping_leases": "sleeping_leases",
         "sleep_off": "sleep_off",

@@ -159,7 +159,7 @@ class _Examination:
             pages = self._client("dynamodb").get_paginator("scan").paginate(TableName=table.name)
             _, foreign, malformed = leases_among(item for page in pages for item in page["Items"])
             types = Counter(str(item.get(ENTITY_TYPE, {}).get("S", "")) for item in foreign)
-            return dict(sorted(types.items())), malformed
+            return dict(sorted(types.items())), list(malformed.values())
         return {}, []
 
     def _stream(self) -> "tuple[StreamFacts | None, int]":

@@ -93,7 +93,8 @@ def _items(facts: Facts) -> Iterator[Finding]:
         yield _error(
             "malformed-lease",
             reason,
-            "mend or delete that item: while it cannot be read, no lease is assigned",
+            "mend that item, or delete it to have the lease made again from its beginning: until "
+            "then neither its shard is read nor what descends from it",
         )
     for entity, count in facts.neighbours.items():
         if entity not in KNOWN_NEIGHBOURS:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.errors import MalformedLease
 
 HASH_KEY_MAX = 2**128 - 1  # Kinesis: hash keys are unsigned 128-bit integers
 
@@ -73,6 +74,35 @@ class Lease:
     def is_finished(self) -> bool:
         """Tell whether the shard is done to its end."""
         return self.checkpoint.is_shard_end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """
+    What a scan of the lease table found.
+
+    Attributes:
+        leases: those that can be read, ordered by key.
+        unreadable: keys of items that claim to be leases and cannot be read, each with the reason.
+        foreign: keys of items that are no leases, sorted.
+
+    """
+
+    leases: tuple[Lease, ...]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
+
+    def whole(self) -> tuple[Lease, ...]:
+        """
+        Return the leases, for whom one is not enough.
+
+        Raises:
+            MalformedLease: names every item that cannot be read.
+
+        """
+        if self.unreadable:
+            raise MalformedLease("; ".join(self.unreadable.values()))
+        return self.leases
 
 
 class LeaseField(StrEnum):

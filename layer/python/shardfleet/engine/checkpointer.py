@@ -28,8 +28,14 @@ from shardfleet.engine.held_lease import HeldLease
 from shardfleet.engine.lease_writer import LeaseWriter
 from shardfleet.engine.patience import Halt, Patience, all_of
 from shardfleet.engine.ports import EventSink
-from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import LeaseAdopted, LeaseReleased, ShardEnded, WriteDelayed
+from shardfleet.errors import MalformedLease, OutcomeUnknown, ProtocolError, Throttled
+from shardfleet.events import (
+    LeaseAdopted,
+    LeaseReleased,
+    LeaseUnreadable,
+    ShardEnded,
+    WriteDelayed,
+)
 
 # How often, within a renewal time, is looked for leases that would be older than that by the next
 # look: the fewer looks, the earlier they are renewed, and each renewal is a write that is paid for.
@@ -46,6 +52,7 @@ class Adoption(StrEnum):
     NOT_MINE = "NOT_MINE"  # of somebody else, or of nobody
     AWAITED = "AWAITED"  # its old owner is still to finish a batch (protocol.md §3.5)
     FINISHED = "FINISHED"
+    UNREADABLE = "UNREADABLE"  # left alone until somebody mends it
     ABSENT = "ABSENT"
 
 
@@ -76,6 +83,7 @@ class Checkpointer:
         self._events = events
         self._known: dict[str, HeldLease] = {}
         self._on_its_way: set[str] = set()
+        self._told_unreadable: set[str] = set()
 
     @property
     def worker_id(self) -> str:
@@ -96,8 +104,28 @@ class Checkpointer:
         self._writer.fence()
 
     async def read(self, lease_key: str) -> Lease | None:
-        """Read any lease, consistently."""
+        """
+        Read any lease, consistently.
+
+        Raises:
+            MalformedLease: it cannot be read.
+
+        """
         return await self._writer.store.get(lease_key)
+
+    async def unfinished_parents(self, lease: Lease) -> tuple[str, ...]:
+        """Return which parents have a lease that is not finished, or cannot be read (§4.7)."""
+        found = []
+        for parent in lease.parent_shard_ids:
+            try:
+                known = await self.read(parent)
+            except MalformedLease as error:
+                self._tell_unreadable(parent, error)
+                found.append(parent)
+                continue
+            if known is not None and not known.is_finished:
+                found.append(parent)
+        return tuple(found)
 
     # --- getting leases
 
@@ -133,6 +161,21 @@ class Checkpointer:
         }
 
     async def _adopt(self, lease_key: str) -> HeldLease | Adoption:
+        try:
+            return await self._adopt_readable(lease_key)
+        except MalformedLease as error:
+            self._tell_unreadable(lease_key, error)
+            return Adoption.UNREADABLE
+
+    def _tell_unreadable(self, lease_key: str, error: MalformedLease) -> None:
+        """Tell of an item that cannot be read, once in a turn; the manager tells in each of its."""
+        if lease_key not in self._told_unreadable:
+            self._told_unreadable.add(lease_key)
+            self._events.emit(
+                LeaseUnreadable(lease_key=lease_key, worker_id=self.worker_id, reason=str(error))
+            )
+
+    async def _adopt_readable(self, lease_key: str) -> HeldLease | Adoption:
         for _ in range(_ADOPTION_ROUNDS_MOST):
             lease = await self.read(lease_key)
             if lease is None:
@@ -277,7 +320,8 @@ class Checkpointer:
     async def _once(self, held: HeldLease, write: Callable[[HeldLease], Awaitable[object]]) -> bool:
         try:
             await write(held)
-        except (Throttled, OutcomeUnknown) as error:
+        except (Throttled, OutcomeUnknown, ProtocolError) as error:
+            # Whatever is wrong with this lease, the others are to be renewed.
             self._events.emit(
                 WriteDelayed(
                     lease_key=held.lease_key,
@@ -292,8 +336,11 @@ class Checkpointer:
     # --- ending leases
 
     async def create(self, lease: Lease) -> None:
-        """Create a lease that may exist already: that is fine (protocol.md §4.6)."""
-        await self._writer.apply(create(lease))
+        """Create a lease that may exist already, readable or not: that is fine (§4.6)."""
+        try:
+            await self._writer.apply(create(lease))
+        except MalformedLease as error:
+            self._tell_unreadable(lease.lease_key, error)
 
     async def store_children(self, held: HeldLease, child_shard_ids: Sequence[str]) -> bool:
         """Write the child ids on the parent, before SHARD_END (protocol.md §4.6 step 4)."""

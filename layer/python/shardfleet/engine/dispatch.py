@@ -168,8 +168,13 @@ class Dispatcher:
             attempt=delivery.attempt,
             deadline_ms=ports.clock.now_ms() + self._timeout_ms,
         )
-        with ports.usage.call():
-            result = await ports.handler.run(batch)
+        try:
+            with ports.usage.call():
+                result = await ports.handler.run(batch)
+        except Exception:
+            # No death to charge to the shard: what raised here is told, and tried again.
+            await self._close_note(held, delivery, done=0)
+            raise
         done = max(0, min(result.done_count, len(delivery.records)))
         if result.timed_out:
             with suppress(Throttled, OutcomeUnknown):

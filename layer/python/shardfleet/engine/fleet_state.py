@@ -74,15 +74,16 @@ class CrashNote:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopNote:
     """
-    A shard that was stopped by policy, until the note is deleted (``shardfleet resume``).
+    A stopped shard: by policy, until somebody resumes it, or by what it raised, for a while.
 
     Attributes:
         lease_key: the lease.
-        position: of the record that could not be handled, ``sequence:sub``.
+        position: of the record that could not be handled, ``sequence:sub``; or the progress.
         error: what went wrong, for a person.
-        attempts: how often it was tried.
+        attempts: how often it was tried; 0: it goes on, and nothing is stopped any more.
         worker_id: who stopped it.
-        at_ms: epoch milliseconds.
+        at_ms: since when, epoch milliseconds.
+        retry_ms: when it is tried again, epoch milliseconds; 0: when somebody resumes it.
 
     """
 
@@ -92,6 +93,7 @@ class StopNote:
     attempts: int
     worker_id: str
     at_ms: int
+    retry_ms: int = 0
 
 
 class FleetState:
@@ -240,14 +242,15 @@ class FleetState:
     async def stop(self, lease_key: str) -> StopNote | None:
         """Read whether and why a shard is stopped."""
         document = await self._store.read(STOP, lease_key)
-        return None if document is None else StopNote(lease_key=lease_key, **document.body)
+        return None if document is None else _stop(document)
 
     async def stops(self) -> Sequence[StopNote]:
         """Read all stopped shards (manager and CLI only)."""
-        return [StopNote(lease_key=d.id, **d.body) for d in await self._store.list(STOP)]
+        found = [_stop(document) for document in await self._store.list(STOP)]
+        return [stop for stop in found if stop is not None]
 
     async def write_stop(self, stop: StopNote) -> None:
-        """Stop a shard that the caller owns."""
+        """Stop a shard that the caller owns, or let it go on."""
         await self._overwrite(STOP, stop.lease_key, _body(stop))
 
     async def resume(self, lease_key: str) -> bool:
@@ -388,10 +391,15 @@ class FleetState:
         raise ProtocolError(message)
 
 
-def _body(note: CrashNote | StopNote) -> Mapping[str, Any]:
-    """Return a lease's note as a document body; the document's id is the lease's key."""
-    return {name: value for name, value in asdict(note).items() if name != "lease_key"}
-
-
 def _slot(document: Document) -> VersionedSlot:
     return VersionedSlot(slot_from_body(document.body), document.version)
+
+
+def _stop(document: Document) -> StopNote | None:
+    note = StopNote(lease_key=document.id, **document.body)
+    return note if note.attempts else None
+
+
+def _body(note: CrashNote | StopNote) -> dict[str, Any]:
+    """Return all fields but the lease key, which is the document's id."""
+    return {name: value for name, value in asdict(note).items() if name != "lease_key"}

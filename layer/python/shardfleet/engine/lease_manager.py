@@ -25,6 +25,7 @@ from shardfleet.domain.regime import Regime
 from shardfleet.domain.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.slots import SlotState, ask_to_drain
+from shardfleet.domain.unreadable import Unreadable
 from shardfleet.engine.assigner import Assigner
 from shardfleet.engine.assignment_planner import Standing
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
@@ -76,6 +77,12 @@ class _Snapshot:
     reading: Reading
     leases: Sequence[Lease]
     shards: Sequence[Shard]
+    unreadable: Unreadable
+
+    @property
+    def known(self) -> Sequence[Lease]:
+        """Return the leases, and what stands for those that cannot be read."""
+        return [*self.leases, *self.unreadable.stand_ins]
 
 
 class LeaseManager:
@@ -169,8 +176,8 @@ class LeaseManager:
         """
         incarnation = await self._begin()
         seen = await self._observe()
-        sync = await self._sync(seen.shards, seen.leases, created_ms=incarnation.created_ms)
-        cleanup = await self._clean_up(seen.shards, seen.leases)
+        sync = await self._sync(seen, created_ms=incarnation.created_ms)
+        cleanup = await self._clean_up(seen.shards, seen.known)
         slots = await self._ports.state.slots()
         expired = await self._expire(seen, slots)
         current = _after(seen.leases, sync)
@@ -178,11 +185,13 @@ class LeaseManager:
         sleepers = await self._prober.turn(
             current, slots, expired=expired, paused=paused.keys(), incarnation=incarnation
         )
-        resting = {**sleepers.reasons, **{key: str(pause) for key, pause in paused.items()}}
+        resting = {**seen.unreadable.held_up, **sleepers.reasons}
+        resting |= {key: str(pause) for key, pause in paused.items()}
         slot_plan = await self._slots.keep(
             current, slots, resting=resting.keys(), expired=expired, is_thrifty=self._is_thrifty
         )
-        standing = _standing(seen.shards, current, expired=expired, paused=resting)
+        known = [*current, *seen.unreadable.stand_ins]
+        standing = _standing(seen.shards, known, expired=expired, paused=resting)
         loaded = await self._smoothed(current, slots)
         assignment = await self._assigner.assign(
             *loaded,
@@ -203,6 +212,7 @@ class LeaseManager:
             assignment=assignment,
             paused=paused,
             sleepers=sleepers,
+            unreadable=seen.unreadable,
         )
         await self._tell(report)
         return report
@@ -234,9 +244,10 @@ class LeaseManager:
     async def _observe(self) -> _Snapshot:
         """Read leases, then shards: a shard list is never older than the leases beside it."""
         reading = Reading.begin(self._ports.clock)
-        leases = await self._ports.leases.scan()
+        survey = await self._ports.leases.survey()
         reading = reading.end(self._ports.clock)
-        return _Snapshot(reading, leases, await self._ports.stream.list_shards())
+        shards = await self._ports.stream.list_shards()
+        return _Snapshot(reading, survey.leases, shards, Unreadable.among(survey, shards))
 
     async def _expire(self, seen: _Snapshot, slots: Sequence[VersionedSlot]) -> frozenset[str]:
         """Bring sightings and handovers up to date, and tell which leases lost their owner."""
@@ -263,10 +274,9 @@ class LeaseManager:
                 await self._ports.state.update_slot(found.slot.slot_id, ask_to_drain)
             raise
 
-    async def _sync(
-        self, shards: Sequence[Shard], leases: Sequence[Lease], *, created_ms: int
-    ) -> LeaseSyncPlan:
+    async def _sync(self, seen: _Snapshot, *, created_ms: int) -> LeaseSyncPlan:
         """Create what is missing; the hash ranges that old rows lack are filled in too."""
+        shards, leases = seen.shards, seen.known
         initial = InitialPosition(self._config.initial_position)
         at_initial = None
         if not leases:
@@ -282,6 +292,7 @@ class LeaseManager:
             listed_at_initial=at_initial,
             created_ms=created_ms,
         )
+        plan = seen.unreadable.spared(plan)
         pin_ms = self._ports.clock.now_ms() - PIN_BACK_MS
         if plan.begins_late:
             then_ms = await began_ms(self._ports.state.store, created_ms)

@@ -26,7 +26,7 @@ from shardfleet.domain.sequence import ExtendedSequenceNumber
 from shardfleet.domain.slots import LeaseOutcome
 from shardfleet.engine.held_lease import HeldLease, Instant
 from shardfleet.engine.ports import Clock, EventSink, LeaseStore
-from shardfleet.errors import OutcomeUnknown, ProtocolError, StaleEpoch
+from shardfleet.errors import MalformedLease, OutcomeUnknown, ProtocolError, StaleEpoch
 from shardfleet.events import BackwardCheckpoint, HandoverNoticed, LeaseLost, OwnWriteRecognised
 
 # Each round answers a change by somebody else; more of them within one write mean a bug.
@@ -130,22 +130,30 @@ class LeaseWriter:
                 return False
             if self.age_ms(held) <= older_than_ms:
                 return True
-            if self.age_ms(held) >= self._failover_ms and not await self._is_still_mine(held):
+            try:
+                return await self._write(held, build)
+            except MalformedLease as error:
+                # Somebody broke it; whoever can read it again goes on from what it says then.
+                self._lose(held, str(error))
                 return False
-            for _ in range(_ROUNDS_MOST):
-                change = build(held)
-                sent = self.instant()
-                try:
-                    result = await self.apply(change)
-                except OutcomeUnknown:
-                    wanted = change.sets.get(LeaseField.CHECKPOINT, held.lease.checkpoint)
-                    assert isinstance(wanted, ExtendedSequenceNumber)
-                    held.unsure.append(wanted)
-                    held.release_sent |= change.operation in _RELEASES
-                    result = await self._look(held, change)
-                clear = await self._understand(held, change, result=result, sent=sent)
-                if clear is not None:
-                    return clear
+
+    async def _write(self, held: HeldLease, build: Callable[[HeldLease], LeaseChange]) -> bool:
+        if self.age_ms(held) >= self._failover_ms and not await self._is_still_mine(held):
+            return False
+        for _ in range(_ROUNDS_MOST):
+            change = build(held)
+            sent = self.instant()
+            try:
+                result = await self.apply(change)
+            except OutcomeUnknown:
+                wanted = change.sets.get(LeaseField.CHECKPOINT, held.lease.checkpoint)
+                assert isinstance(wanted, ExtendedSequenceNumber)
+                held.unsure.append(wanted)
+                held.release_sent |= change.operation in _RELEASES
+                result = await self._look(held, change)
+            clear = await self._understand(held, change, result=result, sent=sent)
+            if clear is not None:
+                return clear
         message = f"lease {held.lease_key}: no clear answer in {_ROUNDS_MOST} rounds"
         raise ProtocolError(message)
 

@@ -166,7 +166,7 @@ class LossWatch:
         if began_ms < self.next_ms:
             return False
         self._looked_ms = began_ms
-        leases = await self._leases.scan()
+        leases = (await self._leases.survey()).leases
         lost = self._note(leases, began_ms=began_ms, ended_ms=self._clock.monotonic_ms())
         found = frozenset((key, self._sightings[key].counter) for key in lost)
         is_news = bool(found - self._told)

@@ -15,8 +15,8 @@ from typing import Any, Never, Protocol
 
 import msgspec
 
-from shardfleet.domain.leases import ChangeResult, Lease, LeaseChange
-from shardfleet.domain.sequence import Position, StreamIncarnation
+from shardfleet.domain.leases import ChangeResult, Lease, LeaseChange, Survey
+from shardfleet.domain.sequence import StreamIncarnation
 from shardfleet.domain.shards import ChildShard, Shard
 from shardfleet.events import Event
 from shardfleet.records import Batch, Record
@@ -48,14 +48,17 @@ class Entropy(Protocol):
 class LeaseStore(Protocol):
     """The lease table."""
 
+    async def survey(self) -> Survey:
+        """Return all leases (eventually consistent), and which items cannot be read."""
+
     async def scan(self) -> Sequence[Lease]:
-        """Return all leases (eventually consistent); items that are no leases are skipped."""
+        """Return all leases likewise; MalformedLease if one cannot be read."""
 
     async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
         """Return lease keys by owner from the index (eventually consistent)."""
 
     async def get(self, lease_key: str) -> Lease | None:
-        """Return one lease, read consistently."""
+        """Return one lease, read consistently; MalformedLease if it cannot be read."""
 
     async def apply(self, change: LeaseChange) -> ChangeResult:
         """
@@ -64,6 +67,7 @@ class LeaseStore(Protocol):
         Raises:
             OutcomeUnknown: sent, but no answer came.
             Throttled: refused; not applied.
+            MalformedLease: the item is there and cannot be read, before the write or after it.
 
         """
 
@@ -369,32 +373,3 @@ class Process(Protocol):
 
     def end(self, reason: str) -> Never:
         """End the process at once: what cannot be stopped must not outlive its turn (H10)."""
-
-
-__all__ = [
-    "Clock",
-    "Conflict",
-    "DeadLetters",
-    "Document",
-    "Entropy",
-    "EventSink",
-    "ExecutionStatus",
-    "FailedRecords",
-    "HandlerResult",
-    "HandlerRunner",
-    "IteratorKind",
-    "IteratorStart",
-    "LeaseStore",
-    "ListingFilter",
-    "Position",
-    "Process",
-    "PutEntry",
-    "PutOutcome",
-    "RecordsPage",
-    "StateStore",
-    "StreamReader",
-    "StreamRecord",
-    "StreamWriter",
-    "WorkerLauncher",
-    "Written",
-]

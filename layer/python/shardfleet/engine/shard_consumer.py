@@ -21,6 +21,7 @@ from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.patience import Halted
 from shardfleet.engine.reader import Page, ReadPorts, ShardReader
 from shardfleet.engine.shard_end import ShardEnding
+from shardfleet.engine.shard_faults import ShardFaults
 from shardfleet.engine.start_position import TipMarks, start_position
 from shardfleet.errors import OutcomeUnknown, PositionTrimmed, ShardGone, Throttled
 from shardfleet.events import ParentsAwaited, PositionLost
@@ -28,14 +29,16 @@ from shardfleet.events import ParentsAwaited, PositionLost
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPorts:
-    """What every consumer of a turn works with."""
+    """What every consumer of a turn works with; ``incarnation`` is the stream's life."""
 
+    incarnation: StreamIncarnation
     reading: ReadPorts
     delivery: DeliveryPorts
     ending: ShardEnding
     notes: CrashNotes
     tips: TipMarks
     naps: NapRecord
+    faults: ShardFaults
 
 
 class ShardConsumer:
@@ -46,7 +49,6 @@ class ShardConsumer:
         held: HeldLease,
         *,
         config: FleetConfig,
-        incarnation: StreamIncarnation,
         ports: ConsumerPorts,
     ) -> None:
         """
@@ -55,17 +57,15 @@ class ShardConsumer:
         Args:
             held: the lease.
             config: limits and policies.
-            incarnation: the stream's life.
             ports: reading, delivering and ending.
 
         """
         self._held = held
         self._config = config
-        self._incarnation = incarnation
         self._ports = ports
         self._patience = ports.reading.patience
         self._delivery = ShardDelivery(
-            held, config=config, stream_arn=incarnation.stream_arn, ports=ports.delivery
+            held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
         )
         self._drowsiness = Drowsiness(
             held,
@@ -92,21 +92,28 @@ class ShardConsumer:
         try:
             await self._wait_for_parents()
             while True:
-                await self._rest_while_stopped()
+                await self._ports.faults.rest(self._held)
                 try:
                     children = await self._consume()
                     await self._ports.ending.end(self._held, children)
+                    await self._ports.faults.passed(self._held.lease_key)
                     return self._held.lease.child_shard_ids
                 except StoppedByPolicy:
                     continue
-        except (Halted, FellAsleep):
+        except FellAsleep:
+            await self._ports.faults.passed(self._held.lease_key)
+            return ()
+        except Halted:
             return ()
 
     async def _wait_for_parents(self) -> None:
         """Parents before children: each parent's lease is absent or finished (§4.7)."""
         told: tuple[str, ...] = ()
+        unfinished_parents = self._ports.delivery.checkpointer.unfinished_parents
         while True:
-            waiting = await self._patience.persist(self._unfinished_parents, self._held.halt)
+            waiting = await self._patience.persist(
+                lambda: unfinished_parents(self._held.lease), self._held.halt
+            )
             if not waiting:
                 return
             if waiting != told:
@@ -115,20 +122,6 @@ class ShardConsumer:
                     ParentsAwaited(lease_key=self._held.lease_key, parents=waiting)
                 )
             await self._patience.pause(self._config.parent_poll_ms, self._held.halt)
-
-    async def _unfinished_parents(self) -> tuple[str, ...]:
-        found = []
-        for parent in self._held.lease.parent_shard_ids:
-            lease = await self._ports.delivery.checkpointer.read(parent)
-            if lease is not None and not lease.is_finished:
-                found.append(parent)
-        return tuple(found)
-
-    async def _rest_while_stopped(self) -> None:
-        """Keep the lease, deliver nothing, until the stop is removed (``shardfleet resume``)."""
-        key, state = self._held.lease_key, self._ports.delivery.state
-        while await self._patience.persist(lambda: state.stop(key), self._held.halt) is not None:
-            await self._patience.pause(self._config.failover_ms, self._held.halt)
 
     async def _consume(self) -> Sequence[ChildShard]:
         """Read and deliver to the end of the shard; return its children."""
@@ -165,6 +158,9 @@ class ShardConsumer:
             if page.lag_ms == 0:
                 await self._mark_tip()
             await self._drowsiness.after(page, reader)
+            if page.size_bytes or page.lag_ms == 0:
+                # An empty page on the way proves nothing (hazard H6).
+                await self._ports.faults.passed(held.lease_key)
 
     async def _start(self) -> Position | None:
         """Return where to begin to read; None when the shard is over already."""
@@ -174,7 +170,7 @@ class ShardConsumer:
         return await start_position(
             self._held.lease,
             self._held.unstored or self._held.lease.checkpoint,
-            incarnation=self._incarnation,
+            incarnation=self._ports.incarnation,
             config=self._config,
             state=self._ports.delivery.state,
             clock=self._ports.reading.clock,

@@ -26,10 +26,12 @@ from shardfleet.engine.patience import Halt, Halted, Patience
 from shardfleet.engine.reader import ReadPorts
 from shardfleet.engine.shard_consumer import ConsumerPorts, ShardConsumer
 from shardfleet.engine.shard_end import EndPorts, ShardEnding
+from shardfleet.engine.shard_faults import CONCERNS_ALL, ShardFaults
 from shardfleet.engine.start_position import TipMarks
 from shardfleet.engine.turn_tasks import TurnTasks
 from shardfleet.engine.usage_meter import UsageMeter
 from shardfleet.engine.worker_ports import WorkerPorts
+from shardfleet.errors import MalformedLease
 
 
 class ShardWork:
@@ -63,7 +65,6 @@ class ShardWork:
         self._calls_end_ms = calls_end_ms
         self._consumed: dict[str, HeldLease] = {}
         self._consumer_ports: ConsumerPorts | None = None
-        self._incarnation: StreamIncarnation | None = None
         self._is_halted = False
         self.usage = UsageMeter(clock=ports.clock, cpu=ports.cpu, handler=ports.handler)
         self._notes = CrashNotes(
@@ -84,6 +85,13 @@ class ShardWork:
         self.checkpointer = Checkpointer(
             writer, renew_ms=config.renew_ms, patience=patience, events=ports.events
         )
+        self._faults = ShardFaults(
+            ports.fleet_state,
+            worker_id=slot.worker_id,
+            poll_ms=config.failover_ms,
+            patience=patience,
+            events=ports.events,
+        )
 
     async def check_stream(self, halt: Halt) -> None:
         """
@@ -97,7 +105,6 @@ class ShardWork:
         found = await self._patience.persist(self._ports.stream.incarnation, halt)
         await self._patience.persist(lambda: self._ports.fleet_state.check_incarnation(found), halt)
         self._consumer_ports = self._wire(found)
-        self._incarnation = found
 
     def _wire(self, incarnation: StreamIncarnation) -> ConsumerPorts:
         ports, config, patience = self._ports, self._config, self._patience
@@ -116,6 +123,7 @@ class ShardWork:
             calls_end_ms=self._calls_end_ms,
         )
         return ConsumerPorts(
+            incarnation=incarnation,
             reading=ReadPorts(
                 stream=ports.stream, clock=ports.clock, events=ports.events, patience=patience
             ),
@@ -143,6 +151,7 @@ class ShardWork:
             notes=self._notes,
             tips=TipMarks(ports.state, ports.clock),
             naps=NapRecord(ports.state),
+            faults=self._faults,
         )
 
     def halt(self) -> None:
@@ -153,21 +162,15 @@ class ShardWork:
 
     def consume_all(self, tasks: TurnTasks, hard: Halt) -> None:
         """Start a consumer for each held lease that has none; ``hard`` is the last moment."""
-        if self._consumer_ports is None or self._incarnation is None or self._is_halted:
+        if self._consumer_ports is None or self._is_halted:
             return
         for held in self.checkpointer.held:
             if held.lease_key in self._consumed or held.halt.is_set:
                 continue
             self._consumed[held.lease_key] = held
             held.at_work = True
-            consumer = ShardConsumer(
-                held,
-                config=self._config,
-                incarnation=self._incarnation,
-                ports=self._consumer_ports,
-            )
             tasks.start(
-                self._consume(consumer, held, hard),
+                self._consume(held, self._consumer_ports, hard),
                 name=f"shard {held.lease_key}",
                 ended=partial(self._consumer_left, held.lease_key, tasks=tasks, hard=hard),
             )
@@ -177,8 +180,8 @@ class ShardWork:
         del self._consumed[lease_key]
         self.consume_all(tasks, hard)
 
-    async def _consume(self, consumer: ShardConsumer, held: HeldLease, hard: Halt) -> None:
-        children = await consumer.run()
+    async def _consume(self, held: HeldLease, ports: ConsumerPorts, hard: Halt) -> None:
+        children = await self._supervise(held, ports)
         if held.is_held and (held.in_handover or held.is_unwanted):
             # Also when nothing of the shard ran yet: its parents, a stop (protocol.md §3.5, #1729).
             await self._leave(held, hard)
@@ -186,6 +189,21 @@ class ShardWork:
             with suppress(Halted):
                 await self._patience.persist(self._ports.fleet_state.prompt_manager, hard)
                 await self._patience.persist(partial(self._take, children), hard)
+
+    async def _supervise(self, held: HeldLease, ports: ConsumerPorts) -> Sequence[str]:
+        """Run a shard's consumer, and another one after each fault of it (rule 17)."""
+        while True:
+            consumer = ShardConsumer(held, config=self._config, ports=ports)
+            try:
+                return await consumer.run()
+            except CONCERNS_ALL:
+                raise
+            except Exception as error:  # noqa: BLE001 - what nobody foresaw is the shard's alone
+                await self._faults.record(held, error)
+            try:
+                await self._faults.rest(held)
+            except Halted:
+                return ()
 
     def give_up(self, lease_keys: Collection[str], *, tasks: TurnTasks, hard: Halt) -> None:
         """Finish the running batches of these leases, checkpoint, and leave them to nobody."""
@@ -207,14 +225,16 @@ class ShardWork:
         for key in sorted(lease_keys):
             if self._is_halted or len(self.checkpointer.held) >= self._config.leases_per_worker:
                 return
-            lease = await self.checkpointer.read(key)
+            try:
+                lease = await self.checkpointer.read(key)
+            except MalformedLease:
+                continue  # Told when it was to be created.
             if lease is not None and lease.lease_owner == self.checkpointer.worker_id:
                 # Taken a moment ago, by a write whose answer never came.
                 await self.checkpointer.adopt([key])
             if lease is None or lease.is_finished or lease.effective_owner is not None:
                 continue
-            parents = [await self.checkpointer.read(p) for p in lease.parent_shard_ids]
-            if all(parent is None or parent.is_finished for parent in parents):
+            if not await self.checkpointer.unfinished_parents(lease):
                 await self.checkpointer.take(lease)
 
     async def adopt(self, lease_keys: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardfleet.config import FleetConfig
@@ -18,10 +18,11 @@ from shardfleet.domain.pauses import Pause
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.slot_upkeep import SlotPlan, SlotTask
 from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.unreadable import Unreadable
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.prober import NOBODY, Sleepers
-from shardfleet.events import LeaseBehind, ManagerTurnDone
+from shardfleet.events import LeaseBehind, LeaseUnreadable, ManagerTurnDone
 
 # Of each kind; a reason is some 150 bytes, and all of them together must fit into an item.
 REASONS_MOST = 1_000
@@ -29,6 +30,8 @@ PLAN_BYTES_MOST = ITEM_BYTES_MOST - 10 * 1024  # the rest: keys, names and singl
 # The dashboard's table: so many leases at most, from this lag on.
 BEHIND_MOST = 10
 BEHIND_MS = 60_000
+# Told in each turn; how many there are is a metric.
+UNREADABLE_MOST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,7 @@ class TurnReport:
         assignment: who gets which lease.
         paused: leases that nobody is to have.
         sleepers: leases that nobody has because there is nothing to read.
+        unreadable: lease items that nobody can read, and what waits for them.
 
     """
 
@@ -64,6 +68,7 @@ class TurnReport:
     assignment: AssignmentPlan
     paused: Mapping[str, Pause]
     sleepers: Sleepers = NOBODY
+    unreadable: Unreadable = field(default_factory=Unreadable)
 
     @property
     def unfinished(self) -> tuple[Lease, ...]:
@@ -114,6 +119,11 @@ async def report_turn(
     for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
         if lags[key] >= BEHIND_MS:
             events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
+    reasons = report.unreadable.reasons
+    for key in sorted(reasons)[:UNREADABLE_MOST]:
+        events.emit(LeaseUnreadable(lease_key=key, reason=reasons[key]))
+    # What cannot be read is there: of its shard is not to be told that it has no lease.
+    known = [*report.leases, *report.unreadable.stand_ins]
     running = _running(slots, heard_ms=report.at_ms - 2 * config.failover_ms)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
     unclaimed = keys - (owned - report.expired) - paused.keys() - report.sleepers.reasons.keys()
@@ -123,11 +133,12 @@ async def report_turn(
         unclaimed_leases=len(unclaimed),
         expired_leases=len(report.expired),
         stopped_shards=len(stops),
+        unreadable_leases=len(reasons),
         paused_leases=len(paused),
         sleeping_leases=len(report.sleepers.reasons),
         sleep_off=int(bool(report.sleepers.off)),
-        unread_shards=len(unread_shards(report.shards, report.leases)),
-        hash_range_holes=len(unread_ranges(report.leases, report.shards)),
+        unread_shards=len(unread_shards(report.shards, known)),
+        hash_range_holes=len(unread_ranges(known, report.shards)),
         millis_behind_latest_max=max(lags.values(), default=0),
         millis_behind_latest_min=min(
             (lag for key, lag in lags.items() if key not in paused), default=0

@@ -124,6 +124,28 @@ class ShardStopped(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerFailed(LeaseEvent):
+    """
+    Reading a shard raised what nobody foresaw: it alone rests, then it is tried again.
+
+    Attributes:
+        error: kind and message.
+        where: file, line and function that raised.
+        attempts: failures in a row.
+        back_off_ms: how long it rests.
+
+    """
+
+    error: str
+    where: str
+    attempts: int
+    back_off_ms: int
+
+    level: ClassVar[Level] = Level.ERROR
+    users_words: ClassVar[frozenset[str]] = frozenset({"error"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CrashCharged(LeaseEvent):
     """The process died while it handled this range (hazard H9)."""
 

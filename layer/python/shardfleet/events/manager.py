@@ -18,7 +18,8 @@ class ManagerTurnDone(Event):
         total_shards: as listed, closed ones included.
         unclaimed_leases: unfinished, neither paused nor asleep, without an owner that is alive.
         expired_leases: whose owner is lost.
-        stopped_shards: stopped by policy.
+        stopped_shards: stopped by policy, or resting after what they raised.
+        unreadable_leases: items that claim to be leases and cannot be read.
         paused_leases: unfinished, and paused by a person.
         sleeping_leases: unfinished, and read by nobody because there is nothing to read.
         sleep_off: 1 if nothing may sleep although it is configured, else 0.
@@ -39,6 +40,7 @@ class ManagerTurnDone(Event):
     unclaimed_leases: int
     expired_leases: int
     stopped_shards: int
+    unreadable_leases: int
     paused_leases: int
     sleeping_leases: int
     sleep_off: int

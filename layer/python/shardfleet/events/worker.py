@@ -100,6 +100,19 @@ class LeaseLost(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseUnreadable(LeaseEvent):
+    """
+    A lease item cannot be read, so it is left alone, and so is what descends from it.
+
+    ``reason`` names the attribute, what was found and what is allowed.
+    """
+
+    reason: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAsleep(LeaseEvent):
     """A shard has had nothing to read for so long that its lease is given up."""
 

@@ -22,24 +22,41 @@ from shardfleet.domain.leases import (
     ChangeResult,
     Lease,
     LeaseChange,
+    Survey,
 )
 from shardfleet.engine.ports import Conflict, Document, ExecutionStatus, Written
-from shardfleet.errors import ShardfleetError
+from shardfleet.errors import MalformedLease, ShardfleetError
 from shardfleet.events import Event
 
 
 class MemoryLeaseStore:
-    """The ``LeaseStore`` port over a dictionary."""
+    """
+    The ``LeaseStore`` port over a dictionary.
+
+    Attributes:
+        leases: by key.
+        unreadable: keys of those that nobody can read, each with the reason.
+        changes: every write, with its answer.
+
+    """
 
     def __init__(self, leases: Sequence[Lease] = ()) -> None:
         """Begin with some leases."""
         self.leases: dict[str, Lease] = {lease.lease_key: lease for lease in leases}
+        self.unreadable: dict[str, str] = {}
         self.changes: list[tuple[LeaseChange, ChangeResult]] = []
 
-    async def scan(self) -> Sequence[Lease]:
-        """Return all leases, ordered by key."""
+    async def survey(self) -> Survey:
+        """Return all leases, ordered by key, and which of them cannot be read."""
         await asyncio.sleep(0)
-        return [self.leases[key] for key in sorted(self.leases)]
+        keys = sorted(self.leases.keys() - self.unreadable.keys())
+        return Survey(
+            leases=tuple(self.leases[key] for key in keys), unreadable=dict(self.unreadable)
+        )
+
+    async def scan(self) -> Sequence[Lease]:
+        """Return all leases, ordered by key; MalformedLease if one cannot be read."""
+        return list((await self.survey()).whole())
 
     async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
         """Return lease keys by owner."""
@@ -47,13 +64,15 @@ class MemoryLeaseStore:
         return sorted(k for k, lease in self.leases.items() if lease.lease_owner == worker_id)
 
     async def get(self, lease_key: str) -> Lease | None:
-        """Return one lease."""
+        """Return one lease; MalformedLease if it cannot be read."""
         await asyncio.sleep(0)
+        self._check(lease_key)
         return self.leases.get(lease_key)
 
     async def apply(self, change: LeaseChange) -> ChangeResult:
-        """Apply a change atomically."""
+        """Apply a change atomically; MalformedLease if the lease cannot be read."""
         await asyncio.sleep(0)
+        self._check(change.lease_key)
         result = apply_change(change, self.leases.get(change.lease_key))
         if isinstance(result, Applied):
             if change.kind is ChangeKind.DELETE:
@@ -62,6 +81,10 @@ class MemoryLeaseStore:
                 self.leases[change.lease_key] = result.lease
         self.changes.append((change, result))
         return result
+
+    def _check(self, lease_key: str) -> None:
+        if lease_key in self.unreadable:
+            raise MalformedLease(self.unreadable[lease_key])
 
 
 class MemoryStateStore:

@@ -18,7 +18,7 @@ from typing import Any
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost import Consumption
-from shardfleet.domain.leases import Lease
+from shardfleet.domain.leases import Survey
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.testing.checkers import Violation
 from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
@@ -205,9 +205,9 @@ class _MeteredLeases(MemoryLeaseStore):
         super().__init__()
         self._meter = meter
 
-    async def scan(self) -> Sequence[Lease]:
-        found = await super().scan()
-        size = sum(len(repr(lease)) // 2 + _MORE_THAN_A_LEASE for lease in found)
+    async def survey(self) -> Survey:
+        found = await super().survey()
+        size = sum(len(repr(lease)) // 2 + _MORE_THAN_A_LEASE for lease in found.leases)
         self._meter.read(size, consistent=False)
         return found
 

@@ -14,6 +14,7 @@ from shardfleet.domain.leases import (
     Gone,
     Lease,
     LeaseChange,
+    Survey,
 )
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.testing.checkers import Suspect
@@ -106,15 +107,22 @@ class FaultyLeases:
         self._faults = around.faults
         self._by = by
 
-    async def scan(self) -> Sequence[Lease]:
+    async def survey(self) -> Survey:
         """Return all leases, some of them as they were a moment ago."""
 
-        async def work() -> Sequence[Lease]:
+        async def work() -> Survey:
             if self._faults.strike("stale_read"):
-                return self._table.as_of(_SCAN_BEHIND_MS)
-            return await self._table.store.scan()
+                unreadable = dict(self._table.store.unreadable)
+                then = self._table.as_of(_SCAN_BEHIND_MS)
+                leases = tuple(lease for lease in then if lease.lease_key not in unreadable)
+                return Survey(leases=leases, unreadable=unreadable)
+            return await self._table.store.survey()
 
         return await self._wire.read("lease.scan", work)
+
+    async def scan(self) -> Sequence[Lease]:
+        """Return all leases likewise."""
+        return (await self.survey()).whole()
 
     async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
         """Return lease keys by owner, as the index had them a moment ago."""

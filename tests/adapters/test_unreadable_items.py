@@ -1,0 +1,105 @@
+"""
+One lease item that nobody can read stops itself and what descends from it, and nobody else.
+
+protocol.md §9.2 names a peer that writes such items; the fleet's own planners and workers meet
+them here in a real table, byte for byte.
+"""
+
+import asyncio
+
+import pytest
+
+from shardfleet.adapters.dynamodb_items import item_from_fields
+from shardfleet.domain.lease_changes import fields_of
+from shardfleet.domain.slots import TurnOutcome
+from shardfleet.events import LeaseUnreadable
+from tests.engine.manager_side.fleet_kit import Fleet, shard
+from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
+
+ILL = 1
+# What a foreign writer leaves behind, by what is wrong (protocol.md §1.2: names and types).
+BROKEN = {
+    "a checkpoint that is no number": {"checkpoint": {"S": "not a number"}},
+    "a shard end spelled wrong": {"checkpoint": {"S": "shard_end"}},
+    "no counter": {"leaseCounter": None},
+    "no checkpoint": {"checkpoint": None},
+    "a counter of the wrong type": {"leaseCounter": {"S": "7"}},
+    "a counter that is no whole number": {"leaseCounter": {"N": "7.5"}},
+    "an owner of the wrong type": {"leaseOwner": {"S": ME}, "checkpointOwner": {"N": "1"}},
+    "parents of the wrong type": {"parentShardId": {"S": key(9)}},
+    "half a hash range": {"startingHashKey": {"S": "0"}, "endingHashKey": None},
+    "nothing that makes a lease": {
+        "leaseCounter": None,
+        "checkpoint": None,
+        "entityType": None,
+    },
+    "a checkpoint that is a NULL": {"checkpoint": {"NULL": True}},
+}
+
+
+def put(tables, lease, differences=None):
+    """Put a lease as the KCL would, but for the differences; return the item."""
+    item = item_from_fields(fields_of(lease)) | (differences or {})
+    item = {name: value for name, value in item.items() if value is not None}
+    tables.put(item)
+    return item
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_the_manager_leaves_it_alone_and_assigns_the_others(moto_tables, what):
+    tables = moto_tables
+
+    async def main():
+        split = [shard(4, 4, 6, parents=(ILL,)), shard(5, 6, 8, parents=(ILL,))]
+        whole = [shard(n, 4 * n, 4 * n + 4, closed=n == ILL) for n in range(4)]
+        fleet = Fleet([*whole, *split], workers_min=2)
+        fleet.use(tables.leases)
+        for number in range(4):
+            if number != ILL:
+                put(tables, a_lease(number, lease_owner=None))
+        child = put(tables, a_lease(4, lease_owner=None, parent_shard_ids=(key(ILL),)))
+        ill = put(tables, a_lease(ILL, lease_owner=None), BROKEN[what])
+        await fleet.manager.turn()
+        await fleet.beat("s0001", "s0002")
+        report = await fleet.manager.turn()
+
+        owners = {item["leaseKey"]["S"]: "leaseOwner" in item for item in tables.items()}
+        # Of its children one is there and waits, the other one is not made before it can be read.
+        assert owners == {
+            **{key(n): True for n in range(4) if n != ILL},
+            key(ILL): "leaseOwner" in ill,
+            key(4): False,
+        }
+        assert tables.item(key(ILL)) == ill
+        assert tables.item(key(4)).keys() == child.keys() | {"startingHashKey", "endingHashKey"}
+        assert list(report.unreadable.reasons) == [key(ILL)]
+        (done,) = fleet.named("ManagerTurnDone")[-1:]
+        assert (done.unreadable_leases, done.unread_shards, done.hash_range_holes) == (1, 0, 0)
+        assert {event.lease_key for event in fleet.named("LeaseUnreadable")} == {key(ILL)}
+
+        put(tables, a_lease(ILL, lease_owner=None))
+        report = await fleet.manager.turn()
+        assert not report.unreadable.reasons
+        assert "leaseOwner" in tables.item(key(ILL))
+
+    asyncio.run(main())
+
+
+def test_a_worker_leaves_them_alone_and_goes_on_with_the_others(moto_tables):
+    tables, well = moto_tables, range(len(BROKEN), len(BROKEN) + 3)
+
+    async def main():
+        world = World(shards=well.stop, handler_timeout_ms=1_000, turn_margin_ms=3_000)
+        broken = [put(tables, a_lease(n), each) for n, each in enumerate(BROKEN.values())]
+        for number in well:
+            put(tables, a_lease(number))
+            world.put(number, number=number)
+        outcome = await world.turn(turn_ms=6_500, leases=tables.leases)
+        assert outcome is TurnOutcome.CONTINUE
+        assert sorted(world.numbers) == list(well)
+        assert [tables.item(item["leaseKey"]["S"]) for item in broken] == broken
+        # What is no lease at all is nobody's to tell of but the manager's.
+        claims = [i["leaseKey"]["S"] for i in broken if {"checkpoint", "leaseCounter"} & i.keys()]
+        assert sorted(event.lease_key for event in world.told(LeaseUnreadable)) == claims
+
+    asyncio.run(main())
