@@ -129,7 +129,7 @@ def test_the_page_about_cost_has_the_prices_and_the_estimate_of_the_code():
         if name not in ("as_of", "region"):
             assert float(told[name]) == pytest.approx(getattr(PRICES, name)), name
     config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
-    costs = per_month(config, Setup(shards=8, alarms=23, dashboards=1)).by_item
+    costs = per_month(config, Setup(shards=8, alarms=24, dashboards=1)).by_item
     for item in ("lambda", "step_functions", "dynamodb", "metrics", "monitoring"):
         assert float(told[item]) == pytest.approx(costs[item], abs=0.005), item
     for regime in Regime:

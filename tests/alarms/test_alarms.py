@@ -326,6 +326,15 @@ def test_a_finished_lease_of_an_open_shard_pages(fleet):
     fleet.wait_for("OK", "unread_shards", "holes", "unknown_lag", "page")
 
 
+def test_an_item_of_the_lease_table_that_nobody_can_read_pages(fleet):
+    lease = fleet.fleet.leases()[0]
+    change_lease(fleet, lease.lease_key, checkpoint="no number")
+    fleet.wait_for("ALARM", "unreadable_leases", "page")
+
+    change_lease(fleet, lease.lease_key, checkpoint=lease.checkpoint.sequence_number)
+    fleet.wait_for("OK", "unreadable_leases", "unclaimed_leases", "unknown_lag", "page")
+
+
 def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
     with fed(fleet):
         lease = eventually(

@@ -17,7 +17,7 @@ ALARM = "AWS::CloudWatch::Alarm"
 COMPOSITE = "AWS::CloudWatch::CompositeAlarm"
 ALWAYS = {
     "data_loss", "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
-    "holes", "lost_leases",
+    "unreadable_leases", "holes", "lost_leases",
     "manager", "schedule", "manager_errors", "lag", "never_caught_up", "unknown_lag",
     "handler_errors", "quarantine", "worker_errors", "slots_missing", "executions", "lease_churn",
     "throttles", "lambda_throttles",
@@ -25,7 +25,7 @@ ALWAYS = {
 SOMETIMES = {"quarantine_age", "concurrency"}  # With a queue; with reserved concurrency.
 PAGING = {
     "data_loss", "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
-    "holes", "manager", "schedule", "quarantine_age",
+    "unreadable_leases", "holes", "manager", "schedule", "quarantine_age",
 }  # fmt: skip
 
 

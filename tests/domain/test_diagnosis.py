@@ -54,6 +54,9 @@ HEALTHY = Facts(
 )
 MANY = replace(READING, leases=[a_lease(f"{number} at 5") for number in range(17)])
 STOPPED = replace(READING, stops={"1": Stop(at_ms=1, position="5:2", error="ValueError: x")})
+RETRIED = replace(
+    READING, stops={"1": Stop(at_ms=1, position="5:2", error="KeyError: x", retry_ms=NOW_MS)}
+)
 
 
 def test_a_healthy_fleet_has_no_finding():
@@ -126,6 +129,7 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
             "planned 200 s ago",
         ),
         ({"reading": STOPPED}, "shard-stopped", "ValueError: x"),
+        ({"reading": RETRIED}, "shard-stopped", "it is tried again by itself, or at once:"),
         ({"reading": MANY}, "too-few-slots", "17 leases"),
         (
             {"reading": replace(READING, pauses=Pauses(fleet=Pause("ann", 0)))},

@@ -6,7 +6,7 @@ import pytest
 
 from shardfleet.domain.explanation import Known, explain_shard, explain_worker
 from shardfleet.domain.fleet_story import explain_fleet
-from shardfleet.domain.fleet_view import FleetReading, Stop
+from shardfleet.domain.fleet_view import FleetReading, Stop, lease_rows
 from shardfleet.domain.places import FIRST_LOOK, Place
 from shardfleet.domain.slots import Slot, SlotState
 from shardfleet.domain.turn_log import Entry, Happening
@@ -110,6 +110,21 @@ def test_a_stopped_shard_says_at_what_and_how_it_goes_on():
     found = explain_shard(known("1 by f-s1 at 5", stops={"1": stop}), "1")
     assert "at 5:2: ValueError: x" in found.now
     assert "shardfleet resume" in found.now
+
+
+def test_a_shard_that_rests_after_an_error_says_that_it_is_tried_again():
+    stop = Stop(at_ms=NOW - 5_000, position="5:2", error="KeyError: x", retry_ms=NOW + 1)
+    found = explain_shard(known("1 by f-s1 at 5", stops={"1": stop}), "1")
+    assert "at 5:2: KeyError: x. It is tried again by itself" in found.now
+
+
+def test_a_shard_whose_lease_cannot_be_read_says_why_and_its_child_what_it_waits_for():
+    fleet = known("2 at TRIM_HORIZON from 1")
+    fleet = replace(fleet, reading=replace(fleet.reading, unreadable={"1": "checkpoint: {} found"}))
+    found = explain_shard(fleet, "1")
+    assert (found.state, found.owner) == ("UNREADABLE", None)
+    assert "checkpoint: {} found" in found.now
+    assert "parents: 1" in [row.why for row in lease_rows(fleet.reading)]
 
 
 def test_a_finished_shard_says_who_read_it_to_its_end():

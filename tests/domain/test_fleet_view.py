@@ -53,6 +53,7 @@ STOPPED = {"1": Stop(at_ms=NOW_MS - 7, position="55:2", error="ValueError: x")}
         ("1 at 55 by a counter 5", {"sightings": STILL}, LeaseState.READING, ""),
         ("1 at 55 by a", {"stops": STOPPED}, LeaseState.STOPPED, "at 55:2: ValueError: x"),
         ("1 at SHARD_END", {"stops": STOPPED}, LeaseState.FINISHED, ""),
+        ("2 at 55", {"unreadable": {"1": "no counter"}}, LeaseState.UNREADABLE, "no counter"),
         ("1 at 55", {"naps": {"1": NAP}}, LeaseState.ASLEEP, WHY_ASLEEP),
         ("1 at 55", {"naps": {"1": NAP}, "stops": STOPPED}, LeaseState.STOPPED, "at 55:2"),
     ],

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from shardfleet.testing.simulation import Options, run_seed
+from shardfleet.testing.simulation.faults import FaultMix
 from tests.simulation.mutants.arenas import ARENAS
 
 BUSY_S = 120.0
@@ -26,6 +27,16 @@ def test_fleets_of_fixed_seeds_break_no_invariant_under_many_faults():
     assert sum(sum(result.faults.values()) for result in results) > 500
     assert sum(result.ended_hard for result in results) > 20
     assert min(result.records for result in results) > 50
+
+
+def test_what_one_consumer_raises_stops_no_other_shard():
+    """Before consumers were supervised alone, the first error ended a turn (TurnsEndCleanly)."""
+    for seed in (1, 2):
+        mix = FaultMix.none()
+        mix.consumer_raises = 0.01
+        result = run_seed(Options(seed=seed, busy_s=BUSY_S, mix=mix))
+        assert not result.violations, f"seed {seed}"
+        assert result.faults["consumer_raises"] > 10
 
 
 def test_a_fleet_that_shares_its_stream_with_a_kcl_like_worker_breaks_no_invariant():

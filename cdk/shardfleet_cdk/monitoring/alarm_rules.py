@@ -134,13 +134,26 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
 def _about_reading(metrics: FleetMetrics) -> Iterator[AlarmRule]:
     yield AlarmRule(
         name="stopped_shards",
-        meaning="A shard is stopped by policy, until somebody resumes it.",
+        meaning="A shard is stopped: by policy, or for a while after an error nobody foresaw.",
         metric=metrics.own("stopped_shards", "Maximum"),
         threshold=0,
         datapoints=1,
         periods=1,
         level=Level.PAGE,
     )
+    yield AlarmRule(
+        name="unreadable_leases",
+        meaning="Items of the lease table cannot be read: their shards wait.",
+        metric=metrics.own("unreadable_leases", "Maximum"),
+        threshold=0,
+        datapoints=1,
+        periods=1,
+        level=Level.PAGE,
+    )
+    yield from _about_coverage(metrics)
+
+
+def _about_coverage(metrics: FleetMetrics) -> Iterator[AlarmRule]:
     yield AlarmRule(
         name="unclaimed_leases",
         meaning="Leases have no living owner.",

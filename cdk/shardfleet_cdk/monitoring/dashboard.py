@@ -75,6 +75,7 @@ def _now(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
         "Greatest lag": metrics.own("millis_behind_latest", "Maximum"),
         "Unclaimed leases": metrics.own("unclaimed_leases", "Minimum"),
         "Stopped shards": metrics.own("stopped_shards", "Maximum"),
+        "Unreadable leases": metrics.own("unreadable_leases", "Maximum"),
         "Paused leases": metrics.own("paused_leases", "Maximum"),
         "Unread shards": metrics.own("unread_shards", "Minimum"),
         "Holes": metrics.own("hash_range_holes", "Minimum"),

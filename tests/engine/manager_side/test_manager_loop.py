@@ -193,14 +193,14 @@ def test_the_fencing_token_rises_with_each_hold():
 def test_a_failed_turn_is_told_and_the_next_cycle_tries_again():
     async def main():
         fleet = Fleet()
-        scan = fleet.leases.scan
+        survey = fleet.leases.survey
 
         async def throttled():
             if fleet.clock.monotonic_ms() < 30_000:
                 raise Throttled("table")
-            return await scan()
+            return await survey()
 
-        fleet.leases.scan = throttled
+        fleet.leases.survey = throttled
         assert await run_manager(fleet.config, fleet.ports(), run_ms=50_000) == 1
         assert len(fleet.named("ManagerTurnFailed")) == 2
         assert len(fleet.leases.leases) == 4

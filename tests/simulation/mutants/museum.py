@@ -110,19 +110,14 @@ MUSEUM = (
         "a child waits for one of its parents only",
         "§8 row 6, KCL #1080",
         (
-            CONSUMER,
-            "for parent in self._held.lease.parent_shard_ids:",
-            "for parent in self._held.lease.parent_shard_ids[:1]:",
+            POINTER,
+            "for parent in lease.parent_shard_ids:",
+            "for parent in lease.parent_shard_ids[:1]:",
         ),
         (
             ASSIGNMENT,
             "for parent in lease.parent_shard_ids)",
             "for parent in lease.parent_shard_ids[:1])",
-        ),
-        (
-            WORK,
-            "for p in lease.parent_shard_ids]",
-            "for p in lease.parent_shard_ids[:1]]",
         ),
         arena="laggards",
     ),

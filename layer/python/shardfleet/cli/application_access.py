@@ -76,18 +76,19 @@ class ApplicationTable:
         from shardfleet.domain.fleet_view import FleetReading
 
         started_ms = self.clock.now_ms()
-        leases = await self.leases.scan()
+        found = await self.leases.survey()
         now_ms = self.clock.now_ms()
         self._sightings = update_sightings(
             self._sightings,
-            leases,
+            found.leases,
             read_started_ms=started_ms,
             read_finished_ms=now_ms,
             skew_ms=0,
         )
         return FleetReading(
             at_ms=now_ms,
-            leases=leases,
+            leases=found.leases,
+            unreadable=found.unreadable,
             slots=[],
             sightings=self._sightings,
             stops={},

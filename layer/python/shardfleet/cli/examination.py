@@ -96,12 +96,14 @@ class _Examination:
         from shardfleet.adapters.dynamodb_items import LEASE_KEY
         from shardfleet.domain.fleet_facts import Facts
         from shardfleet.domain.lags import unread_shards
+        from shardfleet.domain.unreadable import stand_ins
 
         config = self._config
         lease_table = self._table(config.lease_table, (LEASE_KEY, "HASH"))
         neighbours, malformed = self._items(lease_table)
         stream, ahead_ms = self._stream()
         reading, shards = self._reading()
+        leases = [*reading.leases, *stand_ins(reading.unreadable, shards)] if reading else []
         return Facts(
             config=config,
             lease_table=lease_table,
@@ -117,7 +119,7 @@ class _Examination:
             machine=self._machine(),
             failed_queue_exists=self._failed_queue(),
             reading=reading,
-            unread_shards=unread_shards(shards, reading.leases) if reading and shards else (),
+            unread_shards=unread_shards(shards, leases) if reading and shards else (),
             unseen=tuple(self._unseen),
         )
 

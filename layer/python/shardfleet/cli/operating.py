@@ -227,7 +227,7 @@ async def _print_json(
 
 async def _unfinished(fleet: "FleetAccess") -> dict[str, str | None]:
     """Return the leases that are not at SHARD_END, ordered by key, and who has them."""
-    leases = sorted(await fleet.leases.scan(), key=lambda lease: lease.lease_key)
+    leases = (await fleet.leases.survey()).leases
     return {lease.lease_key: lease.effective_owner for lease in leases if not lease.is_finished}
 
 

@@ -130,7 +130,7 @@ async def _chosen(fleet: "FleetAccess", given: list[str], *, every: bool) -> tup
 
     if bool(given) == every:
         raise ConfigurationError("name the shards to be set back, or --all")
-    known = sorted(lease.lease_key for lease in await fleet.leases.scan())
+    known = [lease.lease_key for lease in (await fleet.leases.survey()).leases]
     unknown = [name for name in given if name not in known]
     if unknown:
         raise ConfigurationError(

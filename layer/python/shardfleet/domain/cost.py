@@ -20,7 +20,7 @@ _MONTH_S = HOURS_PER_MONTH * 3_600
 # cdk/shardfleet_cdk/worker_definition.py: the task and the choice after it.
 TRANSITIONS_PER_TURN = 2
 # Metrics of the dimension `fleet` that a fleet in good health writes: `adapters/metrics.py`.
-METRICS = 26
+METRICS = 27
 _LEASE_KB = 0.4  # a lease's item, names of attributes included
 _RUN_S = 1.0  # a run of the manager beside its waiting: start, reads, planning
 # Measured on the embedded AWS; tests/domain/test_cost.py has the figures.

@@ -93,8 +93,8 @@ def _items(facts: Facts) -> Iterator[Finding]:
         yield _error(
             "malformed-lease",
             reason,
-            "mend that item, or delete it to have the lease made again from its beginning: until "
-            "then neither its shard is read nor what descends from it",
+            "mend that item, or delete it and its lease is made again, so that records come twice: "
+            "until then neither its shard is read nor what descends from it",
         )
     for entity, count in facts.neighbours.items():
         if entity not in KNOWN_NEIGHBOURS:
@@ -198,10 +198,13 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
         )
     for row in lease_rows(reading):
         if row.state is LeaseState.STOPPED:
+            mend = "mend the handler or the record, then"
+            if reading.stops[row.lease_key].retry_ms:
+                mend = "look into the worker's log; it is tried again by itself, or at once"
             yield _error(
                 "shard-stopped",
                 f"{row.lease_key} is stopped {row.why}",
-                f"mend the handler or the record, then: shardfleet resume {row.lease_key}",
+                f"{mend}: shardfleet resume {row.lease_key}",
             )
     if pause := reading.pauses.fleet:
         yield _warning(

@@ -1,9 +1,8 @@
 """
 Why a lease is where it is and why it moved; the same for a worker.
 
-Pure: from a reading of both tables, the kept places and the kept turns to sentences. Every
-sentence stands on something that was read: what the manager noted, or what the tables say now.
-`shardfleet explain` prints them.
+Pure: from a reading of both tables, the kept places and the kept turns to the sentences of
+`shardfleet explain`. Each stands on something that was read: the manager's notes, or the tables.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
         owner=None,
         since_ms=slot.started_ms or None if slot else None,
         now=_now_of_worker(known, slot, worker_id, count=len(held)),
-        why=" ".join(_place_of(known, key) for key in held),
+        why=" ".join(f"{key}: {e.why}" for key in held if (e := explain_shard(known, key))),
         leases=tuple(held),
         story=story,
     )
@@ -184,6 +183,15 @@ def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> I
                 )
 
 
+_AFTER_STOP = "Nothing after that record is read until `shardfleet resume` lets it go on."
+_AFTER_RETRY = "It is tried again by itself; `shardfleet resume` has it tried at once."
+_RESTING = {
+    LeaseState.ASLEEP: "It is {why}. A worker reads it from its next record on.",
+    LeaseState.PAUSED: "It is {why}. Nobody is to read it until `shardfleet resume` is run.",
+    LeaseState.UNREADABLE: "Nobody can read its lease, so nobody reads the shard: {why}.",
+}
+
+
 def _now(known: Known, row: LeaseRow) -> str:
     match row.state:
         case LeaseState.READING:
@@ -208,13 +216,11 @@ def _now(known: Known, row: LeaseRow) -> str:
             leases = known.reading.leases
             after = next(le.lease_owner for le in leases if le.lease_key == row.lease_key)
             return f"{row.owner} finishes its batch; then {after} reads it. {_lag(row)}"
-        case LeaseState.PAUSED:
-            return f"It is {row.why}. Nobody is to read it until `shardfleet resume` is run."
         case LeaseState.STOPPED:
-            after = "Nothing after that record is read until `shardfleet resume` lets it go on."
-            return f"It is stopped {row.why}. {after}"
-        case LeaseState.ASLEEP:
-            return f"It is {row.why}. A worker reads it from its next record on."
+            retries = known.reading.stops[row.lease_key].retry_ms
+            return f"It is stopped {row.why}. {_AFTER_RETRY if retries else _AFTER_STOP}"
+        case _:
+            return _RESTING[row.state].format(why=row.why)
 
 
 def _lag(row: LeaseRow) -> str:
@@ -241,11 +247,6 @@ def _why(row: LeaseRow, place: Place | None) -> str:
         reason=place.reason,
     )
     return sentence(entry)
-
-
-def _place_of(known: Known, key: str) -> str:
-    explanation = explain_shard(known, key)
-    return f"{key}: {explanation.why}" if explanation else ""
 
 
 def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: int) -> str:

@@ -29,9 +29,9 @@ class LeaseState(StrEnum):
     """
     What is going on with a lease.
 
-    ``FINISHED``: at SHARD_END. ``STOPPED``: by policy, see its note. ``PAUSED``: by a person;
-    whoever still has it gives it up. ``EXPIRED``: its owner has not renewed it for the failover
-    time. ``UNOWNED``: nobody has it. ``WAITING``: owned, but a parent is not finished.
+    ``FINISHED``: at SHARD_END. ``STOPPED``: see its note. ``UNREADABLE``: the item is. ``PAUSED``:
+    by a person; whoever still has it gives it up. ``EXPIRED``: its owner has not renewed it for the
+    failover time. ``UNOWNED``: nobody has it. ``WAITING``: owned, but a parent is not finished.
     ``HANDOVER``: its owner finishes a batch for the next one. ``READING``: owned and renewed.
     ``ASLEEP``: nobody has it because there is nothing to read; the manager looks at it.
     """
@@ -44,6 +44,7 @@ class LeaseState(StrEnum):
     WAITING = "WAITING"
     HANDOVER = "HANDOVER"
     READING = "READING"
+    UNREADABLE = "UNREADABLE"
     ASLEEP = "ASLEEP"
 
 
@@ -56,12 +57,14 @@ class Stop:
         at_ms: since when, epoch milliseconds.
         position: of the record that could not be handled, ``sequence:sub``.
         error: what went wrong, for a person.
+        retry_ms: when it is tried again by itself, epoch milliseconds; 0: when it is resumed.
 
     """
 
     at_ms: int
     position: str
     error: str
+    retry_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ class FleetReading:
         failover_ms: of the fleet's configuration.
         pauses: what a person has paused.
         naps: of the shards that sleep, by lease key.
+        unreadable: keys of lease items that nobody can read, each with the reason.
 
     """
 
@@ -91,6 +95,7 @@ class FleetReading:
     failover_ms: int
     pauses: Pauses = _NOTHING_PAUSED
     naps: Mapping[str, Nap] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +107,7 @@ class LeaseRow:
         lease_key: the shard's id.
         state: see :class:`LeaseState`.
         owner: who renews it, None when nobody does.
-        checkpoint: ``sequence:sub`` or a sentinel.
+        checkpoint: ``sequence:sub`` or a sentinel; empty when nobody can read it.
         counter: ``leaseCounter``.
         lag_ms: how far behind the tip, None unknown.
         seen_ms: how long the counter has stood still, as the manager saw it; None unseen.
@@ -173,11 +178,11 @@ class FleetSummary:
 def lease_rows(reading: FleetReading) -> list[LeaseRow]:
     """Return one row per lease, ordered by lease key."""
     unfinished = {lease.lease_key for lease in reading.leases if not lease.is_finished}
+    unfinished |= reading.unreadable.keys()
     lags = _lags(reading)
-    return [
-        _row(lease, reading, unfinished=unfinished, lag_ms=lags.get(lease.lease_key))
-        for lease in sorted(reading.leases, key=lambda each: each.lease_key)
-    ]
+    rows = [_unreadable(key, why) for key, why in reading.unreadable.items()]
+    rows += [_row(each, reading, unfinished=unfinished, lags=lags) for each in reading.leases]
+    return sorted(rows, key=lambda row: row.lease_key)
 
 
 def slot_rows(reading: FleetReading) -> list[SlotRow]:
@@ -238,8 +243,21 @@ def _lags(reading: FleetReading) -> dict[str, int]:
     )
 
 
+def _unreadable(lease_key: str, why: str) -> LeaseRow:
+    return LeaseRow(
+        lease_key=lease_key,
+        state=LeaseState.UNREADABLE,
+        owner=None,
+        checkpoint="",
+        counter=0,
+        lag_ms=None,
+        seen_ms=None,
+        why=why,
+    )
+
+
 def _row(
-    lease: Lease, reading: FleetReading, *, unfinished: set[str], lag_ms: int | None
+    lease: Lease, reading: FleetReading, *, unfinished: set[str], lags: Mapping[str, int]
 ) -> LeaseRow:
     sighting = reading.sightings.get(lease.lease_key)
     current = sighting is not None and sighting.counter == lease.lease_counter
@@ -251,7 +269,7 @@ def _row(
         owner=None if lease.is_finished else lease.effective_owner,
         checkpoint=str(lease.checkpoint),
         counter=lease.lease_counter,
-        lag_ms=lag_ms,
+        lag_ms=lags.get(lease.lease_key),
         seen_ms=None if lease.is_finished else seen_ms,
         why=why,
     )

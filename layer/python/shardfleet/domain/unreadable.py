@@ -44,7 +44,7 @@ class Unreadable:
         An item that is no lease counts as well if it has a shard's id for its key: there can be
         no lease of that shard before it is gone.
         """
-        listed = {shard.shard_id: shard for shard in shards}
+        listed = {shard.shard_id for shard in shards}
         taken = {
             key: f"lease {key}: an item with this key is no lease; rename or delete it"
             for key in survey.foreign
@@ -53,7 +53,7 @@ class Unreadable:
         reasons = dict(sorted({**taken, **survey.unreadable}.items()))
         return cls(
             reasons=reasons,
-            stand_ins=tuple(_stand_in(key, listed.get(key)) for key in reasons),
+            stand_ins=stand_ins(reasons, shards),
             held_up=held_up(reasons, survey.leases, shards),
         )
 
@@ -91,10 +91,18 @@ def held_up(
     return found
 
 
-def _stand_in(lease_key: str, shard: Shard | None) -> Lease:
-    return Lease(
-        lease_key=lease_key,
-        checkpoint=AT_TRIM_HORIZON,
-        parent_shard_ids=shard.parent_shard_ids if shard else (),
-        hash_key_range=shard.hash_key_range if shard else None,
-    )
+def stand_ins(unreadable: Iterable[str], shards: Sequence[Shard]) -> tuple[Lease, ...]:
+    """Return what stands for leases that cannot be read, as :class:`Unreadable` says."""
+    listed = {shard.shard_id: shard for shard in shards}
+    found = []
+    for key in unreadable:
+        shard = listed.get(key)
+        found.append(
+            Lease(
+                lease_key=key,
+                checkpoint=AT_TRIM_HORIZON,
+                parent_shard_ids=shard.parent_shard_ids if shard else (),
+                hash_key_range=shard.hash_key_range if shard else None,
+            )
+        )
+    return tuple(found)

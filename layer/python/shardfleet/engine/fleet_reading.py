@@ -13,6 +13,7 @@ from shardfleet.domain.forecast import Snapshot
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.sleep import plan_naps
 from shardfleet.domain.slots import SlotState
+from shardfleet.domain.unreadable import held_up
 from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.pausing import PauseRecord
@@ -37,7 +38,7 @@ async def read_fleet(
 
     """
     found, slots, sightings, stops, plan = await asyncio.gather(
-        leases.scan(),
+        leases.survey(),
         state.slots(),
         state.sightings(),
         state.stops(),
@@ -49,18 +50,24 @@ async def read_fleet(
     now_ms = clock.now_ms()
     return FleetReading(
         at_ms=now_ms,
-        leases=found,
+        leases=found.leases,
+        unreadable=found.unreadable,
         slots=[each.slot for each in slots],
         sightings=sightings,
         stops={
-            stop.lease_key: Stop(at_ms=stop.at_ms, position=stop.position, error=stop.error)
+            stop.lease_key: Stop(
+                at_ms=stop.at_ms,
+                position=stop.position,
+                error=stop.error,
+                retry_ms=stop.retry_ms,
+            )
             for stop in stops
         },
         planned_ms=int(plan["at_ms"]) if plan else 0,
         failover_ms=failover_ms,
         pauses=pauses,
         naps=plan_naps(
-            (each.nap for each in naps), found, off="", now_ms=now_ms, settle_ms=failover_ms
+            (each.nap for each in naps), found.leases, off="", now_ms=now_ms, settle_ms=failover_ms
         ).asleep,
     )
 
@@ -132,6 +139,7 @@ async def read_snapshot(
         slots=[loads.of_slot(slot) for slot in reading.slots],
         shards=shards,
         expired=expired | orphans,
-        paused={key: str(nap) for key, nap in reading.naps.items() if config.sleep}
+        paused=held_up(reading.unreadable, reading.leases, shards)
+        | {key: str(nap) for key, nap in reading.naps.items() if config.sleep}
         | {key: str(pause) for key, pause in paused.items()},
     )

@@ -206,5 +206,8 @@ class TurnHistory:
             made = {entry.subject for entry in done if entry.what is Happening.CREATED}
             as_read = [lease for lease in report.leases if lease.lease_key not in made]
             slots = [found.slot for found in report.slots_seen]
-            seen = observed(self._places, as_read, slots, at_ms=report.began_ms)
+            # What cannot be read has not gone.
+            unreadable = report.unreadable.reasons
+            places = {k: place for k, place in self._places.items() if k not in unreadable}
+            seen = observed(places, as_read, slots, at_ms=report.began_ms)
         return [*seen, *done, *news(self._plan, body)]

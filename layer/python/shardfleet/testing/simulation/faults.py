@@ -32,7 +32,8 @@ class FaultMix:
     per call of it. ``late_twin`` is per invocation: it is made again up to a minute later;
     ``stillborn`` per execution: it closes before its first invocation; ``lease_vanishes`` per lease
     and second: somebody deletes the row beside a sibling's; ``lease_deleted`` likewise, whatever is
-    being read.
+    being read. ``consumer_raises`` is per page that a worker reads and per handler call: the port
+    raises an error of no kind that the engine knows.
     """
 
     # --- DynamoDB and Step Functions
@@ -89,6 +90,9 @@ class FaultMix:
     torn_listing: float = 0.0
     lease_vanishes: float = 0.0
     lease_deleted: float = 0.0
+
+    # --- what nobody foresaw, in one shard's consumer
+    consumer_raises: float = 0.01
 
     @classmethod
     def drawn(cls, chance: random.Random) -> FaultMix:

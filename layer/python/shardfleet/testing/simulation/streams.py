@@ -236,6 +236,9 @@ class FaultyStream:
 
     async def _page(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
         faults, memory = self._around.faults, self._stream.memory
+        if self._by.execution != (0, 0) and faults.strike("consumer_raises"):
+            message = f"shard {shard_id}: an error that nobody foresaw"
+            raise RuntimeError(message)
         if faults.strike("false_gone"):
             message = f"shard {shard_id}: the service says for once that it does not know it"
             raise ShardGone(message)

@@ -51,6 +51,9 @@ class UserHandler:
         """Run one batch to its end, its failure or its time-out."""
         self._actor.check()
         around, actor = self._around, self._actor
+        if around.faults.strike("consumer_raises"):
+            message = f"shard {batch.shard_id}: the port fails, not the handler"
+            raise RuntimeError(message)
         call = CallBegun(at_ms=around.now_ms, by=actor, shard_id=batch.shard_id)
         for checker in around.checkers:
             checker.call_begun(call)
