@@ -226,6 +226,10 @@ class FaultyStream:
         """Read one page, which may be short, empty, late or wrong about the shard's end."""
 
         async def work() -> RecordsPage:
+            is_worker = self._by.execution != (0, 0)
+            if is_worker and self._around.faults.strike("consumer_raises"):
+                message = f"shard {shard_id}: an error that nobody foresaw"
+                raise RuntimeError(message)
             return await self._page(iterator, shard_id, limit)
 
         now_ms = self._around.now_ms
@@ -236,9 +240,6 @@ class FaultyStream:
 
     async def _page(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
         faults, memory = self._around.faults, self._stream.memory
-        if self._by.execution != (0, 0) and faults.strike("consumer_raises"):
-            message = f"shard {shard_id}: an error that nobody foresaw"
-            raise RuntimeError(message)
         if faults.strike("false_gone"):
             message = f"shard {shard_id}: the service says for once that it does not know it"
             raise ShardGone(message)
