@@ -55,6 +55,15 @@ def test_a_fleet_that_shares_its_stream_with_a_kcl_like_worker_breaks_no_invaria
     assert not wanted
 
 
+def test_shards_that_are_not_found_beside_old_listings_end_no_sooner_than_they_should():
+    """Each of these seeds ended a shard with unread records, or without its children, before."""
+    results = [run_seed(ARENAS["false and old news"](seed)) for seed in (2, 4, 5)]
+
+    assert [str(violation) for result in results for violation in result.violations] == []
+    assert min(result.faults["false_gone"] for result in results) > 5
+    assert min(result.faults["stale_listing"] for result in results) > 5
+
+
 def test_a_fleet_of_a_fresh_seed_breaks_no_invariant(seed):
     run_without_violation(seed)
 

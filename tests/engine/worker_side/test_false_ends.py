@@ -11,7 +11,7 @@ from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.domain.shards import ChildShard
 from shardfleet.domain.slots import TurnOutcome
 from shardfleet.errors import OutcomeUnknown, ShardGone
-from shardfleet.events import FalseShardEnd, ShardEnded, ShardExpired, TurnFailed
+from shardfleet.events import FalseShardEnd, ShardEnded, TurnFailed
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
     ME,
@@ -83,21 +83,6 @@ def test_a_contradictory_end_is_thrown_away_and_the_same_iterator_is_asked_again
 
 
 # --- shards and streams that are gone: hazard H12
-
-
-def test_a_shard_that_left_the_stream_ends_and_its_children_are_looked_up_first():
-    async def scenario(world):
-        world.put(1, 3)
-        world.stream.split(key(0))
-        world.put(4, 5, number=1)
-        world.stream.forget_shard(key(0))
-        await world.turn(turn_ms=30_000)
-        assert len(world.told(ShardExpired)) == 1
-        assert world.lease(0).is_finished
-        assert world.lease(0).child_shard_ids == (key(1), key(2))
-        assert world.numbers == [4, 5]
-
-    in_world(scenario)
 
 
 def test_a_shard_that_is_still_listed_does_not_end_because_one_call_says_it_is_gone():

@@ -368,6 +368,9 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         execution_dies=0.2,
     ),
     "false news": _focused(shape={"has_peer": False}, false_gone=0.02),
+    "false and old news": _focused(
+        shape={"has_peer": False, "reshard_every_s": 3.0}, false_gone=0.03, stale_listing=0.2
+    ),
     "created again": _focused(shape={"has_peer": False, "recreated_s": 30.0}),
     "rare managers": _focused(
         shape={

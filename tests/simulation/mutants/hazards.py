@@ -7,7 +7,8 @@ from tests.simulation.mutants.mutant import mutant
 SLOTS, WRITER, POINTER = "domain/slots.py", "engine/lease_writer.py", "engine/checkpointer.py"
 STATE, WORKER, ASSIGNER = "engine/fleet_state.py", "engine/worker.py", "engine/assigner.py"
 NOTES, EXPIRY, POSITION = "engine/crash_notes.py", "domain/expiry.py", "engine/start_position.py"
-READER, ENDING, UPKEEP = "engine/reader.py", "engine/shard_end.py", "engine/slot_upkeep.py"
+READER, UPKEEP = "engine/reader.py", "engine/slot_upkeep.py"
+GONE = "domain/gone_shards.py"
 
 _MANAGER_TESTS = "tests/engine/manager_side"
 _WORKER_TESTS = "tests/engine/worker_side"
@@ -205,11 +206,21 @@ HAZARDS = (
         "a shard ends because one call says that it is gone",
         "H12",
         (
-            ENDING,
-            "if any(shard.shard_id == held.lease_key for shard in shards):",
-            "if not shards:",
+            GONE,
+            'return _waits(replace(note, unlisted_ms=0), "not found, though it is listed")',
+            'return _over(note, graph, "")',
         ),
         arena="false news",
+    ),
+    mutant(
+        "a shard ends because one listing of a moment ago lacks it",
+        "H12",
+        (
+            GONE,
+            'return _waits(seen, "not found and not listed for once; a second listing is awaited")',
+            'return _over(seen, graph, "")',
+        ),
+        arena="false and old news",
     ),
     mutant(
         "two managers run turns at once",

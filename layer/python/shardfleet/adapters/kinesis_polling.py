@@ -195,7 +195,11 @@ class KinesisPollingReader:
         )
         answer = call.run(self._control.describe_stream_summary, StreamARN=self._stream_arn)
         summary = answer["StreamDescriptionSummary"]
-        return StreamIncarnation(self._stream_arn, epoch_ms(summary["StreamCreationTimestamp"]))
+        return StreamIncarnation(
+            self._stream_arn,
+            epoch_ms(summary["StreamCreationTimestamp"]),
+            retention_ms=summary["RetentionPeriodHours"] * 3_600_000,
+        )
 
     def _shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
         by_number = start.sequence_number is not None

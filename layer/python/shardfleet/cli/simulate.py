@@ -4,6 +4,8 @@ import json
 import sys
 import time
 from dataclasses import replace
+from itertools import count
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +13,8 @@ import typer
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shardfleet.testing.simulation import Options, RunResult
     from shardfleet.testing.simulation.play import Play
 
@@ -21,6 +25,12 @@ _WITHOUT = "Without --seed: "
 
 _Only = Annotated[
     str | None, typer.Option(metavar="KIND,KIND", help="Replay with these kinds alone.")
+]
+_Rates = Annotated[
+    str,
+    typer.Option(
+        metavar="KIND=RATE,...", help="These kinds with these probabilities, the others as drawn."
+    ),
 ]
 _Handler = Annotated[
     str, typer.Option(metavar="MODULE:FUNCTION", help="A handler of yours, instead of ours.")
@@ -47,6 +57,7 @@ def simulate(
         str, typer.Option(metavar="KIND,KIND", help="Replay without these kinds of faults.")
     ] = "",
     only: _Only = None,
+    rates: _Rates = "",
     shrink: Annotated[
         bool, typer.Option(help="Of a seed that fails, find the faults that it takes.")
     ] = True,
@@ -58,6 +69,9 @@ def simulate(
     minutes: Annotated[
         float, typer.Option(help=f"{_WITHOUT}begin no more seeds after that.")
     ] = 1.0,
+    seeds: Annotated[
+        int, typer.Option(help=f"{_WITHOUT}so many, instead of for some minutes.", min=0)
+    ] = 0,
     jobs: Annotated[int, typer.Option(help=f"{_WITHOUT}processes.", min=1)] = 1,
     first_seed: Annotated[int, typer.Option(help=f"{_WITHOUT}where to begin.", min=1)] = 1,
     output: Annotated[
@@ -67,20 +81,21 @@ def simulate(
     """Run the production engine against failing ports in virtual time, and check invariants."""
     from shardfleet.errors import ConfigurationError
     from shardfleet.testing.simulation import Options
-    from shardfleet.testing.simulation.faults import muted_but, names_checked
+    from shardfleet.testing.simulation.faults import muted_but, names_checked, rates_checked
 
     if (input_file or key) and not handler:
         raise ConfigurationError("--input and --key are for a handler of yours: name it, --handler")
     muted = names_checked(mute) | muted_but(only)
-    options = Options(seed=seed, keeps_log=bool(seed), muted=muted)
+    options = Options(seed=seed, keeps_log=bool(seed), muted=muted, rates=rates_checked(rates))
     if handler:
         play = _play(handler, input_file, key or None, hours)
         options = replace(options, play=_with_expectation(play, is_exact=not any_effects))
     if seed:
         is_well = _replay(options, log=log, shrinks=shrink)
     else:
+        wanted = range(first_seed, first_seed + seeds) if seeds else count(first_seed)
         is_well = _campaign(
-            options, minutes=minutes, jobs=jobs, first_seed=first_seed, output=output
+            options, wanted, minutes=inf if seeds else minutes, jobs=jobs, output=output
         )
     if not is_well:
         raise typer.Exit(1)
@@ -155,7 +170,7 @@ def _tell(result: "RunResult", *, play: "Play | None") -> None:
 
 
 def _campaign(
-    options: "Options", *, minutes: float, jobs: int, first_seed: int, output: Path | None
+    options: "Options", seeds: "Iterable[int]", *, minutes: float, jobs: int, output: Path | None
 ) -> bool:
     from shardfleet.testing.simulation.campaign import Totals, campaign
 
@@ -165,7 +180,7 @@ def _campaign(
         if len(totals.seeds) % 20 == 0:
             typer.echo(totals.line(), err=True)
 
-    totals = campaign(minutes=minutes, jobs=jobs, first_seed=first_seed, options=options, done=done)
+    totals = campaign(iter(seeds), minutes=minutes, jobs=jobs, options=options, done=done)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(totals.body(), indent=2) + "\n", encoding="utf-8")

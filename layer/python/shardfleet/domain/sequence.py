@@ -10,7 +10,7 @@ never as strings; ties go to the sub-sequence number.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import total_ordering
 
@@ -23,6 +23,8 @@ SHARD_END = "SHARD_END"
 
 # The integers that Java's ExtendedSequenceNumber gives to the sentinels (protocol.md §1.5).
 _SENTINEL_VALUE = {AT_TIMESTAMP: -3, TRIM_HORIZON: -2, LATEST: -1}
+# AWS: a stream keeps records for 24 to 8,760 hours (IncreaseStreamRetentionPeriod).
+LONGEST_RETENTION_MS = 8_760 * 3_600_000
 # Real numbers have at most 56 digits; the bound only keeps hostile items from being parsed.
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,128}")
 
@@ -117,11 +119,15 @@ class StreamIncarnation:
     Attributes:
         stream_arn: the stream's ARN.
         created_ms: creation time, epoch milliseconds.
+        retention_ms: how long records are kept, as last described; it may change within a life.
+            Where nobody has said, the longest that AWS allows: whoever waits for it waits too long
+            rather than not long enough.
 
     """
 
     stream_arn: str
     created_ms: int
+    retention_ms: int = field(default=LONGEST_RETENTION_MS, compare=False, repr=False)
 
 
 @total_ordering

@@ -17,6 +17,7 @@ from shardfleet.engine.crash_notes import CrashNotes
 from shardfleet.engine.delivery import DeliveryPorts, ShardDelivery, StoppedByPolicy
 from shardfleet.engine.falling_asleep import Drowsiness, FellAsleep
 from shardfleet.engine.held_lease import HeldLease
+from shardfleet.engine.missing_shard import MissingPorts, MissingShard
 from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.patience import Halted
 from shardfleet.engine.reader import Page, ReadPorts, ShardReader
@@ -35,6 +36,7 @@ class ConsumerPorts:
     reading: ReadPorts
     delivery: DeliveryPorts
     ending: ShardEnding
+    missing: MissingPorts
     notes: CrashNotes
     tips: TipMarks
     naps: NapRecord
@@ -67,6 +69,13 @@ class ShardConsumer:
         self._delivery = ShardDelivery(
             held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
         )
+        self._missing = MissingShard(
+            held,
+            worker_id=ports.delivery.checkpointer.worker_id,
+            config=config,
+            incarnation=ports.incarnation,
+            ports=ports.missing,
+        )
         self._drowsiness = Drowsiness(
             held,
             worker_id=ports.delivery.checkpointer.worker_id,
@@ -97,6 +106,7 @@ class ShardConsumer:
                     children = await self._consume()
                     await self._ports.ending.end(self._held, children)
                     await self._ports.faults.passed(self._held.lease_key)
+                    await self._missing.ended()
                     return self._held.lease.child_shard_ids
                 except StoppedByPolicy:
                     continue
@@ -127,6 +137,7 @@ class ShardConsumer:
         """Read and deliver to the end of the shard; return its children."""
         held = self._held
         await self._patience.persist(lambda: self._ports.notes.charge(held.lease_key), held.halt)
+        await self._patience.persist(self._missing.remember, held.halt)
         start = await self._patience.persist(self._start, held.halt)
         if start is None:
             return ()
@@ -140,13 +151,12 @@ class ShardConsumer:
             try:
                 page = await self._next_page(reader)
             except ShardGone:
-                children = await self._patience.persist(
-                    lambda: self._ports.ending.children_of_gone(held), held.halt
-                )
+                children = await self._patience.persist(self._missing.children, held.halt)
                 if children is not None:
                     return children
-                await self._patience.pause(self._config.parent_poll_ms, held.halt)
+                await self._patience.pause(self._missing.pause_ms, held.halt)
                 continue
+            await self._patience.persist(self._missing.answered, held.halt)
             held.note_read(
                 page.lag_ms,
                 now_ms=self._ports.reading.clock.monotonic_ms(),

@@ -14,15 +14,13 @@ from functools import partial
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON, StreamIncarnation
+from shardfleet.domain.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.shards import ChildShard
 from shardfleet.engine.checkpointer import Checkpointer
 from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.held_lease import HeldLease
 from shardfleet.engine.patience import Halted, Patience
-from shardfleet.engine.ports import EventSink, StreamReader
-from shardfleet.errors import StreamReplaced
-from shardfleet.events import ShardExpired
+from shardfleet.engine.ports import StreamReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,61 +30,16 @@ class EndPorts:
     checkpointer: Checkpointer
     stream: StreamReader
     state: FleetState
-    events: EventSink
     patience: Patience
 
 
 class ShardEnding:
     """Ends shards of one stream."""
 
-    def __init__(
-        self, ports: EndPorts, *, config: FleetConfig, incarnation: StreamIncarnation
-    ) -> None:
-        """Keep the ports; ``incarnation`` is the stream's life that the leases belong to."""
+    def __init__(self, ports: EndPorts, *, config: FleetConfig) -> None:
+        """Keep the ports."""
         self._ports = ports
         self._config = config
-        self._incarnation = incarnation
-
-    async def children_of_gone(self, held: HeldLease) -> Sequence[ChildShard] | None:
-        """
-        Look up what followed a shard that the service says it does not know (hazard H12).
-
-        Returns:
-            Its children as listed (none once they have expired, too); None when the shard is
-            listed after all: then it is not gone.
-
-        Raises:
-            StreamGone, StreamReplaced: not the shard is gone, but its stream.
-            Throttled, OutcomeUnknown: try again.
-
-        """
-        found = await self._ports.stream.incarnation()
-        if found != self._incarnation:
-            message = (
-                f"stream {found.stream_arn} was created again at {found.created_ms} ms "
-                f"(before: {self._incarnation.created_ms}): lease {held.lease_key} belongs to "
-                "the stream that was deleted"
-            )
-            raise StreamReplaced(message)
-        shards = await self._ports.stream.list_shards()
-        if any(shard.shard_id == held.lease_key for shard in shards):
-            return None
-        self._ports.events.emit(
-            ShardExpired(
-                lease_key=held.lease_key,
-                worker_id=self._ports.checkpointer.worker_id,
-                checkpoint=str(held.lease.checkpoint),
-            )
-        )
-        return [
-            ChildShard(
-                shard_id=shard.shard_id,
-                parent_shard_ids=shard.parent_shard_ids,
-                hash_key_range=shard.hash_key_range,
-            )
-            for shard in shards
-            if held.lease_key in shard.parent_shard_ids
-        ]
 
     async def end(self, held: HeldLease, children: Sequence[ChildShard]) -> None:
         """

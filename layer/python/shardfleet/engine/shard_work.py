@@ -19,8 +19,10 @@ from shardfleet.engine.checkpointer import Checkpointer
 from shardfleet.engine.crash_notes import CrashNotes
 from shardfleet.engine.delivery import DeliveryPorts
 from shardfleet.engine.dispatch import Dispatcher, DispatchPorts
+from shardfleet.engine.gone_record import GoneRecord
 from shardfleet.engine.held_lease import HeldLease
 from shardfleet.engine.lease_writer import LeaseWriter
+from shardfleet.engine.missing_shard import MissingPorts
 from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.patience import Halt, Halted, Patience
 from shardfleet.engine.reader import ReadPorts
@@ -108,6 +110,7 @@ class ShardWork:
 
     def _wire(self, incarnation: StreamIncarnation) -> ConsumerPorts:
         ports, config, patience = self._ports, self._config, self._patience
+        tips = TipMarks(ports.state, ports.clock)
         dispatcher = Dispatcher(
             DispatchPorts(
                 handler=ports.handler,
@@ -142,14 +145,20 @@ class ShardWork:
                     checkpointer=self.checkpointer,
                     stream=ports.stream,
                     state=ports.fleet_state,
-                    events=ports.events,
                     patience=patience,
                 ),
                 config=config,
-                incarnation=incarnation,
+            ),
+            missing=MissingPorts(
+                stream=ports.stream,
+                record=GoneRecord(ports.state),
+                tips=tips,
+                clock=ports.clock,
+                entropy=ports.entropy,
+                events=ports.events,
             ),
             notes=self._notes,
-            tips=TipMarks(ports.state, ports.clock),
+            tips=tips,
             naps=NapRecord(ports.state),
             faults=self._faults,
         )

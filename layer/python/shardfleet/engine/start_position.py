@@ -81,10 +81,12 @@ class TipMarks:
 
     async def proves_no_loss(self, lease_key: str) -> bool:
         """Tell whether the shard was read to its tip within the shortest retention."""
+        return self._clock.now_ms() - await self.last_ms(lease_key) < _SHORTEST_RETENTION_MS
+
+    async def last_ms(self, lease_key: str) -> int:
+        """Return when the shard was last known to be at its tip, epoch milliseconds, 0 never."""
         document = await self._store.read(TIP, lease_key)
-        if document is None:
-            return False
-        return self._clock.now_ms() - int(document.body["at_ms"]) < _SHORTEST_RETENTION_MS
+        return 0 if document is None else int(document.body["at_ms"])
 
     async def mark(self, lease_key: str, *, force: bool = False, at_ms: int | None = None) -> None:
         """

@@ -169,10 +169,22 @@ class ShardEnded(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardMissing(LeaseEvent):
+    """The service does not know a shard that has not ended: it waits, and is looked at again."""
+
+    checkpoint: str
+    since_ms: int
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardExpired(LeaseEvent):
     """A shard left the stream before it was read to its end: records may be lost."""
 
     checkpoint: str
+    reason: str
 
     level: ClassVar[Level] = Level.ERROR
 

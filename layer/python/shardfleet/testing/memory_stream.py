@@ -114,7 +114,7 @@ class MemoryStream:
         self._iterators: dict[str, _Iterator] = {}
         self._shards_ever = 0
         self._incarnation: StreamIncarnation | None = StreamIncarnation(
-            MEMORY_STREAM_ARN, clock.now_ms()
+            MEMORY_STREAM_ARN, clock.now_ms(), retention_ms
         )
         for index in range(shards):
             start = index * (HASH_KEY_MAX + 1) // shards
@@ -179,6 +179,11 @@ class MemoryStream:
         """Let a closed shard leave the stream, as retention does."""
         del self._logs[shard_id]
 
+    def describe(self, *, retention_ms: int) -> None:
+        """Change how long the stream says that it keeps records; what it holds stays."""
+        assert self._incarnation is not None
+        self._incarnation = replace(self._incarnation, retention_ms=retention_ms)
+
     def delete(self) -> None:
         """Delete the stream."""
         self._incarnation = None
@@ -189,7 +194,9 @@ class MemoryStream:
         """Create a deleted stream again: the shard ids repeat (hazard H12)."""
         self.delete()
         self._shards_ever = 0
-        self._incarnation = StreamIncarnation(MEMORY_STREAM_ARN, self._clock.now_ms())
+        self._incarnation = StreamIncarnation(
+            MEMORY_STREAM_ARN, self._clock.now_ms(), self._retention_ms
+        )
         for index in range(shards):
             start = index * (HASH_KEY_MAX + 1) // shards
             end = (index + 1) * (HASH_KEY_MAX + 1) // shards - 1

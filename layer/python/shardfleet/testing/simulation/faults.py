@@ -86,13 +86,15 @@ class FaultMix:
     # --- what only arenas of mutants have
     late_twin: float = 0.0
     stillborn: float = 0.0
-    false_gone: float = 0.0
-    torn_listing: float = 0.0
     lease_vanishes: float = 0.0
     lease_deleted: float = 0.0
 
     # --- what nobody foresaw, in one shard's consumer
     consumer_raises: float = 0.01
+
+    # --- more of Kinesis: a shard is not found for once, listings show part of a stream
+    false_gone: float = 0.03
+    torn_listing: float = 0.05
 
     @classmethod
     def drawn(cls, chance: random.Random) -> FaultMix:
@@ -113,6 +115,27 @@ class FaultMix:
 def all_but(kinds: frozenset[str]) -> list[str]:
     """Return the other kinds of faults, in order."""
     return [kind.name for kind in fields(FaultMix) if kind.name not in kinds]
+
+
+def rates_checked(text: str) -> dict[str, float]:
+    """
+    Read kinds of faults and their probabilities, ``KIND=0.1``, separated by commas.
+
+    Raises:
+        ConfigurationError: there is no such kind, or no such probability.
+
+    """
+    rates: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        kind, _, rate = part.partition("=")
+        names_checked(kind)
+        try:
+            rates[kind] = float(rate)
+        except ValueError:
+            rates[kind] = -1.0
+        if not 0.0 <= rates[kind] <= 1.0:
+            raise ConfigurationError(f"--rates {part}: {rate!r} found, 0 to 1 allowed")
+    return rates
 
 
 def names_checked(text: str) -> frozenset[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 
 from shardfleet.testing.checkers import CHECKERS, Checker, Violation
 from shardfleet.testing.simulation.actors import SimulationLoop
@@ -31,6 +31,7 @@ class Options:
         busy_s: how long faults happen, virtual seconds; None: drawn from the seed.
         checkers: the invariants.
         mix: of faults; None: drawn from the seed.
+        rates: probabilities of kinds of faults, instead of those of the mix.
         is_small: a small fleet for a short time: many seeds in little time.
         reshape: changes the shape that was drawn.
         play: a user's handler and records, instead of ours; it says how long faults happen.
@@ -43,6 +44,7 @@ class Options:
     busy_s: float | None = None
     checkers: tuple[type[Checker], ...] = CHECKERS
     mix: FaultMix | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
     is_small: bool = False
     reshape: Callable[[Shape], Shape] | None = None
     play: Play | None = None
@@ -104,7 +106,8 @@ async def _run(options: Options) -> RunResult:
     if shape.config.on_exhausted == "stop":
         # A shard stopped for a record that kills would rest until somebody removes the record.
         muted |= {"poison"}
-    faults = Faults(seed, options.mix or FaultMix.drawn(chance), muted=muted)
+    mix = replace(options.mix or FaultMix.drawn(chance), **options.rates)
+    faults = Faults(seed, mix, muted=muted)
     around = Surroundings(
         seed,
         faults,

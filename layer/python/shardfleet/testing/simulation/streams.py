@@ -32,7 +32,10 @@ from shardfleet.testing.simulation.wire import Wire
 
 _LISTING_BEHIND_MS = 4_000
 _VISIBLE_AFTER_MS = 1_500
+# As described: so short that shards expire within a run; a record leaves only when it is done.
+_RETENTION_MS = 120_000
 _DAMAGED_ONE_IN = 20
+_LISTS_NOTHING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +162,20 @@ class TrueStream:
                 return shards
         return self._listings[0][1]
 
-    def torn_listing(self) -> Sequence[Shard]:
-        """Return a listing made in the middle of the latest reshard: all of it looks open."""
-        now = self._listings[-1][1]
+    def torn_listing(self, manner: int) -> Sequence[Shard]:
+        """
+        Return a listing made in the middle of the latest reshard.
+
+        Its parents look open beside their children (0), or are closed and have none
+        (awslabs/amazon-kinesis-client issue 164), or nothing is listed at all (2).
+        """
+        now = self._listings[-1][1] if manner < _LISTS_NOTHING else ()
         latest = now[-1].parent_shard_ids if now else ()
-        return [replace(s, ending_sequence_number=None) if s.shard_id in latest else s for s in now]
+        if manner == 0:
+            return [
+                replace(s, ending_sequence_number=None) if s.shard_id in latest else s for s in now
+            ]
+        return [s for s in now if not latest or s.parent_shard_ids != latest]
 
     def shard_of(self, key: str) -> str:
         """Return the open shard that takes a key."""
@@ -197,7 +209,8 @@ class FaultyStream:
 
     async def incarnation(self) -> StreamIncarnation:
         """Describe the stream."""
-        return await self._wire.read("stream.incarnation", self._stream.memory.incarnation)
+        found = await self._wire.read("stream.incarnation", self._stream.memory.incarnation)
+        return replace(found, retention_ms=_RETENTION_MS)
 
     async def list_shards(
         self, listing: ListingFilter = ListingFilter.NONE, *, instant_ms: int | None = None
@@ -209,18 +222,20 @@ class FaultyStream:
             if listing is ListingFilter.NONE and faults.strike("stale_listing"):
                 return self._stream.listing(faults.whole("stale_listing", 0, _LISTING_BEHIND_MS))
             if listing is ListingFilter.NONE and faults.strike("torn_listing"):
-                return self._stream.torn_listing()
+                return self._stream.torn_listing(faults.whole("torn_listing", 0, 2))
             return await self._stream.memory.list_shards(listing, instant_ms=instant_ms)
 
         return await self._wire.read("stream.list_shards", work, about=listing.value)
 
     async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
         """Get an iterator."""
-        return await self._wire.read(
-            "stream.shard_iterator",
-            lambda: self._stream.memory.shard_iterator(shard_id, start),
-            about=f"{shard_id} {start.kind} {start.sequence_number or ''}",
-        )
+
+        async def work() -> str:
+            self._may_not_find(shard_id)
+            return await self._stream.memory.shard_iterator(shard_id, start)
+
+        about = f"{shard_id} {start.kind} {start.sequence_number or ''}"
+        return await self._wire.read("stream.shard_iterator", work, about=about)
 
     async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
         """Read one page, which may be short, empty, late or wrong about the shard's end."""
@@ -238,11 +253,14 @@ class FaultyStream:
 
         return await self._wire.read("stream.get_records", work, about=shard_id)
 
-    async def _page(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
-        faults, memory = self._around.faults, self._stream.memory
-        if faults.strike("false_gone"):
+    def _may_not_find(self, shard_id: str) -> None:
+        if self._around.faults.strike("false_gone"):
             message = f"shard {shard_id}: the service says for once that it does not know it"
             raise ShardGone(message)
+
+    async def _page(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
+        faults, memory = self._around.faults, self._stream.memory
+        self._may_not_find(shard_id)
         if faults.strike("iterator_expired"):
             message = f"iterator {iterator} expired"
             raise IteratorExpired(message)

@@ -1,0 +1,249 @@
+"""
+A shard that the service does not know ends by evidence alone.
+
+Expected values: AWS keeps records for the stream's RetentionPeriodHours and lists a closed shard
+until they have expired (ListShards, DescribeStreamSummary); ListShards is not atomic with a reshard
+(awslabs/amazon-kinesis-client issue 164), so one listing proves nothing.
+"""
+
+import asyncio
+from itertools import pairwise
+
+from shardfleet.engine.fleet_state import TIP
+from shardfleet.engine.gone_record import GONE, GoneRecord
+from shardfleet.errors import ShardGone
+from shardfleet.events import ShardExpired, ShardMissing
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.worker_kit import ME, World, key
+
+SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+def in_world(scenario, **world):
+    async def main():
+        return await scenario(World(**{**SHORT, **world}))
+
+    return run_virtual(main())
+
+
+def miss(world, number=0, *, times=None):
+    """Let the service say that it does not know a shard, so many times or until further notice."""
+    left = [times]
+
+    def fault(call):
+        if call.shard_id == key(number) and left[0] != 0:
+            left[0] = None if left[0] is None else left[0] - 1
+            raise ShardGone("not found")
+
+    world.stream.fault = fault
+    return left
+
+
+def list_instead(world, shards):
+    """Let listings say something else; return a way back."""
+    truly = world.stream.list_shards
+
+    async def list_shards(*args, **more):
+        listed = await truly(*args, **more)
+        return [shard for shard in listed if shard.shard_id in shards]
+
+    world.stream.list_shards = list_shards
+    return lambda: setattr(world.stream, "list_shards", truly)
+
+
+def gone_for_good(world, *, records=3):
+    """Split a shard, and let it leave the stream with records that nobody has read."""
+    if records:
+        world.put(1, records)
+    world.stream.split(key(0))
+    world.put(11, 12, number=1)
+    world.stream.forget_shard(key(0))
+
+
+def later(duration_ms):
+    """Let time go by while nothing runs; what the stream holds stays."""
+    asyncio.get_running_loop().virtual_s += duration_ms / 1000
+
+
+def test_one_not_found_and_one_empty_listing_end_no_shard_with_unread_records():
+    async def scenario(world):
+        miss(world, times=1)
+        world.put(1, 3)
+        truly = list_instead(world, ())
+        await world.turn(turn_ms=30_000)
+        truly()
+        assert not world.lease().is_finished
+        assert world.numbers == [1, 2, 3]
+        assert not world.told(ShardExpired)
+
+    in_world(scenario)
+
+
+def test_nor_do_one_not_found_and_one_listing_from_before_the_shard_was_made():
+    async def scenario(world):
+        await world.turn(turn_ms=20_000)
+        before = await world.stream.list_shards()
+        world.stream.split(key(0))
+        world.put(1, 3, number=1)
+        miss(world, 1, times=2)
+        truly, asked = world.stream.list_shards, []
+
+        async def list_shards(*args, **more):
+            asked.append(args)
+            return before if len(asked) < 3 else await truly(*args, **more)
+
+        world.stream.list_shards = list_shards
+        await world.turn(turn_ms=40_000)
+        assert world.numbers == [1, 2, 3]
+        assert not world.lease(1).is_finished
+        assert not world.told(ShardExpired)
+        assert world.told(ShardMissing)
+        # The shard has answered since: a "not found" next year begins anew.
+        assert not await GoneRecord(world.state).missed()
+
+    in_world(scenario)
+
+
+def test_until_it_is_old_enough_a_missing_shard_keeps_its_lease_and_waits():
+    async def scenario(world):
+        gone_for_good(world)
+        await world.turn(turn_ms=60_000)
+        assert not world.lease(0).is_finished
+        assert world.lease(0).lease_owner == ME
+        (note,) = await GoneRecord(world.state).missed()
+        assert note.lease_key == key(0)
+        assert "before its records can have expired" in note.reason
+        assert {event.lease_key for event in world.told(ShardMissing)} == {key(0)}
+
+    in_world(scenario)
+
+
+def test_a_neighbour_is_read_while_a_shard_is_missed():
+    async def scenario(world):
+        miss(world, 0)
+        list_instead(world, ())
+        world.put(1, 3, number=0)
+        world.put(4, 9, number=1)
+        await world.turn(turn_ms=60_000)
+        assert world.numbers == [4, 5, 6, 7, 8, 9]
+        assert not world.lease(0).is_finished
+
+    in_world(scenario, shards=2)
+
+
+def test_after_one_retention_it_ends_as_a_loss_its_children_first_though_workers_come_and_go():
+    async def scenario(world):
+        gone_for_good(world)
+        await world.turn(turn_ms=60_000)
+        later(DAY_MS - 5 * 60_000)
+        await world.turn(turn_ms=60_000)
+        assert not world.lease(0).is_finished
+        later(5 * 60_000)
+        await world.turn(turn_ms=90_000)
+        assert world.lease(0).is_finished
+        assert world.lease(0).child_shard_ids == (key(1), key(2))
+        (lost,) = world.told(ShardExpired)
+        assert lost.reason == "it was not found for a whole retention"
+        assert not await GoneRecord(world.state).missed()
+
+    in_world(scenario)
+
+
+def test_the_retention_is_the_stream_s_as_it_is_now():
+    async def scenario(world):
+        gone_for_good(world)
+        await world.turn(turn_ms=60_000)
+        world.stream.describe(retention_ms=7 * DAY_MS)
+        later(2 * DAY_MS)
+        await world.turn(turn_ms=60_000)
+        assert not world.lease(0).is_finished
+        world.stream.describe(retention_ms=DAY_MS)
+        await world.turn(turn_ms=60_000)
+        assert world.lease(0).is_finished
+
+    in_world(scenario)
+
+
+def test_a_shard_whose_last_known_record_has_expired_ends_after_two_listings():
+    """Its fleet was at its tip, and then off for longer than the stream keeps records."""
+
+    async def scenario(world):
+        world.put(1, 3)
+        await world.turn(turn_ms=20_000)
+        assert world.state.documents[TIP, key(0)]
+        later(DAY_MS + HOUR_MS)
+        gone_for_good(world, records=0)
+        began_ms = world.clock.monotonic_ms()
+        await world.turn(turn_ms=60_000)
+        assert world.lease(0).is_finished
+        (expired,) = world.told(ShardExpired)
+        assert expired.reason == "all that was known of it is older than the retention"
+        asked = [
+            call.at_ms - began_ms
+            for call in world.stream.calls
+            if call.operation == "list_shards" and call.at_ms >= began_ms
+        ]
+        assert asked[-1] >= world.config.failover_ms
+        assert world.numbers[3:] == [11, 12]
+
+    in_world(scenario)
+
+
+def test_a_shard_that_is_not_found_though_it_is_listed_is_told_and_never_ends():
+    async def scenario(world):
+        miss(world, 0)
+        world.put(1, 3)
+        await world.turn(turn_ms=60_000)
+        later(2 * DAY_MS)
+        await world.turn(turn_ms=60_000)
+        assert not world.lease(0).is_finished
+        assert world.told(ShardMissing)[-1].reason == "not found, though it is listed"
+
+    in_world(scenario)
+
+
+def test_a_shard_is_not_asked_for_more_often_the_longer_it_is_missed():
+    async def scenario(world):
+        gone_for_good(world)
+        await world.turn(turn_ms=180_000)
+        asked = [c.at_ms for c in world.stream.calls if c.shard_id == key(0)]
+        gaps = [after - before for before, after in pairwise(asked)]
+        assert max(gaps) <= world.config.failover_ms + 1_000
+        assert min(gaps[5:]) >= world.config.failover_ms // 2
+        writes = world.state.documents[GONE, key(0)].version
+        assert writes <= 3
+
+    in_world(scenario)
+
+
+def test_a_person_s_decision_ends_it_its_children_first():
+    async def scenario(world):
+        gone_for_good(world)
+        await world.turn(turn_ms=40_000)
+        record = GoneRecord(world.state)
+        assert await record.decide(key(0), person="ada")
+        assert not await record.decide(key(1), person="ada")
+        await world.turn(turn_ms=40_000)
+        assert world.lease(0).is_finished
+        assert world.lease(0).child_shard_ids == (key(1), key(2))
+        assert world.told(ShardExpired)[0].reason == "ada decided that it is over"
+        assert world.numbers == [11, 12]
+
+    in_world(scenario)
+
+
+def test_not_even_a_person_s_decision_ends_a_shard_by_a_listing_that_shows_no_whole_stream():
+    async def scenario(world):
+        gone_for_good(world)
+        await world.turn(turn_ms=40_000)
+        await GoneRecord(world.state).decide(key(0), person="ada")
+        truly = list_instead(world, (key(1),))
+        await world.turn(turn_ms=40_000)
+        assert not world.lease(0).is_finished
+        truly()
+        await world.turn(turn_ms=40_000)
+        assert world.lease(0).child_shard_ids == (key(1), key(2))
+
+    in_world(scenario)
