@@ -359,7 +359,8 @@ def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
     fleet.wait_for("OK", "lost_leases", "holes", "unclaimed_leases", "unknown_lag", "lag")
 
 
-def test_a_shard_that_left_the_stream_unread_pages(fleet):
+def test_a_shard_that_left_the_stream_unread_pages_and_ends_when_a_person_says_so(fleet):
+    """stopped_shards, records_lost, page"""
     fleet.client("dynamodb").put_item(
         TableName=fleet.output("LeaseTable"),
         Item={
@@ -370,8 +371,10 @@ def test_a_shard_that_left_the_stream_unread_pages(fleet):
             "ownerSwitchesSinceCheckpoint": {"N": "0"},
         },
     )
+    fleet.wait_for("ALARM", "stopped_shards", "page")
+    fleet.command("release", "shardId-000000009999", "--ended", "--yes")
     fleet.wait_for("ALARM", "records_lost", "page")
-    fleet.wait_for("OK", "records_lost", "page")
+    fleet.wait_for("OK", "records_lost", "stopped_shards", "page")
 
 
 def test_another_application_on_the_lease_table_is_lease_churn(fleet):

@@ -7,8 +7,9 @@ import pytest
 from shardfleet.config import FleetConfig
 from shardfleet.domain.diagnosis import OWNER_INDEX, Severity, diagnose
 from shardfleet.domain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
-from shardfleet.domain.fleet_view import FleetReading, Stop
+from shardfleet.domain.fleet_view import FleetReading
 from shardfleet.domain.pauses import Pause, Pauses
+from shardfleet.domain.stops import Stop
 from tests.domain.builders import a_lease
 
 NOW_MS = 10_000_000

@@ -6,9 +6,10 @@ import pytest
 
 from shardfleet.domain.explanation import Known, explain_shard, explain_worker
 from shardfleet.domain.fleet_story import explain_fleet
-from shardfleet.domain.fleet_view import FleetReading, Stop, lease_rows
+from shardfleet.domain.fleet_view import FleetReading, lease_rows
 from shardfleet.domain.places import FIRST_LOOK, Place
 from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.stops import Stop
 from shardfleet.domain.turn_log import Entry, Happening
 from tests.domain.builders import a_lease, a_shard
 

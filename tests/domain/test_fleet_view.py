@@ -3,16 +3,10 @@
 import pytest
 
 from shardfleet.domain.expiry import Sighting
-from shardfleet.domain.fleet_view import (
-    FleetReading,
-    LeaseState,
-    Stop,
-    lease_rows,
-    slot_rows,
-    summary,
-)
+from shardfleet.domain.fleet_view import FleetReading, LeaseState, lease_rows, slot_rows, summary
 from shardfleet.domain.sleep import Nap
 from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.stops import Stop
 from tests.domain.builders import a_lease, number
 
 NOW_MS, FAILOVER_MS = 1_000_000, 10_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.fleet_view import Stop
+from shardfleet.domain.stops import Stop
 from shardfleet.domain.whereabouts import Whereabouts, whereabouts
 from tests.domain.builders import a_lease, a_shard, number
 

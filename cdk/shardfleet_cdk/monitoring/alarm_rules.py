@@ -134,7 +134,7 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
 def _about_reading(metrics: FleetMetrics) -> Iterator[AlarmRule]:
     yield AlarmRule(
         name="stopped_shards",
-        meaning="A shard is stopped: by policy, or for a while after an error nobody foresaw.",
+        meaning="A shard is stopped by policy, for a while by an unforeseen error, or not found.",
         metric=metrics.own("stopped_shards", "Maximum"),
         threshold=0,
         datapoints=1,

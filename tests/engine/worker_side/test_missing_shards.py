@@ -173,7 +173,7 @@ def test_a_shard_whose_last_known_record_has_expired_ends_after_two_listings():
         world.put(1, 3)
         await world.turn(turn_ms=20_000)
         assert world.state.documents[TIP, key(0)]
-        later(DAY_MS + HOUR_MS)
+        later(DAY_MS + 2 * HOUR_MS)
         gone_for_good(world, records=0)
         began_ms = world.clock.monotonic_ms()
         await world.turn(turn_ms=60_000)
@@ -189,6 +189,31 @@ def test_a_shard_whose_last_known_record_has_expired_ends_after_two_listings():
         assert world.numbers[3:] == [11, 12]
 
     in_world(scenario)
+
+
+def test_so_does_one_that_was_read_behind_its_tip_which_is_noted_once_an_hour():
+    """It was never at its tip; its children's records must not grow old in vain."""
+    fails = [True]
+
+    async def script(batch):
+        if fails[0]:
+            raise ValueError
+
+    async def scenario(world):
+        world.put(1, 9)
+        await world.turn(turn_ms=20_000)
+        assert (TIP, key(0)) not in world.state.documents
+        await world.turn(turn_ms=20_000)
+        assert world.state.documents[GONE, key(0)].version == 1
+        assert not await GoneRecord(world.state).missed()
+        later(DAY_MS + 2 * HOUR_MS)
+        fails[0] = False
+        gone_for_good(world, records=0)
+        await world.turn(turn_ms=60_000)
+        assert world.lease(0).is_finished
+        assert world.told(ShardExpired)[0].reason.startswith("all that was known of it")
+
+    in_world(scenario, records_per_read=3, max_attempts=0, script=script)
 
 
 def test_a_shard_that_is_not_found_though_it_is_listed_is_told_and_never_ends():

@@ -138,7 +138,7 @@ MUSEUM = (
         "children begin at LATEST",
         "§8 row 7, KCL #734",
         (ENDING, "checkpoint=AT_TRIM_HORIZON", "checkpoint=AT_LATEST"),
-        (ENDING, "import AT_TRIM_HORIZON,", "import AT_LATEST,"),
+        (ENDING, "import AT_TRIM_HORIZON\n", "import AT_LATEST\n"),
         arena="laggards",
     ),
     mutant(

@@ -108,6 +108,10 @@ def release(
         bool,
         typer.Option("--force", help="Take shards now: records since the checkpoint come again."),
     ] = False,
+    ended: Annotated[
+        bool,
+        typer.Option("--ended", help="Shards that are not found any more are over: end them."),
+    ] = False,
     wait_s: WaitOption = DEFAULT_WAIT_S,
     stack: StackOption = DEFAULT_STACK,
     yes: YesOption = False,
@@ -119,6 +123,8 @@ def release(
     async def work(fleet: "FleetAccess") -> int:
         from shardfleet.domain.pauses import Pause
 
+        if ended:
+            return await _end(fleet, manner, what, force=force)
         leases, slots = await _unfinished(fleet), await _live_slots(fleet)
         ending = {slot: worker for slot, worker in slots.items() if {slot, worker} & set(what)}
         named = _known(leases, [w for w in what if w not in {*ending, *ending.values()}])
@@ -147,6 +153,24 @@ def release(
 
     manner = _Manner(yes=yes, dry_run=dry_run, as_json=as_json, wait_ms=round(wait_s * 1000))
     raise typer.Exit(with_fleet(stack, work))
+
+
+async def _end(
+    fleet: "FleetAccess", manner: "_Manner", lease_keys: Collection[str], *, force: bool
+) -> int:
+    """Note that shards are over that the service does not know; their workers end them."""
+    from shardfleet.cli.ending import preview
+    from shardfleet.errors import ConfigurationError
+
+    if force:
+        raise ConfigurationError("--force and --ended: one of them is allowed")
+    will = await preview(fleet, lease_keys, person=person())
+
+    async def do(at_work: "Operator") -> Collection[str]:
+        await at_work.decide_over(lease_keys, person=person())
+        return await at_work.until_over(lease_keys, within_ms=manner.wait_ms)
+
+    return await _act(fleet, manner, _Subject(will, leases=lease_keys), do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

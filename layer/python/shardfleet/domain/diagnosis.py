@@ -198,13 +198,10 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
         )
     for row in lease_rows(reading):
         if row.state is LeaseState.STOPPED:
-            mend = "mend the handler or the record, then"
-            if reading.stops[row.lease_key].retry_ms:
-                mend = "look into the worker's log; it is tried again by itself, or at once"
             yield _error(
                 "shard-stopped",
                 f"{row.lease_key} is stopped {row.why}",
-                f"{mend}: shardfleet resume {row.lease_key}",
+                reading.stops[row.lease_key].advice(row.lease_key),
             )
     if pause := reading.pauses.fleet:
         yield _warning(

@@ -183,8 +183,6 @@ def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> I
                 )
 
 
-_AFTER_STOP = "Nothing after that record is read until `shardfleet resume` lets it go on."
-_AFTER_RETRY = "It is tried again by itself; `shardfleet resume` has it tried at once."
 _RESTING = {
     LeaseState.ASLEEP: "It is {why}. A worker reads it from its next record on.",
     LeaseState.PAUSED: "It is {why}. Nobody is to read it until `shardfleet resume` is run.",
@@ -217,8 +215,7 @@ def _now(known: Known, row: LeaseRow) -> str:
             after = next(le.lease_owner for le in leases if le.lease_key == row.lease_key)
             return f"{row.owner} finishes its batch; then {after} reads it. {_lag(row)}"
         case LeaseState.STOPPED:
-            retries = known.reading.stops[row.lease_key].retry_ms
-            return f"It is stopped {row.why}. {_AFTER_RETRY if retries else _AFTER_STOP}"
+            return f"It is stopped {row.why}. {known.reading.stops[row.lease_key].outlook}"
         case _:
             return _RESTING[row.state].format(why=row.why)
 

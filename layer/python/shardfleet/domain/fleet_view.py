@@ -19,6 +19,7 @@ from shardfleet.domain.leases import Lease
 from shardfleet.domain.pauses import Pauses
 from shardfleet.domain.sleep import Nap
 from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.stops import Stop
 
 _NOTHING_PAUSED = Pauses()
 PLAN_STILL_MS = 150_000  # two schedules of the manager, which plans at least once a minute
@@ -46,25 +47,6 @@ class LeaseState(StrEnum):
     READING = "READING"
     UNREADABLE = "UNREADABLE"
     ASLEEP = "ASLEEP"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
-    """
-    Why a shard is stopped.
-
-    Attributes:
-        at_ms: since when, epoch milliseconds.
-        position: of the record that could not be handled, ``sequence:sub``.
-        error: what went wrong, for a person.
-        retry_ms: when it is tried again by itself, epoch milliseconds; 0: when it is resumed.
-
-    """
-
-    at_ms: int
-    position: str
-    error: str
-    retry_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

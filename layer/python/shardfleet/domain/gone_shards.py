@@ -45,6 +45,10 @@ class GoneNote:
         """Tell whether the shard is being missed."""
         return self.first_ms > 0
 
+    def lasts(self, now_ms: int, *, failover_ms: int) -> bool:
+        """Tell whether it has been missed for so long that a person should know."""
+        return self.is_open and now_ms - self.first_ms >= failover_ms
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoneVerdict:

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from shardfleet.config import FleetConfig
 from shardfleet.domain.expiry import expired_leases
 from shardfleet.domain.explanation import Known
-from shardfleet.domain.fleet_view import FleetReading, Stop
+from shardfleet.domain.fleet_view import FleetReading
 from shardfleet.domain.forecast import Snapshot
+from shardfleet.domain.gone_shards import GoneNote
 from shardfleet.domain.shards import Shard
 from shardfleet.domain.sleep import plan_naps
 from shardfleet.domain.slots import SlotState
+from shardfleet.domain.stops import Stop
 from shardfleet.domain.unreadable import held_up
 from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.gone_record import GoneRecord
 from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.pausing import PauseRecord
 from shardfleet.engine.ports import Clock, LeaseStore
@@ -44,17 +47,21 @@ async def read_fleet(
         state.stops(),
         state.plan(),
     )
-    pauses, naps = await asyncio.gather(
-        PauseRecord(state.store).read(), NapRecord(state.store).naps()
+    pauses, naps, missed = await asyncio.gather(
+        PauseRecord(state.store).read(),
+        NapRecord(state.store).naps(),
+        GoneRecord(state.store).missed(),
     )
     now_ms = clock.now_ms()
+    missed = [note for note in missed if note.lasts(now_ms, failover_ms=failover_ms)]
     return FleetReading(
         at_ms=now_ms,
         leases=found.leases,
         unreadable=found.unreadable,
         slots=[each.slot for each in slots],
         sightings=sightings,
-        stops={
+        stops=_missing(missed)
+        | {
             stop.lease_key: Stop(
                 at_ms=stop.at_ms,
                 position=stop.position,
@@ -70,6 +77,16 @@ async def read_fleet(
             (each.nap for each in naps), found.leases, off="", now_ms=now_ms, settle_ms=failover_ms
         ).asleep,
     )
+
+
+def _missing(missed: Sequence[GoneNote]) -> dict[str, Stop]:
+    """Return the shards that the service does not know as stopped ones."""
+    return {
+        note.lease_key: Stop(
+            at_ms=note.first_ms, position=note.checkpoint, error=note.reason, is_missing=True
+        )
+        for note in missed
+    }
 
 
 async def read_known(

@@ -63,16 +63,17 @@ class GoneRecord:
         result = await self._store.write(GONE, key, body, expected_version=version)
         return isinstance(result, Written)
 
-    async def forget(self, found: VersionedGone) -> None:
+    async def forget(self, found: VersionedGone, *, known_ms: int) -> None:
         """
-        Note that a shard has answered, or has ended.
+        Note that a shard has answered, or has ended; keep up to when it is known.
 
         Raises:
             OutcomeUnknown, Throttled: try again.
 
         """
         while found.note.is_open:
-            empty = GoneNote(lease_key=found.note.lease_key)
+            known_ms = max(known_ms, found.note.known_ms)
+            empty = GoneNote(lease_key=found.note.lease_key, known_ms=known_ms)
             if await self.write(empty, found.version):
                 return
             found = await self.read(found.note.lease_key)

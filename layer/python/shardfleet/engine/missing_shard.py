@@ -22,6 +22,8 @@ from shardfleet.engine.start_position import TipMarks
 from shardfleet.errors import OutcomeUnknown, StreamReplaced, Throttled
 from shardfleet.events import ShardExpired, ShardMissing
 
+_MARK_EVERY_MS = 3_600_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingPorts:
@@ -89,8 +91,25 @@ class MissingShard:
         self._first_ms = self._looks = 0
         self._told = ""
         if self._stored.note.is_open:
-            await self._ports.record.forget(self._stored)
+            await self._ports.record.forget(self._stored, known_ms=self._read_ms())
             await self.remember()
+
+    async def mark(self) -> None:
+        """
+        Note how far a shard behind its tip is read, at most once an hour, if that is possible.
+
+        Of one at its tip :class:`TipMarks` tells. What is known of a shard decides how long it is
+        waited for after a fleet was off, while its children's records grow old.
+        """
+        note, known_ms = self._stored.note, self._read_ms()
+        if self._held.lag_ms > 0 and known_ms - note.known_ms >= _MARK_EVERY_MS:
+            try:
+                await self._ports.record.write(
+                    replace(note, known_ms=known_ms), self._stored.version
+                )
+                await self.remember()
+            except (Throttled, OutcomeUnknown):
+                return
 
     async def ended(self) -> None:
         """Forget everything if that is possible: nobody asks any more."""
@@ -161,10 +180,15 @@ class MissingShard:
 
     async def _noted(self, note: GoneNote) -> GoneNote:
         """Add to what is remembered what this worker knows."""
+        first_ms, known_ms = note.first_ms or self._first_ms, note.known_ms
+        if not note.is_open:
+            # A mark was made up to an hour before the shard last answered.
+            known_ms = max(known_ms, await self._ports.tips.last_ms(note.lease_key))
+            known_ms = min(first_ms, known_ms + _MARK_EVERY_MS) if known_ms else 0
         return replace(
             note,
-            first_ms=note.first_ms or self._first_ms,
-            known_ms=max(note.known_ms, self._read_ms(), await self._tip_ms(note)),
+            first_ms=first_ms,
+            known_ms=max(known_ms, self._read_ms()),
             checkpoint=str(self._held.unstored or self._held.lease.checkpoint),
         )
 
@@ -174,10 +198,6 @@ class MissingShard:
         if held.lag_ms < 0:
             return 0
         return clock.now_ms() - (clock.monotonic_ms() - held.read_ms) - held.lag_ms
-
-    async def _tip_ms(self, note: GoneNote) -> int:
-        """Return when the shard was at its tip: then it was open; noted once."""
-        return 0 if note.is_open else await self._ports.tips.last_ms(note.lease_key)
 
     async def _wait(self, verdict: GoneVerdict) -> None:
         note = verdict.note

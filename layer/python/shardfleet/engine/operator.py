@@ -15,6 +15,7 @@ from shardfleet.domain.leases import Applied, Lease
 from shardfleet.domain.pauses import Pause, Pauses
 from shardfleet.domain.slots import Slot, SlotState, ask_to_drain
 from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.gone_record import GoneRecord
 from shardfleet.engine.patience import each_of
 from shardfleet.engine.pausing import PauseRecord
 from shardfleet.engine.ports import Clock, LeaseStore
@@ -40,6 +41,7 @@ class Operator:
         """Touch nothing yet."""
         self._ports = ports
         self._record = PauseRecord(ports.state.store)
+        self._gone = GoneRecord(ports.state.store)
 
     async def pauses(self) -> Pauses:
         """Read what is paused."""
@@ -126,6 +128,24 @@ class Operator:
                 if isinstance(result, Applied):
                     taken.add(key)
         return tuple(sorted(taken))
+
+    async def decide_over(self, lease_keys: Collection[str], *, person: str) -> None:
+        """Note that missed shards are over; their owners end them at their next look."""
+        for key in lease_keys:
+            await self._gone.decide(key, person=person)
+
+    async def until_over(self, lease_keys: Collection[str], *, within_ms: int) -> tuple[str, ...]:
+        """Wait until leases are finished; return those that are not in time."""
+        left = tuple(lease_keys)
+
+        async def look() -> bool:
+            nonlocal left
+            found = [await self._ports.leases.get(key) for key in left]
+            left = tuple(le.lease_key for le in found if le is not None and not le.is_finished)
+            return not left
+
+        await self._until(look, within_ms=within_ms)
+        return left
 
     async def prompt(self) -> None:
         """Ask the manager for an early turn."""

@@ -156,12 +156,13 @@ class ShardConsumer:
                     return children
                 await self._patience.pause(self._missing.pause_ms, held.halt)
                 continue
-            await self._patience.persist(self._missing.answered, held.halt)
             held.note_read(
                 page.lag_ms,
                 now_ms=self._ports.reading.clock.monotonic_ms(),
                 size_bytes=page.size_bytes,
             )
+            await self._patience.persist(self._missing.answered, held.halt)
+            await self._missing.mark()
             await self._delivery.deliver(page)
             if page.children is not None:
                 return page.children

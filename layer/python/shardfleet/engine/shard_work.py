@@ -140,15 +140,7 @@ class ShardWork:
                 events=ports.events,
                 patience=patience,
             ),
-            ending=ShardEnding(
-                EndPorts(
-                    checkpointer=self.checkpointer,
-                    stream=ports.stream,
-                    state=ports.fleet_state,
-                    patience=patience,
-                ),
-                config=config,
-            ),
+            ending=self._ending(),
             missing=MissingPorts(
                 stream=ports.stream,
                 record=GoneRecord(ports.state),
@@ -161,6 +153,17 @@ class ShardWork:
             tips=tips,
             naps=NapRecord(ports.state),
             faults=self._faults,
+        )
+
+    def _ending(self) -> ShardEnding:
+        return ShardEnding(
+            EndPorts(
+                checkpointer=self.checkpointer,
+                stream=self._ports.stream,
+                state=self._ports.fleet_state,
+                patience=self._patience,
+            ),
+            config=self._config,
         )
 
     def halt(self) -> None:

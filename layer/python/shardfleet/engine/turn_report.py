@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from shardfleet.domain.slot_upkeep import SlotPlan, SlotTask
 from shardfleet.domain.slots import Slot, SlotState
 from shardfleet.domain.unreadable import Unreadable
 from shardfleet.engine.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.gone_record import GoneRecord
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.prober import NOBODY, Sleepers
 from shardfleet.events import LeaseBehind, LeaseUnreadable, ManagerTurnDone
@@ -112,7 +113,7 @@ async def report_turn(
     unfinished = report.unfinished
     slots = [found.slot for found in report.slots_seen]
     keys = {lease.lease_key for lease in unfinished}
-    stops = {stop.lease_key: stop.at_ms for stop in await state.stops() if stop.lease_key in keys}
+    stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
     paused = {key: pause.since_ms for key, pause in report.paused.items() if key in keys}
     # What is paused waits, like what is stopped: its records will expire, too.
     lags = _lags(report, paused | stops, config=config)
@@ -151,6 +152,16 @@ async def report_turn(
     )
     events.emit(done)
     return done
+
+
+async def _stopped_ms(
+    state: FleetState, keys: Collection[str], at_ms: int, *, failover_ms: int
+) -> dict[str, int]:
+    """Return since when shards stand still: by policy, or because the service misses them."""
+    missed = await GoneRecord(state.store).missed()
+    since_ms = {n.lease_key: n.first_ms for n in missed if n.lasts(at_ms, failover_ms=failover_ms)}
+    since_ms |= {stop.lease_key: stop.at_ms for stop in await state.stops()}
+    return {key: ms for key, ms in since_ms.items() if key in keys}
 
 
 def _running(slots: Sequence[Slot], *, heard_ms: int) -> int:

@@ -240,12 +240,12 @@ class JavaLikePeer:
                 page = await self._stream.get_records(
                     iterator, shard_id=held.lease.lease_key, limit=20
                 )
-            except (Throttled, IteratorExpired, PositionTrimmed, ShardGone) as error:
-                # Java ends a shard that is not found, whatever is unread: not so here, where
-                # what is lost would be taken for our loss.
+            except (Throttled, IteratorExpired, PositionTrimmed) as error:
                 iterator = None if isinstance(error, IteratorExpired) else iterator
                 await asyncio.sleep(1)
                 continue
+            except ShardGone:
+                return
             if _is_contradictory(page, held.lease.lease_key):
                 await asyncio.sleep(1)
                 continue

@@ -1,0 +1,110 @@
+"""`shardfleet release --ended`: a person says that a missing shard is over."""
+
+import json
+from types import SimpleNamespace
+
+import boto3
+import pytest
+
+from shardfleet.cli import app as application
+from shardfleet.cli.app import EXIT_WRONG_INPUT
+from shardfleet.cli.ending import preview
+from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.gone_record import GoneRecord
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryStateStore
+from shardfleet.testing.memory_stream import MemoryStream
+from tests.domain.builders import a_lease
+
+NOTE = {
+    "first_ms": 1_000,
+    "unlisted_ms": 2_000,
+    "known_ms": 0,
+    "checkpoint": "77",
+    "reason": "not found and not listed",
+    "ended_by": "",
+}
+
+
+@pytest.fixture
+def missing(fleet):
+    """A fleet that misses one shard of two."""
+    boto3.client("kinesis").create_stream(StreamName="clicks", ShardCount=1)
+    fleet.put_lease(a_lease("shard-1 at 77 by clicks-s1"))
+    fleet.put_lease(a_lease("shard-2 at 88 by clicks-s1"))
+    fleet.put_document("gone", "shard-1", NOTE)
+    return fleet
+
+
+def decided(fleet):
+    return fleet.state.get_item(Key={"kind": "gone", "id": "shard-1"})["Item"]["body"]["ended_by"]
+
+
+def test_what_is_known_is_shown_and_nothing_is_changed_without_a_yes(missing, capsys):
+    assert application.run(["release", "shard-1", "--ended"]) == 0
+
+    out = capsys.readouterr().out
+    assert "The stream keeps records for 24 h." in out
+    assert "shard-1: not found and not listed" in out
+    assert "not found since: 1970-01-01 00:00:01 UTC" in out
+    assert "last known to have had records, or to be open: unknown" in out
+    assert "children: none are listed" in out
+    assert "records after 77 that it may have had are lost" in out
+    assert "Nothing was changed; --yes does it." in out
+    assert decided(missing) == ""
+
+
+def test_with_a_yes_the_decision_is_on_record_with_a_name_and_its_worker_is_waited_for(
+    missing, capsys, monkeypatch
+):
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+
+    assert application.run(["release", "shard-1", "--ended", "--yes", "--wait", "0"]) == 1
+    assert "Not given up in time: shard-1" in capsys.readouterr().out
+    assert decided(missing) == "ada"
+    missing.put_lease(a_lease("shard-1 at SHARD_END"))
+    assert application.run(["release", "shard-1", "--ended", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left"] == []
+
+
+@pytest.mark.parametrize("given", [["shard-2"], ["shard-1", "shard-2"], ["shard-1", "--force"]])
+def test_a_shard_that_nobody_misses_is_not_ended(missing, given, capsys):
+    assert application.run(["release", *given, "--ended", "--yes"]) == EXIT_WRONG_INPUT
+
+    err = capsys.readouterr().err
+    assert "such shards are: shard-1" in err or "--force and --ended" in err
+    assert decided(missing) == ""
+
+
+def test_leases_and_doctor_tell_of_it(missing, capsys):
+    application.run(["leases", "--json"])
+
+    rows = {row["lease_key"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["shard-1"]["state"] == "STOPPED"
+    assert rows["shard-1"]["why"] == "at 77: not found and not listed"
+    assert rows["shard-2"]["state"] != "STOPPED"
+
+
+def test_the_children_that_it_would_get_are_named_and_a_torn_listing_is_told():
+    async def main():
+        clock = VirtualClock()
+        stream = MemoryStream(clock)
+        (parent,) = stream.open_shard_ids
+        children = stream.split(parent)
+        stream.forget_shard(parent)
+        store = MemoryStateStore()
+        await store.write("gone", parent, NOTE, expected_version=None)
+        fleet = SimpleNamespace(
+            state=FleetState(store, clock),
+            stream=stream,
+            clock=clock,
+            config=SimpleNamespace(failover_ms=10_000),
+        )
+        assert ", ".join(children) in await preview(fleet, [parent], person="ada")
+        stream.forget_shard(children[0])
+        told = await preview(fleet, [parent], person="ada")
+        assert "it would not end now: not found, and the listing shows no whole stream" in told
+        (note,) = await GoneRecord(store).missed()
+        assert note.ended_by == ""
+
+    run_virtual(main())
