@@ -179,22 +179,16 @@ class FleetState:
         rows = [
             (key, [s.counter, s.owner, s.first_seen_ms]) for key, s in sorted(sightings.items())
         ]
-        chunks = [
-            dict(rows[i : i + SIGHTINGS_PER_CHUNK])
-            for i in range(0, len(rows), SIGHTINGS_PER_CHUNK)
-        ]
+        size = SIGHTINGS_PER_CHUNK
+        chunks = [dict(rows[i : i + size]) for i in range(0, len(rows), size)]
         known = {d.id: d for d in await self._store.list(SIGHTINGS)}
         for index, chunk in enumerate(chunks):
             name = f"{index:04d}"
             before = known.pop(name, None)
             if before is not None and before.body["leases"] == chunk:
                 continue
-            await self._store.write(
-                SIGHTINGS,
-                name,
-                {"leases": chunk},
-                expected_version=before.version if before else None,
-            )
+            version = before.version if before else None
+            await self._store.write(SIGHTINGS, name, {"leases": chunk}, expected_version=version)
         for stale in known.values():
             await self._store.delete(SIGHTINGS, stale.id, expected_version=stale.version)
 

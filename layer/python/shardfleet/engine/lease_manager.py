@@ -43,7 +43,7 @@ from shardfleet.engine.ports import (
     StreamReader,
     WorkerLauncher,
 )
-from shardfleet.engine.prober import Prober
+from shardfleet.engine.prober import Prober, Sleepers
 from shardfleet.engine.regime_record import RegimeKeeper
 from shardfleet.engine.slot_keeping import SlotKeeper, leaving
 from shardfleet.engine.start_position import PIN_BACK_MS
@@ -185,13 +185,11 @@ class LeaseManager:
         sleepers = await self._prober.turn(
             current, slots, expired=expired, paused=paused.keys(), incarnation=incarnation
         )
-        resting = {**seen.unreadable.held_up, **sleepers.reasons}
-        resting |= {key: str(pause) for key, pause in paused.items()}
+        resting = _resting(seen, sleepers, paused)
         slot_plan = await self._slots.keep(
             current, slots, resting=resting.keys(), expired=expired, is_thrifty=self._is_thrifty
         )
-        known = [*current, *seen.unreadable.stand_ins]
-        standing = _standing(seen.shards, known, expired=expired, paused=resting)
+        standing = _standing(seen, current, expired=expired, paused=resting)
         loaded = await self._smoothed(current, slots)
         assignment = await self._assigner.assign(
             *loaded,
@@ -364,14 +362,20 @@ class LeaseManager:
         }
 
 
+def _resting(seen: _Snapshot, sleepers: Sleepers, paused: Mapping[str, Pause]) -> Mapping[str, str]:
+    """Return the leases that nobody is to have, each with the reason that counts."""
+    pauses = {key: str(pause) for key, pause in paused.items()}
+    return {**seen.unreadable.held_up, **sleepers.reasons, **pauses}
+
+
 def _standing(
-    shards: Sequence[Shard],
+    seen: _Snapshot,
     leases: Sequence[Lease],
     *,
     expired: frozenset[str],
     paused: Mapping[str, str],
 ) -> Standing:
-    idle = waiting_for_a_merge(shards, leases)
+    idle = waiting_for_a_merge(seen.shards, [*leases, *seen.unreadable.stand_ins])
     return Standing(expired=expired, idle=idle, paused=paused)
 
 

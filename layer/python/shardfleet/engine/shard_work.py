@@ -87,13 +87,6 @@ class ShardWork:
         self.checkpointer = Checkpointer(
             writer, renew_ms=config.renew_ms, patience=patience, events=ports.events
         )
-        self._faults = ShardFaults(
-            ports.fleet_state,
-            worker_id=slot.worker_id,
-            poll_ms=config.failover_ms,
-            patience=patience,
-            events=ports.events,
-        )
 
     async def check_stream(self, halt: Halt) -> None:
         """
@@ -152,7 +145,16 @@ class ShardWork:
             notes=self._notes,
             tips=tips,
             naps=NapRecord(ports.state),
-            faults=self._faults,
+            faults=self._faults(),
+        )
+
+    def _faults(self) -> ShardFaults:
+        return ShardFaults(
+            self._ports.fleet_state,
+            worker_id=self.checkpointer.worker_id,
+            poll_ms=self._config.failover_ms,
+            patience=self._patience,
+            events=self._ports.events,
         )
 
     def _ending(self) -> ShardEnding:
@@ -211,9 +213,9 @@ class ShardWork:
             except CONCERNS_ALL:
                 raise
             except Exception as error:  # noqa: BLE001 - what nobody foresaw is the shard's alone
-                await self._faults.record(held, error)
+                await ports.faults.record(held, error)
             try:
-                await self._faults.rest(held)
+                await ports.faults.rest(held)
             except Halted:
                 return ()
 

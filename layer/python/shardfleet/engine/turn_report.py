@@ -117,12 +117,7 @@ async def report_turn(
     paused = {key: pause.since_ms for key, pause in report.paused.items() if key in keys}
     # What is paused waits, like what is stopped: its records will expire, too.
     lags = _lags(report, paused | stops, config=config)
-    for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
-        if lags[key] >= BEHIND_MS:
-            events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
-    reasons = report.unreadable.reasons
-    for key in sorted(reasons)[:UNREADABLE_MOST]:
-        events.emit(LeaseUnreadable(lease_key=key, reason=reasons[key]))
+    _tell_of_leases(events, lags=lags, unreadable=report.unreadable.reasons)
     # What cannot be read is there: of its shard is not to be told that it has no lease.
     known = [*report.leases, *report.unreadable.stand_ins]
     running = _running(slots, heard_ms=report.at_ms - 2 * config.failover_ms)
@@ -134,7 +129,7 @@ async def report_turn(
         unclaimed_leases=len(unclaimed),
         expired_leases=len(report.expired),
         stopped_shards=len(stops),
-        unreadable_leases=len(reasons),
+        unreadable_leases=len(report.unreadable.reasons),
         paused_leases=len(paused),
         sleeping_leases=len(report.sleepers.reasons),
         sleep_off=int(bool(report.sleepers.off)),
@@ -162,6 +157,16 @@ async def _stopped_ms(
     since_ms = {n.lease_key: n.first_ms for n in missed if n.lasts(at_ms, failover_ms=failover_ms)}
     since_ms |= {stop.lease_key: stop.at_ms for stop in await state.stops()}
     return {key: ms for key, ms in since_ms.items() if key in keys}
+
+
+def _tell_of_leases(
+    events: EventSink, *, lags: Mapping[str, int], unreadable: Mapping[str, str]
+) -> None:
+    for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
+        if lags[key] >= BEHIND_MS:
+            events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))
+    for key in sorted(unreadable)[:UNREADABLE_MOST]:
+        events.emit(LeaseUnreadable(lease_key=key, reason=unreadable[key]))
 
 
 def _running(slots: Sequence[Slot], *, heard_ms: int) -> int:
