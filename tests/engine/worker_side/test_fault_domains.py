@@ -254,6 +254,27 @@ def test_a_shard_at_rest_is_handed_over_like_any_other():
     in_world(scenario, shards=2)
 
 
+def test_what_raises_after_a_shard_has_ended_neither_stops_it_nor_begins_it_again():
+    async def scenario(world):
+        emit = world.events.emit
+
+        def failing(event):
+            emit(event)
+            if event.__class__ is ShardEnded:
+                raise RuntimeError("nobody foresaw this")
+
+        world.events.emit = failing
+        put_each(world, 10)
+        world.stream.split(key(ILL))
+        assert await world.turn() is TurnOutcome.CONTINUE
+        assert sorted(world.numbers) == [10, 11, 12, 13]
+        assert world.lease(ILL).is_finished
+        assert len(world.told(ConsumerFailed)) == 1
+        assert await stop_of(world) is None
+
+    in_world(scenario, shards=4)
+
+
 # --- lease items that cannot be read
 
 

@@ -16,7 +16,7 @@ from shardfleet.domain.sleep import plan_naps
 from shardfleet.domain.slots import SlotState
 from shardfleet.domain.stops import Stop
 from shardfleet.domain.unreadable import held_up
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.fleet_state import FleetState, StopNote
 from shardfleet.engine.gone_record import GoneRecord
 from shardfleet.engine.naps import NapRecord
 from shardfleet.engine.pausing import PauseRecord
@@ -60,16 +60,7 @@ async def read_fleet(
         unreadable=found.unreadable,
         slots=[each.slot for each in slots],
         sightings=sightings,
-        stops=_missing(missed)
-        | {
-            stop.lease_key: Stop(
-                at_ms=stop.at_ms,
-                position=stop.position,
-                error=stop.error,
-                retry_ms=stop.retry_ms,
-            )
-            for stop in stops
-        },
+        stops=_missing(missed) | {stop.lease_key: _stop(stop) for stop in stops},
         planned_ms=int(plan["at_ms"]) if plan else 0,
         failover_ms=failover_ms,
         pauses=pauses,
@@ -77,6 +68,10 @@ async def read_fleet(
             (each.nap for each in naps), found.leases, off="", now_ms=now_ms, settle_ms=failover_ms
         ).asleep,
     )
+
+
+def _stop(note: StopNote) -> Stop:
+    return Stop(at_ms=note.at_ms, position=note.position, error=note.error, retry_ms=note.retry_ms)
 
 
 def _missing(missed: Sequence[GoneNote]) -> dict[str, Stop]:

@@ -87,6 +87,8 @@ class ShardFaults:
                 back_off_ms=back_off_ms,
             )
         )
+        if not held.is_held:
+            return  # Over, or somebody else's: nobody's to stop here.
         note = StopNote(
             lease_key=key,
             position=str(held.unstored or held.lease.checkpoint),

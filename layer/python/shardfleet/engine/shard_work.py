@@ -215,6 +215,7 @@ class ShardWork:
             except Exception as error:  # noqa: BLE001 - what nobody foresaw is the shard's alone
                 await ports.faults.record(held, error)
             try:
+                held.halt.check()
                 await ports.faults.rest(held)
             except Halted:
                 return ()
