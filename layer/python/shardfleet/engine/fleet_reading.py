@@ -60,7 +60,7 @@ async def read_fleet(
         unreadable=found.unreadable,
         slots=[each.slot for each in slots],
         sightings=sightings,
-        stops=_missing(missed) | {stop.lease_key: _stop(stop) for stop in stops},
+        stops=_missing(missed) | _stopped(stops),
         planned_ms=int(plan["at_ms"]) if plan else 0,
         failover_ms=failover_ms,
         pauses=pauses,
@@ -70,8 +70,13 @@ async def read_fleet(
     )
 
 
-def _stop(note: StopNote) -> Stop:
-    return Stop(at_ms=note.at_ms, position=note.position, error=note.error, retry_ms=note.retry_ms)
+def _stopped(stops: Sequence[StopNote]) -> dict[str, Stop]:
+    return {
+        stop.lease_key: Stop(
+            at_ms=stop.at_ms, position=stop.position, error=stop.error, retry_ms=stop.retry_ms
+        )
+        for stop in stops
+    }
 
 
 def _missing(missed: Sequence[GoneNote]) -> dict[str, Stop]:
