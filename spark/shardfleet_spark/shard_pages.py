@@ -46,6 +46,8 @@ _SHORTEST_RETENTION_MS = 24 * 3_600_000
 _RETENTION_MARGIN_MS = 600_000
 # After a 10 MiB answer Kinesis refuses a shard for 5 s: no hint is worth waiting longer.
 _LONGEST_HINTED_WAIT_MS = 10_000
+# In a row: the service may say by mistake that it does not know a shard (hazard H12).
+_MISSED_TIMES = 3
 _EXPANSION = ExpansionLimits()
 
 
@@ -194,7 +196,7 @@ class ShardPages:
         failures = 0
         while True:
             try:
-                page = await self._attempt(limit)
+                page = await self._found(limit)
             except (Throttled, OutcomeUnknown):
                 failures += 1
                 self.throttles += 1
@@ -216,6 +218,16 @@ class ShardPages:
                     return page
                 failures += 1
             await self._ports.clock.sleep_ms(self._ports.back_off_ms(failures))
+
+    async def _found(self, limit: int) -> RecordsPage:
+        """Make an attempt; that a shard is not found is believed when it was said several times."""
+        for missed in range(1, _MISSED_TIMES):
+            try:
+                return await self._attempt(limit)
+            except ShardGone:
+                self.iterator = None
+            await self._ports.clock.sleep_ms(self._ports.back_off_ms(missed))
+        return await self._attempt(limit)
 
     async def _attempt(self, limit: int) -> RecordsPage:
         page = self._in_doubt or await self._read(limit)

@@ -246,6 +246,29 @@ def test_a_shard_that_expired_unread_stops_the_query_or_ends_there():
     in_query(scenario)
 
 
+@pytest.mark.parametrize("operation", ["shard_iterator", "get_records"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_shard_that_is_not_found_for_once_neither_stops_the_query_nor_ends(operation, fails):
+    async def scenario(query):
+        left = [2]
+
+        def gone(call):
+            if call.operation == operation and left[0]:
+                left[0] -= 1
+                raise ShardGone("no such shard")
+
+        query.policy = replace(query.policy, fail_on_data_loss=fails)
+        number = query.stream.put(b"x")
+        query.stream.put(b"y")
+        query.stream.fault = gone
+        found = await read_from(query, at_record(query, number))
+        assert not found.seal.shards[0].ended
+        assert found.seal.shards[0].lost == ""
+        assert found.seal.shards[0].count == 1
+
+    in_query(scenario)
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_stream_that_was_created_again_stops_the_query_or_is_read_anew(fails):
     async def scenario(query):
