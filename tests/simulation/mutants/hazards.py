@@ -340,7 +340,7 @@ HAZARDS = (
         "§4.6 step 2",
         (
             "engine/lease_manager.py",
-            "idle = waiting_for_a_merge(shards, leases)",
+            "idle = waiting_for_a_merge(seen.shards, [*leases, *seen.unreadable.stand_ins])",
             "idle = waiting_for_a_merge((), leases)",
         ),
         arena="drains",
