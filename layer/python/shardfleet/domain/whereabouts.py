@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shardfleet.domain.fleet_view import Stop
 from shardfleet.domain.leases import Lease
 from shardfleet.domain.sequence import LATEST, ExtendedSequenceNumber
 from shardfleet.domain.shards import Shard, ShardGraph
+from shardfleet.domain.stops import Stop
 
 
 class Whereabouts(StrEnum):
