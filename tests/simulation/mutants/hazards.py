@@ -124,8 +124,8 @@ HAZARDS = (
         "H6",
         (
             READER,
-            "if not page.records and page.next_iterator is not None and page.millis_behind_latest:",
-            "if not page.records and page.next_iterator is None:",
+            "not page.records and page.next_iterator is not None and bool(",
+            "not page.records and page.next_iterator is None and not bool(",
         ),
         arena="empty restarts",
     ),

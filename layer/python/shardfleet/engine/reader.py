@@ -5,6 +5,10 @@ Accepted is what a page brought into memory, whole stream records only. After an
 reading goes on *after* the last accepted record; before the first one it begins again at the
 start position, which is never LATEST (hazards H4, H6, H7; protocol.md §5.1, §8 rows 2, 3, 8a).
 Java: ``KinesisDataFetcher`` and ``PrefetchRecordsPublisher``, without the prefetching.
+
+Kinesis skips what it has trimmed without a word, whatever iterator is used. So an answer counts
+only if all that arrived before a moment within the shortest retention is accepted, or if the last
+accepted record is still there: nothing behind a record goes before it (protocol.md §5.1).
 """
 
 from __future__ import annotations
@@ -27,11 +31,14 @@ from shardfleet.engine.ports import (
     RecordsPage,
     StreamReader,
 )
+from shardfleet.engine.start_position import SHORTEST_RETENTION_MS
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
 from shardfleet.events import FalseShardEnd, IteratorRenewed, PageRead, ReadDelayed
 
 # The first pause after an empty read: 5 calls/s are the quota of a shard.
 _SHORTEST_PAUSE_MS = 200
+# Lags are approximate, and clocks differ: AWS refuses a signature that is 5 minutes off.
+_RETENTION_MARGIN_MS = 600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +95,11 @@ class ShardReader:
         )
         self._iterator: str | None = None
         self._accepted: str | None = None
+        # The iterator began at the last accepted record, which has to come first.
         self._may_have_gap = start.kind is PointKind.SEQUENCE
+        self._in_doubt: RecordsPage | None = None
+        # All that arrived before is accepted, epoch milliseconds; 0: unknown.
+        self._accepted_before_ms = 0
         self._failures = 0
         self._empty_reads = 0
         self._bytes = Rate(per_s=config.read_bytes_per_s, burst=config.read_bytes_per_s)
@@ -109,6 +120,7 @@ class ShardReader:
         """Go on behind a position that the stream no longer has, from its oldest record."""
         self._may_have_gap = False
         if self._iterator is None:
+            self._accepted = None
             self._start = Position(self._start.incarnation, self._shard_id, PointKind.TRIM_HORIZON)
 
     async def next_page(self, halt: Halt) -> Page:
@@ -118,42 +130,45 @@ class ShardReader:
         Raises:
             Halted: asked to stop; nothing was accepted.
             ShardGone, StreamGone: the service knows it no longer.
-            PositionTrimmed: the record at the start position is no longer there, so what followed
-                it may be lost, too; :meth:`accept_gap` goes on nevertheless.
+            PositionTrimmed: the last accepted record, or that at the start position, is no longer
+                there, so what followed it may be lost, too; :meth:`accept_gap` goes on
+                nevertheless.
 
         """
-        while True:
+        while self._in_doubt is None or self._may_have_gap:
             await self._ports.patience.pause(
                 self._next_call_ms - self._ports.clock.monotonic_ms(), halt
             )
             page = await self._try()
             if page is not None:
-                self._failures = 0
                 return await self._accept(page)
-            self._failures += 1
-            self._wait_after(self._ports.patience.back_off_ms(self._failures))
+        return await self._accept(self._in_doubt)
 
     async def _try(self) -> RecordsPage | None:
-        """Make one attempt; None when it has to be repeated."""
+        """Make one attempt; None when it has to be repeated, or while a page is in doubt."""
         self._wait_after(self._config.busy_read_ms)
+        sent_ms = self._ports.clock.now_ms()
         try:
             if self._iterator is None:
                 self._iterator = await self._ports.stream.shard_iterator(
                     self._shard_id, self._where()
                 )
+            limit = self._config.records_per_read if self._in_doubt is None else 1
             page = await self._ports.stream.get_records(
-                self._iterator, shard_id=self._shard_id, limit=self._config.records_per_read
+                self._iterator, shard_id=self._shard_id, limit=limit
             )
         except (Throttled, OutcomeUnknown) as error:
+            self._back_off()
             self._ports.events.emit(
                 ReadDelayed(
                     lease_key=self._shard_id,
                     error=type(error).__name__,
-                    failures=self._failures + 1,
+                    failures=self._failures,
                 )
             )
             return None
         except IteratorExpired:
+            self._back_off()
             self._iterator = None
             self._ports.events.emit(
                 IteratorRenewed(lease_key=self._shard_id, accepted=self._accepted or "")
@@ -161,13 +176,17 @@ class ShardReader:
             return None
         contradiction = contradiction_of(page, self._shard_id)
         if contradiction:
+            self._back_off()
             self._ports.events.emit(FalseShardEnd(lease_key=self._shard_id, reason=contradiction))
             return None
-        self._check_gap(page)
-        return page
+        self._failures = 0
+        self._charge(page)
+        return self._continuous(page, sent_ms)
 
     def _where(self) -> IteratorStart:
         if self._accepted is not None:
+            if self._in_doubt is not None:
+                return IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, self._accepted)
             return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, self._accepted)
         match self._start.kind:
             case PointKind.SEQUENCE if self._start.done is not None:
@@ -180,30 +199,50 @@ class ShardReader:
             case _:
                 return IteratorStart(IteratorKind.TRIM_HORIZON)
 
+    def _continuous(self, page: RecordsPage, sent_ms: int) -> RecordsPage | None:
+        """Return the page before which nothing is missing, if this answer shows it."""
+        self._check_gap(page)
+        if self._in_doubt is not None:
+            self._iterator = page.next_iterator
+            return None if self._may_have_gap else self._in_doubt
+        if _says_nothing(page):
+            return page
+        if self._may_be_trimmed():
+            # Kept, and not read anew, while the last accepted record is looked for.
+            self._in_doubt, self._iterator, self._may_have_gap = page, None, True
+        if page.millis_behind_latest is not None:
+            self._accepted_before_ms = sent_ms - page.millis_behind_latest
+        return page if self._in_doubt is None else None
+
+    def _may_be_trimmed(self) -> bool:
+        """Tell whether what came behind the last accepted record may be gone by now."""
+        behind_ms = self._ports.clock.now_ms() - self._accepted_before_ms
+        is_retained = behind_ms < SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
+        return self._accepted is not None and not is_retained
+
     def _check_gap(self, page: RecordsPage) -> None:
-        """Compare the first answer with the start position: the service skips what is trimmed."""
+        """Compare an answer with where its iterator began: the service skips what is trimmed."""
         done = self._start.done
-        if not self._may_have_gap or done is None:
+        expected = self._accepted or (done and done.sequence_number)
+        if not self._may_have_gap or expected is None or _says_nothing(page):
             return
-        if not page.records and page.next_iterator is not None and page.millis_behind_latest:
-            return  # An empty answer with lag says nothing yet (hazard H6).
-        if page.records and page.records[0].sequence_number == done.sequence_number:
+        if page.records and page.records[0].sequence_number == expected:
             self._may_have_gap = False
             return
         message = (
-            f"shard {self._shard_id}: record {done} is older than what the stream retains; "
-            "records behind it may be lost"
+            f"shard {self._shard_id}: record {self._accepted or done} is older than what the "
+            "stream retains; records behind it may be lost"
         )
         raise PositionTrimmed(message)
 
-    async def _accept(self, page: RecordsPage) -> Page:
-        size = page.size_bytes
-        if size is None:
-            size = sum(len(record.data) + len(record.partition_key) for record in page.records)
-        now_ms = self._ports.clock.monotonic_ms()
+    def _charge(self, page: RecordsPage) -> None:
+        """Make the next call no sooner than the shard's bytes a second allow."""
+        size, now_ms = _size_of(page), self._ports.clock.monotonic_ms()
         self._bucket, debt_ms = spend(self._bucket, self._bytes, amount=size, now_ms=now_ms)
-        if debt_ms:
-            self._next_call_ms = max(self._next_call_ms, now_ms + debt_ms)
+        self._wait_after(debt_ms)
+
+    async def _accept(self, page: RecordsPage) -> Page:
+        size = _size_of(page)
         done = self._start.done if self._accepted is None else None
         found = UserRecords(page.records, done, self._deaggregator)
         is_idle = not page.records and not page.millis_behind_latest
@@ -224,13 +263,17 @@ class ShardReader:
                 self._empty_reads, first_ms=_SHORTEST_PAUSE_MS, most_ms=self._config.idle_read_ms
             )
             self._wait_after(idle_ms)
-        self._iterator = page.next_iterator
+        self._iterator, self._in_doubt = page.next_iterator, None
         return Page(
             records=found,
             lag_ms=_lag_ms(page),
             children=None if page.next_iterator is not None else page.child_shards,
             size_bytes=size,
         )
+
+    def _back_off(self) -> None:
+        self._failures += 1
+        self._wait_after(self._ports.patience.back_off_ms(self._failures))
 
     def _wait_after(self, duration_ms: int) -> None:
         """Make the next call no sooner than that from now (row 8a: no storms of retries)."""
@@ -246,3 +289,15 @@ def contradiction_of(page: RecordsPage, shard_id: str) -> str:
 
 def _lag_ms(page: RecordsPage) -> int:
     return -1 if page.millis_behind_latest is None else page.millis_behind_latest
+
+
+def _says_nothing(page: RecordsPage) -> bool:
+    """Tell whether an answer is empty although there is more (hazard H6)."""
+    return not page.records and page.next_iterator is not None and bool(page.millis_behind_latest)
+
+
+def _size_of(page: RecordsPage) -> int:
+    """Return payload and keys in bytes, as sent."""
+    if page.size_bytes is not None:
+        return page.size_bytes
+    return sum(len(record.data) + len(record.partition_key) for record in page.records)

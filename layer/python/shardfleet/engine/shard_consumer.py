@@ -198,14 +198,13 @@ class ShardConsumer:
     async def _judge_gap(self, error: PositionTrimmed) -> None:
         """Go on, go on and tell, or stop: by what is known and by policy."""
         key, tips = self._held.lease_key, self._ports.tips
-        if await self._patience.persist(lambda: tips.proves_no_loss(key), self._held.halt):
-            return
         done = str(self._held.unstored or self._held.lease.checkpoint)
+        if await self._patience.persist(lambda: tips.proves_no_loss(key, done), self._held.halt):
+            return
         self._ports.reading.events.emit(
             PositionLost(lease_key=key, done=done, policy=self._config.on_trimmed)
         )
-        # The loss up to now is told: after a resume, reading goes on from the oldest record.
-        await self._patience.persist(lambda: tips.mark(key, force=True), self._held.halt)
+        await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
         if self._config.on_trimmed == "stop":
             await self._delivery.stop(done, error=str(error), attempts=1)
 

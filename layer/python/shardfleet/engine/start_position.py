@@ -8,6 +8,8 @@ Kinesis answers a request for a trimmed sequence number with the oldest record i
 word. Whether records were lost in between is unknown, unless this fleet was at the tip within the
 shortest retention there is: then everything that came since is still there. So a caught-up shard
 leaves a *tip mark* in the fleet state, at most once an hour.
+The position behind which a loss was last told is noted beside it, so that a shard that is resumed
+goes on there, and that a loss behind a later position is told, too.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from shardfleet.engine.ports import Clock, StateStore, Written
 
 # H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
 PIN_BACK_MS = 5_000
-# Kinesis quota: no stream retains records for less than 24 hours.
-_SHORTEST_RETENTION_MS = 24 * 3_600_000
+# Kinesis quota: no stream retains records for less than 24 hours. One that retains them longer may
+# be set back to that at any moment, so only what is younger is certain to be there.
+SHORTEST_RETENTION_MS = 24 * 3_600_000
 _MARK_EVERY_MS = 3_600_000
 
 
@@ -79,34 +82,46 @@ class TipMarks:
         self._clock = clock
         self._marked_ms: dict[str, int] = {}
 
-    async def proves_no_loss(self, lease_key: str) -> bool:
-        """Tell whether the shard was read to its tip within the shortest retention."""
-        return self._clock.now_ms() - await self.last_ms(lease_key) < _SHORTEST_RETENTION_MS
+    async def proves_no_loss(self, lease_key: str, done: str) -> bool:
+        """Tell whether nothing untold is lost behind a position that has been trimmed."""
+        document = await self._store.read(TIP, lease_key)
+        if document is None:
+            return False
+        # A shard that was resumed goes on behind the loss that was told, and behind no other.
+        is_told = document.body.get("told") == done
+        return is_told or self._clock.now_ms() - int(document.body["at_ms"]) < SHORTEST_RETENTION_MS
 
     async def last_ms(self, lease_key: str) -> int:
         """Return when the shard was last known to be at its tip, epoch milliseconds, 0 never."""
         document = await self._store.read(TIP, lease_key)
         return 0 if document is None else int(document.body["at_ms"])
 
-    async def mark(self, lease_key: str, *, force: bool = False, at_ms: int | None = None) -> None:
+    async def note_told(self, lease_key: str, done: str) -> None:
+        """Note that the loss behind this position has been told."""
+        current = await self._store.read(TIP, lease_key)
+        version = None if current is None else current.version
+        at_ms = 0 if current is None else int(current.body["at_ms"])
+        body = {"at_ms": at_ms, "told": done}
+        await self._store.write(TIP, lease_key, body, expected_version=version)
+
+    async def mark(self, lease_key: str, *, at_ms: int | None = None) -> None:
         """
-        Note that the shard is read to its tip, or that its loss has been told (``force``).
+        Note that the shard is read to its tip.
 
         Best effort: somebody else's newer mark serves as well.
 
         Args:
             lease_key: the shard.
-            force: also if there is a mark of less than an hour ago.
             at_ms: when it was at its tip, epoch milliseconds; None: now.
 
         """
         now_ms = self._clock.now_ms() if at_ms is None else at_ms
         marked_ms = self._marked_ms.get(lease_key)
-        if not force and marked_ms is not None and now_ms - marked_ms < _MARK_EVERY_MS:
+        if marked_ms is not None and now_ms - marked_ms < _MARK_EVERY_MS:
             return
         current = await self._store.read(TIP, lease_key)
         is_recent = current is not None and now_ms - int(current.body["at_ms"]) < _MARK_EVERY_MS
-        if current is not None and is_recent and not force:
+        if current is not None and is_recent:
             self._marked_ms[lease_key] = int(current.body["at_ms"])
             return
         version = None if current is None else current.version
