@@ -12,10 +12,10 @@ import pytest
 
 from shardfleet.engine.ports import IteratorKind
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
-from shardfleet.events import FalseShardEnd, PositionLost, ShardStopped
+from shardfleet.events import FalseShardEnd, PositionLost, ShardStopped, TurnFailed
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_stream import MemoryStream
-from tests.engine.worker_side.worker_kit import World, a_lease, at, key
+from tests.engine.worker_side.worker_kit import Crash, World, a_lease, at, key
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -99,6 +99,26 @@ def test_once_resumed_it_goes_on_at_the_oldest_record_and_nothing_comes_twice(af
         assert world.numbers == ([2, 11, 12] if after_ms > HOUR_MS else [2, *world.numbers[1:]])
         assert world.numbers == sorted(set(world.numbers))
         assert len(world.told(PositionLost)) == 1
+        assert len(world.told(ShardStopped)) == 1
+
+    in_world(scenario)
+
+
+def test_a_death_before_the_stop_is_on_record_does_not_pass_over_the_loss():
+    async def scenario(world):
+        await at_the_horizon(world)
+        slow_at(world, n2=80_000)
+
+        def dies(call, kind, _name):
+            if (call, kind) == ("write", "stop"):
+                raise Crash
+
+        world.state.before = dies
+        await world.turn_that_may_die(turn_ms=400_000)
+        assert [event.error for event in world.told(TurnFailed)] == ["Crash: "]
+        world.state.before = lambda call, kind, name: None
+        await world.turn(turn_ms=400_000)
+        assert set(world.numbers) == {2}
         assert len(world.told(ShardStopped)) == 1
 
     in_world(scenario)

@@ -204,9 +204,14 @@ class ShardConsumer:
         self._ports.reading.events.emit(
             PositionLost(lease_key=key, done=done, policy=self._config.on_trimmed)
         )
+        try:
+            if self._config.on_trimmed == "stop":
+                await self._delivery.stop(done, error=str(error), attempts=1)
+        except StoppedByPolicy:
+            # Not sooner: a death before the stop is on record must not pass over the loss.
+            await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
+            raise
         await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
-        if self._config.on_trimmed == "stop":
-            await self._delivery.stop(done, error=str(error), attempts=1)
 
     async def _mark_tip(self) -> None:
         try:
