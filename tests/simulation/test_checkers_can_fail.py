@@ -51,10 +51,10 @@ def skipping_what_failed(monkeypatch):
 def children_at_once(monkeypatch):
     """Nobody waits for parents."""
 
-    async def none(self):
+    async def none(self, lease):
         return ()
 
-    monkeypatch.setattr(ShardConsumer, "_unfinished_parents", none)
+    monkeypatch.setattr(Checkpointer, "unfinished_parents", none)
     monkeypatch.setattr(assignment.LeaseGroups, "_unfinished_parents", lambda self, lease: [])
 
 
@@ -75,7 +75,7 @@ def test_children_that_do_not_wait_for_their_parents_are_found(checker, children
 
 def test_reading_again_from_the_beginning_is_found(monkeypatch, mute_everything):
     async def from_the_beginning(self):
-        return Position(self._incarnation, self._held.lease_key, PointKind.TRIM_HORIZON)
+        return Position(self._ports.incarnation, self._held.lease_key, PointKind.TRIM_HORIZON)
 
     monkeypatch.setattr(ShardConsumer, "_start", from_the_beginning)
 

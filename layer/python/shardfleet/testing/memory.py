@@ -66,13 +66,13 @@ class MemoryLeaseStore:
     async def get(self, lease_key: str) -> Lease | None:
         """Return one lease; MalformedLease if it cannot be read."""
         await asyncio.sleep(0)
-        self._check(lease_key)
+        self._must_be_readable(lease_key)
         return self.leases.get(lease_key)
 
     async def apply(self, change: LeaseChange) -> ChangeResult:
         """Apply a change atomically; MalformedLease if the lease cannot be read."""
         await asyncio.sleep(0)
-        self._check(change.lease_key)
+        self._must_be_readable(change.lease_key)
         result = apply_change(change, self.leases.get(change.lease_key))
         if isinstance(result, Applied):
             if change.kind is ChangeKind.DELETE:
@@ -82,7 +82,7 @@ class MemoryLeaseStore:
         self.changes.append((change, result))
         return result
 
-    def _check(self, lease_key: str) -> None:
+    def _must_be_readable(self, lease_key: str) -> None:
         if lease_key in self.unreadable:
             raise MalformedLease(self.unreadable[lease_key])
 
