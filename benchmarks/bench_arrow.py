@@ -21,7 +21,7 @@ import side_by_side
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from side_by_side import Contest
 
-from shardfleet.adapters.kinesis_arrow import CHUNK_BYTES, user_columns
+from shardfleet.adapters.kinesis.arrow import CHUNK_BYTES, user_columns
 from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 

@@ -38,7 +38,7 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 OURS = """
-import shardfleet.adapters.http_connections, shardfleet.adapters.sigv4
+import shardfleet.adapters.http.connections, shardfleet.adapters.http.sigv4
 import msgspec, pybase64, ssl
 ssl.create_default_context()
 """

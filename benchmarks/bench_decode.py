@@ -25,7 +25,7 @@ import side_by_side
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from side_by_side import Contest
 
-from shardfleet.adapters.kinesis_decode import decode_page, epoch_ms
+from shardfleet.adapters.kinesis.decode import decode_page, epoch_ms
 from shardfleet.engine.ports import RecordsPage
 
 PLAIN = {"decode_plain_10k": ("a", 9.5, 13.0), "decode_plain_1k": ("b", 6.5, 10.0)}

@@ -27,12 +27,12 @@ import side_by_side
 from side_by_side import Contest
 from tls_server import serving
 
-from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits
-from shardfleet.adapters.decode_processes import DecodeProcesses
-from shardfleet.adapters.decode_server import Served
-from shardfleet.adapters.kinesis_decode import decode_page
-from shardfleet.adapters.kinesis_polling import KinesisPollingReader
-from shardfleet.adapters.page_messages import Asked
+from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
+from shardfleet.adapters.decode.processes import DecodeProcesses
+from shardfleet.adapters.decode.server import Served
+from shardfleet.adapters.kinesis.decode import decode_page
+from shardfleet.adapters.kinesis.page_messages import Asked
+from shardfleet.adapters.kinesis.polling import KinesisPollingReader
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import RecordsPage
 

@@ -33,10 +33,10 @@ import side_by_side
 from consumers.protocol import SHARD_BYTES, Task
 from side_by_side import Contest, Skipped
 
-from shardfleet.adapters.dynamodb_items import item_from_fields
-from shardfleet.domain.lease_changes import create
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON
+from shardfleet.adapters.dynamodb.items import item_from_fields
+from shardfleet.domain.leases.changes import create
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local import EmbeddedAws
 

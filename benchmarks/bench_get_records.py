@@ -26,7 +26,7 @@ from botocore.config import Config
 from side_by_side import Contest
 from tls_server import serving
 
-from shardfleet.adapters.kinesis_wire import KinesisWire, open_wire
+from shardfleet.adapters.kinesis.wire import KinesisWire, open_wire
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/bench"
 GATES = {"a": (4.2, 6.0), "b": (5.0, 7.0), "c": (2.7, 3.8), "d": (2.6, 3.6)}

@@ -23,8 +23,8 @@ from functools import partial
 import side_by_side
 from side_by_side import Contest, Figures
 
-from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits
-from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
+from shardfleet.adapters.kinesis.polling import KinesisPollingReader
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.engine.ports import IteratorKind, IteratorStart

@@ -24,16 +24,21 @@ from typing import Any
 import side_by_side
 from side_by_side import Figures
 
-from shardfleet.domain.assignment import AssignmentKind, AssignmentPlan, WorkerView, plan_balanced
-from shardfleet.domain.expiry import Sighting, expired_leases, update_sightings
-from shardfleet.domain.lease_cleanup import plan_lease_cleanup
-from shardfleet.domain.lease_sync import InitialPosition, plan_lease_sync
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange, Lease
-from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
-from shardfleet.domain.shards import Shard
-from shardfleet.domain.sizing import Pace, SizingLimits, SlotNeed, plan_size
-from shardfleet.domain.slot_upkeep import SlotFacts, SlotPlan, plan_slots
-from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.balance.by_count import (
+    AssignmentKind,
+    AssignmentPlan,
+    WorkerView,
+    plan_balanced,
+)
+from shardfleet.domain.leases.cleanup import plan_lease_cleanup
+from shardfleet.domain.leases.expiry import Sighting, expired_leases, update_sightings
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease
+from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.upkeep import SlotFacts, SlotPlan, plan_slots
+from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard
 
 ROUNDS = 5
 SIZES = (1_000, 10_000, 100_000)

@@ -25,8 +25,8 @@ from mypy_boto3_kinesis.client import KinesisClient
 from side_by_side import Contest
 from tls_server import serving
 
-from shardfleet.adapters.kinesis_wire import KinesisWire, open_wire
-from shardfleet.adapters.put_records_body import encode_put_records
+from shardfleet.adapters.kinesis.put_records_body import encode_put_records
+from shardfleet.adapters.kinesis.wire import KinesisWire, open_wire
 from shardfleet.engine.ports import PutEntry
 from shardfleet.kpl.aggregate import AggregateBuilder
 

@@ -22,9 +22,9 @@ from side_by_side import Figures
 from time_lines import TimeLine
 
 from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS
-from shardfleet.domain.cost import HOURS_PER_MONTH, METRICS, price_of
-from shardfleet.domain.prices import PRICES
-from shardfleet.domain.slots import SlotState
+from shardfleet.domain.cost.estimate import HOURS_PER_MONTH, METRICS, price_of
+from shardfleet.domain.cost.prices import PRICES
+from shardfleet.domain.slots.slot import SlotState
 from shardfleet.testing.simulation.sleeping import Idle, body_of, run_idle
 
 REPETITIONS = 12

@@ -36,7 +36,7 @@ from side_by_side import Figures
 from spark_bench import Kinesis
 
 from shardfleet.kpl.hash_keys import hash_of_partition_key
-from shardfleet_spark.by_shard import as_records, by_shard
+from shardfleet_spark.sink.by_shard import as_records, by_shard
 
 SHARDS, ROWS, ROW_BYTES, ROUNDS = 4, 1_000, 10 * 1024, 5
 OTHERS_PER_S, OTHERS_S = 70, 30.0

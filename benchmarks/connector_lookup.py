@@ -21,7 +21,7 @@ import pyspark
 import side_by_side
 from side_by_side import Skipped
 
-from shardfleet_spark.java import use_java
+from shardfleet_spark.host.java import use_java
 
 # The releases whose README names Spark 3.5 and 4.1; 2.13 is the Scala of Spark 4.
 COORDINATES = tuple(

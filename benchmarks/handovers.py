@@ -13,16 +13,16 @@ from typing import Any
 
 from embedded_fleet import Delivered, FleetUnderLoad, fleet_under_load, wait_until
 
-from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.fleet_state import DynamoDBStateStore
+from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
-from shardfleet.domain.assignment import Assignment, AssignmentKind
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.slots import Slot
-from shardfleet.engine.assigner import Assigner
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import Slot
+from shardfleet.engine.manager.assigner import Assigner
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events import Event, LeaseAssigned
 
 TOGETHER = 4

@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from shardfleet_spark.sink import BatchSink, SinkCommit, make_batch_writer
-from shardfleet_spark.sink_session import session_of
+from shardfleet_spark.sink.sink import BatchSink, SinkCommit, make_batch_writer
+from shardfleet_spark.sink.sink_session import session_of
 
 FOLDER = "answersTo"
 

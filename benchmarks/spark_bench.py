@@ -28,8 +28,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
-from shardfleet_spark.java import use_java
-from shardfleet_spark.local_python import use_local_python
+from shardfleet_spark.host.java import use_java
+from shardfleet_spark.host.local_python import use_local_python
 
 T = TypeVar("T")
 HERE = Path(__file__).parent

@@ -13,21 +13,21 @@ from shardfleet.cli.app import app
 from shardfleet.cli.position import _step_json, _Telling
 from shardfleet.cli.tail import _as_json
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost import NOTHING, Consumption, Setup, per_month, price_of
-from shardfleet.domain.diagnosis import Finding
-from shardfleet.domain.explanation import Event, Explanation
-from shardfleet.domain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
-from shardfleet.domain.forecast import Forecast
-from shardfleet.domain.pauses import Pause
-from shardfleet.domain.position_import import ImportAction, ImportPlan, ImportStep
-from shardfleet.domain.positions import positions_from_text, positions_to_json
-from shardfleet.domain.prices import PRICES
-from shardfleet.domain.regime import Chosen, Regime
-from shardfleet.domain.rewinds import RewindRow
-from shardfleet.domain.turn_log import Entry
-from shardfleet.domain.whereabouts import Whereabouts
-from shardfleet.engine.fleet_state import StopNote
+from shardfleet.domain.cost.estimate import NOTHING, Consumption, Setup, per_month, price_of
+from shardfleet.domain.cost.prices import PRICES
+from shardfleet.domain.cost.spending import Chosen, Regime
+from shardfleet.domain.explain.answer import Event, Explanation
+from shardfleet.domain.explain.doctor import Finding
+from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
+from shardfleet.domain.explain.forecast import Forecast
+from shardfleet.domain.explain.turn_log import Entry
+from shardfleet.domain.explain.whereabouts import Whereabouts
+from shardfleet.domain.positions.position_import import ImportAction, ImportPlan, ImportStep
+from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
+from shardfleet.domain.positions.rewinds import RewindRow
+from shardfleet.domain.sleep.pauses import Pause
 from shardfleet.engine.producer import ProducerCounts
+from shardfleet.engine.state.fleet_state import StopNote
 from shardfleet.records import Record
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -49,7 +49,7 @@ ARROWS = {
     "functions": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
     # What a fleet costs is told at synthesis, too.
     "cdk": (
-        ("config", "errors", "domain.cost", "domain.prices"),
+        ("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
         ("aws_cdk", "constructs", "cdk_nag", "jsii"),
     ),
     "spark": (
@@ -87,7 +87,7 @@ WIRE_NAMES = re.compile(
     r"|checkpointSubSequenceNumber|pendingCheckpoint(SubSequenceNumber|State)?|parentShardId"
     r"|childShardIds|startingHashKey|endingHashKey|throughputKBps)\b"
 )
-WIRE_NAMES_HOME = "layer/python/shardfleet/adapters/dynamodb_items.py"
+WIRE_NAMES_HOME = "layer/python/shardfleet/adapters/dynamodb/items.py"
 
 # Written in pieces, so that this file does not contain what it looks for.
 _FOLDERS = r"work|root|tmp|home/\w+|Users/\w+|opt/wheels"
@@ -373,20 +373,23 @@ def library(name):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        (library("domain/leases.py"), "import boto3"),
-        (library("domain/leases.py"), "from shardfleet.engine import ports"),
-        (library("domain/leases.py"), "from shardfleet import Record"),
+        (library("domain/leases/lease.py"), "import boto3"),
+        (library("domain/leases/lease.py"), "from shardfleet.engine import ports"),
+        (library("domain/leases/lease.py"), "from shardfleet import Record"),
         (library("__init__.py"), "import boto3"),
         (library("__init__.py"), "from shardfleet.kpl import aggregate"),
         (library("kpl/aggregate.py"), "def f():\n    import botocore.config"),
-        (library("engine/worker.py"), "from shardfleet.adapters.dynamodb_leases import X"),
-        (library("engine/worker.py"), "from shardfleet import adapters"),
-        (library("adapters/emf.py"), "from shardfleet.engine.worker import Worker"),
-        (library("adapters/emf.py"), "from shardfleet.adapters.dynamodb_items import _name"),
+        (library("engine/worker/turn.py"), "from shardfleet.adapters.dynamodb.leases import X"),
+        (library("engine/worker/turn.py"), "from shardfleet import adapters"),
+        (library("adapters/telemetry/emf.py"), "from shardfleet.engine.worker.turn import Worker"),
+        (
+            library("adapters/telemetry/emf.py"),
+            "from shardfleet.adapters.dynamodb.items import _name",
+        ),
         (library("runtime/bootstrap.py"), "from shardfleet.testing import clock"),
-        (library("testing/memory.py"), "import shardfleet.adapters.dynamodb_leases"),
-        (library("adapters/emf.py"), "from mypy_boto3_s3.client import S3Client"),
-        (library("engine/worker.py"), "if TYPE_CHECKING:\n    import mypy_boto3_s3"),
+        (library("testing/memory.py"), "import shardfleet.adapters.dynamodb.leases"),
+        (library("adapters/telemetry/emf.py"), "from mypy_boto3_s3.client import S3Client"),
+        (library("engine/worker/turn.py"), "if TYPE_CHECKING:\n    import mypy_boto3_s3"),
         ("functions/worker/handler.py", "import shardfleet.local"),
         ("cdk/shardfleet_cdk/fleet.py", "from shardfleet.engine import ports"),
     ],
@@ -398,10 +401,13 @@ def test_a_wrong_arrow_is_seen(path, source):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        (library("domain/leases.py"), "import math\nfrom shardfleet.errors import ProtocolError"),
+        (
+            library("domain/leases/lease.py"),
+            "import math\nfrom shardfleet.errors import ProtocolError",
+        ),
         (library("kpl/aggregate.py"), "from google.protobuf.message import DecodeError"),
-        (library("adapters/emf.py"), "import boto3\nfrom shardfleet.engine import ports"),
-        (library("adapters/emf.py"), "if TYPE_CHECKING:\n    import mypy_boto3_s3"),
+        (library("adapters/telemetry/emf.py"), "import boto3\nfrom shardfleet.engine import ports"),
+        (library("adapters/telemetry/emf.py"), "if TYPE_CHECKING:\n    import mypy_boto3_s3"),
         (library("runtime/bootstrap.py"), "from shardfleet import FleetConfig"),
         (library("local/launch.py"), "import ministack\nfrom shardfleet.testing import clock"),
         ("cdk/app.py", "import aws_cdk\nfrom stacks.demo import D\nimport shardfleet.config"),
@@ -414,13 +420,13 @@ def test_a_right_arrow_is_left_alone(path, source):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        (library("domain/expiry.py"), "import time"),
-        (library("domain/expiry.py"), "from logging import getLogger"),
-        (library("domain/expiry.py"), "import os.path"),
-        (library("domain/expiry.py"), "import datetime\nx = datetime.datetime.now()"),
+        (library("domain/leases/expiry.py"), "import time"),
+        (library("domain/leases/expiry.py"), "from logging import getLogger"),
+        (library("domain/leases/expiry.py"), "import os.path"),
+        (library("domain/leases/expiry.py"), "import datetime\nx = datetime.datetime.now()"),
         (library("kpl/aggregate.py"), "from uuid import uuid4"),
-        (library("engine/worker.py"), "import random"),
-        (library("engine/worker.py"), "from datetime import date\nclock = date.today"),
+        (library("engine/worker/turn.py"), "import random"),
+        (library("engine/worker/turn.py"), "from datetime import date\nclock = date.today"),
     ],
 )
 def test_an_ambient_call_is_seen(path, source):
@@ -464,8 +470,8 @@ def test_a_wire_name_elsewhere_is_seen_but_not_in_its_home_or_in_a_docstring():
     named = ast.parse('key = "leaseKey"\ncondition = "leaseCounter = :seen"')
     documented = ast.parse('def f():\n    """Reads leaseKey."""')
 
-    assert len(list(wire_names(library("domain/leases.py"), named))) == 2
-    assert list(wire_names(library("domain/leases.py"), documented)) == []
+    assert len(list(wire_names(library("domain/leases/lease.py"), named))) == 2
+    assert list(wire_names(library("domain/leases/lease.py"), documented)) == []
     assert list(wire_names(WIRE_NAMES_HOME, named)) == []
 
 

@@ -17,9 +17,9 @@ from protocol import Task, serve
 
 from shardfleet import Batch
 from shardfleet.config import FleetConfig
-from shardfleet.domain.slots import ask_to_drain, intend_start
-from shardfleet.engine.worker import worker_turn
-from shardfleet.engine.worker_ports import WorkerPorts
+from shardfleet.domain.slots.slot import ask_to_drain, intend_start
+from shardfleet.engine.worker.ports import WorkerPorts
+from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
 from shardfleet.runtime.lambda_context import LambdaContext

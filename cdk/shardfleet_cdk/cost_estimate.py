@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from aws_cdk import aws_kinesis as kinesis
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost import Setup, per_month, stream_per_month, workers_for
-from shardfleet.domain.prices import PRICES
+from shardfleet.domain.cost.estimate import Setup, per_month, stream_per_month, workers_for
+from shardfleet.domain.cost.prices import PRICES
 from shardfleet_cdk.options import ManagerOptions, WorkerOptions
 
 EXAMPLES = (1, 10, 100)

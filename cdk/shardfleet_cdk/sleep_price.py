@@ -1,14 +1,14 @@
 """
 What sleep costs, told at synthesis: the manager looks at sleeping shards, and is paid by the time.
 
-Prices: `shardfleet.domain.prices`. Reads of the stream are free; DynamoDB adds cents.
+Prices: `shardfleet.domain.cost.prices`. Reads of the stream are free; DynamoDB adds cents.
 """
 
 from __future__ import annotations
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost import asleep_per_month
-from shardfleet.domain.prices import PRICES
+from shardfleet.domain.cost.estimate import asleep_per_month
+from shardfleet.domain.cost.prices import PRICES
 
 
 def told(config: FleetConfig, *, manager_memory_mb: int) -> str:

@@ -13,7 +13,7 @@ from constructs import Construct
 
 from shardfleet_cdk.spark_options import SparkAlarms
 
-# Names of the query's own metrics, as shardfleet_spark.figures tells them.
+# Names of the query's own metrics, as shardfleet_spark.publish.figures tells them.
 OWN_NAMESPACE, LAG = "shardfleet", "millis_behind_latest"
 _LAG_PERIODS = 15
 

@@ -14,26 +14,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardfleet.adapters.account_access import Access, AccountClients
-from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.kinesis_polling import KinesisPollingReader
-from shardfleet.adapters.lease_table import ensure_lease_table
+from shardfleet.adapters.clients.account_access import Access, AccountClients
+from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.dynamodb.table import ensure_lease_table
+from shardfleet.adapters.kinesis.polling import KinesisPollingReader
 from shardfleet.adapters.system import SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.domain.leases import Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.events import Event
-from shardfleet_spark.attended import AttendedClock
-from shardfleet_spark.figures import Figures, figures_to
-from shardfleet_spark.file_seals import FileSealStore
-from shardfleet_spark.publication import owner_of
-from shardfleet_spark.publisher import Publication, Publisher
-from shardfleet_spark.publishing import Publishing
-from shardfleet_spark.sealing import insist
-from shardfleet_spark.shard_pages import ReadPolicy, ReadPorts
+from shardfleet_spark.host.attended import AttendedClock
+from shardfleet_spark.offsets.file_seals import FileSealStore
+from shardfleet_spark.publish.figures import Figures, figures_to
+from shardfleet_spark.publish.publication import owner_of
+from shardfleet_spark.publish.publisher import Publication, Publisher
+from shardfleet_spark.publish.publishing import Publishing
+from shardfleet_spark.read.sealing import insist
+from shardfleet_spark.read.shard_pages import ReadPolicy, ReadPorts
 
 if TYPE_CHECKING:
-    from shardfleet_spark.seals import SealStore
-    from shardfleet_spark.source_options import SourceOptions
+    from shardfleet_spark.offsets.seals import SealStore
+    from shardfleet_spark.options.source_options import SourceOptions
 
 _CLOSE_MS = 5_000
 _LEASE_WRITES = 8

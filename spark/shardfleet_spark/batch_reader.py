@@ -16,19 +16,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from shardfleet.domain.sequence import PointKind, Position, StreamIncarnation
-from shardfleet.domain.shards import Shard, ShardGraph
+from shardfleet.domain.stream.sequence import PointKind, Position, StreamIncarnation
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.engine.ports import RecordsPage, StreamRecord
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.access import read_ports
-from shardfleet_spark.arrow import Rows, batches_of
-from shardfleet_spark.beginning import begin, common_start, opening_of
-from shardfleet_spark.plan_token import Stand
-from shardfleet_spark.planning import lay_out
-from shardfleet_spark.sealing import persist
-from shardfleet_spark.shard_pages import ReadPorts, ShardPages, ShardRange, is_done
-from shardfleet_spark.source_options import BatchOptions
-from shardfleet_spark.starting import INSTANT
+from shardfleet_spark.offsets.plan_token import Stand
+from shardfleet_spark.options.source_options import BatchOptions
+from shardfleet_spark.options.starting import INSTANT
+from shardfleet_spark.plan.beginning import begin, common_start, opening_of
+from shardfleet_spark.plan.planning import lay_out
+from shardfleet_spark.read.arrow import Rows, batches_of
+from shardfleet_spark.read.sealing import persist
+from shardfleet_spark.read.shard_pages import ReadPorts, ShardPages, ShardRange, is_done
 
 # How far arrival times of one shard may be out of order and still be met.
 DISORDER_MS = 5_000

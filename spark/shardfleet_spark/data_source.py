@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
-from shardfleet_spark.columns import ddl
-from shardfleet_spark.options import option_names, read_options
-from shardfleet_spark.sink_options import SinkOptions
-from shardfleet_spark.source_options import BatchOptions, SourceOptions
+from shardfleet_spark.options.columns import ddl
+from shardfleet_spark.options.options import option_names, read_options
+from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -59,13 +59,13 @@ class ShardfleetDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802, FBT001 - Spark's
         """Return the streaming sink."""
-        from shardfleet_spark.sink import make_stream_writer  # noqa: PLC0415
+        from shardfleet_spark.sink.sink import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(self._given(), schema, overwrite=overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
         """Return the batch sink."""
-        from shardfleet_spark.sink import make_batch_writer  # noqa: PLC0415
+        from shardfleet_spark.sink.sink import make_batch_writer  # noqa: PLC0415
 
         return make_batch_writer(self._given(), schema, overwrite=overwrite)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from shardfleet_spark.columns import TYPES
-from shardfleet_spark.options import reference_table
+from shardfleet_spark.options.columns import TYPES
+from shardfleet_spark.options.options import reference_table
+from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
 from shardfleet_spark.pipelines.aggregate import AggregateOptions
 from shardfleet_spark.pipelines.archive import ArchiveOptions
-from shardfleet_spark.sink_options import SinkOptions
-from shardfleet_spark.source_options import BatchOptions, SourceOptions
 
 _PAGE = """# Options of the Spark source and sink
 

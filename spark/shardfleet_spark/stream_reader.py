@@ -28,23 +28,23 @@ from shardfleet_spark.access import (
     read_ports,
     seal_store,
 )
-from shardfleet_spark.arrow import Rows, batches_of
-from shardfleet_spark.compat import (
+from shardfleet_spark.host.compat import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from shardfleet_spark.driver import DriverSettings, PlannedPartition, SourceDriver
-from shardfleet_spark.figures import Figures, is_at_tip
-from shardfleet_spark.plan_token import Emission
-from shardfleet_spark.planning import BatchLimits
-from shardfleet_spark.probing import ProbePace
-from shardfleet_spark.publishing import Publishing, leave_in_order
-from shardfleet_spark.sealing import SealedRecords, conform, read_sealed
-from shardfleet_spark.shard_pages import ReadPorts
-from shardfleet_spark.source_options import SourceOptions
+from shardfleet_spark.offsets.plan_token import Emission
+from shardfleet_spark.options.source_options import SourceOptions
+from shardfleet_spark.plan.driver import DriverSettings, PlannedPartition, SourceDriver
+from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.plan.probing import ProbePace
+from shardfleet_spark.publish.figures import Figures, is_at_tip
+from shardfleet_spark.publish.publishing import Publishing, leave_in_order
+from shardfleet_spark.read.arrow import Rows, batches_of
+from shardfleet_spark.read.sealing import SealedRecords, conform, read_sealed
+from shardfleet_spark.read.shard_pages import ReadPorts
 
 
 @dataclass

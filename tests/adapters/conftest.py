@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 from moto import mock_aws
 
-from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits
-from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.fleet_state import DynamoDBStateStore
+from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
+from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.testing.memory import MemoryEvents
 

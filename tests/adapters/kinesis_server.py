@@ -8,9 +8,9 @@ import sys
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from shardfleet.adapters.aws_clients import AwsClients
-from shardfleet.adapters.kinesis_polling import KinesisPollingReader
-from shardfleet.adapters.kinesis_writer import KinesisWriter
+from shardfleet.adapters.clients.aws_clients import AwsClients
+from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import IteratorKind, IteratorStart
 from tests.adapters.conftest import LIMITS

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import (
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import (
     ChangeKind,
     CheckpointNotPast,
     FieldAbsent,
@@ -14,7 +14,7 @@ from shardfleet.domain.leases import (
     LeaseChange,
     LeaseField,
 )
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 KEY = "shardId-000000000000"
 REAL = "49590338271490256608559692538361571095921575989136588898"

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from shardfleet.adapters.account_access import Access, AccountClients
+from shardfleet.adapters.clients.account_access import Access, AccountClients
 from shardfleet.errors import ConfigurationError
 
 pytestmark = pytest.mark.processes

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import Applied
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Applied
 from tests.domain.builders import a_lease
 
 run = asyncio.run

@@ -8,19 +8,24 @@ import uuid
 
 import pytest
 
-from shardfleet.adapters import decode_processes
-from shardfleet.adapters.decode_processes import DEATHS_MOST, DecodeProcesses
-from shardfleet.adapters.decode_server import Served
-from shardfleet.adapters.kinesis_polling import KinesisPollingReader
-from shardfleet.adapters.page_messages import Asked
+from shardfleet.adapters.decode import processes as decode_processes
+from shardfleet.adapters.decode.processes import DEATHS_MOST, DecodeProcesses
+from shardfleet.adapters.decode.server import Served
+from shardfleet.adapters.kinesis.page_messages import Asked
+from shardfleet.adapters.kinesis.polling import KinesisPollingReader
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases import HashKeyRange, Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON, PointKind, Position, StreamIncarnation
-from shardfleet.engine.deaggregation import Deaggregator
-from shardfleet.engine.patience import Halt, Patience
+from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.stream.sequence import (
+    AT_TRIM_HORIZON,
+    PointKind,
+    Position,
+    StreamIncarnation,
+)
 from shardfleet.engine.ports import PutEntry
-from shardfleet.engine.reader import ReadPorts, ShardReader
+from shardfleet.engine.retry import Halt, Patience
+from shardfleet.engine.shard.deaggregation import Deaggregator
+from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import IteratorExpired, Throttled
 from shardfleet.events import AggregatesNotExpanded, ReadDelayed
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate

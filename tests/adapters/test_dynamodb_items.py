@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from hypothesis import given
 
-from shardfleet.adapters.dynamodb_items import is_foreign, item_from_fields, lease_from_item
-from shardfleet.adapters.dynamodb_leases import ForeignItemsFound
-from shardfleet.domain import lease_changes
-from shardfleet.domain.lease_semantics import apply_change, fields_of
-from shardfleet.domain.leases import ChangeKind, FieldEquals, Lease, LeaseChange, LeaseField
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.adapters.dynamodb.items import is_foreign, item_from_fields, lease_from_item
+from shardfleet.adapters.dynamodb.leases import ForeignItemsFound
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import ChangeKind, FieldEquals, Lease, LeaseChange, LeaseField
+from shardfleet.domain.leases.semantics import apply_change, fields_of
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease
 from tests.adapters.lease_strategies import leases
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import pytest
 
 from shardfleet import events
-from shardfleet.adapters import metrics as measured
-from shardfleet.adapters.emf import FLUSH_MS, EmfEventSink, Telling
+from shardfleet.adapters.telemetry import metrics as measured
+from shardfleet.adapters.telemetry.emf import FLUSH_MS, EmfEventSink, Telling
 from shardfleet.events import (
     BatchFailed,
     BatchHandled,

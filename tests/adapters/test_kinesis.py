@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardfleet.adapters.aws_clients import AwsClients, region_of
-from shardfleet.adapters.kinesis_decode import epoch_ms
-from shardfleet.adapters.kinesis_polling import _instant
-from shardfleet.domain.leases import HashKeyRange
+from shardfleet.adapters.clients.aws_clients import AwsClients, region_of
+from shardfleet.adapters.kinesis.decode import epoch_ms
+from shardfleet.adapters.kinesis.polling import _instant
+from shardfleet.domain.leases.lease import HashKeyRange
 from shardfleet.engine.ports import IteratorKind, IteratorStart, ListingFilter, PutEntry
 from shardfleet.errors import (
     ConfigurationError,

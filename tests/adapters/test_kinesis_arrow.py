@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from shardfleet.adapters.kinesis_arrow import user_columns
+from shardfleet.adapters.kinesis.arrow import user_columns
 from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardfleet.adapters import kinesis_decode
-from shardfleet.adapters.kinesis_decode import (
+from shardfleet.adapters.kinesis import decode as kinesis_decode
+from shardfleet.adapters.kinesis.decode import (
     UnreadableAnswer,
     decode_page,
     decode_page_slowly,

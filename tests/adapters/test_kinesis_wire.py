@@ -18,8 +18,8 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from shardfleet.adapters.http_connections import BODY_BYTES_MOST
-from shardfleet.adapters.kinesis_wire import WireTime, open_wire
+from shardfleet.adapters.http.connections import BODY_BYTES_MOST
+from shardfleet.adapters.kinesis.wire import WireTime, open_wire
 from shardfleet.engine.ports import PutEntry
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
 from tests.adapters.loopback import HANG, HANG_UP, Service, error, serving

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shardfleet.adapters.dynamodb_items import item_from_fields
-from shardfleet.domain import lease_changes
-from shardfleet.domain.lease_semantics import apply_change, fields_of
-from shardfleet.domain.leases import (
+from shardfleet.adapters.dynamodb.items import item_from_fields
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
     CheckpointNotPast,
@@ -28,7 +27,8 @@ from shardfleet.domain.leases import (
     LeaseField,
     Lost,
 )
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases.semantics import apply_change, fields_of
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.testing.memory import MemoryLeaseStore
 from tests.adapters.lease_strategies import KEY, REAL, free_changes, leases, real_changes
 

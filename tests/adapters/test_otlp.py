@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from shardfleet.adapters.emf import EmfEventSink, Telling
-from shardfleet.adapters.otlp import OtlpMetrics
+from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
+from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import BatchHandled, PageRead, WorkerBeat

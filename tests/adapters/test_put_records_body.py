@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.adapters.put_records_body import decode_put_records, encode_put_records
+from shardfleet.adapters.kinesis.put_records_body import decode_put_records, encode_put_records
 from shardfleet.engine.ports import PutEntry, PutOutcome
 
 ARN = "arn:aws:kinesis:eu-central-1:000000000000:stream/orders"

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 LEASE = Lease(lease_key="shardId-000000000000", checkpoint=ExtendedSequenceNumber("100"))
 

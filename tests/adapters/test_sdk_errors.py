@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from shardfleet.adapters.aws_clients import WRITE_TIMEOUT_S, AwsClients
+from shardfleet.adapters.clients.aws_clients import WRITE_TIMEOUT_S, AwsClients
 from shardfleet.adapters.sdk_errors import THROTTLING_CODES
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import Applied, Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Applied, Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import (
     ConfigurationError,
     OutcomeUnknown,

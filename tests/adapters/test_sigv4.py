@@ -8,7 +8,7 @@ from botocore.credentials import ReadOnlyCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.adapters.sigv4 import CONTENT_TYPE, RequestSigner, Scope
+from shardfleet.adapters.http.sigv4 import CONTENT_TYPE, RequestSigner, Scope
 
 KEY = ReadOnlyCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", None)
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from shardfleet.adapters.aws_clients import AwsClients
+from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.adapters.step_functions import StepFunctionsLauncher, execution_arn
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import ExecutionStatus

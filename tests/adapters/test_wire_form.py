@@ -8,12 +8,12 @@ import asyncio
 
 import pytest
 
-from shardfleet.adapters.dynamodb_items import ATTRIBUTES, item_from_fields, lease_from_item
-from shardfleet.domain import lease_changes
-from shardfleet.domain.lease_semantics import fields_of
-from shardfleet.domain.leases import Applied, HashKeyRange, Lease, LeaseField
-from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.adapters.dynamodb.items import ATTRIBUTES, item_from_fields, lease_from_item
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Applied, HashKeyRange, Lease, LeaseField
+from shardfleet.domain.leases.semantics import fields_of
+from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.testing.memory import MemoryLeaseStore
 
 KEY = "shardId-000000000002"

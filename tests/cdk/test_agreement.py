@@ -4,7 +4,8 @@ import importlib
 import importlib.util
 from pathlib import Path
 
-from shardfleet.adapters import dead_letters, dynamodb_items
+from shardfleet.adapters import dead_letters
+from shardfleet.adapters.dynamodb import items as dynamodb_items
 from tests.cdk.templates import of_type
 
 ROOT = Path(__file__).resolve().parents[2]

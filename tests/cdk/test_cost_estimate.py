@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from shardfleet.domain.cost import Setup, per_month
-from shardfleet.domain.prices import PRICES
+from shardfleet.domain.cost.estimate import Setup, per_month
+from shardfleet.domain.cost.prices import PRICES
 
 ARN = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"
 

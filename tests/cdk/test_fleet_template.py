@@ -6,7 +6,7 @@ import re
 import pytest
 
 from shardfleet import FleetConfig
-from shardfleet.adapters.fleet_state import EXPIRES
+from shardfleet.adapters.dynamodb.state import EXPIRES
 from tests.cdk.templates import definition, of_type, only, spelled
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardfleet import events
-from shardfleet.adapters import metrics as emitted
+from shardfleet.adapters.telemetry import metrics as emitted
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Event
 from tests.cdk.templates import of_type, only, spelled

@@ -66,7 +66,7 @@ def run(packages, program):
 def test_every_client_of_the_fleet_and_of_the_handler_can_be_made(packages):
     program = """
 import boto3, botocore
-from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits
+from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
 clients = AwsClients(ConnectionLimits(writes=1, reads=1, streams=1))
 for name in ("table_writes", "table_reads", "stream_records", "stream_control",
              "step_functions", "sqs", "s3"):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.figures import LAG, NAMESPACE
-from shardfleet_spark.options import read_options
+from shardfleet_spark.options.options import read_options
+from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.pipelines.plan import PipelinePlan
-from shardfleet_spark.source_options import SourceOptions
+from shardfleet_spark.publish.figures import LAG, NAMESPACE
 from tests.cdk.templates import definition, of_type, only, rights, spelled
 
 LEASE_ACTIONS = ("DeleteItem", "DescribeTable", "GetItem", "PutItem", "Scan", "UpdateItem")
@@ -271,8 +271,8 @@ def test_the_environment_has_library_transform_and_packages(tmp_path, monkeypatc
 
     for file in (
         "delays.py",
-        "shardfleet/domain/shards.py",
-        "shardfleet/adapters/kinesis_writer.py",
+        "shardfleet/domain/stream/shards.py",
+        "shardfleet/adapters/kinesis/writer.py",
         "shardfleet_spark/pipelines/job.py",
         "pyspark_shardfleet/__init__.py",
     ):

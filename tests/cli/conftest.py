@@ -9,10 +9,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from shardfleet.adapters.dynamodb_items import item_from_fields
+from shardfleet.adapters.dynamodb.items import item_from_fields
 from shardfleet.cli import fleet_access
 from shardfleet.config import FleetConfig
-from shardfleet.domain.lease_semantics import fields_of
+from shardfleet.domain.leases.semantics import fields_of
 
 CONFIG = FleetConfig(
     fleet="clicks",

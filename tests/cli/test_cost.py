@@ -8,7 +8,7 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.cli import cost as command
-from shardfleet.engine.ledger import day_of
+from shardfleet.engine.state.ledger import day_of
 from tests.cli.conftest import CONFIG
 
 MEMORY = {"worker_mb": 512, "manager_mb": 256, "worker_timeout_ms": 900_000}

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 import boto3
 import pytest
 
-from shardfleet.adapters.dynamodb_items import lease_from_item
+from shardfleet.adapters.dynamodb.items import lease_from_item
 from shardfleet.cli import app as application
 from shardfleet.cli import position
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange
-from shardfleet.domain.sequence import StreamIncarnation
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.sequence import StreamIncarnation
+from shardfleet.domain.stream.shards import Shard
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 

@@ -9,8 +9,8 @@ import pytest
 from shardfleet.cli import app as application
 from shardfleet.cli.app import EXIT_WRONG_INPUT
 from shardfleet.cli.ending import preview
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.gone_record import GoneRecord
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MemoryStream

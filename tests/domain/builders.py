@@ -11,10 +11,10 @@ A line is an id followed by pairs of words, in any order::
 import json
 from pathlib import Path
 
-from shardfleet.domain.assignment import WorkerView
-from shardfleet.domain.leases import HashKeyRange, Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.balance.by_count import WorkerView
+from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard
 
 HASH_KEYS = 2**128
 SCENARIOS = Path(__file__).parent.parent / "scenarios"

@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange, Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard
 
 SENTINELS = ("AT_TIMESTAMP", "TRIM_HORIZON", "LATEST", "SHARD_END")
 WORKERS = ("a", "b", "c")

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.assignment import AssignmentKind, WorkerView, plan_balanced, plan_greedy
-from shardfleet.domain.leases import Applied
+from shardfleet.domain.balance.by_count import (
+    AssignmentKind,
+    WorkerView,
+    plan_balanced,
+    plan_greedy,
+)
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Applied
 from tests.domain.builders import a_lease, a_worker
 from tests.domain.generators import SHARD_IDS, WORKERS, lease_tables
 

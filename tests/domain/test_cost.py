@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost import (
+from shardfleet.domain.cost.estimate import (
     NOTHING,
     Consumption,
     Setup,
@@ -16,7 +16,7 @@ from shardfleet.domain.cost import (
     total,
     workers_for,
 )
-from shardfleet.domain.prices import PRICES, Prices, changed_prices
+from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
 from shardfleet.errors import ConfigurationError
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.diagnosis import OWNER_INDEX, Severity, diagnose
-from shardfleet.domain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
-from shardfleet.domain.fleet_view import FleetReading
-from shardfleet.domain.pauses import Pause, Pauses
-from shardfleet.domain.stops import Stop
+from shardfleet.domain.explain.doctor import OWNER_INDEX, Severity, diagnose
+from shardfleet.domain.explain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
+from shardfleet.domain.explain.fleet_view import FleetReading
+from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.sleep.pauses import Pause, Pauses
 from tests.domain.builders import a_lease
 
 NOW_MS = 10_000_000

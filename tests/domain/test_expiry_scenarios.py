@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.expiry import Sighting, expired_leases, update_sightings
+from shardfleet.domain.leases.expiry import Sighting, expired_leases, update_sightings
 from tests.domain.builders import a_lease, load_scenarios
 
 _, CASES = load_scenarios("expiry.json")

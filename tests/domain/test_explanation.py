@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.explanation import Known, explain_shard, explain_worker
-from shardfleet.domain.fleet_story import explain_fleet
-from shardfleet.domain.fleet_view import FleetReading, lease_rows
-from shardfleet.domain.places import FIRST_LOOK, Place
-from shardfleet.domain.slots import Slot, SlotState
-from shardfleet.domain.stops import Stop
-from shardfleet.domain.turn_log import Entry, Happening
+from shardfleet.domain.explain.answer import Known, explain_shard, explain_worker
+from shardfleet.domain.explain.fleet_story import explain_fleet
+from shardfleet.domain.explain.fleet_view import FleetReading, lease_rows
+from shardfleet.domain.explain.last_seen import FIRST_LOOK, Place
+from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_lease, a_shard
 
 NOW = 10_000_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.failures import (
+from shardfleet.domain.delivery.failures import (
     FailureAction,
     back_off_ms,
     decide_failure,

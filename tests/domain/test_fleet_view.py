@@ -2,11 +2,17 @@
 
 import pytest
 
-from shardfleet.domain.expiry import Sighting
-from shardfleet.domain.fleet_view import FleetReading, LeaseState, lease_rows, slot_rows, summary
-from shardfleet.domain.sleep import Nap
-from shardfleet.domain.slots import Slot, SlotState
-from shardfleet.domain.stops import Stop
+from shardfleet.domain.explain.fleet_view import (
+    FleetReading,
+    LeaseState,
+    lease_rows,
+    slot_rows,
+    summary,
+)
+from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_lease, number
 
 NOW_MS, FAILOVER_MS = 1_000_000, 10_000

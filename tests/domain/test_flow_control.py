@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.flow_control import Flow, FlowLimits, after_answer, unhindered
+from shardfleet.domain.reading.flow_control import Flow, FlowLimits, after_answer, unhindered
 
 LIMITS = FlowLimits()
 

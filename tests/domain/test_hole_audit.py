@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.hole_audit import (
+from shardfleet.domain.leases.holes import (
     APART_MS,
     FORGET_MS,
     SIGHTINGS,

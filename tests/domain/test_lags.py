@@ -2,11 +2,11 @@
 
 import pytest
 
-from shardfleet.domain.lags import lag_now, lags_of, unread_shards
-from shardfleet.domain.leases import HashKeyRange, Lease
-from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
-from shardfleet.domain.shards import Shard
-from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.leases.lags import lag_now, lags_of, unread_shards
+from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
+from shardfleet.domain.stream.shards import Shard
 
 NOW_MS = 1_000_000
 STILL_MS = 20_000

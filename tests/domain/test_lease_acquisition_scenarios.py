@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.assignment import plan_balanced, plan_greedy
+from shardfleet.domain.balance.by_count import plan_balanced, plan_greedy
 from tests.domain.builders import a_lease, a_worker, load_scenarios
 
 _, CASES = load_scenarios("lease_acquisition.json")

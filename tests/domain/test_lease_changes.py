@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain import lease_changes as change
-from shardfleet.domain.leases import (
+from shardfleet.domain.leases import changes as change
+from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
     CheckpointNotPast,
@@ -20,7 +20,7 @@ from shardfleet.domain.leases import (
     LeaseField,
     Lost,
 )
-from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
 from tests.domain.builders import a_lease, number
 from tests.domain.generators import any_leases, any_numbers, real_numbers

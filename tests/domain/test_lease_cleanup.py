@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.expiry import expired_leases, update_sightings
-from shardfleet.domain.lease_cleanup import plan_lease_cleanup
+from shardfleet.domain.leases.cleanup import plan_lease_cleanup
+from shardfleet.domain.leases.expiry import expired_leases, update_sightings
 from tests.domain.generators import any_shards, lease_tables
 
 

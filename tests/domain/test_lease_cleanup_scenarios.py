@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.lease_cleanup import plan_lease_cleanup
+from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from tests.domain.builders import a_lease, a_shard, load_scenarios
 
 STREAMS, CASES = load_scenarios("lease_cleanup.json")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.lease_sync import Audit, InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import Audit, InitialPosition, plan_lease_sync
 from tests.domain.builders import a_lease, a_shard, load_scenarios
 
 STREAMS, CASES = load_scenarios("lease_creation.json")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.assignment import AssignmentKind, WorkerView, plan_balanced
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.load_balance import BalanceLimits, plan_by_load
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.worker_loads import throughputs
+from shardfleet.domain.balance.by_count import AssignmentKind, WorkerView, plan_balanced
+from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
+from shardfleet.domain.balance.worker_loads import throughputs
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from tests.domain.builders import SCENARIOS, a_lease
 from tests.domain.test_assignment import carried_out
 from tests.domain.zipf import SHARDS, WORKERS, most_loaded, zipf_fleet

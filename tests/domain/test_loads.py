@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from shardfleet.domain.loads import Loads, WorkerUse, smoothed
-from shardfleet.domain.slots import Slot, SlotState
-from shardfleet.domain.usage import Usage
+from shardfleet.domain.balance.loads import Loads, WorkerUse, smoothed
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.usage import Usage
 from tests.domain.builders import a_lease
 
 

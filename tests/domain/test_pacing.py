@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.pacing import Rate, full_bucket, idle_pause_ms, spend, wait_ms
+from shardfleet.domain.reading.pacing import Rate, full_bucket, idle_pause_ms, spend, wait_ms
 
 CALLS = Rate(per_s=5, burst=1)  # GetRecords per shard
 BYTES = Rate(per_s=2 * 1024 * 1024, burst=2 * 1024 * 1024)  # read volume per shard

@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardfleet.domain.assignment import plan_balanced, plan_greedy
-from shardfleet.domain.load_balance import BalanceLimits, plan_by_load
-from shardfleet.domain.pauses import LEASES_MOST, Pause, Pauses, pauses_from_body
+from shardfleet.domain.balance.by_count import plan_balanced, plan_greedy
+from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
+from shardfleet.domain.sleep.pauses import LEASES_MOST, Pause, Pauses, pauses_from_body
 from shardfleet.errors import ConfigurationError
 from tests.domain.builders import a_lease, a_worker
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.places import (
+from shardfleet.domain.explain.last_seen import (
     FIRST_LOOK,
     STALE_MS,
     Place,
@@ -10,8 +10,8 @@ from shardfleet.domain.places import (
     place_of_row,
     places_after,
 )
-from shardfleet.domain.slots import Slot, SlotState
-from shardfleet.domain.turn_log import Entry, Happening
+from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_lease
 
 LATER = 1_000_000

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.lease_changes import apply_change
-from shardfleet.domain.lease_sync import InitialPosition, plan_lease_sync
-from shardfleet.domain.leases import HASH_KEY_MAX, Applied, HashKeyRange, Lease
-from shardfleet.domain.position_import import ImportAction, plan_import
-from shardfleet.domain.positions import (
+from shardfleet.domain.leases.changes import apply_change
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, Applied, HashKeyRange, Lease
+from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.positions.position_import import ImportAction, plan_import
+from shardfleet.domain.positions.positions import (
     Positions,
     checkpoint_of,
     option_text,
@@ -19,8 +19,8 @@ from shardfleet.domain.positions import (
     positions_from_text,
     positions_to_json,
 )
-from shardfleet.domain.sequence import AT_LATEST, ExtendedSequenceNumber, StreamIncarnation
-from shardfleet.domain.shards import Shard, ShardGraph
+from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber, StreamIncarnation
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ConfigurationError
 
 STREAM = StreamIncarnation("arn:aws:kinesis:eu-central-1:123456789012:stream/clicks", 1_000)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.progress import BatchProgress
+from shardfleet.domain.delivery.progress import BatchProgress
 from shardfleet.errors import ProtocolError
 from tests.domain.builders import number
 

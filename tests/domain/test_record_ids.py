@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.record_ids import MAGIC, SeenIds, split_record_id, with_record_id
+from shardfleet.domain.delivery.record_ids import MAGIC, SeenIds, split_record_id, with_record_id
 from shardfleet.errors import InvalidRecord
 
 IDS = st.text(min_size=1, max_size=60).filter(lambda text: text.isprintable())

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.bill import DAY_MS, LedgerPage, days_of, rate_per_day
-from shardfleet.domain.cost import Consumption
-from shardfleet.domain.regime import RELIEF, Chosen, Regime, Spending, choose
+from shardfleet.domain.cost.bill import DAY_MS, LedgerPage, days_of, rate_per_day
+from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.cost.spending import RELIEF, Chosen, Regime, Spending, choose
 
 NOW = 5_000_000
 WELL = Spending(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.sequence import (
+from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,
     AT_TRIM_HORIZON,

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange
-from shardfleet.domain.shard_map import ShardMap
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.shard_map import ShardMap
+from shardfleet.domain.stream.shards import Shard
 
 MIDDLE = HASH_KEY_MAX // 2
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange
-from shardfleet.domain.shards import ShardGraph, hash_range_holes, tiles_exactly
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.shards import ShardGraph, hash_range_holes, tiles_exactly
 from tests.domain.builders import a_shard, per_cent
 from tests.domain.generators import any_ranges, any_shards
 

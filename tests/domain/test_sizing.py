@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.sizing import Pace, SizingLimits, SlotNeed, plan_size
+from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from tests.domain.builders import SCENARIOS
 
 CASES = json.loads((SCENARIOS / "sizing.json").read_text("utf-8"))["cases"]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.foreign_owners import Foreign, foreign_owners, noted_foreign
-from shardfleet.domain.sequence import AT_TRIM_HORIZON
-from shardfleet.domain.sleep import (
+from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
+from shardfleet.domain.sleep.sleep import (
     ITERATOR_AGE_MOST_MS,
     Found,
     Glance,
@@ -21,6 +20,7 @@ from shardfleet.domain.sleep import (
     next_glance,
     plan_naps,
 )
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from tests.domain.builders import SCENARIOS, a_lease, number
 
 PAGE = json.loads((SCENARIOS / "sleep.json").read_text("utf-8"))

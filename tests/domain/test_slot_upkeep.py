@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.sizing import Pace, Sizing
-from shardfleet.domain.slot_upkeep import SlotFacts, plan_slots
-from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.slots.sizing import Pace, Sizing
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.upkeep import SlotFacts, plan_slots
 
 NOW = 1_000_000
 LEAVE_MOST_MS = 60_000

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.slots import (
+from shardfleet.domain.slots.slot import (
     ClaimRefused,
     Slot,
     SlotInput,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from shardfleet.domain.assignment import WorkerView, plan_balanced, plan_greedy
-from shardfleet.domain.lease_sync import CreateReason
-from shardfleet.domain.load_balance import BalanceLimits, plan_by_load
-from shardfleet.domain.story_words import about, plain_reason, sentence
-from shardfleet.domain.turn_log import FLEET, Entry, Happening
+from shardfleet.domain.balance.by_count import WorkerView, plan_balanced, plan_greedy
+from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
+from shardfleet.domain.explain.story_words import about, plain_reason, sentence
+from shardfleet.domain.explain.turn_log import FLEET, Entry, Happening
+from shardfleet.domain.leases.sync import CreateReason
 from tests.domain.builders import a_lease, a_worker
 
 TERSE = ("unowned", "expired under", " holds ", "slot", "this lease", " most)")

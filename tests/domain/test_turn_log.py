@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.turn_log import (
+from shardfleet.domain.explain.turn_log import (
     REASON_MOST,
     Entry,
     Happening,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from shardfleet.domain.lease_cleanup import plan_lease_cleanup
-from shardfleet.domain.lease_sync import InitialPosition, plan_lease_sync
-from shardfleet.domain.leases import Survey
-from shardfleet.domain.unreadable import Unreadable
+from shardfleet.domain.leases.cleanup import plan_lease_cleanup
+from shardfleet.domain.leases.lease import Survey
+from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.unreadable import Unreadable
 from shardfleet.errors import MalformedLease
 from tests.domain.builders import a_lease, a_shard
 

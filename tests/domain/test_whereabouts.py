@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.domain.stops import Stop
-from shardfleet.domain.whereabouts import Whereabouts, whereabouts
+from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.explain.whereabouts import Whereabouts, whereabouts
 from tests.domain.builders import a_lease, a_shard, number
 
 SHARDS = [

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 
-from shardfleet.domain.assignment import WorkerView
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.loads import Loads, smoothed
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.usage import Usage
+from shardfleet.domain.balance.by_count import WorkerView
+from shardfleet.domain.balance.loads import Loads, smoothed
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.usage import Usage
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 SHARDS, WORKERS = 64, 8
 _TOTAL_KBPS = 8_000.0

@@ -16,8 +16,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from shardfleet.cli import app as application
+from shardfleet.local.aws.deploy import deploy
 from shardfleet.local.demo.fleet import FleetPlan, running_fleet
-from shardfleet.local.deploy import deploy
 from tests.end_to_end.cloud import Fleet, wait_until
 from tests.end_to_end.watching import Feed
 

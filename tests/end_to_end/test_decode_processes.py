@@ -26,7 +26,7 @@ def decoders_of(fleet):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if b"shardfleet.adapters.decode_server" in words and parent in workers:
+        if b"shardfleet.adapters.decode.server" in words and parent in workers:
             found.append(int(folder.name))
     return found
 

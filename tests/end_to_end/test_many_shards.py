@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardfleet.adapters.kinesis_shards import list_shards
+from shardfleet.adapters.kinesis.shards import list_shards
 from tests.end_to_end.cloud import deployed, wait_until
 from tests.end_to_end.watching import handled, read_calls
 

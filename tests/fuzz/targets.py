@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from shardfleet.adapters.dynamodb_items import ATTRIBUTES, ENTITY_TYPE, is_foreign, lease_from_item
-from shardfleet.adapters.kinesis_decode import (
+from shardfleet.adapters.dynamodb.items import ATTRIBUTES, ENTITY_TYPE, is_foreign, lease_from_item
+from shardfleet.adapters.kinesis.decode import (
     UnreadableAnswer,
     decode_page,
     decode_page_slowly,
 )
 from shardfleet.config import ENV_PREFIX, FleetConfig
-from shardfleet.domain.failures import failures_of, lowest_failed
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.slots import SlotInput
+from shardfleet.domain.delivery.failures import failures_of, lowest_failed
+from shardfleet.domain.slots.slot import SlotInput
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate, records_after

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardfleet.domain.slots import SlotInput
+from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.errors import ConfigurationError
 from shardfleet.local.demo.source import read_source
 from tests.fuzz import run as program

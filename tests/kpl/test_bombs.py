@@ -7,9 +7,9 @@ what leaves for another process. Of a sound aggregate that is a few times its si
 
 import pytest
 
+from shardfleet.kpl.columns import put_together, take_apart
 from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, Verdict, deaggregate_records
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
-from shardfleet.kpl.taken_apart import put_together, take_apart
 from tests.kpl.bombs import BEYOND, LOOKS_MOST, SHAPES, WITHIN, Work, bomb
 
 ORIGIN = Origin("7", "shardId-000000000000", 1_000, None)

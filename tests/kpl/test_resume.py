@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.sequence import (
+from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,
     AT_TRIM_HORIZON,

@@ -8,9 +8,9 @@ import pytest
 
 from shardfleet.adapters.dead_letters import S3DeadLetters, SqsDeadLetters
 from shardfleet.config import FleetConfig
-from shardfleet.domain.lease_changes import create, renew
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON
+from shardfleet.domain.leases.changes import create, renew
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
 from shardfleet.runtime import bootstrap

@@ -24,7 +24,7 @@ FOREIGN = {
 # decoding processes where there is more than one vCPU.
 LATER = {
     *("google.protobuf", "shardfleet.kpl.messages_pb2", "boto3", "s3transfer"),
-    *("shardfleet.adapters.decode_processes", "shardfleet.adapters.decode_server"),
+    *("shardfleet.adapters.decode.processes", "shardfleet.adapters.decode.server"),
 }
 # The top-level packages that an entry point may load, beside the standard library and its own.
 ALLOWED = {

@@ -13,7 +13,7 @@ import pytest
 
 from shardfleet.adapters.step_functions import execution_arn
 from shardfleet.config import FleetConfig
-from shardfleet.engine.ledger import day_of
+from shardfleet.engine.state.ledger import day_of
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime import entry_points
 from shardfleet.runtime.bootstrap import open_sandbox

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.engine.manager_loop import run_manager
+from shardfleet.engine.manager.loop import run_manager
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
 from shardfleet.events import BackwardCheckpoint, LeaseAdopted, LeaseLost, OwnWriteRecognised
 from shardfleet.testing.clock import run_virtual

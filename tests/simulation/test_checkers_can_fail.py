@@ -5,17 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.domain import assignment
-from shardfleet.domain.lease_changes import checkpoint, create, delete
-from shardfleet.domain.lease_cleanup import LeaseToDelete
-from shardfleet.domain.leases import Lease, LeaseField
-from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber, PointKind, Position
-from shardfleet.engine import checkpointer, lease_manager
-from shardfleet.engine.checkpointer import Checkpointer
-from shardfleet.engine.delivery import ShardDelivery
-from shardfleet.engine.lease_writer import LeaseWriter
-from shardfleet.engine.shard_consumer import ShardConsumer
-from shardfleet.engine.turn_tasks import TurnTasks
+from shardfleet.domain.balance import by_count as assignment
+from shardfleet.domain.leases.changes import checkpoint, create, delete
+from shardfleet.domain.leases.cleanup import LeaseToDelete
+from shardfleet.domain.leases.lease import Lease, LeaseField
+from shardfleet.domain.stream.sequence import (
+    AT_TRIM_HORIZON,
+    ExtendedSequenceNumber,
+    PointKind,
+    Position,
+)
+from shardfleet.engine.manager import turn as lease_manager
+from shardfleet.engine.ownership import checkpointer
+from shardfleet.engine.ownership.checkpointer import Checkpointer
+from shardfleet.engine.ownership.writer import LeaseWriter
+from shardfleet.engine.shard.consumer import ShardConsumer
+from shardfleet.engine.shard.delivery import ShardDelivery
+from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.events import PositionLost
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CHECKERS, Entry, Handled, LeaseWrite, Ledger, Window

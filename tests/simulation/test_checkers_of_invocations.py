@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.lease_changes import (
+from shardfleet.domain.leases.changes import (
     assign,
     checkpoint,
     create,
@@ -12,8 +12,8 @@ from shardfleet.domain.lease_changes import (
     initiate_handover,
     renew,
 )
-from shardfleet.domain.sequence import AT_SHARD_END
-from shardfleet.engine.fleet_state import LOCK, SLOT
+from shardfleet.domain.stream.sequence import AT_SHARD_END
+from shardfleet.engine.state.fleet_state import LOCK, SLOT
 from shardfleet.events import LeaseLost, LeaseReleased, PageRead, ShardEnded
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CallBegun

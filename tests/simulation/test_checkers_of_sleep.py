@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from shardfleet.domain.lease_changes import assign
-from shardfleet.domain.sleep import Found
-from shardfleet.engine.falling_asleep import Drowsiness
-from shardfleet.engine.prober import Prober
+from shardfleet.domain.leases.changes import assign
+from shardfleet.domain.sleep.sleep import Found
+from shardfleet.engine.manager.prober import Prober
+from shardfleet.engine.shard.sleep import Drowsiness
 from shardfleet.events import LeaseAsleep, LeaseWoken, ManagerTurnDone, TurnBegun
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import Entry

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.lease_changes import (
+from shardfleet.domain.leases.changes import (
     assign,
     checkpoint,
     create,
@@ -14,9 +14,9 @@ from shardfleet.domain.lease_changes import (
     renew,
     rewind,
 )
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.engine.fleet_state import LOCK, NOTE, SLOT
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.engine.state.fleet_state import LOCK, NOTE, SLOT
 from shardfleet.events import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CallBegun, DocumentWrite, Entry, Handled, LeaseWrite, Ledger

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain import lease_sync
-from shardfleet.domain.lease_sync_plan import CreateReason
-from shardfleet.domain.sequence import AT_LATEST
-from shardfleet.engine import lease_manager
+from shardfleet.domain.leases import sync as lease_sync
+from shardfleet.domain.leases.sync_plan import CreateReason
+from shardfleet.domain.stream.sequence import AT_LATEST
+from shardfleet.engine.manager import turn as lease_manager
 from shardfleet.testing import checkers
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix

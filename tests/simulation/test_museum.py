@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.sequence import ExtendedSequenceNumber, PointKind, Position
-from shardfleet.engine import reader, shard_consumer
-from shardfleet.engine.crash_notes import CrashNotes
-from shardfleet.engine.delivery import ShardDelivery
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet.engine.ports import IteratorKind, IteratorStart
-from shardfleet.engine.reader import ShardReader
-from shardfleet.engine.shard_end import ShardEnding
+from shardfleet.engine.shard import consumer as shard_consumer
+from shardfleet.engine.shard import reader
+from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.shard.delivery import ShardDelivery
+from shardfleet.engine.shard.end import ShardEnding
+from shardfleet.engine.shard.reader import ShardReader
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 from tests.simulation.mutants.arenas import ARENAS

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.cli import app as application
-from shardfleet.engine.delivery import ShardDelivery
+from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.testing.checkers import OrderWithinShard
 from shardfleet.testing.simulation import Options, run_seed, shrink, story
 from shardfleet.testing.simulation.campaign import campaign

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.cost import METRICS, price_of
-from shardfleet.domain.prices import PRICES
+from shardfleet.domain.cost.estimate import METRICS, price_of
+from shardfleet.domain.cost.prices import PRICES
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 from shardfleet.testing.simulation.sleeping import Idle, run_idle

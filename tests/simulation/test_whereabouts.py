@@ -3,10 +3,10 @@
 import random
 from collections import Counter
 
-from shardfleet.domain.leases import HashKeyRange
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.shards import Shard
-from shardfleet.domain.whereabouts import Whereabouts, whereabouts
+from shardfleet.domain.explain.whereabouts import Whereabouts, whereabouts
+from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.testing.checkers import Checker
 from shardfleet.testing.simulation import Options, run_seed
 

@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from shardfleet_spark.java import find_java
-from shardfleet_spark.local_python import use_local_python
+from shardfleet_spark.host.java import find_java
+from shardfleet_spark.host.local_python import use_local_python
 
 # A test runs each plan a few times: to optimise what was compiled takes longer than it saves.
 # Half of Java's CPU time in the test of the flights was the second compiler's.

@@ -1,13 +1,13 @@
 """A seal store in memory that can be made to fail, and small builders for the pure parts."""
 
-from shardfleet.domain.sequence import (
+from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
     PointKind,
     Position,
     StreamIncarnation,
 )
-from shardfleet_spark.plan_token import Emission, PlanToken, Quota, Stand
-from shardfleet_spark.seals import Seal, ShardSeal
+from shardfleet_spark.offsets.plan_token import Emission, PlanToken, Quota, Stand
+from shardfleet_spark.offsets.seals import Seal, ShardSeal
 
 INCARNATION = StreamIncarnation("arn:aws:kinesis:eu-central-1:123456789012:stream/memory", 1_000)
 

@@ -12,15 +12,15 @@ import random
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory_stream import MemoryStream
-from shardfleet_spark.driver import DriverSettings, SourceDriver
-from shardfleet_spark.fetching import fetch
-from shardfleet_spark.plan_token import Emission
-from shardfleet_spark.planning import BatchLimits
-from shardfleet_spark.probing import ProbePace
-from shardfleet_spark.sealing import conform, read_sealed
-from shardfleet_spark.seals import seal_to_bytes
-from shardfleet_spark.shard_pages import ReadPolicy, ReadPorts
-from shardfleet_spark.starting import Start
+from shardfleet_spark.offsets.plan_token import Emission
+from shardfleet_spark.offsets.seals import seal_to_bytes
+from shardfleet_spark.options.starting import Start
+from shardfleet_spark.plan.driver import DriverSettings, SourceDriver
+from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.plan.probing import ProbePace
+from shardfleet_spark.read.fetching import fetch
+from shardfleet_spark.read.sealing import conform, read_sealed
+from shardfleet_spark.read.shard_pages import ReadPolicy, ReadPorts
 from tests.spark.memory_seals import MemorySealStore
 
 POLICY = ReadPolicy(poll_interval_ms=10, records_per_read=7, concurrency=3)

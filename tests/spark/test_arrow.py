@@ -6,12 +6,18 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
-from shardfleet_spark import arrow
-from shardfleet_spark.arrow import BYTES_PER_BATCH, ROWS_PER_BATCH, Rows, arrow_schema, batches_of
-from shardfleet_spark.columns import COLUMNS, ddl
+from shardfleet_spark.options.columns import COLUMNS, ddl
+from shardfleet_spark.read import arrow
+from shardfleet_spark.read.arrow import (
+    BYTES_PER_BATCH,
+    ROWS_PER_BATCH,
+    Rows,
+    arrow_schema,
+    batches_of,
+)
 from tests.kpl.bombs import BEYOND, LOOKS_MOST, SHAPES, WITHIN, Work, bomb
 
 WHOLE = (0, 2**128 - 1)
@@ -80,7 +86,7 @@ def test_aggregates_taken_apart_all_at_once_give_the_same_rows(monkeypatch, colu
 
     quick = [rows_of(each, columns=columns) for each in (records, small)]
     resumed = rows_of(records, done=done, columns=columns)
-    monkeypatch.setattr("shardfleet_spark.arrow.user_columns", None)
+    monkeypatch.setattr("shardfleet_spark.read.arrow.user_columns", None)
 
     assert quick == [rows_of(each, columns=columns) for each in (records, small)]
     assert resumed == rows_of(records, done=done, columns=columns)

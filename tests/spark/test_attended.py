@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardfleet.testing.clock import run_virtual
-from shardfleet_spark.attended import AttendedClock, ParentGone
+from shardfleet_spark.host.attended import AttendedClock, ParentGone
 
 pytestmark = pytest.mark.processes
 LIMIT_S = 60
@@ -17,8 +17,8 @@ LIMIT_S = 60
 # Port 9 is that of `discard`, which no machine serves: each call is refused, and repeated.
 READER = """
 from pyspark.sql.types import StructType
-from shardfleet_spark.options import read_options
-from shardfleet_spark.source_options import SourceOptions
+from shardfleet_spark.options.options import read_options
+from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.stream_reader import KinesisStreamReader
 
 arn = "arn:aws:kinesis:eu-central-1:123456789012:stream/gone"

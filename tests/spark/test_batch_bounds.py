@@ -1,7 +1,7 @@
 """How much one batch reads and carries, whatever the records' size."""
 
-from shardfleet_spark.planning import BatchLimits
-from shardfleet_spark.sealing import conform
+from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.read.sealing import conform
 from tests.spark.test_source_driver import in_query
 
 
@@ -44,7 +44,7 @@ def test_once_sizes_are_known_many_shards_together_keep_within_the_bytes_of_a_ba
 
 
 def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch):
-    monkeypatch.setattr("shardfleet_spark.driver.CARRIED_BYTES", 100)
+    monkeypatch.setattr("shardfleet_spark.plan.driver.CARRIED_BYTES", 100)
 
     async def scenario(query):
         handed, found = [], []

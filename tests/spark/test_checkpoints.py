@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from shardfleet.domain.positions import position_text
+from shardfleet.domain.positions.positions import position_text
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.checkpoints import (
+from shardfleet_spark.offsets.plan_token import UnreadableCheckpoint, token_to_json
+from shardfleet_spark.offsets.seals import MARK, SealKey, seal_to_bytes
+from shardfleet_spark.plan.checkpoints import (
     LocalCheckpoint,
     S3Checkpoint,
     positions_of,
     read_logs,
     standing_after,
 )
-from shardfleet_spark.plan_token import UnreadableCheckpoint, token_to_json
-from shardfleet_spark.seals import MARK, SealKey, seal_to_bytes
 from tests.spark.memory_seals import INCARNATION, MemorySealStore, seal, stand, token
 from tests.spark.test_seal_stores import make_bucket
 

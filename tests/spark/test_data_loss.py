@@ -11,9 +11,9 @@ import pytest
 
 from shardfleet.errors import Throttled
 from shardfleet.testing.memory_stream import MemoryStream
-from shardfleet_spark.plan_token import token_from_json
-from shardfleet_spark.planning import BatchLimits
-from shardfleet_spark.shard_pages import DataLost
+from shardfleet_spark.offsets.plan_token import token_from_json
+from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.read.shard_pages import DataLost
 from tests.spark.test_source_driver import DAY_MS, HOUR_MS, at_record, in_query, read_from
 
 MINUTE_MS = 60_000

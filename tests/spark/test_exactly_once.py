@@ -5,8 +5,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from shardfleet.testing.clock import run_virtual
-from shardfleet_spark.fetching import fetch
-from shardfleet_spark.planning import BatchLimits
+from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.read.fetching import fetch
 from tests.spark.simulated_spark import SimulatedSpark
 
 # A seed does not shrink to anything simpler.

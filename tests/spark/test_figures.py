@@ -5,10 +5,12 @@ import json
 
 import pytest
 
-from shardfleet.adapters import metrics
 from shardfleet.adapters.system import SystemClock
+from shardfleet.adapters.telemetry import metrics
 from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet_spark.figures import (
+from shardfleet_spark.offsets.lineage import Family
+from shardfleet_spark.plan.planning import stats_of
+from shardfleet_spark.publish.figures import (
     LAG,
     METRICS,
     NAMESPACE,
@@ -18,9 +20,7 @@ from shardfleet_spark.figures import (
     is_at_tip,
     unit_of,
 )
-from shardfleet_spark.lineage import Family
-from shardfleet_spark.planning import stats_of
-from shardfleet_spark.publication import Standing
+from shardfleet_spark.publish.publication import Standing
 from tests.spark.memory_seals import seal, stand, token
 
 MINUTE_MS = 60_000

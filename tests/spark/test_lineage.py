@@ -2,16 +2,16 @@
 
 import pytest
 
-from shardfleet.domain.leases import HashKeyRange, Lease
-from shardfleet.domain.positions import position_text
-from shardfleet.domain.sequence import AT_LATEST, AT_SHARD_END, ExtendedSequenceNumber
-from shardfleet.domain.shards import Shard, ShardGraph
+from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.positions.positions import position_text
+from shardfleet.domain.stream.sequence import AT_LATEST, AT_SHARD_END, ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.beginning import PIN_BACK_MS, begin, common_start, opening_of
-from shardfleet_spark.fleet_positions import start_after
-from shardfleet_spark.lineage import Family, Listing, admit, needs_listing
-from shardfleet_spark.starting import Start, start_of
+from shardfleet_spark.offsets.lineage import Family, Listing, admit, needs_listing
+from shardfleet_spark.options.starting import Start, start_of
+from shardfleet_spark.plan.beginning import PIN_BACK_MS, begin, common_start, opening_of
+from shardfleet_spark.plan.fleet_positions import start_after
 from tests.spark.memory_seals import INCARNATION, stand
 
 NOW = 1_700_000_000_000

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from shardfleet_spark.local_python import local_python, use_local_python
+from shardfleet_spark.host.local_python import local_python, use_local_python
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ A page of ListShards never has more than 1,000 shards (API reference).
 from pyspark import cloudpickle
 
 from shardfleet.kpl.aggregate import OutgoingRecord
-from shardfleet_spark.options import read_options
-from shardfleet_spark.sink_options import SinkOptions
-from shardfleet_spark.sink_session import open_shards, send
-from shardfleet_spark.source_options import SourceOptions
+from shardfleet_spark.options.options import read_options
+from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.options.source_options import SourceOptions
+from shardfleet_spark.sink.sink_session import open_shards, send
 from shardfleet_spark.stream_reader import KinesisStreamReader
 
 SHARDS = 1_001

@@ -8,25 +8,25 @@ the parts do with the values, in the tests of the parts. Here is what lies betwe
 import pyarrow as pa
 import pytest
 
-from shardfleet.adapters.account_access import AccountClients
+from shardfleet.adapters.clients.account_access import AccountClients
 from shardfleet.engine.producer import ProducerSettings
 from shardfleet.errors import InvalidRecord
 from shardfleet_spark.access import publishing_of, read_ports, seal_store
-from shardfleet_spark.compat import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from shardfleet_spark.driver import DriverSettings
-from shardfleet_spark.file_seals import FileSealStore
-from shardfleet_spark.options import described, read_options
+from shardfleet_spark.host.compat import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from shardfleet_spark.offsets.file_seals import FileSealStore
+from shardfleet_spark.offsets.plan_token import Emission
+from shardfleet_spark.options.options import described, read_options
+from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
+from shardfleet_spark.options.starting import Start
 from shardfleet_spark.pipelines.aggregate import AggregateOptions
 from shardfleet_spark.pipelines.archive import ArchiveOptions
-from shardfleet_spark.plan_token import Emission
-from shardfleet_spark.planning import BatchLimits
-from shardfleet_spark.probing import ProbePace
-from shardfleet_spark.shard_pages import ReadPolicy
-from shardfleet_spark.sink import BatchSink
-from shardfleet_spark.sink_options import SinkOptions
-from shardfleet_spark.sink_session import settings_of as producer_settings_of
-from shardfleet_spark.source_options import BatchOptions, SourceOptions
-from shardfleet_spark.starting import Start
+from shardfleet_spark.plan.driver import DriverSettings
+from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.plan.probing import ProbePace
+from shardfleet_spark.read.shard_pages import ReadPolicy
+from shardfleet_spark.sink.sink import BatchSink
+from shardfleet_spark.sink.sink_session import settings_of as producer_settings_of
 from shardfleet_spark.stream_reader import KinesisStreamReader, settings_of
 from tests.test_tidy import ROOT
 

@@ -9,8 +9,8 @@ from pyarrow import fs
 
 from shardfleet.cli.app import run
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.files import file_system
-from shardfleet_spark.options import read_options
+from shardfleet_spark.host.files import file_system
+from shardfleet_spark.options.options import read_options
 from shardfleet_spark.pipelines.aggregate import AggregateOptions
 from shardfleet_spark.pipelines.archive import ArchiveOptions
 from shardfleet_spark.pipelines.compaction import LIST, Compactor

@@ -16,10 +16,10 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from pandas.testing import assert_frame_equal
 
-from shardfleet.domain.record_ids import split_record_id
+from shardfleet.domain.delivery.record_ids import split_record_id
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.avro_payload import struct_of_avro
-from shardfleet_spark.payload import parse_payload
+from shardfleet_spark.payload.avro_payload import struct_of_avro
+from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 from tests.spark.conftest import JAVA_OPTIONS

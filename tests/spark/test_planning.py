@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.positions import position_text
-from shardfleet_spark.lineage import Family
-from shardfleet_spark.plan_token import (
+from shardfleet.domain.positions.positions import position_text
+from shardfleet_spark.offsets.lineage import Family
+from shardfleet_spark.offsets.plan_token import (
     UnreadableCheckpoint,
     token_from_json,
     token_to_json,
 )
-from shardfleet_spark.planning import (
+from shardfleet_spark.offsets.seals import ShardSeal, UnreadableSeal, seal_from_bytes, seal_to_bytes
+from shardfleet_spark.plan.planning import (
     Advanced,
     BatchLimits,
     SealOfAnotherLayout,
@@ -24,7 +25,6 @@ from shardfleet_spark.planning import (
     lay_out,
     next_token,
 )
-from shardfleet_spark.seals import ShardSeal, UnreadableSeal, seal_from_bytes, seal_to_bytes
 from tests.spark.memory_seals import seal, stand, token
 
 NOW = 1_700_000_000_000

@@ -7,9 +7,9 @@ from threading import Event
 import pytest
 
 from shardfleet.adapters.system import SystemClock
-from shardfleet.domain.lease_changes import evict, renew, take
-from shardfleet.domain.leases import HashKeyRange, Lease
-from shardfleet.domain.sequence import (
+from shardfleet.domain.leases.changes import evict, renew, take
+from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,
     AT_TRIM_HORIZON,
@@ -17,17 +17,17 @@ from shardfleet.domain.sequence import (
     PointKind,
     Position,
 )
-from shardfleet.domain.shards import HASH_KEY_MAX, Shard, ShardGraph
+from shardfleet.domain.stream.shards import HASH_KEY_MAX, Shard, ShardGraph
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryLeaseStore, SeededEntropy
 from shardfleet.testing.memory_stream import MemoryStream
-from shardfleet_spark.lineage import Family, Listing
-from shardfleet_spark.plan_token import Stand
-from shardfleet_spark.publication import Standing, owner_of
-from shardfleet_spark.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
-from shardfleet_spark.publishing import Publishing
-from shardfleet_spark.shard_pages import ReadPolicy, ReadPorts
+from shardfleet_spark.offsets.lineage import Family, Listing
+from shardfleet_spark.offsets.plan_token import Stand
+from shardfleet_spark.publish.publication import Standing, owner_of
+from shardfleet_spark.publish.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
+from shardfleet_spark.publish.publishing import Publishing
+from shardfleet_spark.read.shard_pages import ReadPolicy, ReadPorts
 from tests.spark.memory_seals import INCARNATION, stand
 
 ME = owner_of("sid")

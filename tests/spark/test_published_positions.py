@@ -5,13 +5,13 @@ from contextlib import suppress
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases import Applied
+from shardfleet.domain.leases.lease import Applied
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryLeaseStore
-from shardfleet_spark.fleet_positions import start_after
-from shardfleet_spark.publication import owner_of
-from shardfleet_spark.publisher import Publication, Publisher
+from shardfleet_spark.plan.fleet_positions import start_after
+from shardfleet_spark.publish.publication import owner_of
+from shardfleet_spark.publish.publisher import Publication, Publisher
 from tests.spark.simulated_spark import SimulatedSpark
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)

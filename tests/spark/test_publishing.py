@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from shardfleet.adapters.dynamodb_items import lease_from_item
+from shardfleet.adapters.dynamodb.items import lease_from_item
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 from tests.spark.test_stream_source import Query, put, run_available, wait_active
 

@@ -6,15 +6,15 @@ import uuid
 import pytest
 from pyspark import cloudpickle
 
-from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
-from shardfleet_spark.options import read_options
-from shardfleet_spark.source_options import SourceOptions
+from shardfleet_spark.options.options import read_options
+from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.stream_reader import KinesisStreamReader
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.domain.sequence import PointKind
-from shardfleet_spark.checkpoints import LocalCheckpoint, read_logs, standing_after
-from shardfleet_spark.java import find_java
+from shardfleet.domain.stream.sequence import PointKind
+from shardfleet_spark.host.java import find_java
 from shardfleet_spark.pipelines.patience import start_patiently
+from shardfleet_spark.plan.checkpoints import LocalCheckpoint, read_logs, standing_after
 from tests.spark.conftest import SETTINGS
 from tests.spark.kills.cluster import spark_environment
 from tests.spark.test_seal_stores import make_bucket, make_table

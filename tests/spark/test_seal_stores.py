@@ -7,8 +7,8 @@ import pytest
 
 from shardfleet.adapters.seal_stores import ITEM, SID, DynamoDBSealStore, S3SealStore
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.file_seals import FileSealStore
-from shardfleet_spark.seals import MARK, SealKey
+from shardfleet_spark.offsets.file_seals import FileSealStore
+from shardfleet_spark.offsets.seals import MARK, SealKey
 from tests.spark.memory_seals import MemorySealStore
 
 PLANS = ["0000000001-aa", "0000000002-bb", "0000000010-cc"]

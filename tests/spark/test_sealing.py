@@ -4,10 +4,10 @@ import pytest
 
 from shardfleet.engine.ports import IteratorKind, StreamRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet_spark.fetching import fetch
-from shardfleet_spark.planning import SealOfAnotherLayout
-from shardfleet_spark.sealing import PartitionRange, SealedRecords, read_sealed
-from shardfleet_spark.seals import SealKey, ShardSeal, seal_to_bytes
+from shardfleet_spark.offsets.seals import SealKey, ShardSeal, seal_to_bytes
+from shardfleet_spark.plan.planning import SealOfAnotherLayout
+from shardfleet_spark.read.fetching import fetch
+from shardfleet_spark.read.sealing import PartitionRange, SealedRecords, read_sealed
 from tests.spark.memory_seals import seal
 from tests.spark.test_source_driver import Query, in_query
 

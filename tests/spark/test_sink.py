@@ -8,10 +8,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.functions import expr
 
-from shardfleet.domain.record_ids import SeenIds, split_record_id
+from shardfleet.domain.delivery.record_ids import SeenIds, split_record_id
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
-from shardfleet_spark.by_shard import as_records, by_shard, numbers_hashed_to_each, spark_hash
 from shardfleet_spark.pipelines.patience import start_patiently
+from shardfleet_spark.sink.by_shard import as_records, by_shard, numbers_hashed_to_each, spark_hash
 
 pytestmark = pytest.mark.processes
 

@@ -4,10 +4,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.options import described, read_options
+from shardfleet_spark.options.options import described, read_options
+from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options_page import page
-from shardfleet_spark.sink import make_batch_writer, make_stream_writer
-from shardfleet_spark.sink_options import SinkOptions
+from shardfleet_spark.sink.sink import make_batch_writer, make_stream_writer
 
 ROLE = "arn:aws:iam::123456789012:role/writer"
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"

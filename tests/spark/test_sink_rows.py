@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from shardfleet.domain.leases import HashKeyRange
-from shardfleet.domain.record_ids import split_record_id
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.delivery.record_ids import split_record_id
+from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
-from shardfleet_spark.by_shard import task_ranges
-from shardfleet_spark.diverted_rows import write_diverted
-from shardfleet_spark.held_rows import HeldRows
-from shardfleet_spark.row_checks import BadRow, RowLimits, check_columns, checked, refuse
-from shardfleet_spark.sink import make_batch_writer, outgoing, stop_at_bad
-from shardfleet_spark.sink_options import SinkOptions
-from shardfleet_spark.task_place import TaskPlace
+from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.sink.by_shard import task_ranges
+from shardfleet_spark.sink.diverted_rows import write_diverted
+from shardfleet_spark.sink.held_rows import HeldRows
+from shardfleet_spark.sink.row_checks import BadRow, RowLimits, check_columns, checked, refuse
+from shardfleet_spark.sink.sink import make_batch_writer, outgoing, stop_at_bad
+from shardfleet_spark.sink.task_place import TaskPlace
 
 LIMITS = RowLimits(record_bytes=1024)
 PLACE = TaskPlace(query="q", batch=7, partition=3, attempt=0)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardfleet.domain.sequence import ExtendedSequenceNumber, PointKind, Position
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet.errors import (
     ConfigurationError,
     IteratorExpired,
@@ -18,15 +18,15 @@ from shardfleet.errors import (
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory_stream import MemoryStream
-from shardfleet_spark.arrow import Rows, batches_of
-from shardfleet_spark.driver import DriverSettings, SourceDriver
-from shardfleet_spark.fetching import fetch
-from shardfleet_spark.plan_token import Emission, Quota, Stand, token_from_json
-from shardfleet_spark.planning import BatchLimits
-from shardfleet_spark.probing import ProbePace
-from shardfleet_spark.sealing import read_sealed
-from shardfleet_spark.shard_pages import DataLost, ReadPolicy, ReadPorts, ShardRange
-from shardfleet_spark.starting import Start
+from shardfleet_spark.offsets.plan_token import Emission, Quota, Stand, token_from_json
+from shardfleet_spark.options.starting import Start
+from shardfleet_spark.plan.driver import DriverSettings, SourceDriver
+from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.plan.probing import ProbePace
+from shardfleet_spark.read.arrow import Rows, batches_of
+from shardfleet_spark.read.fetching import fetch
+from shardfleet_spark.read.sealing import read_sealed
+from shardfleet_spark.read.shard_pages import DataLost, ReadPolicy, ReadPorts, ShardRange
 from tests.spark.memory_seals import MemorySealStore
 from tests.spark.simulated_spark import SeededEntropy
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.options import described, read_options
+from shardfleet_spark.options.options import described, read_options
+from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
+from shardfleet_spark.options.starting import Start
 from shardfleet_spark.options_page import page
-from shardfleet_spark.source_options import BatchOptions, SourceOptions
-from shardfleet_spark.starting import Start
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "arn:aws:iam::123456789012:role/reader"

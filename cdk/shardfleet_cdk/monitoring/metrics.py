@@ -2,7 +2,7 @@
 What can be measured of a fleet: its own metrics, and those of the services it is made of.
 
 The fleet's own are in one namespace, with the fleet's name as dimension; their names are those
-that `shardfleet.adapters.metrics` emits, which a test compares.
+that `shardfleet.adapters.telemetry.metrics` emits, which a test compares.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.options import names, option, read_options, text
-from shardfleet_spark.payload import BAD, PAYLOAD
+from shardfleet_spark.options.options import names, option, read_options, text
+from shardfleet_spark.payload.parsing import BAD, PAYLOAD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,8 +21,15 @@ from pyarrow import fs
 from pyspark.sql import functions as sf
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.files import file_system
-from shardfleet_spark.options import choice, duration_ms, integer, option, read_options, size_bytes
+from shardfleet_spark.host.files import file_system
+from shardfleet_spark.options.options import (
+    choice,
+    duration_ms,
+    integer,
+    option,
+    read_options,
+    size_bytes,
+)
 from shardfleet_spark.pipelines.compaction import Compactor
 
 if TYPE_CHECKING:

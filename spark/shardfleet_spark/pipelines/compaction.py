@@ -27,7 +27,7 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from shardfleet_spark.files import file_system
+from shardfleet_spark.host.files import file_system
 
 if TYPE_CHECKING:
     from shardfleet_spark.pipelines.archive import ArchiveOptions

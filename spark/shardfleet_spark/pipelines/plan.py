@@ -74,8 +74,8 @@ class PipelinePlan:
         source: ``format:where``.
         sink: ``format:where``.
         transform: ``package.module:function``, or ``archive`` or ``aggregate``; empty: none.
-        schema: of the payload, as :func:`shardfleet_spark.payload.parse_payload` takes it; empty:
-            the transform gets the source's columns as they are.
+        schema: of the payload, as :func:`shardfleet_spark.payload.parsing.parse_payload` takes it;
+            empty: the transform gets the source's columns as they are.
         payload: ``json``, ``csv`` or ``avro``.
         payload_options: of Spark's JSON or CSV reader, such as ``timestampFormat``.
         source_options: of the source's format.

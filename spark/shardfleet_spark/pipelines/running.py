@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.by_shard import by_shard
-from shardfleet_spark.payload import parse_payload
+from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
 from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.pipelines.plan import AGGREGATE, ARCHIVE, AVAILABLE_NOW, PipelinePlan, Place
-from shardfleet_spark.row_checks import DATA, RECORD_ID, TYPES
+from shardfleet_spark.sink.by_shard import by_shard
+from shardfleet_spark.sink.row_checks import DATA, RECORD_ID, TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange
-from shardfleet.domain.sequence import StreamIncarnation
-from shardfleet.domain.shards import Shard
-from shardfleet.domain.slots import SlotInput, claim, heartbeat
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.lease_manager import LeaseManager, ManagerPorts
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.slots.slot import SlotInput, claim, heartbeat
+from shardfleet.domain.stream.sequence import StreamIncarnation
+from shardfleet.domain.stream.shards import Shard
+from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.ports import ListingFilter
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import (
     MemoryEvents,

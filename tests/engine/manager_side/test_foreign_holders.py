@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.forecast import Question, Snapshot
-from shardfleet.domain.slots import SlotState
-from shardfleet.engine.what_if import what_if
+from shardfleet.domain.explain.forecast import Question, Snapshot
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.engine.operate.what_if import what_if
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.engine.manager_side.fleet_kit import Fleet, shard

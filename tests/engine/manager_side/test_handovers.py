@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.sequence import AT_SHARD_END
-from shardfleet.domain.slots import ask_to_drain, end
-from shardfleet.engine.lease_manager import LeaseManager
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.slots.slot import ask_to_drain, end
+from shardfleet.domain.stream.sequence import AT_SHARD_END
+from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.errors import OutcomeUnknown
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.shards import ShardGraph
-from shardfleet.engine.fleet_state import PIN
-from shardfleet.engine.hole_audit import began_ms, later_than
-from shardfleet.engine.lease_manager import LeaseManager
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import ShardGraph
+from shardfleet.engine.manager.history import History
+from shardfleet.engine.manager.holes import began_ms, later_than
+from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import ListingFilter
-from shardfleet.engine.turn_history import History
+from shardfleet.engine.state.fleet_state import PIN
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet, shard
 

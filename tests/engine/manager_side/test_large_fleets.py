@@ -1,9 +1,9 @@
 """What a manager does for many slots and shards, it does some at a time."""
 
-from shardfleet.domain.lease_sync import CreateReason, LeaseSyncPlan, LeaseToCreate
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON
-from shardfleet.engine.patience import CALLS_AT_ONCE
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.sync import CreateReason, LeaseSyncPlan, LeaseToCreate
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.engine.retry import CALLS_AT_ONCE
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet
 

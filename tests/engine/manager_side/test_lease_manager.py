@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import (
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import SlotState, ask_to_drain, end
+from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.domain.slots import SlotState, ask_to_drain, end
-from shardfleet.engine.lease_manager import LeaseManager
+from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import OutcomeUnknown, StreamReplaced
 from shardfleet.testing.clock import run_virtual

@@ -1,8 +1,8 @@
 """The ledger: added up by day and writer, never in the way."""
 
-from shardfleet.domain.cost import Consumption, total
-from shardfleet.engine import ledger
-from shardfleet.engine.ledger import Ledger, day_of
+from shardfleet.domain.cost.estimate import Consumption, total
+from shardfleet.engine.state import ledger
+from shardfleet.engine.state.ledger import Ledger, day_of
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryStateStore

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shardfleet.config import MANAGER_EVERY_MS
-from shardfleet.engine.manager_loop import run_manager
+from shardfleet.engine.manager.loop import run_manager
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet

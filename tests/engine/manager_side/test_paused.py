@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from shardfleet.domain.pauses import Pause, Pauses
-from shardfleet.engine.pausing import PauseRecord
+from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.pauses import Pause, Pauses
-from shardfleet.domain.sequence import AT_LATEST, AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.domain.sleep import Nap
-from shardfleet.engine.fleet_state import TIP
-from shardfleet.engine.lease_manager import LeaseManager
-from shardfleet.engine.manager_loop import run_manager
-from shardfleet.engine.naps import GLANCES, NAP, NapRecord
-from shardfleet.engine.pausing import PauseRecord
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.stream.sequence import AT_LATEST, AT_TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import IteratorKind
+from shardfleet.engine.state.fleet_state import TIP
+from shardfleet.engine.state.pauses import PauseRecord
+from shardfleet.engine.state.sleep_state import GLANCES, NAP, NapRecord
 from shardfleet.errors import IteratorExpired, ShardGone, Throttled
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_stream import MemoryStream

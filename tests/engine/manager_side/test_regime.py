@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from shardfleet.domain.bill import DAY_MS
-from shardfleet.domain.cost import Consumption
-from shardfleet.domain.pauses import Pause
-from shardfleet.domain.regime import Regime
-from shardfleet.domain.slots import SlotState
-from shardfleet.engine.ledger import Ledger
-from shardfleet.engine.manager_loop import run_manager
-from shardfleet.engine.pausing import PauseRecord
-from shardfleet.engine.regime_record import BY_BUDGET, RegimeRecord
-from shardfleet.engine.turn_history import History
+from shardfleet.domain.cost.bill import DAY_MS
+from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.cost.spending import Regime
+from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.engine.manager.history import History
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.spending import BY_BUDGET, RegimeRecord
+from shardfleet.engine.state.ledger import Ledger
+from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from shardfleet.domain.lease_cleanup import plan_lease_cleanup
-from shardfleet.domain.sequence import AT_SHARD_END, ExtendedSequenceNumber
-from shardfleet.domain.turn_log import Entry, Happening
-from shardfleet.engine import lease_manager, turn_history
-from shardfleet.engine.lease_manager import LeaseManager
-from shardfleet.engine.turn_history import KEPT_MS, History
+from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.leases.cleanup import plan_lease_cleanup
+from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
+from shardfleet.engine.manager import history as turn_history
+from shardfleet.engine.manager import turn as lease_manager
+from shardfleet.engine.manager.history import KEPT_MS, History
+from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryStateStore

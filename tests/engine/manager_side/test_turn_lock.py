@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.manager_loop import run_manager
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy

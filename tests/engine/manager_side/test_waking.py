@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.lease_manager import LeaseManager
-from shardfleet.engine.naps import NapRecord
+from shardfleet.engine.manager.turn import LeaseManager
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.test_prober import SleepingFleet, key
 from tests.engine.worker_side.steps_kit import Stepped, Steps

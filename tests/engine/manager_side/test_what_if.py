@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.forecast import Question, Snapshot
-from shardfleet.domain.slots import Slot, SlotState
-from shardfleet.domain.turn_log import Happening
-from shardfleet.engine.what_if import what_if
+from shardfleet.domain.explain.forecast import Question, Snapshot
+from shardfleet.domain.explain.turn_log import Happening
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.engine.operate.what_if import what_if
 from shardfleet.errors import ConfigurationError
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import SeededEntropy

@@ -5,20 +5,20 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import HashKeyRange
-from shardfleet.domain.pauses import Pause
-from shardfleet.domain.rewinds import RewindState, RewindTarget
-from shardfleet.domain.sequence import (
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.positions.rewinds import RewindState, RewindTarget
+from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,
     AT_TIMESTAMP,
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.engine.operator import OperatorPorts
-from shardfleet.engine.pausing import PauseRecord
-from shardfleet.engine.rewinding import Rewinder
+from shardfleet.engine.operate.pause import OperatorPorts
+from shardfleet.engine.operate.rewind import Rewinder
+from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 from shardfleet.testing.clock import run_virtual

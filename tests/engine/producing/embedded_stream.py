@@ -9,8 +9,8 @@ import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 
-from shardfleet.domain.leases import HashKeyRange
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutOutcome
 from shardfleet.kpl.hash_keys import hash_of_partition_key
 from shardfleet.local.kinesis.account import AccountSettings

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutEntry, PutOutcome
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate

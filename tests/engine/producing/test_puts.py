@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from shardfleet.domain.flow_control import FlowLimits
+from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.engine.producer import (
     REQUEST_BYTES_MOST,
     BlockingProducer,

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from shardfleet.domain.flow_control import FlowLimits
+from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.engine.producer import Producer, ProducerSettings
 from shardfleet.kpl.aggregate import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual

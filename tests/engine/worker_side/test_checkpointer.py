@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
-from shardfleet.domain.slots import LeaseOutcome
-from shardfleet.engine.checkpointer import Adoption
+from shardfleet.domain.slots.slot import LeaseOutcome
+from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
+from shardfleet.engine.ownership.checkpointer import Adoption
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
 from shardfleet.events import (
     BackwardCheckpoint,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from shardfleet.engine.crash_notes import CrashNotes
-from shardfleet.engine.fleet_state import FleetState
+from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events import CrashCharged, RecordSkipped, TurnBegun
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryEvents, MemoryStateStore

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from shardfleet.engine.dispatch import cut_batch
+from shardfleet.engine.shard.dispatch import cut_batch
 from shardfleet.errors import Throttled
 from shardfleet.events import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
 from shardfleet.records import Record

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.slots import TurnOutcome, intend_start
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.slot_record import SlotRecord
+from shardfleet.domain.slots.slot import TurnOutcome, intend_start
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import OutcomeUnknown
 from shardfleet.events import LeaseAdopted, OwnWriteRecognised, TurnEnded
 from shardfleet.testing.clock import VirtualClock, run_virtual

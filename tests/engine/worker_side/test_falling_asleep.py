@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.sequence import AT_LATEST
-from shardfleet.domain.slots import TurnOutcome, announce_assignment
-from shardfleet.engine.naps import FOREIGN, NAP, NapRecord
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment
+from shardfleet.domain.stream.sequence import AT_LATEST
+from shardfleet.engine.state.sleep_state import FOREIGN, NAP, NapRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import LeaseAsleep, LeaseReleased
 from shardfleet.kpl.aggregate import AggregateBuilder

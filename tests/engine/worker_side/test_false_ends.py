@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
-from shardfleet.domain.shards import ChildShard
-from shardfleet.domain.slots import TurnOutcome
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import TurnOutcome
+from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
+from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.errors import OutcomeUnknown, ShardGone
 from shardfleet.events import FalseShardEnd, ShardEnded, TurnFailed
 from shardfleet.testing.clock import run_virtual

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.pauses import Pause, Pauses
-from shardfleet.domain.slots import TurnOutcome, announce_assignment
-from shardfleet.engine.pausing import PauseRecord
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment
+from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import Throttled
 from shardfleet.events import LeaseReleased
 from shardfleet.testing.clock import run_virtual

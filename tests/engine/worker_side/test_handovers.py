@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 from itertools import pairwise
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.slots import SlotState, announce_assignment, intend_start
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.slots.slot import SlotState, announce_assignment, intend_start
 from shardfleet.events import HandoverNoticed, LeaseReleased
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler

@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.slots import LeaseOutcome
-from shardfleet.engine.patience import Halt
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.slots.slot import LeaseOutcome
+from shardfleet.engine.retry import Halt
 from shardfleet.events import (
     HandoverNoticed,
     WriteDelayed,

@@ -14,7 +14,7 @@ import tracemalloc
 
 import pytest
 
-from shardfleet.adapters.kinesis_decode import decode_page
+from shardfleet.adapters.kinesis.decode import decode_page
 from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
 from shardfleet.runtime.event_contract import EventSource, kinesis_event
 from shardfleet.testing.clock import run_virtual

@@ -9,8 +9,8 @@ until they have expired (ListShards, DescribeStreamSummary); ListShards is not a
 import asyncio
 from itertools import pairwise
 
-from shardfleet.engine.fleet_state import TIP
-from shardfleet.engine.gone_record import GONE, GoneRecord
+from shardfleet.engine.state.fleet_state import TIP
+from shardfleet.engine.state.gone_record import GONE, GoneRecord
 from shardfleet.errors import ShardGone
 from shardfleet.events import ShardExpired, ShardMissing
 from shardfleet.testing.clock import run_virtual

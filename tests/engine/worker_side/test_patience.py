@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from shardfleet.engine.patience import Halt, Halted, Patience, all_of
-from shardfleet.engine.turn_tasks import TurnTasks
+from shardfleet.engine.retry import Halt, Halted, Patience, all_of
+from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy

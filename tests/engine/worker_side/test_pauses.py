@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.domain.slots import TurnOutcome
+from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from shardfleet.domain.sequence import AT_LATEST, ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber
 from shardfleet.engine.ports import IteratorKind
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, Throttled
 from shardfleet.events import (

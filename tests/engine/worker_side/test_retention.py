@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shardfleet.domain.sequence import AT_TRIM_HORIZON
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.events import (
     AggregatesNotExpanded,
     PositionLost,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.events import ParentsAwaited, ShardEnded
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process

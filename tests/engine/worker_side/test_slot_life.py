@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain import lease_changes
-from shardfleet.domain.sequence import AT_TRIM_HORIZON
-from shardfleet.domain.slots import SlotState, TurnOutcome, announce_assignment, ask_to_drain
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.slots.slot import SlotState, TurnOutcome, announce_assignment, ask_to_drain
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import LeaseAdopted, LeaseLost, TurnEnded, TurnFailed, WorkerBeat
 from shardfleet.testing.clock import run_virtual

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.domain.usage import Usage
-from shardfleet.engine.usage_meter import WARM_UP_MS, UsageMeter
+from shardfleet.domain.slots.usage import Usage
+from shardfleet.engine.shard.usage import WARM_UP_MS, UsageMeter
 
 RENEWAL_MS = 1_000
 

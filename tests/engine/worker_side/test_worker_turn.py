@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.sequence import AT_SHARD_END
-from shardfleet.domain.slots import SlotState, TurnOutcome
+from shardfleet.domain.slots.slot import SlotState, TurnOutcome
+from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.errors import StreamGone, Throttled
 from shardfleet.events import TurnBegun, TurnEnded, TurnFailed, TurnRefused
 from shardfleet.testing.clock import run_virtual

@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.domain.slots import intend_start, slot_body, slot_from_body
-from shardfleet.engine.checkpointer import Checkpointer
-from shardfleet.engine.lease_writer import LeaseWriter
-from shardfleet.engine.patience import Patience
-from shardfleet.engine.worker import WorkerPorts, worker_turn
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import intend_start, slot_body, slot_from_body
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.engine.ownership.checkpointer import Checkpointer
+from shardfleet.engine.ownership.writer import LeaseWriter
+from shardfleet.engine.retry import Patience
+from shardfleet.engine.worker.turn import WorkerPorts, worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import (

@@ -2,9 +2,9 @@
 
 import random
 
-from shardfleet.domain.leases import HashKeyRange, Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer import ProducerCounts, Receipt
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.incidents import IncidentLog

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ClientError
 
-from shardfleet.domain.leases import HashKeyRange
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.shards import Shard
+from shardfleet.local.aws.launcher import WorkerProcess
 from shardfleet.local.demo.incidents import (
     THROTTLED_MS,
     Incident,
@@ -15,7 +16,6 @@ from shardfleet.local.demo.incidents import (
     Troublemaker,
     short,
 )
-from shardfleet.local.launcher import WorkerProcess
 from tests.local.demo.builders import a_lease, shard_id
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shardfleet.domain.record_ids import with_record_id
+from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet.local.demo.feed import InputRecord
 from shardfleet.local.demo.outcome import result_of
 from shardfleet.local.demo.spark_part import (

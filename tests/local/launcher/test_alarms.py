@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from shardfleet.local.alarms import decide
+from shardfleet.local.aws.alarms import decide
 
 POINTS = {"0": False, "X": True, "-": None}
 M3 = {"EvaluationPeriods": 3, "DatapointsToAlarm": 3}

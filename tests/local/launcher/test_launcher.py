@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from shardfleet.local import EmbeddedAws, EmbeddedAwsFailed
-from shardfleet.local.patches import MinistackMismatch, Patch, check, missing_names
-from shardfleet.local.server import patches
+from shardfleet.local.aws.patches import MinistackMismatch, Patch, check, missing_names
+from shardfleet.local.aws.server import patches
 
 pytestmark = pytest.mark.processes
 
@@ -53,7 +53,7 @@ def test_a_server_that_cannot_start_shows_its_log(monkeypatch):
     aws = EmbeddedAws()
     monkeypatch.setattr(aws, "_server_environment", lambda: {"PATH": os.defpath})
     monkeypatch.setattr(
-        "shardfleet.local.settings.ServerSettings.to_json", lambda _: '{"no_such_setting": 1}'
+        "shardfleet.local.aws.settings.ServerSettings.to_json", lambda _: '{"no_such_setting": 1}'
     )
     with pytest.raises(EmbeddedAwsFailed, match=r"ended while starting(.|\n)*KeyError: 'folder'"):
         aws.start()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-CHANGES = "domain/lease_changes.py"
-SEMANTICS = "domain/lease_semantics.py"
+CHANGES = "domain/leases/changes.py"
+SEMANTICS = "domain/leases/semantics.py"
 
 _SEEN = "        _as_seen(LeaseField.LEASE_OWNER, lease.lease_owner),\n"
 _SEEN_TOO = "        _as_seen(LeaseField.CHECKPOINT_OWNER, lease.checkpoint_owner),\n"
@@ -68,7 +68,7 @@ CONDITIONS = (
         "L2 checkpointOwner absent",
         (CHANGES, "    if not in_handover:\n", "    if in_handover and not in_handover:\n"),
         (
-            "engine/lease_writer.py",
+            "engine/ownership/writer.py",
             "            held.halt.set()\n            self._events.emit(\n                HandoverNoticed(",
             "            self._events.emit(\n                HandoverNoticed(",
         ),

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-SLOTS, WRITER, POINTER = "domain/slots.py", "engine/lease_writer.py", "engine/checkpointer.py"
-STATE, WORKER, ASSIGNER = "engine/fleet_state.py", "engine/worker.py", "engine/assigner.py"
-NOTES, EXPIRY, POSITION = "engine/crash_notes.py", "domain/expiry.py", "engine/start_position.py"
-READER, UPKEEP = "engine/reader.py", "engine/slot_upkeep.py"
-GONE = "domain/gone_shards.py"
+SLOTS, WRITER, POINTER = (
+    "domain/slots/slot.py",
+    "engine/ownership/writer.py",
+    "engine/ownership/checkpointer.py",
+)
+STATE, WORKER, ASSIGNER = (
+    "engine/state/fleet_state.py",
+    "engine/worker/turn.py",
+    "engine/manager/assigner.py",
+)
+NOTES, EXPIRY, POSITION = (
+    "engine/shard/crash_notes.py",
+    "domain/leases/expiry.py",
+    "engine/shard/start.py",
+)
+READER, UPKEEP = "engine/shard/reader.py", "engine/manager/slot_upkeep.py"
+GONE = "domain/stream/gone_shards.py"
 
 _MANAGER_TESTS = "tests/engine/manager_side"
 _WORKER_TESTS = "tests/engine/worker_side"
@@ -177,7 +189,7 @@ HAZARDS = (
         "a turn does not wait for its tasks",
         "H10, §8 row 25",
         (
-            "engine/turn_tasks.py",
+            "engine/worker/tasks.py",
             "            await hard.unless(self._quiet)\n",
             "            pass\n",
         ),
@@ -186,7 +198,7 @@ HAZARDS = (
         "a call begins whatever time is left",
         "H10",
         (
-            "engine/dispatch.py",
+            "engine/shard/dispatch.py",
             "if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:",
             "if self._timeout_ms > self._calls_end_ms:",
         ),
@@ -231,7 +243,7 @@ HAZARDS = (
         "children are not taken over",
         "H13",
         (
-            "engine/shard_work.py",
+            "engine/worker/shards.py",
             "                await self._patience.persist(partial(self._take, children), hard)\n",
             "",
         ),
@@ -240,7 +252,7 @@ HAZARDS = (
     mutant(
         "the manager turns for ever",
         "H14",
-        ("engine/manager_loop.py", "stays = awake is not False", "stays = True"),
+        ("engine/manager/loop.py", "stays = awake is not False", "stays = True"),
         arena="asleep",
     ),
     mutant(
@@ -312,7 +324,7 @@ HAZARDS = (
         "the shard that asks first goes first",
         "H17",
         (
-            "engine/dispatch.py",
+            "engine/shard/dispatch.py",
             "round=max(self._round, self._rounds_served.get(key, -1) + 1),",
             "round=0,",
         ),
@@ -322,7 +334,7 @@ HAZARDS = (
         "a heartbeat tells no lag",
         "H18",
         (
-            "engine/slot_watch.py",
+            "engine/worker/watch.py",
             "still_ms=still_ms) for h in held}",
             "still_ms=still_ms) for h in ()}",
         ),
@@ -339,7 +351,7 @@ HAZARDS = (
         "a lease that waits for another parent of its merge takes a place",
         "§4.6 step 2",
         (
-            "engine/lease_manager.py",
+            "engine/manager/turn.py",
             "idle = waiting_for_a_merge(seen.shards, [*leases, *seen.unreadable.stand_ins])",
             "idle = waiting_for_a_merge((), leases)",
         ),

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-DELIVERY, READER, ENDING = "engine/delivery.py", "engine/reader.py", "engine/shard_end.py"
+DELIVERY, READER, ENDING = (
+    "engine/shard/delivery.py",
+    "engine/shard/reader.py",
+    "engine/shard/end.py",
+)
 CONSUMER, WRITER, POINTER = (
-    "engine/shard_consumer.py",
-    "engine/lease_writer.py",
-    "engine/checkpointer.py",
+    "engine/shard/consumer.py",
+    "engine/ownership/writer.py",
+    "engine/ownership/checkpointer.py",
 )
 WORK, ASSIGNMENT, CLEANUP = (
-    "engine/shard_work.py",
-    "domain/assignment.py",
-    "domain/lease_cleanup.py",
+    "engine/worker/shards.py",
+    "domain/balance/by_count.py",
+    "domain/leases/cleanup.py",
 )
-SYNC, STATE, DEAGGREGATE = "domain/lease_sync.py", "engine/fleet_state.py", "kpl/deaggregate.py"
+SYNC, STATE, DEAGGREGATE = (
+    "domain/leases/sync.py",
+    "engine/state/fleet_state.py",
+    "kpl/deaggregate.py",
+)
 
 _WORKER_TESTS, _MANAGER_TESTS = "tests/engine/worker_side", "tests/engine/manager_side"
 _TIP_OF_NOW = (
-    "engine/lease_manager.py",
+    "engine/manager/turn.py",
     "        if plan.begins_late:\n",
     "        if not shards:\n",
 )
@@ -174,7 +182,7 @@ MUSEUM = (
         "the tip is another now each time",
         "§8 row 8b",
         (
-            "engine/start_position.py",
+            "engine/shard/start.py",
             "instant_ms=instant_ms)\n    if done.sequence_number == AT_TIMESTAMP",
             "instant_ms=clock.now_ms())\n    if done.sequence_number == AT_TIMESTAMP",
         ),
@@ -243,7 +251,7 @@ MUSEUM = (
         "a steal goes by a stale counter",
         "§8 row 14, KCL #886",
         (
-            "engine/assigner.py",
+            "engine/manager/assigner.py",
             "return lease_changes.take(current, worker_id)",
             "return lease_changes.take(lease, worker_id)",
         ),
@@ -289,7 +297,7 @@ MUSEUM = (
         "what looks like an aggregate and is none is dropped",
         "§8 row 20, kinesis-aggregation #11",
         (
-            "engine/deaggregation.py",
+            "engine/shard/deaggregation.py",
             "            if done is None:\n                made += found.records\n",
             (
                 "            if found.verdict is Verdict.BAD_DIGEST:\n"
@@ -309,7 +317,7 @@ MUSEUM = (
         "sequence numbers are compared as text",
         "§8 row 22, kinesis-python",
         (
-            "domain/sequence.py",
+            "domain/stream/sequence.py",
             "number = int(self.sequence_number) if value is None else value",
             'number = int(self.sequence_number.ljust(60, "0")) if value is None else value',
         ),

@@ -14,7 +14,7 @@ class Edit:
     One replacement in one file.
 
     Attributes:
-        file: below the package, e.g. ``domain/lease_changes.py``.
+        file: below the package, e.g. ``domain/leases/changes.py``.
         old: found exactly once in it.
         new: what takes its place.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-DROWSY, PROBER, SLEEP = "engine/falling_asleep.py", "engine/prober.py", "domain/sleep.py"
+DROWSY, PROBER, SLEEP = "engine/shard/sleep.py", "engine/manager/prober.py", "domain/sleep/sleep.py"
 _PROBER_TESTS = "tests/engine/manager_side/test_prober.py"
 
 SLEEPERS = (
@@ -91,7 +91,7 @@ SLEEPERS = (
         "no look between two turns",
         "H14",
         (
-            "engine/manager_loop.py",
+            "engine/manager/loop.py",
             "            if await self._looks():\n",
             "            if self._end_ms < 0:\n",
         ),

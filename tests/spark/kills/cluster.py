@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from shardfleet_spark.java import find_java
+from shardfleet_spark.host.java import find_java
 from tests.spark.kills import processes
 
 START_LIMIT_S = 240

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from shardfleet.adapters.dynamodb_items import lease_from_item
+from shardfleet.adapters.dynamodb.items import lease_from_item
 from shardfleet.local.chaos.faults import FaultDice
 from shardfleet.local.chaos.proxy import FaultyProxy
 from tests.spark.kills import processes, program

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from shardfleet_spark.java import find_java
+from shardfleet_spark.host.java import find_java
 from tests.spark.kills.cluster import Cluster
 from tests.spark.kills.driver import Driver
 from tests.spark.kills.one_run import Plan, Run, make_table

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from tests.spark.kills.verdict import Row, judge, misplaced
 
 LINEAGE = {"a": [], "b": [], "c": ["a", "b"]}

@@ -15,10 +15,10 @@ import typer
 from shardfleet.cli.fleet_access import reaching_aws, with_fleet
 
 if TYPE_CHECKING:
-    from shardfleet.domain.expiry import Sighting
-    from shardfleet.domain.fleet_view import FleetReading
-    from shardfleet.domain.sequence import StreamIncarnation
-    from shardfleet.domain.shards import Shard
+    from shardfleet.domain.explain.fleet_view import FleetReading
+    from shardfleet.domain.leases.expiry import Sighting
+    from shardfleet.domain.stream.sequence import StreamIncarnation
+    from shardfleet.domain.stream.shards import Shard
     from shardfleet.engine.ports import Clock, LeaseStore
     from shardfleet.events import Event
 
@@ -72,8 +72,8 @@ class ApplicationTable:
             Throttled: the table refused; try again.
 
         """
-        from shardfleet.domain.expiry import update_sightings
-        from shardfleet.domain.fleet_view import FleetReading
+        from shardfleet.domain.explain.fleet_view import FleetReading
+        from shardfleet.domain.leases.expiry import update_sightings
 
         started_ms = self.clock.now_ms()
         found = await self.leases.survey()
@@ -135,8 +135,8 @@ def with_application(name: str, work: Callable[[ApplicationTable], Awaitable[T]]
 @asynccontextmanager
 async def opened(name: str) -> AsyncIterator[ApplicationTable]:
     """Open a lease table."""
-    from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits
-    from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
+    from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
+    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
     from shardfleet.adapters.system import SystemClock
     from shardfleet.adapters.thread_pool import ThreadPool
 
@@ -174,8 +174,8 @@ async def opened_stream(stream: str) -> AsyncIterator[StreamAccess]:
         ConfigurationError: there is no such stream.
 
     """
-    from shardfleet.adapters.account_access import Access, AccountClients
-    from shardfleet.adapters.kinesis_polling import KinesisPollingReader
+    from shardfleet.adapters.clients.account_access import Access, AccountClients
+    from shardfleet.adapters.kinesis.polling import KinesisPollingReader
     from shardfleet.adapters.thread_pool import ThreadPool
 
     clients, pool = AccountClients(Access(), stream=stream), ThreadPool("stream", threads=1)

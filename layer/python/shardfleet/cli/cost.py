@@ -20,9 +20,9 @@ from shardfleet.cli.instants import spoken_duration, spoken_instant
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.bill import BilledDay
-    from shardfleet.domain.cost import Setup
-    from shardfleet.domain.prices import Prices
+    from shardfleet.domain.cost.bill import BilledDay
+    from shardfleet.domain.cost.estimate import Setup
+    from shardfleet.domain.cost.prices import Prices
 
 _ALARM, _DASHBOARD = "AWS::CloudWatch::Alarm", "AWS::CloudWatch::Dashboard"
 _CENTS = 100
@@ -43,8 +43,8 @@ def cost(
     alarms, dashboards, memory = _around(stack)
 
     async def look(fleet: "FleetAccess") -> dict[str, Any]:
-        from shardfleet.domain.cost import Setup
-        from shardfleet.domain.slots import SlotState
+        from shardfleet.domain.cost.estimate import Setup
+        from shardfleet.domain.slots.slot import SlotState
 
         shards = sum(shard.is_open for shard in await fleet.stream.list_shards())
         slots = [found.slot for found in await fleet.state.slots()]
@@ -65,7 +65,7 @@ def cost(
 
 
 def _prices(file: Path | None) -> "Prices":
-    from shardfleet.domain.prices import PRICES, changed_prices
+    from shardfleet.domain.cost.prices import PRICES, changed_prices
     from shardfleet.errors import ConfigurationError
 
     if file is None:
@@ -113,9 +113,14 @@ def _around(stack: str) -> tuple[int, int, dict[str, int]]:
 async def _found(
     fleet: "FleetAccess", setup: "Setup", prices: "Prices", *, days: int
 ) -> dict[str, Any]:
-    from shardfleet.domain.bill import days_of, rate_per_day
-    from shardfleet.domain.cost import DAYS_PER_MONTH, per_month, stream_per_month, workers_for
-    from shardfleet.engine.ledger import Ledger
+    from shardfleet.domain.cost.bill import days_of, rate_per_day
+    from shardfleet.domain.cost.estimate import (
+        DAYS_PER_MONTH,
+        per_month,
+        stream_per_month,
+        workers_for,
+    )
+    from shardfleet.engine.state.ledger import Ledger
 
     config = fleet.config
     now_ms = fleet.clock.now_ms()
@@ -146,7 +151,7 @@ async def _found(
 
 
 async def _regime(fleet: "FleetAccess") -> dict[str, Any] | None:
-    from shardfleet.engine.regime_record import RegimeRecord
+    from shardfleet.engine.manager.spending import RegimeRecord
 
     found = await RegimeRecord(fleet.state.store).read()
     return None if found is None else asdict(found)

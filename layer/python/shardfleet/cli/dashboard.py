@@ -43,7 +43,7 @@ def dashboard(
 
 
 async def _lease_rows(fleet: Any) -> list[dict[str, Any]]:
-    from shardfleet.domain.fleet_view import lease_rows
+    from shardfleet.domain.explain.fleet_view import lease_rows
 
     return [
         {

@@ -13,7 +13,7 @@ from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, 
 def doctor(*, stack: StackOption = DEFAULT_STACK, as_json: JsonOption = False) -> None:
     """Look at tables, functions, stream, schedule and clock; name what is wrong; change nothing."""
     from shardfleet.cli.examination import examine
-    from shardfleet.domain.diagnosis import Severity, diagnose
+    from shardfleet.domain.explain.doctor import Severity, diagnose
 
     with reaching_aws():
         findings = diagnose(examine(stack))

@@ -7,7 +7,7 @@ from shardfleet.cli.instants import spoken_instant
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.gone_shards import GoneNote, GoneVerdict
+    from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict
 
 
 async def preview(fleet: "FleetAccess", lease_keys: Collection[str], *, person: str) -> str:
@@ -26,8 +26,8 @@ async def preview(fleet: "FleetAccess", lease_keys: Collection[str], *, person: 
     """
     from dataclasses import replace
 
-    from shardfleet.domain.gone_shards import judge_gone
-    from shardfleet.engine.gone_record import GoneRecord
+    from shardfleet.domain.stream.gone_shards import judge_gone
+    from shardfleet.engine.state.gone_record import GoneRecord
     from shardfleet.errors import ConfigurationError
 
     missed = {note.lease_key: note for note in await GoneRecord(fleet.state.store).missed()}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
     from shardfleet.config import FleetConfig
-    from shardfleet.domain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
-    from shardfleet.domain.fleet_view import FleetReading
-    from shardfleet.domain.shards import Shard
+    from shardfleet.domain.explain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
+    from shardfleet.domain.explain.fleet_view import FleetReading
+    from shardfleet.domain.stream.shards import Shard
 
 _MISSING = (
     "ResourceNotFoundException",
@@ -93,10 +93,10 @@ class _Examination:
         self._unseen: list[tuple[str, str]] = []
 
     def facts(self) -> "Facts":
-        from shardfleet.adapters.dynamodb_items import LEASE_KEY
-        from shardfleet.domain.fleet_facts import Facts
-        from shardfleet.domain.lags import unread_shards
-        from shardfleet.domain.unreadable import stand_ins
+        from shardfleet.adapters.dynamodb.items import LEASE_KEY
+        from shardfleet.domain.explain.fleet_facts import Facts
+        from shardfleet.domain.leases.lags import unread_shards
+        from shardfleet.domain.leases.unreadable import stand_ins
 
         config = self._config
         lease_table = self._table(config.lease_table, (LEASE_KEY, "HASH"))
@@ -129,14 +129,14 @@ class _Examination:
     def _client(self, service: str) -> Any:
         import boto3
 
-        from shardfleet.adapters.aws_clients import client_config, region_of
+        from shardfleet.adapters.clients.aws_clients import client_config, region_of
 
         region = region_of(self._config.stream_arn) if service == "kinesis" else None
         make: Any = boto3.session.Session().client  # Its overloads name each service by a literal.
         return make(service, region_name=region, config=client_config(1))
 
     def _table(self, name: str, *wanted: tuple[str, str]) -> "TableFacts":
-        from shardfleet.domain.fleet_facts import TableFacts
+        from shardfleet.domain.explain.fleet_facts import TableFacts
 
         with self._looking(f"table {name}"):
             found = self._client("dynamodb").describe_table(TableName=name)["Table"]
@@ -152,8 +152,8 @@ class _Examination:
         return TableFacts(name=name, wanted=wanted)
 
     def _items(self, table: "TableFacts") -> tuple[dict[str, int], list[str]]:
-        from shardfleet.adapters.dynamodb_items import ENTITY_TYPE
-        from shardfleet.adapters.dynamodb_leases import leases_among
+        from shardfleet.adapters.dynamodb.items import ENTITY_TYPE
+        from shardfleet.adapters.dynamodb.leases import leases_among
 
         if not table.keys:
             return {}, []
@@ -166,7 +166,7 @@ class _Examination:
 
     def _stream(self) -> "tuple[StreamFacts | None, int]":
         """Describe the stream; the answer's date tells how far apart the clocks are."""
-        from shardfleet.domain.fleet_facts import StreamFacts
+        from shardfleet.domain.explain.fleet_facts import StreamFacts
 
         with self._looking("the stream"):
             asked_ms = self._now_ms()
@@ -211,7 +211,7 @@ class _Examination:
         return reading, []
 
     def _function(self, name: str) -> "FunctionFacts":
-        from shardfleet.domain.fleet_facts import FunctionFacts
+        from shardfleet.domain.explain.fleet_facts import FunctionFacts
 
         with self._looking(f"function {name}"):
             found = self._client("lambda").get_function(FunctionName=name)

@@ -12,7 +12,7 @@ from shardfleet.cli.instants import instant_ms, spoken_duration, spoken_instant
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.explanation import Explanation, Known
+    from shardfleet.domain.explain.answer import Explanation, Known
 
 _GLOSSARY = (
     "A stream is divided into shards; a lease says which worker reads a shard and how far it is. "
@@ -38,7 +38,7 @@ def explain(
     """Say why a shard is with its worker and why it moved; without a name, of every shard."""
 
     async def ask(fleet: "FleetAccess") -> "tuple[int, list[Explanation]]":
-        from shardfleet.engine.fleet_reading import read_known
+        from shardfleet.engine.operate.read import read_known
 
         reading = await fleet.reading()
         known = await read_known(
@@ -63,9 +63,9 @@ def explain(
 
 
 def _answers(known: "Known", subject: str | None) -> "list[Explanation]":
-    from shardfleet.domain.explanation import explain_shard, explain_worker
-    from shardfleet.domain.fleet_story import explain_fleet
-    from shardfleet.domain.turn_log import FLEET
+    from shardfleet.domain.explain.answer import explain_shard, explain_worker
+    from shardfleet.domain.explain.fleet_story import explain_fleet
+    from shardfleet.domain.explain.turn_log import FLEET
     from shardfleet.errors import ConfigurationError
 
     leases = sorted(lease.lease_key for lease in known.reading.leases)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from shardfleet.adapters.kinesis_polling import KinesisPollingReader
-    from shardfleet.adapters.kinesis_writer import KinesisWriter
+    from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+    from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.config import FleetConfig
-    from shardfleet.domain.fleet_view import FleetReading
-    from shardfleet.engine.fleet_state import FleetState
+    from shardfleet.domain.explain.fleet_view import FleetReading
     from shardfleet.engine.ports import Clock, LeaseStore
+    from shardfleet.engine.state.fleet_state import FleetState
     from shardfleet.events import Event
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class FleetAccess:
             Throttled: a table refused; try again.
 
         """
-        from shardfleet.engine.fleet_reading import read_fleet
+        from shardfleet.engine.operate.read import read_fleet
 
         return await read_fleet(
             self.leases, self.state, clock=self.clock, failover_ms=self.config.failover_ms
@@ -118,14 +118,14 @@ def reaching_aws() -> Iterator[None]:
 
 @asynccontextmanager
 async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
-    from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits, region_of
-    from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
-    from shardfleet.adapters.fleet_state import DynamoDBStateStore
-    from shardfleet.adapters.kinesis_polling import KinesisPollingReader
-    from shardfleet.adapters.kinesis_writer import KinesisWriter
+    from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
+    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+    from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
+    from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+    from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.adapters.system import SystemClock
     from shardfleet.adapters.thread_pool import ThreadPool
-    from shardfleet.engine.fleet_state import FleetState
+    from shardfleet.engine.state.fleet_state import FleetState
 
     config = await asyncio.to_thread(fleet_config, stack)
     limits = ConnectionLimits(writes=_THREADS, reads=_THREADS, streams=_THREADS)

@@ -21,8 +21,8 @@ from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, 
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.fleet_view import LeaseRow, SlotRow
-    from shardfleet.engine.operator import Operator
+    from shardfleet.domain.explain.fleet_view import LeaseRow, SlotRow
+    from shardfleet.engine.operate.pause import Operator
 
 _EXIT_FAILED = 1
 
@@ -45,7 +45,7 @@ def pause(
     """Let workers finish their batches, checkpoint and give shards up, until you resume them."""
 
     async def work(fleet: "FleetAccess") -> int:
-        from shardfleet.domain.pauses import Pause
+        from shardfleet.domain.sleep.pauses import Pause
         from shardfleet.errors import ConfigurationError
 
         leases = await _unfinished(fleet)
@@ -79,7 +79,7 @@ def drain(
     """Pause the whole fleet and end its worker slots, so that another consumer can take over."""
 
     async def work(fleet: "FleetAccess") -> int:
-        from shardfleet.domain.pauses import Pause
+        from shardfleet.domain.sleep.pauses import Pause
 
         leases = await _unfinished(fleet)
         slots = await _live_slots(fleet)
@@ -121,7 +121,7 @@ def release(
     """Let workers give leases up now, or a worker all of its own and end; others get them."""
 
     async def work(fleet: "FleetAccess") -> int:
-        from shardfleet.domain.pauses import Pause
+        from shardfleet.domain.sleep.pauses import Pause
 
         if ended:
             return await _end(fleet, manner, what, force=force)
@@ -199,7 +199,7 @@ async def _act(
     do: "Callable[[Operator], Awaitable[Collection[str]]]",
 ) -> int:
     """Show, ask, do, and show again; return the exit code."""
-    from shardfleet.engine.operator import Operator, OperatorPorts
+    from shardfleet.engine.operate.pause import Operator, OperatorPorts
 
     if not manner.as_json:
         await _show(fleet, subject)
@@ -219,7 +219,7 @@ async def _act(
 
 
 async def _rows(fleet: "FleetAccess", subject: _Subject) -> "tuple[list[LeaseRow], list[SlotRow]]":
-    from shardfleet.domain.fleet_view import lease_rows, slot_rows
+    from shardfleet.domain.explain.fleet_view import lease_rows, slot_rows
 
     reading = await fleet.reading()
     leases = [row for row in lease_rows(reading) if row.lease_key in subject.leases]
@@ -257,7 +257,7 @@ async def _unfinished(fleet: "FleetAccess") -> dict[str, str | None]:
 
 async def _live_slots(fleet: "FleetAccess") -> dict[str, str]:
     """Return the slots that have not ended, and the names of their workers."""
-    from shardfleet.domain.slots import SlotState
+    from shardfleet.domain.slots.slot import SlotState
 
     found = (each.slot for each in await fleet.state.slots())
     return {slot.slot_id: slot.worker_id for slot in found if slot.state is not SlotState.ENDED}

@@ -139,8 +139,8 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
     import sys
 
     from shardfleet.errors import ConfigurationError
-    from shardfleet_spark.java import OLDEST, use_java
-    from shardfleet_spark.local_python import use_local_python
+    from shardfleet_spark.host.java import OLDEST, use_java
+    from shardfleet_spark.host.local_python import use_local_python
 
     if not use_java():
         raise ConfigurationError(

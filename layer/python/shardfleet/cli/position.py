@@ -24,13 +24,13 @@ from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, 
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.leases import Lease
-    from shardfleet.domain.position_import import ImportPlan, ImportStep
-    from shardfleet.domain.positions import Positions
-    from shardfleet.domain.sequence import StreamIncarnation
+    from shardfleet.domain.leases.lease import Lease
+    from shardfleet.domain.positions.position_import import ImportPlan, ImportStep
+    from shardfleet.domain.positions.positions import Positions
+    from shardfleet.domain.stream.sequence import StreamIncarnation
     from shardfleet.engine.ports import LeaseStore
-    from shardfleet_spark.checkpoints import CheckpointFolder
-    from shardfleet_spark.seals import SealStore
+    from shardfleet_spark.offsets.seals import SealStore
+    from shardfleet_spark.plan.checkpoints import CheckpointFolder
 
 _EXIT_FAILED = 1
 _LOOK_EVERY_S = 1.0
@@ -70,7 +70,7 @@ def export(
     ] = False,
 ) -> None:
     """Write the positions of a stopped query, of an application or of a fleet as JSON."""
-    from shardfleet.domain.positions import option_text, positions_to_json
+    from shardfleet.domain.positions.positions import option_text, positions_to_json
 
     if checkpoint:
         found = _from_checkpoint(checkpoint, seals=seals, stream=stream)
@@ -105,7 +105,7 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Write positions as checkpoints into a lease table, after showing what would be written."""
-    from shardfleet.domain.positions import positions_from_text
+    from shardfleet.domain.positions.positions import positions_from_text
 
     wanted = positions_from_text(file.read_text("utf-8"))
 
@@ -138,7 +138,7 @@ def import_(
 def _from_checkpoint(folder: str, *, seals: str, stream: str) -> "Positions":
     from shardfleet.adapters.system import SystemClock
     from shardfleet.cli.fleet_access import reaching_aws
-    from shardfleet_spark.checkpoints import positions_of, read_logs, standing_after
+    from shardfleet_spark.plan.checkpoints import positions_of, read_logs, standing_after
 
     with reaching_aws():
         logged = read_logs(_folder(folder), stream=stream)
@@ -154,10 +154,10 @@ def _from_checkpoint(folder: str, *, seals: str, stream: str) -> "Positions":
 
 
 def _folder(text: str) -> "CheckpointFolder":
-    from shardfleet_spark.checkpoints import LocalCheckpoint, S3Checkpoint
+    from shardfleet_spark.plan.checkpoints import LocalCheckpoint, S3Checkpoint
 
     if text.startswith(("s3://", "s3a://")):
-        from shardfleet.adapters.account_access import Access, AccountClients
+        from shardfleet.adapters.clients.account_access import Access, AccountClients
 
         bucket, _, prefix = text.partition("://")[2].partition("/")
         return S3Checkpoint(AccountClients(Access()).s3(), bucket=bucket, prefix=prefix)
@@ -165,7 +165,7 @@ def _folder(text: str) -> "CheckpointFolder":
 
 
 def _seal_store(text: str) -> "SealStore | None":
-    from shardfleet.adapters.account_access import Access, AccountClients
+    from shardfleet.adapters.clients.account_access import Access, AccountClients
     from shardfleet_spark.access import store_named
 
     return store_named(text, lambda: AccountClients(Access()))
@@ -189,8 +189,8 @@ async def _from_table(table: ApplicationTable, stream: str) -> "Positions":
 async def _from_fleet(fleet: "FleetAccess") -> "Positions":
     from dataclasses import replace
 
-    from shardfleet.domain.sequence import AT_LATEST, AT_TIMESTAMP, ExtendedSequenceNumber
-    from shardfleet.engine.fleet_state import PIN
+    from shardfleet.domain.stream.sequence import AT_LATEST, AT_TIMESTAMP, ExtendedSequenceNumber
+    from shardfleet.engine.state.fleet_state import PIN
 
     leases = []
     for lease in await fleet.leases.scan():
@@ -210,7 +210,7 @@ async def _from_fleet(fleet: "FleetAccess") -> "Positions":
 def _from_leases(
     leases: "Sequence[Lease]", incarnation: "StreamIncarnation", *, origin: str, at_ms: int
 ) -> "Positions":
-    from shardfleet.domain.positions import Positions, position_at
+    from shardfleet.domain.positions.positions import Positions, position_at
     from shardfleet.errors import ConfigurationError
 
     found = {
@@ -251,8 +251,8 @@ async def _check_stream(stream: StreamAccess, expected: "StreamIncarnation") -> 
 async def _plan(
     wanted: "Positions", leases: "LeaseStore", stream: StreamAccess, *, watch_s: float
 ) -> "ImportPlan":
-    from shardfleet.domain.position_import import plan_import
-    from shardfleet.domain.shards import ShardGraph
+    from shardfleet.domain.positions.position_import import plan_import
+    from shardfleet.domain.stream.shards import ShardGraph
 
     before = {lease.lease_key: lease for lease in await leases.scan()}
     now, begun_s = list(before.values()), asyncio.get_running_loop().time()
@@ -280,7 +280,7 @@ async def _carried_out(plan: "ImportPlan", leases: "LeaseStore") -> list[str]:
 
 async def _written(leases: "LeaseStore", step: "ImportStep") -> str:
     """Make one write; an answer that never came is looked up."""
-    from shardfleet.domain.leases import Applied
+    from shardfleet.domain.leases.lease import Applied
     from shardfleet.errors import OutcomeUnknown
 
     if step.change is None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.pauses import Pauses
-    from shardfleet.engine.fleet_state import StopNote
+    from shardfleet.domain.sleep.pauses import Pauses
+    from shardfleet.engine.state.fleet_state import StopNote
 
 
 def resume(
@@ -42,7 +42,7 @@ def resume(
 async def _let_go_on(
     fleet: "FleetAccess", given: list[str], *, every: bool, dry_run: bool, as_json: bool
 ) -> None:
-    from shardfleet.engine.operator import Operator, OperatorPorts
+    from shardfleet.engine.operate.pause import Operator, OperatorPorts
 
     at_work = Operator(OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock))
     stopped = {note.lease_key: note for note in await fleet.state.stops()}

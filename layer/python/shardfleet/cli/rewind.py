@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.rewinds import RewindRow, RewindTarget
-    from shardfleet.engine.rewinding import RewindPlan
+    from shardfleet.domain.positions.rewinds import RewindRow, RewindTarget
+    from shardfleet.engine.operate.rewind import RewindPlan
     from shardfleet.events import Event
 
 _EXIT_FAILED = 1
@@ -59,9 +59,9 @@ def rewind(
     """Set shards back, after a count of what will come again; pauses and resumes them itself."""
 
     async def work(fleet: "FleetAccess") -> int:
-        from shardfleet.domain.pauses import Pause
-        from shardfleet.engine.operator import OperatorPorts
-        from shardfleet.engine.rewinding import Rewinder
+        from shardfleet.domain.sleep.pauses import Pause
+        from shardfleet.engine.operate.pause import OperatorPorts
+        from shardfleet.engine.operate.rewind import Rewinder
 
         target = _target(to, shard or [], now_ms=fleet.clock.now_ms())
         keys = await _chosen(fleet, shard or [], every=every)
@@ -108,8 +108,12 @@ def _target(text: str, shards: list[str], *, now_ms: int) -> "RewindTarget":
 
     """
     from shardfleet.cli.instants import instant_ms
-    from shardfleet.domain.rewinds import RewindTarget
-    from shardfleet.domain.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
+    from shardfleet.domain.positions.rewinds import RewindTarget
+    from shardfleet.domain.stream.sequence import (
+        AT_TIMESTAMP,
+        AT_TRIM_HORIZON,
+        ExtendedSequenceNumber,
+    )
     from shardfleet.errors import ConfigurationError
 
     if text.upper() == "TRIM_HORIZON":

@@ -102,8 +102,8 @@ def simulate(
 
 
 def _play(handler: str, input_file: Path | None, key: str | None, hours: float) -> "Play":
-    from shardfleet.testing.simulation.given import visits
     from shardfleet.testing.simulation.play import Play, records_of
+    from shardfleet.testing.simulation.sample_records import visits
 
     # As for Python itself: code in the current folder can be imported.
     sys.path.insert(0, str(Path.cwd()))
@@ -155,7 +155,7 @@ def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
 
 def _tell(result: "RunResult", *, play: "Play | None") -> None:
     from shardfleet.testing.simulation import story
-    from shardfleet.testing.simulation.telling import tell
+    from shardfleet.testing.simulation.failure_report import tell
 
     if not result.violations:
         return

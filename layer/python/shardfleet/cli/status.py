@@ -15,7 +15,7 @@ from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption
 
 if TYPE_CHECKING:
     from shardfleet.cli.application_access import Readable
-    from shardfleet.domain.fleet_view import FleetReading, FleetSummary, LeaseRow, SlotRow
+    from shardfleet.domain.explain.fleet_view import FleetReading, FleetSummary, LeaseRow, SlotRow
 
 _COLOURS = {
     "READING": "green",
@@ -100,19 +100,19 @@ async def _read(fleet: "Readable") -> "FleetReading":
 
 
 def _rows(reading: "FleetReading", *, finished: bool) -> list["LeaseRow"]:
-    from shardfleet.domain.fleet_view import LeaseState, lease_rows
+    from shardfleet.domain.explain.fleet_view import LeaseState, lease_rows
 
     return [row for row in lease_rows(reading) if finished or row.state is not LeaseState.FINISHED]
 
 
 def _slots(reading: "FleetReading") -> list["SlotRow"]:
-    from shardfleet.domain.fleet_view import slot_rows
+    from shardfleet.domain.explain.fleet_view import slot_rows
 
     return slot_rows(reading)
 
 
 def _status_json(reading: "FleetReading") -> dict[str, object]:
-    from shardfleet.domain.fleet_view import summary
+    from shardfleet.domain.explain.fleet_view import summary
 
     return asdict(summary(reading)) | {"slot_rows": [asdict(row) for row in _slots(reading)]}
 
@@ -123,7 +123,7 @@ def _screen(reading: "FleetReading") -> Group:
 
 
 def _summary_text(reading: "FleetReading") -> Text:
-    from shardfleet.domain.fleet_view import summary
+    from shardfleet.domain.explain.fleet_view import summary
 
     found = summary(reading)
     text = Text()

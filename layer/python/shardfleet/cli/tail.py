@@ -89,7 +89,7 @@ class _Follower:
 
     async def _read(self, shard_id: str, group: asyncio.TaskGroup) -> None:
         from shardfleet.cli.stream_records import pages
-        from shardfleet.domain.shards import ShardGraph
+        from shardfleet.domain.stream.shards import ShardGraph
 
         async for page in pages(self._fleet, shard_id, since_ms=self._since_ms):
             for record in page.records:

@@ -12,7 +12,7 @@ from shardfleet.cli.instants import spoken_duration
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.forecast import Forecast
+    from shardfleet.domain.explain.forecast import Forecast
 
 
 def what_if(
@@ -28,14 +28,14 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Say who would have which shard and why; with no supposition, what happens next. No writes."""
-    from shardfleet.domain.forecast import Question
+    from shardfleet.domain.explain.forecast import Question
 
     question = Question(workers=workers, lose=lose, split=split)
 
     async def ask(fleet: "FleetAccess") -> "tuple[Forecast, int]":
         from shardfleet.adapters.system import SystemEntropy
-        from shardfleet.engine.fleet_reading import read_snapshot
-        from shardfleet.engine.what_if import what_if
+        from shardfleet.engine.operate.read import read_snapshot
+        from shardfleet.engine.operate.what_if import what_if
 
         snapshot = await read_snapshot(
             await fleet.reading(),
@@ -57,7 +57,7 @@ def what_if(
 
 
 def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
-    from shardfleet.domain.story_words import about
+    from shardfleet.domain.explain.story_words import about
 
     return {
         "turns": forecast.turns,
@@ -74,7 +74,7 @@ def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
 
 
 def _told(forecast: "Forecast", cycle_ms: int) -> list[str]:
-    from shardfleet.domain.story_words import about, plain_reason
+    from shardfleet.domain.explain.story_words import about, plain_reason
 
     if not forecast.steps:
         lines = ["Nothing would happen: every shard stays where it is."]

@@ -10,7 +10,7 @@ from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, 
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.shards import Shard
+    from shardfleet.domain.stream.shards import Shard
     from shardfleet.records import Record
 
 
@@ -41,8 +41,8 @@ def where(
 
 async def _where(fleet: "FleetAccess", key: str, *, at: str, pages_most: int) -> dict[str, Any]:
     from shardfleet.cli.instants import instant_ms
-    from shardfleet.domain.sequence import ExtendedSequenceNumber
-    from shardfleet.domain.whereabouts import whereabouts
+    from shardfleet.domain.explain.whereabouts import whereabouts
+    from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
     since_ms = instant_ms("--at", at, now_ms=fleet.clock.now_ms())
     shard, record, searched_ms = await _find(fleet, key, since_ms, pages_most=pages_most)

@@ -15,9 +15,9 @@ from typing import Any, Never, Protocol
 
 import msgspec
 
-from shardfleet.domain.leases import ChangeResult, Lease, LeaseChange, Survey
-from shardfleet.domain.sequence import StreamIncarnation
-from shardfleet.domain.shards import ChildShard, Shard
+from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
+from shardfleet.domain.stream.sequence import StreamIncarnation
+from shardfleet.domain.stream.shards import ChildShard, Shard
 from shardfleet.events import Event
 from shardfleet.records import Batch, Record
 
@@ -78,7 +78,7 @@ class Document:
     One item of the fleet-state table.
 
     Attributes:
-        kind: e.g. ``"slot"``; see :mod:`shardfleet.engine.fleet_state`.
+        kind: e.g. ``"slot"``; see :mod:`shardfleet.engine.state.fleet_state`.
         id: within the kind.
         version: rises by 1 with each write; the compare-and-set token.
         body: JSON-like: str, int, bool, None, list and dict of these.
@@ -167,7 +167,7 @@ class IteratorStart:
 
 
 class StreamRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record of GetRecords; ``users`` instead of ``data``: see :mod:`kpl.taken_apart`."""
+    """One record of GetRecords; ``users`` instead of ``data``: see :mod:`kpl.columns`."""
 
     data: bytes
     partition_key: str

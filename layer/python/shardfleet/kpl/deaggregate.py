@@ -20,7 +20,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.content import Content, Fault, content_of
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, body_of, is_framed

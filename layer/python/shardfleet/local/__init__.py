@@ -10,9 +10,9 @@ environment in place of packages in layers; their memory is not limited; a sched
 flexible window and dead-letter queue, and event source mappings of Kinesis streams, have no effect.
 """
 
-from shardfleet.local.deploy import DeploymentFailed, StackOutputs, deploy
-from shardfleet.local.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
-from shardfleet.local.serving import serve
+from shardfleet.local.aws.deploy import DeploymentFailed, StackOutputs, deploy
+from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
+from shardfleet.local.aws.serving import serve
 
 __all__ = [
     "DeploymentFailed",

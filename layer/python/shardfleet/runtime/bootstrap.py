@@ -26,13 +26,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from shardfleet.adapters.aws_clients import AwsClients, ConnectionLimits, region_of
+from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
 from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
-from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.emf import EmfEventSink, Telling
-from shardfleet.adapters.fleet_state import DynamoDBStateStore
-from shardfleet.adapters.kinesis_polling import KinesisPollingReader
-from shardfleet.adapters.otlp import OtlpMetrics
+from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
+from shardfleet.adapters.kinesis.polling import KinesisPollingReader
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.adapters.system import (
     SystemClock,
@@ -41,6 +39,8 @@ from shardfleet.adapters.system import (
     SystemProcess,
     vcpus_of,
 )
+from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
+from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.engine.ports import (
@@ -53,7 +53,7 @@ from shardfleet.engine.ports import (
     StateStore,
     StreamReader,
 )
-from shardfleet.engine.usage_meter import CpuMeter
+from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
 from shardfleet.kpl.deaggregate import MisroutedPolicy
@@ -62,7 +62,7 @@ from shardfleet.runtime.handler_runner import ThreadHandlerRunner
 from shardfleet.runtime.lambda_context import LambdaContext
 
 if TYPE_CHECKING:
-    from shardfleet.adapters.decode_processes import DecodeProcesses
+    from shardfleet.adapters.decode.processes import DecodeProcesses
 
 # A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
 WRITE_THREADS_MOST = 16
@@ -139,8 +139,8 @@ def _decoders(config: FleetConfig, *, vcpus: float) -> DecodeProcesses | None:
     if not count:
         return None
     # Few functions have two vCPUs; the others do not wait for this at each cold start.
-    from shardfleet.adapters.decode_processes import DecodeProcesses  # noqa: PLC0415
-    from shardfleet.adapters.decode_server import Served  # noqa: PLC0415
+    from shardfleet.adapters.decode.processes import DecodeProcesses  # noqa: PLC0415
+    from shardfleet.adapters.decode.server import Served  # noqa: PLC0415
 
     served = Served(
         stream_arn=config.stream_arn,

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from shardfleet.domain.cost import TRANSITIONS_PER_TURN
-from shardfleet.domain.slots import SlotInput, TurnOutcome
-from shardfleet.engine.fleet_state import MANAGER, FleetState
-from shardfleet.engine.lease_manager import ManagerPorts
-from shardfleet.engine.manager_loop import run_manager
-from shardfleet.engine.worker import worker_turn
-from shardfleet.engine.worker_ports import WorkerPorts
+from shardfleet.domain.cost.estimate import TRANSITIONS_PER_TURN
+from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.turn import ManagerPorts
+from shardfleet.engine.state.fleet_state import MANAGER, FleetState
+from shardfleet.engine.worker.ports import WorkerPorts
+from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
 from shardfleet.runtime.metering import InvocationMeter
@@ -58,7 +58,7 @@ def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str
     Run one turn of a worker slot.
 
     Args:
-        event: the state machine's, see :class:`shardfleet.domain.slot_input.SlotInput`.
+        event: the state machine's, see :class:`shardfleet.domain.slots.slot_input.SlotInput`.
         context: Lambda's.
 
     Returns:

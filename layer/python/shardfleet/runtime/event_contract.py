@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shardfleet.adapters.payload_text import payload_text
-from shardfleet.domain.failures import FAILURES, failures_of, lowest_failed
-from shardfleet.engine.dispatch import positions_of
+from shardfleet.domain.delivery.failures import FAILURES, failures_of, lowest_failed
 from shardfleet.engine.ports import HandlerResult
+from shardfleet.engine.shard.dispatch import positions_of
 from shardfleet.records import Batch, Record
 
 _SCHEMA_VERSION = "1.0"

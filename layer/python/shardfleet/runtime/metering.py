@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from shardfleet.domain.cost import Consumption, price_of
-from shardfleet.engine.ledger import Ledger
+from shardfleet.domain.cost.estimate import Consumption, price_of
 from shardfleet.engine.ports import StateStore
+from shardfleet.engine.state.ledger import Ledger
 from shardfleet.errors import ShardfleetError
 from shardfleet.events import ConsumptionTold
 from shardfleet.runtime.bootstrap import Sandbox

@@ -1,9 +1,10 @@
 """
 Memory ports: lease store, state store, launcher, sink, entropy, process.
 
-They interpret the same data as the adapters (:func:`shardfleet.domain.lease_changes.apply_change`),
-so there is no second implementation of a rule. Each awaits once per call, so that other tasks
-can run in between as they would around real I/O.
+They interpret the same data as the adapters
+(:func:`shardfleet.domain.leases.changes.apply_change`), so there is no second implementation of a
+rule. Each awaits once per call, so that other tasks can run in between as they would around real
+I/O.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
-from shardfleet.domain.lease_changes import apply_change
-from shardfleet.domain.leases import (
+from shardfleet.domain.leases.changes import apply_change
+from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
     ChangeResult,

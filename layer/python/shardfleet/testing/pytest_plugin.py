@@ -178,7 +178,7 @@ class Fleet:
 
     @staticmethod
     def _fail(result: RunResult, how: str) -> None:
-        from shardfleet.testing.simulation.telling import tell  # noqa: PLC0415
+        from shardfleet.testing.simulation.failure_report import tell  # noqa: PLC0415
 
         pytest.fail("\n".join([*tell(result), how]), pytrace=False)
 

@@ -17,7 +17,7 @@ to different shards overlap, and a shard that refuses holds up no other.
 
 Pace: a shard gets 1,000 records and 1 MiB a second at most, so a producer alone on its stream is
 not refused; if others write too, batch size and pause follow what the shard accepts
-(``shardfleet.domain.flow_control``). ``counts``, ``flows`` and ``observe`` tell about both.
+(``shardfleet.domain.reading.flow_control``). ``counts``, ``flows`` and ``observe`` tell about both.
 
 Aggregates: a builder is filled with the records of one shard, as that shard is known. When the
 answer names another shard, some records inside may lie outside its hash range, and a consumer with

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shardfleet.domain.flow_control import FlowLimits
-from shardfleet.domain.pacing import Rate
+from shardfleet.domain.reading.flow_control import FlowLimits
+from shardfleet.domain.reading.pacing import Rate
 from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES
 

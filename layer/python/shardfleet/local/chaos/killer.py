@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from shardfleet.engine.ports import Clock
+from shardfleet.local.aws.launcher import WorkerProcess
 from shardfleet.local.demo.fleet import RunningFleet
-from shardfleet.local.launcher import WorkerProcess
 
 PAUSE_MS = (4_000, 9_500)
 """

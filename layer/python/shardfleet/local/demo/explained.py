@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.config import FleetConfig
-from shardfleet.domain.explanation import Explanation, explain_shard
-from shardfleet.domain.turn_log import Happening
-from shardfleet.engine.fleet_reading import read_fleet, read_known
+from shardfleet.domain.explain.answer import Explanation, explain_shard
+from shardfleet.domain.explain.turn_log import Happening
+from shardfleet.engine.operate.read import read_fleet, read_known
 from shardfleet.local.demo.fleet import RunningFleet
 from shardfleet.local.demo.tables import Tables, opened_tables
 

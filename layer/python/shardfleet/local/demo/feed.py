@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardfleet.adapters.aws_clients import client_config
-from shardfleet.adapters.kinesis_writer import KinesisWriter
+from shardfleet.adapters.clients.aws_clients import client_config
+from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.producer import Producer, ProducerCounts, Receipt
 from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.demo.probe.ledger_probe import digest
-from shardfleet.local.launcher import EmbeddedAws
 
 TICK_MS = 200
 """How often the feed sends what has become due."""

@@ -18,14 +18,14 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.httpsession import URLLib3Session
 
-from shardfleet.adapters.dynamodb_items import is_foreign, lease_from_item
-from shardfleet.adapters.kinesis_shards import list_shards
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.shards import Shard
+from shardfleet.adapters.dynamodb.items import is_foreign, lease_from_item
+from shardfleet.adapters.kinesis.shards import list_shards
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.errors import ConfigurationError
+from shardfleet.local.aws.deploy import StackOutputs, deploy
+from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
 from shardfleet.local.demo.ledger import Ledger
-from shardfleet.local.deploy import StackOutputs, deploy
-from shardfleet.local.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
 
 HANDLER_VARIABLE = "SHARDFLEET_HANDLER"
 

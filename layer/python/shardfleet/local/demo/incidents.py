@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from botocore.exceptions import ClientError
 
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import Clock
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.demo.fleet import RunningFleet

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from shardfleet.domain.leases import Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.local.demo.incidents import short
 from shardfleet.local.demo.progress import ShardView
 from shardfleet.local.demo.timeline import Happening

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardfleet.domain.explanation import Explanation
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.explain.answer import Explanation
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer import ProducerCounts
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.incidents import IncidentLog

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.ledger import LedgerLine
 from shardfleet.local.demo.probe.ledger_probe import UNKNOWN_SUB

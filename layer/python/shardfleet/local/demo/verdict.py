@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TIMESTAMP, TRIM_HORIZON
-from shardfleet.domain.shards import Shard, ShardGraph
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.ledger import Handled, LedgerLine
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from shardfleet.domain.leases import Lease, LeaseChange
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases.lease import Lease, LeaseChange
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events import Event
 from shardfleet.testing.checkers.ledger import Entry, Ledger
 

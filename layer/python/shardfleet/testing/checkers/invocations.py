@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardfleet.domain.leases import Lease, LeaseChange
-from shardfleet.domain.slots import SlotState
-from shardfleet.engine.fleet_state import LOCK, SLOT
+from shardfleet.domain.leases.lease import Lease, LeaseChange
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.engine.state.fleet_state import LOCK, SLOT
 from shardfleet.events import (
     Event,
     LeaseAdopted,

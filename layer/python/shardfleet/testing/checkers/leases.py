@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardfleet.domain.leases import ChangeKind
+from shardfleet.domain.leases.lease import ChangeKind
 from shardfleet.events import BackwardCheckpoint, Event, LeaseAdopted, LeaseLost, TurnBegun
 from shardfleet.testing.checkers.checker import CallBegun, Checker, LeaseWrite, Suspect
 

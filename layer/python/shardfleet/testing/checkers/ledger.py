@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 
 @dataclass(slots=True)

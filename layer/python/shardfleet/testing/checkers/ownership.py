@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.slots import SlotState
-from shardfleet.engine.fleet_state import SLOT
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.engine.state.fleet_state import SLOT
 from shardfleet.events import Event, LeaseLost, TurnBegun
 from shardfleet.testing.checkers.checker import (
     Checker,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events import Event, LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
 from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardfleet.engine.fleet_state import NOTE
+from shardfleet.engine.state.fleet_state import NOTE
 from shardfleet.events import Event, LeaseLost
 from shardfleet.testing.checkers.checker import (
     CallBegun,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.slots import SlotState
-from shardfleet.engine.fleet_state import LOCK, SLOT, STOP
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.engine.state.fleet_state import LOCK, SLOT, STOP
 from shardfleet.events import (
     Event,
     LeaseAsleep,

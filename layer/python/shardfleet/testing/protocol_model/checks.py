@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardfleet.domain.leases import Lease, LeaseChange
-from shardfleet.domain.slots import SlotState
+from shardfleet.domain.leases.lease import Lease, LeaseChange
+from shardfleet.domain.slots.slot import SlotState
 from shardfleet.testing.protocol_model.state import (
     CHILD,
     KEYS,

@@ -2,7 +2,7 @@
 The steps of a manager turn, and of a foreign leader that begins handovers and steals.
 
 The manager plans with the domain's planners on a snapshot that is as old as the search likes, and
-writes as :mod:`shardfleet.engine.assigner` does: announce, write, look at the slot again.
+writes as :mod:`shardfleet.engine.manager.assigner` does: announce, write, look at the slot again.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from shardfleet.domain.assignment import Assignment, AssignmentKind, WorkerView, plan_balanced
-from shardfleet.domain.expiry import expired_leases, update_sightings
-from shardfleet.domain.lease_cleanup import plan_lease_cleanup
-from shardfleet.domain.lease_sync import InitialPosition, plan_lease_sync
-from shardfleet.domain.leases import Applied, ChangeResult, Lease, LeaseChange
-from shardfleet.domain.slots import SlotState, intend_start
+from shardfleet.domain.balance.by_count import Assignment, AssignmentKind, WorkerView, plan_balanced
+from shardfleet.domain.leases.cleanup import plan_lease_cleanup
+from shardfleet.domain.leases.expiry import expired_leases, update_sightings
+from shardfleet.domain.leases.lease import Applied, ChangeResult, Lease, LeaseChange
+from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.slots.slot import SlotState, intend_start
 from shardfleet.testing.protocol_model.checks import Violation
-from shardfleet.testing.protocol_model.post import send
+from shardfleet.testing.protocol_model.outcomes import send
 from shardfleet.testing.protocol_model.rules import Rules
 from shardfleet.testing.protocol_model.state import KEYS, SHARDS, Letter, Manager, World, letter
 

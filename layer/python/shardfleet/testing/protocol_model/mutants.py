@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from shardfleet.domain import lease_changes, slots
-from shardfleet.domain.leases import Condition, FieldAbsent, FieldEquals, Lease, LeaseField
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Condition, FieldAbsent, FieldEquals, Lease, LeaseField
+from shardfleet.domain.slots import slot as slots
 from shardfleet.testing.protocol_model.rules import Rules, without
 
 

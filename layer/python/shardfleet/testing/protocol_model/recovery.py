@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from shardfleet.domain.slots import SlotState
+from shardfleet.domain.slots.slot import SlotState
 from shardfleet.testing.protocol_model.manager import manager_steps
 from shardfleet.testing.protocol_model.rules import Rules
 from shardfleet.testing.protocol_model.state import CHILD, RECORDS, Budget, Phase, World

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from shardfleet.domain import lease_changes, slots
-from shardfleet.domain.leases import Condition, Lease, LeaseChange
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Condition, Lease, LeaseChange
+from shardfleet.domain.slots import slot as slots
 
 Change = Callable[..., LeaseChange]
 

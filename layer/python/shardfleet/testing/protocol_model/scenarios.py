@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_TRIM_HORIZON
-from shardfleet.domain.slots import Slot, SlotState
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.testing.protocol_model.state import (
     NO_LAGS,
     SHARDS,

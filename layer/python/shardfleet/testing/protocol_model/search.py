@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardfleet.testing.protocol_model.checks import Violation, check_state
 from shardfleet.testing.protocol_model.manager import leader_steps, manager_steps
-from shardfleet.testing.protocol_model.post import deliveries
+from shardfleet.testing.protocol_model.outcomes import deliveries
 from shardfleet.testing.protocol_model.recovery import obstacle
 from shardfleet.testing.protocol_model.rules import Rules
 from shardfleet.testing.protocol_model.state import KEYS, World

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from shardfleet.domain.assignment import Assignment
-from shardfleet.domain.expiry import Sighting
-from shardfleet.domain.leases import HASH_KEY_MAX, HashKeyRange, Lease, LeaseChange
-from shardfleet.domain.sequence import ExtendedSequenceNumber
-from shardfleet.domain.shards import Shard
-from shardfleet.domain.slots import Slot
+from shardfleet.domain.balance.by_count import Assignment
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease, LeaseChange
+from shardfleet.domain.slots.slot import Slot
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard
 
 PARENT, CHILD = 0, 1
 KEYS = ("parent", "child")

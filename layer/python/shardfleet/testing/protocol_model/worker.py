@@ -1,8 +1,9 @@
 """
 The steps of one invocation of a worker, each with at most one read and one write.
 
-It does what :mod:`shardfleet.engine.lease_writer`, `checkpointer` and `shard_end` do, without time:
-nothing ever expires in its own eyes, so a zombie goes on for as long as the table lets it.
+It does what `writer` and `checkpointer` of :mod:`shardfleet.engine.ownership` and
+:mod:`shardfleet.engine.shard.end` do, without time: nothing ever expires in its own eyes, so a
+zombie goes on for as long as the table lets it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardfleet.domain.leases import (
+from shardfleet.domain.leases.lease import (
     Applied,
     ChangeResult,
     CheckpointNotPast,
@@ -21,10 +22,10 @@ from shardfleet.domain.leases import (
     LeaseField,
     Lost,
 )
-from shardfleet.domain.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.domain.slots import ClaimRefused, SlotState, heartbeat
+from shardfleet.domain.slots.slot import ClaimRefused, SlotState, heartbeat
+from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.testing.protocol_model.checks import Violation, check_delivery, name_of
-from shardfleet.testing.protocol_model.post import send
+from shardfleet.testing.protocol_model.outcomes import send
 from shardfleet.testing.protocol_model.rules import Rules
 from shardfleet.testing.protocol_model.state import (
     CHILD,

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Never
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.slots import SlotInput, TurnOutcome
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.lease_manager import ManagerPorts
-from shardfleet.engine.manager_loop import run_manager
+from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import Clock, HandlerRunner, WorkerLauncher
-from shardfleet.engine.worker import worker_turn
-from shardfleet.engine.worker_ports import WorkerPorts
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.worker.ports import WorkerPorts
+from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import Event
 from shardfleet.testing.memory import MemoryStateStore, SeededEntropy

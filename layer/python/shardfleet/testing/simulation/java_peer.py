@@ -15,14 +15,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardfleet.domain import lease_changes
-from shardfleet.domain.leases import Applied, CheckpointNotPast, Lease, LeaseChange, LeaseField
-from shardfleet.domain.sequence import (
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import (
+    Applied,
+    CheckpointNotPast,
+    Lease,
+    LeaseChange,
+    LeaseField,
+)
+from shardfleet.domain.stream.sequence import (
     AT_SHARD_END,
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.domain.shards import ChildShard
+from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ports import (
     IteratorKind,
     IteratorStart,

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardfleet.domain.pauses import Pause, Pauses
-from shardfleet.domain.slots import ask_to_drain
-from shardfleet.engine.fleet_state import FleetState
-from shardfleet.engine.pausing import PauseRecord
+from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.slots.slot import ask_to_drain
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.testing.simulation.surroundings import Surroundings
 
 _LONGEST_S = (2.0, 60.0)

@@ -17,8 +17,8 @@ from itertools import count
 from typing import Any
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost import Consumption
-from shardfleet.domain.leases import Survey
+from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.leases.lease import Survey
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.testing.checkers import Violation
 from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore

@@ -11,7 +11,7 @@ import asyncio
 import json
 from dataclasses import dataclass, replace
 
-from shardfleet.domain.slots import SlotInput, TurnOutcome
+from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.ports import ExecutionStatus
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.functions import Functions

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
-from shardfleet.domain.leases import Lease, LeaseChange
+from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.events import Event
 from shardfleet.testing.checkers import (
     CHECKERS,

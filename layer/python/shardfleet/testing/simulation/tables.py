@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardfleet.domain.lease_changes import failing
-from shardfleet.domain.leases import (
+from shardfleet.domain.leases.changes import failing
+from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
     ChangeResult,

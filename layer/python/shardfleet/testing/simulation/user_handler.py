@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from shardfleet.domain.failures import FAILURES
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.delivery.failures import FAILURES
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.records import Batch, Record
 from shardfleet.testing.checkers import CallBegun, Entry, Handled, Violation

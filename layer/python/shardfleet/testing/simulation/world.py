@@ -12,15 +12,15 @@ import random
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases import Lease
-from shardfleet.domain.sequence import AT_LATEST
-from shardfleet.engine.fleet_state import PIN, FleetState
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_LATEST
+from shardfleet.engine.state.fleet_state import PIN, FleetState
 from shardfleet.testing.checkers import Window
 from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.functions import Functions, Services
-from shardfleet.testing.simulation.other_hands import OtherHands
+from shardfleet.testing.simulation.outside_writers import OtherHands
 from shardfleet.testing.simulation.pauser import Pauser
 from shardfleet.testing.simulation.state_machine import StateMachine
 from shardfleet.testing.simulation.streams import TrueStream

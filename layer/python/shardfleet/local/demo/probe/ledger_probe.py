@@ -23,8 +23,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from shardfleet.domain.failures import failures_of, lowest_failed
-from shardfleet.domain.sequence import ExtendedSequenceNumber
+from shardfleet.domain.delivery.failures import failures_of, lowest_failed
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply
 from shardfleet.runtime.handler_loading import is_async
 

@@ -1,0 +1,1 @@
+"""The SDK's clients: how they are made, and what they used."""

@@ -1,0 +1,172 @@
+"""
+The SDK clients and their settings: time-outs, attempts, connections.
+
+The endpoint, region and credentials come from the environment as boto3 reads them
+(``AWS_ENDPOINT_URL``, ``AWS_REGION``, ...). Clients are safe to share between threads and are kept
+for the life of a sandbox; making one costs tens of milliseconds.
+
+Attempts: a lease or state write is sent once, because a silent second attempt would hide whether
+an outcome was ever unknown (hazard H1). Reads of records are sent once too: the engine paces and
+repeats them, and a hidden repeat would count against the 5 calls/s of the shard. Everything else
+is repeated by the SDK's standard mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import botocore.session
+from botocore.config import Config
+
+from shardfleet.adapters.clients.capacity import CapacityMeter
+from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.client import DynamoDBClient
+    from mypy_boto3_kinesis.client import KinesisClient
+    from mypy_boto3_s3.client import S3Client
+    from mypy_boto3_sqs.client import SQSClient
+    from mypy_boto3_stepfunctions.client import SFNClient
+
+ATTEMPTS = 3  # of the SDK's standard mode
+# Hazard H1: a lease write is given up within 2 s, well inside a renewal period of 3.3 s.
+WRITE_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 1.0
+READ_TIMEOUT_S = 5.0
+# One GetRecords returns up to 10 MiB (Kinesis quota).
+RECORDS_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """
+    How many connections each kind of call may keep open: as many as it has threads.
+
+    Attributes:
+        writes: lease and state writes.
+        reads: table reads.
+        streams: everything else.
+
+    """
+
+    writes: int
+    reads: int
+    streams: int
+
+
+class AwsClients:
+    """
+    The clients of one sandbox, each made when first asked for.
+
+    Args:
+        limits: connections per kind of call.
+        stream_region: region of the stream; None: the region of the environment.
+
+    Attributes:
+        capacity: what the tables' clients have used.
+
+    """
+
+    def __init__(self, limits: ConnectionLimits, *, stream_region: str | None = None) -> None:
+        """Make no client yet."""
+        self.capacity = CapacityMeter()
+        self._limits = limits
+        self._stream_region = stream_region
+        self._sdk = botocore.session.get_session()
+        self._wires: dict[str, KinesisWire | None] = {}
+        self._wire_lock = Lock()
+
+    def _client(self, service: str, *, config: Config, region_name: str | None = None) -> Any:
+        """Make a client as boto3 does; boto3 itself would load what only file transfers need."""
+        return self._sdk.create_client(service, config=config, region_name=region_name)
+
+    @cached_property
+    def table_writes(self) -> DynamoDBClient:
+        """Lease and state writes: one attempt, 2 s."""
+        config = client_config(self._limits.writes, attempts=1, read_timeout_s=WRITE_TIMEOUT_S)
+        return self._table_client(config)
+
+    @cached_property
+    def table_reads(self) -> DynamoDBClient:
+        """Reads of both tables."""
+        return self._table_client(client_config(self._limits.reads))
+
+    def _table_client(self, config: Config) -> DynamoDBClient:
+        client: DynamoDBClient = self._client("dynamodb", config=config)
+        self.capacity.watch(client)
+        return client
+
+    @cached_property
+    def stream_records(self) -> KinesisClient:
+        """GetShardIterator, GetRecords and PutRecords: one attempt, the engine repeats."""
+        config = client_config(self._limits.streams, attempts=1, read_timeout_s=RECORDS_TIMEOUT_S)
+        client: KinesisClient = self._client(
+            "kinesis", config=config, region_name=self._stream_region
+        )
+        return client
+
+    def wire_to(self, stream_arn: str) -> OpenWire:
+        """Return what opens the quick way for GetRecords and PutRecords, once for all callers."""
+
+        def opened() -> KinesisWire | None:
+            with self._wire_lock:
+                if stream_arn not in self._wires:
+                    self._wires[stream_arn] = open_wire(
+                        stream_arn, client=self.stream_records, session=self._sdk
+                    )
+                return self._wires[stream_arn]
+
+        return opened
+
+    @cached_property
+    def stream_control(self) -> KinesisClient:
+        """DescribeStreamSummary and ListShards."""
+        config = client_config(self._limits.streams)
+        client: KinesisClient = self._client(
+            "kinesis", config=config, region_name=self._stream_region
+        )
+        return client
+
+    @cached_property
+    def step_functions(self) -> SFNClient:
+        """StartExecution and DescribeExecution."""
+        client: SFNClient = self._client(
+            "stepfunctions", config=client_config(self._limits.streams)
+        )
+        return client
+
+    @cached_property
+    def sqs(self) -> SQSClient:
+        """SendMessage."""
+        client: SQSClient = self._client("sqs", config=client_config(self._limits.streams))
+        return client
+
+    @cached_property
+    def s3(self) -> S3Client:
+        """PutObject."""
+        config = client_config(self._limits.streams, read_timeout_s=RECORDS_TIMEOUT_S)
+        client: S3Client = self._client("s3", config=config)
+        return client
+
+
+def client_config(
+    connections: int, *, attempts: int = ATTEMPTS, read_timeout_s: float = READ_TIMEOUT_S
+) -> Config:
+    """Return the SDK settings of one client; ``attempts`` 1 means that nothing is repeated."""
+    return Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=read_timeout_s,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        max_pool_connections=max(1, connections),
+        tcp_keepalive=True,
+        user_agent_extra="lib/shardfleet",
+    )
+
+
+def region_of(arn: str) -> str | None:
+    """Return the region that an ARN names, None when it names none."""
+    parts = arn.split(":")
+    return parts[3] or None if len(parts) > 3 else None  # noqa: PLR2004 - arn:partition:service:region

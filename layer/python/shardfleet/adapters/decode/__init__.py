@@ -1,0 +1,1 @@
+"""Processes that read and decode pages beside the worker's own."""

@@ -1,0 +1,1 @@
+"""The lease table and the fleet's own table on DynamoDB."""

@@ -1,0 +1,242 @@
+"""
+A lease as an item of the KCL's lease table, and back: the only place that knows wire names.
+
+Names and types are those of protocol.md §1.2 (Java's ``DynamoDBLeaseSerializer``): strings ``S``,
+numbers ``N``, bytes ``B``, shard ids ``SS``. Absence is the null: a ``NULL`` is never written and
+never read (protocol.md §0.3). ``entityType`` is written by a create only, as in KCL 3.5.
+
+Reading is tolerant of what others may add: unknown attributes are ignored, items of another
+``entityType`` are no leases (§0.7), nor are items without one that have neither a counter nor a
+checkpoint (what an unconditional update leaves of a deleted lease, §0.2). An item that claims to
+be a lease and cannot be read is an error that names the item: to guess would move a checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+from shardfleet.domain.leases.lease import FieldValue, HashKeyRange, Lease, LeaseField
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.errors import MalformedLease, ProtocolError
+
+LEASE_KEY = "leaseKey"
+LEASE_OWNER = "leaseOwner"
+CHECKPOINT = "checkpoint"
+CHECKPOINT_SUB = "checkpointSubSequenceNumber"
+OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # HASH leaseOwner, RANGE leaseKey, KEYS_ONLY (§1.3)
+ENTITY_TYPE = "entityType"
+LEASE_ENTITY = "LEASE"
+
+Item = Mapping[str, Mapping[str, Any]]
+
+_INTEGER = re.compile(r"-?[0-9]{1,38}")  # DynamoDB: numbers have up to 38 digits
+_HASH_KEY = re.compile(r"[0-9]{1,39}")
+_KBPS_UNIT = Decimal("0.000001")  # Java: 6 decimals, HALF_UP
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """
+    One attribute on the wire.
+
+    Attributes:
+        name: its name.
+        type: its type, e.g. ``"S"`` or ``"SS"``.
+        missing_is_zero: Java reads a missing one as 0, so a condition must do the same.
+
+    """
+
+    name: str
+    type: str
+    missing_is_zero: bool = False
+
+
+# Which attributes a field is written as. The first one decides whether the field is present.
+ATTRIBUTES: Mapping[LeaseField, tuple[Attribute, ...]] = {
+    LeaseField.LEASE_KEY: (Attribute(LEASE_KEY, "S"),),
+    LeaseField.LEASE_OWNER: (Attribute(LEASE_OWNER, "S"),),
+    LeaseField.LEASE_COUNTER: (Attribute("leaseCounter", "N"),),
+    LeaseField.OWNER_SWITCHES: (
+        Attribute("ownerSwitchesSinceCheckpoint", "N", missing_is_zero=True),
+    ),
+    LeaseField.CHECKPOINT: (
+        Attribute(CHECKPOINT, "S"),
+        Attribute(CHECKPOINT_SUB, "N", missing_is_zero=True),
+    ),
+    LeaseField.CHECKPOINT_OWNER: (Attribute("checkpointOwner", "S"),),
+    LeaseField.PARENT_SHARD_IDS: (Attribute("parentShardId", "SS"),),
+    LeaseField.CHILD_SHARD_IDS: (Attribute("childShardIds", "SS"),),
+    LeaseField.HASH_KEY_RANGE: (
+        Attribute("startingHashKey", "S"),
+        Attribute("endingHashKey", "S"),
+    ),
+    LeaseField.PENDING_CHECKPOINT: (
+        Attribute("pendingCheckpoint", "S"),
+        Attribute("pendingCheckpointSubSequenceNumber", "N", missing_is_zero=True),
+    ),
+    LeaseField.PENDING_CHECKPOINT_STATE: (Attribute("pendingCheckpointState", "B"),),
+    LeaseField.THROUGHPUT_KBPS: (Attribute("throughputKBps", "N"),),
+}
+# Fields that an item must have to be a lease; all others may be missing (§1.2, rows of KCL 1-3).
+_CLAIMS = (LeaseField.LEASE_COUNTER, LeaseField.CHECKPOINT)
+
+
+def key_of(lease_key: str) -> dict[str, dict[str, str]]:
+    """Return the primary key of a lease."""
+    return {LEASE_KEY: {"S": lease_key}}
+
+
+def attributes_of(name: LeaseField, value: FieldValue) -> dict[str, dict[str, Any]]:
+    """Return the attributes that say that a field has a value; none for an empty set."""
+    attributes = ATTRIBUTES[name]
+    return {
+        attribute.name: {attribute.type: encoded}
+        for attribute, encoded in zip(attributes, _encoded(value), strict=True)
+        if encoded != []
+    }
+
+
+def item_from_fields(fields: Mapping[LeaseField, FieldValue]) -> dict[str, dict[str, Any]]:
+    """Return the whole item of a new lease."""
+    item: dict[str, dict[str, Any]] = {ENTITY_TYPE: {"S": LEASE_ENTITY}}
+    for name, value in fields.items():
+        item |= attributes_of(name, value)
+    return item
+
+
+def is_foreign(item: Item) -> bool:
+    """Tell whether an item of the lease table is something else than a lease (§1.2)."""
+    entity = item.get(ENTITY_TYPE)
+    if entity is not None:
+        return entity != {"S": LEASE_ENTITY}
+    return not any(ATTRIBUTES[name][0].name in item for name in _CLAIMS)
+
+
+def lease_from_item(item: Item) -> Lease:
+    """
+    Read a lease.
+
+    Raises:
+        MalformedLease: names the lease, the attribute, what was found and what is allowed.
+
+    """
+    reading = _Reading(item)
+    counter = reading.number(LeaseField.LEASE_COUNTER, 0)
+    checkpoint = reading.sequence_number(LeaseField.CHECKPOINT)
+    if counter is None or checkpoint is None:
+        missing = LeaseField.LEASE_COUNTER if counter is None else LeaseField.CHECKPOINT
+        raise reading.malformed(
+            ATTRIBUTES[missing][0].name, found="nothing", allowed="every lease has it"
+        )
+    return Lease(
+        lease_key=reading.key,
+        checkpoint=checkpoint,
+        lease_counter=counter,
+        lease_owner=reading.text(LeaseField.LEASE_OWNER),
+        owner_switches_since_checkpoint=reading.number(LeaseField.OWNER_SWITCHES, 0) or 0,
+        checkpoint_owner=reading.text(LeaseField.CHECKPOINT_OWNER),
+        parent_shard_ids=reading.shard_ids(LeaseField.PARENT_SHARD_IDS),
+        child_shard_ids=reading.shard_ids(LeaseField.CHILD_SHARD_IDS),
+        hash_key_range=reading.hash_key_range(),
+        pending_checkpoint=reading.sequence_number(LeaseField.PENDING_CHECKPOINT),
+        pending_checkpoint_state=reading.raw(LeaseField.PENDING_CHECKPOINT_STATE),
+        throughput_kbps=reading.decimal(LeaseField.THROUGHPUT_KBPS),
+    )
+
+
+def _encoded(value: FieldValue) -> tuple[Any, ...]:
+    match value:
+        case ExtendedSequenceNumber():
+            return (value.sequence_number, str(value.sub_sequence_number))
+        case HashKeyRange():
+            return (str(value.start), str(value.end))
+        case tuple():
+            return (sorted(value),)
+        case float():
+            rounded = Decimal(repr(value)).quantize(_KBPS_UNIT, ROUND_HALF_UP)
+            return (f"{rounded.normalize():f}",)
+        case int():
+            return (str(value),)
+        case str() | bytes():
+            return (value,)
+
+
+class _Reading:
+    """Reads the attributes of one item and names them when they cannot be read."""
+
+    def __init__(self, item: Item) -> None:
+        self._item = item
+        key = item.get(LEASE_KEY, {}).get("S")
+        self.key = key if isinstance(key, str) else repr(item.get(LEASE_KEY))
+
+    def malformed(self, attribute: str, *, found: str, allowed: str) -> MalformedLease:
+        return MalformedLease(
+            f"lease {self.key}: attribute {attribute}: {found[:120]} found, {allowed}; "
+            "repair or delete the item"
+        )
+
+    def _value(self, attribute: Attribute) -> Any:
+        typed = self._item.get(attribute.name)
+        if typed is None:
+            return None
+        if attribute.type not in typed:
+            raise self.malformed(
+                attribute.name,
+                found=f"type {', '.join(typed)}",
+                allowed=f"type {attribute.type} expected",
+            )
+        return typed[attribute.type]
+
+    def raw(self, name: LeaseField) -> Any:
+        return self._value(ATTRIBUTES[name][0])
+
+    def text(self, name: LeaseField) -> str | None:
+        value = self.raw(name)
+        return None if value is None else str(value)
+
+    def number(self, name: LeaseField, index: int) -> int | None:
+        attribute = ATTRIBUTES[name][index]
+        value = self._value(attribute)
+        if value is None:
+            return None
+        if not _INTEGER.fullmatch(value):
+            raise self.malformed(attribute.name, found=value, allowed="a whole number expected")
+        return int(value)
+
+    def decimal(self, name: LeaseField) -> float | None:
+        value = self.raw(name)
+        return None if value is None else float(value)
+
+    def shard_ids(self, name: LeaseField) -> tuple[str, ...]:
+        return tuple(sorted(self.raw(name) or ()))
+
+    def sequence_number(self, name: LeaseField) -> ExtendedSequenceNumber | None:
+        value = self.raw(name)
+        if value is None:
+            return None
+        try:
+            # Java reads a missing sub-sequence number as 0.
+            return ExtendedSequenceNumber(value, self.number(name, 1) or 0)
+        except ProtocolError as error:
+            if isinstance(error, MalformedLease):
+                raise
+            raise self.malformed(
+                ATTRIBUTES[name][0].name, found=repr(value), allowed=str(error)
+            ) from error
+
+    def hash_key_range(self) -> HashKeyRange | None:
+        values = [self._value(attribute) for attribute in ATTRIBUTES[LeaseField.HASH_KEY_RANGE]]
+        if values == [None, None]:
+            return None
+        numbers = [int(v) for v in values if v is not None and _HASH_KEY.fullmatch(v)]
+        if len(numbers) != len(values) or numbers[0] > numbers[1]:
+            raise self.malformed(
+                "startingHashKey, endingHashKey",
+                found=f"{values[0]} to {values[1]}",
+                allowed="two unsigned decimal numbers in order expected",
+            )
+        return HashKeyRange(*numbers)

@@ -1,0 +1,253 @@
+"""
+The lease store on DynamoDB, bit-compatible with the KCL's lease table.
+
+Every write is one conditional request in one attempt (hazard H1). Behaves like Java's
+``DynamoDBLeaseRefresher``, except that a lost race is a value and an unanswered write is
+``OutcomeUnknown`` instead of a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from shardfleet.adapters.dynamodb.conditions import Placeholders, request_of
+from shardfleet.adapters.dynamodb.items import (
+    ENTITY_TYPE,
+    LEASE_KEY,
+    LEASE_OWNER,
+    OWNER_INDEX,
+    Item,
+    is_foreign,
+    item_from_fields,
+    key_of,
+    lease_from_item,
+)
+from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.leases.lease import (
+    Applied,
+    ChangeKind,
+    ChangeResult,
+    Gone,
+    Lease,
+    LeaseChange,
+    Lost,
+    Survey,
+)
+from shardfleet.domain.leases.semantics import failing
+from shardfleet.engine.ports import EventSink
+from shardfleet.errors import ConfigurationError, MalformedLease, ProtocolError
+from shardfleet.events import Event, Level
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb.client import DynamoDBClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignItemsFound(Event):
+    """
+    A scan of the lease table met items that are no leases; they were skipped.
+
+    Attributes:
+        table: the lease table.
+        items: how many.
+        entity_types: their ``entityType`` values, sorted; empty text for none.
+
+    """
+
+    table: str
+    items: int
+    entity_types: tuple[str, ...]
+
+    level: ClassVar[Level] = Level.DEBUG  # legal: KCL 3.5 keeps items of its own there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePools:
+    """
+    The threads and clients of the two tables.
+
+    Attributes:
+        writes: threads of conditional writes, with nothing else in them (hazard H17).
+        reads: threads of reads.
+        write_client: sends once.
+        read_client: may repeat.
+
+    """
+
+    writes: ThreadPool
+    reads: ThreadPool
+    write_client: DynamoDBClient
+    read_client: DynamoDBClient
+
+
+class DynamoDBLeaseStore:
+    """The ``LeaseStore`` port over one lease table."""
+
+    def __init__(self, table: str, pools: TablePools, *, events: EventSink) -> None:
+        """Use an existing table; nothing is read yet."""
+        self._table = table
+        self._pools = pools
+        self._events = events
+        client = pools.write_client
+        self._writers: Mapping[ChangeKind, Callable[..., Mapping[str, Any]]] = {
+            ChangeKind.PUT: client.put_item,
+            ChangeKind.UPDATE: client.update_item,
+            ChangeKind.DELETE: client.delete_item,
+        }
+
+    async def survey(self) -> Survey:
+        """
+        Return all leases (eventually consistent), and which items cannot be read.
+
+        Items that are no leases are counted in a :class:`ForeignItemsFound`, too.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        return await self._pools.reads.run(self._survey)
+
+    async def scan(self) -> Sequence[Lease]:
+        """
+        Return all leases (eventually consistent), ordered by key.
+
+        Raises:
+            MalformedLease: names every item that claims to be a lease and cannot be read.
+                Nothing is returned then: a lease that cannot be read would look absent.
+            Throttled: try again later.
+
+        """
+        return (await self.survey()).whole()
+
+    async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
+        """
+        Return lease keys by owner from the index (eventually consistent).
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        return await self._pools.reads.run(partial(self._keys_owned_by, worker_id))
+
+    async def get(self, lease_key: str) -> Lease | None:
+        """
+        Return one lease, read consistently; None when there is no such lease.
+
+        Raises:
+            MalformedLease: the item cannot be read.
+            Throttled: try again later.
+
+        """
+        return await self._pools.reads.run(partial(self._get, lease_key))
+
+    async def apply(self, change: LeaseChange) -> ChangeResult:
+        """
+        Make one conditional write, in one attempt with a short time-out.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came.
+            Throttled: refused or never sent; not applied.
+            MalformedLease: the stored item cannot be read, or is no lease.
+
+        """
+        return await self._pools.writes.run(partial(self._apply, change))
+
+    def _survey(self) -> Survey:
+        call = self._call("Scan", "lease table")
+        fetch = partial(call.run, self._pools.read_client.scan, TableName=self._table)
+        leases, foreign, unreadable = leases_among(
+            item for page in pages(fetch, TABLE_PAGING) for item in page.get("Items", ())
+        )
+        if foreign:
+            types = tuple(sorted({str(i.get(ENTITY_TYPE, {}).get("S", "")) for i in foreign}))
+            self._events.emit(
+                ForeignItemsFound(table=self._table, items=len(foreign), entity_types=types)
+            )
+        return Survey(
+            leases=tuple(sorted(leases, key=lambda lease: lease.lease_key)),
+            unreadable=dict(sorted(unreadable.items())),
+            foreign=tuple(sorted(item[LEASE_KEY]["S"] for item in foreign)),
+        )
+
+    def _keys_owned_by(self, worker_id: str) -> list[str]:
+        call = self._call("Query", f"{OWNER_INDEX} of lease table")
+        use = Placeholders()
+        fetch = partial(
+            call.run,
+            self._pools.read_client.query,
+            TableName=self._table,
+            IndexName=OWNER_INDEX,
+            KeyConditionExpression=f"{use.name(LEASE_OWNER)} = {use.value({'S': worker_id})}",
+            **use.arguments(),
+        )
+        return [
+            item[LEASE_KEY]["S"]
+            for page in pages(fetch, TABLE_PAGING)
+            for item in page.get("Items", ())
+        ]
+
+    def _get(self, lease_key: str) -> Lease | None:
+        answer = self._call("GetItem", f"lease {lease_key} in").run(
+            self._pools.read_client.get_item,
+            TableName=self._table,
+            Key=key_of(lease_key),
+            ConsistentRead=True,
+        )
+        item = answer.get("Item")
+        return None if item is None or is_foreign(item) else lease_from_item(item)
+
+    def _apply(self, change: LeaseChange) -> ChangeResult:
+        call = self._call(change.operation, f"lease {change.lease_key} in", writes=True)
+        try:
+            answer = call.run(self._writers[change.kind], **request_of(change, self._table))
+        except ConditionFailed as failed:
+            return self._refused(change, failed.item)
+        if change.kind is ChangeKind.PUT:
+            return Applied(lease_from_item(item_from_fields(change.sets)))
+        return Applied(lease_from_item(answer["Attributes"]))
+
+    def _refused(self, change: LeaseChange, item: Item | None) -> ChangeResult:
+        if item is None:
+            return Gone()
+        if is_foreign(item):
+            raise MalformedLease(
+                f"{change.operation} of lease {change.lease_key} in {self._table}: an item with "
+                "this key exists and is no lease; rename or delete it"
+            )
+        current = lease_from_item(item)
+        failed = failing(change, current)
+        if not failed:
+            raise ProtocolError(
+                f"{change.operation} of lease {change.lease_key} in {self._table}: refused, "
+                "although every condition holds on the item returned with the refusal"
+            )
+        return Lost(current, failed)
+
+    def _call(self, operation: str, subject: str, *, writes: bool = False) -> SdkCall:
+        codes = {
+            "ResourceNotFoundException": ConfigurationError,
+            # An ADD to an attribute that is no number, for one.
+            "ValidationException": MalformedLease,
+        }
+        what = f"{operation}: {subject} {self._table}"
+        return SdkCall(what, writes=writes, codes=codes)
+
+
+def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], dict[str, str]]:
+    """Sort a lease table's items: leases, items that are none, and why others cannot be read."""
+    leases: list[Lease] = []
+    foreign: list[Item] = []
+    unreadable: dict[str, str] = {}
+    for item in items:
+        if is_foreign(item):
+            foreign.append(item)
+            continue
+        try:
+            leases.append(lease_from_item(item))
+        except MalformedLease as error:
+            unreadable[item[LEASE_KEY]["S"]] = str(error)
+    return leases, foreign, unreadable

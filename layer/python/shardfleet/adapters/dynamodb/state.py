@@ -1,0 +1,267 @@
+"""
+The state store on DynamoDB: versioned documents in the fleet's own table, never in the lease table.
+
+Table: partition key ``kind`` (S), sort key ``id`` (S), ``version`` (N), ``body`` (M), and for some
+``expires`` (N, epoch seconds), the table's time-to-live. Every write, creation included, is one
+UpdateItem conditional on the version, so that a worker needs no right but GetItem and UpdateItem
+(hazard H19).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from shardfleet.adapters.dynamodb.conditions import Placeholders
+from shardfleet.adapters.dynamodb.leases import TablePools
+from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
+from shardfleet.engine.ports import Conflict, Document, Written
+from shardfleet.errors import ConfigurationError, ProtocolError, Throttled
+
+_COUNT = "count"
+EXPIRES = "expires"  # cdk/shardfleet_cdk/lease_table.py names it as the time-to-live
+_NUMBER_DIGITS = 38  # DynamoDB: numbers have up to 38 digits of precision
+_INCREMENT_ROUNDS = 3  # add, else create, else somebody else created: add
+
+
+class DynamoDBStateStore:
+    """The ``StateStore`` port over one fleet-state table."""
+
+    def __init__(self, table: str, pools: TablePools) -> None:
+        """Use an existing table; nothing is read yet."""
+        self._table = table
+        self._pools = pools
+
+    async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
+        """
+        Read one document consistently.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        return await self._pools.reads.run(partial(self._read, kind, id))
+
+    async def list(self, kind: str) -> Sequence[Document]:
+        """
+        Read all documents of a kind consistently, ordered by id.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        return await self._pools.reads.run(partial(self._list, kind))
+
+    async def write(
+        self,
+        kind: str,
+        id: str,  # noqa: A002 - the port's name
+        body: Mapping[str, Any],
+        *,
+        expected_version: int | None,
+        expires_ms: int | None = None,
+    ) -> Written | Conflict:
+        """
+        Compare-and-set: ``expected_version`` None means the document must not exist.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came; read again and compare.
+            Throttled: refused or never sent; not applied.
+            ProtocolError: the body holds something that no document can hold.
+
+        """
+        typed = {"M": {k: _to_wire(v, f"{kind}/{id}.{k}") for k, v in body.items()}}
+        call = partial(
+            self._write, _key(kind, id), typed, expected=expected_version, expires_ms=expires_ms
+        )
+        return await self._pools.writes.run(call)
+
+    async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
+        """
+        Add one to a counter document (made when absent, body ``{"count": n}``); return n.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came; it may have counted.
+            Throttled: refused or never sent.
+
+        """
+        return await self._pools.writes.run(partial(self._increment, _key(kind, id)))
+
+    async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
+        """
+        Delete if the version is as expected; return whether it was.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came.
+            Throttled: refused or never sent; not applied.
+
+        """
+        call = partial(self._delete, _key(kind, id), expected_version)
+        return await self._pools.writes.run(call)
+
+    def _read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
+        answer = self._call("GetItem", f"{kind}/{id}").run(
+            self._pools.read_client.get_item,
+            TableName=self._table,
+            Key=_key(kind, id),
+            ConsistentRead=True,
+        )
+        return _document(answer["Item"]) if "Item" in answer else None
+
+    def _list(self, kind: str) -> Sequence[Document]:
+        use = Placeholders()
+        fetch = partial(
+            self._call("Query", kind).run,
+            self._pools.read_client.query,
+            TableName=self._table,
+            KeyConditionExpression=f"{use.name('kind')} = {use.value({'S': kind})}",
+            ConsistentRead=True,
+            **use.arguments(),
+        )
+        found = [i for page in pages(fetch, TABLE_PAGING) for i in page.get("Items", ())]
+        return [_document(item) for item in found]
+
+    def _write(
+        self,
+        key: dict[str, Any],
+        body: dict[str, Any],
+        *,
+        expected: int | None,
+        expires_ms: int | None,
+    ) -> Written | Conflict:
+        use = Placeholders()
+        version = {"N": str((expected or 0) + 1)}
+        update = (
+            f"SET {use.name('body')} = {use.value(body)},"
+            f" {use.name('version')} = {use.value(version)}"
+        )
+        if expires_ms is not None:
+            seconds = {"N": str(expires_ms // 1_000)}  # DynamoDB's time-to-live is in seconds
+            update += f", {use.name(EXPIRES)} = {use.value(seconds)}"
+        try:
+            answer = self._update(
+                key,
+                use,
+                update=update,
+                condition=_version_is(expected, use),
+            )
+        except ConditionFailed as failed:
+            return Conflict(_document(failed.item) if failed.item else None)
+        return Written(_document(answer["Attributes"]))
+
+    def _increment(self, key: dict[str, Any]) -> int:
+        for _ in range(_INCREMENT_ROUNDS):
+            for attempt in (self._add_one, self._begin_at_one):
+                try:
+                    answer = attempt(key)
+                except ConditionFailed:
+                    continue
+                return int(_document(answer["Attributes"]).body[_COUNT])
+        raise Throttled(f"increment of {_name(key)} in {self._table}: created and deleted at once")
+
+    def _add_one(self, key: dict[str, Any]) -> Mapping[str, Any]:
+        use = Placeholders()
+        count = f"{use.name('body')}.{use.name(_COUNT)}"
+        one = use.value({"N": "1"})
+        update = f"SET {count} = {count} + {one} ADD {use.name('version')} {one}"
+        condition = f"attribute_exists({use.name('kind')})"
+        return self._update(key, use, update=update, condition=condition)
+
+    def _begin_at_one(self, key: dict[str, Any]) -> Mapping[str, Any]:
+        use = Placeholders()
+        body = use.value({"M": {_COUNT: {"N": "1"}}})
+        update = f"SET {use.name('body')} = {body}, {use.name('version')} = {use.value({'N': '1'})}"
+        return self._update(key, use, update=update, condition=_version_is(None, use))
+
+    def _delete(self, key: dict[str, Any], expected: int) -> bool:
+        use = Placeholders()
+        try:
+            self._call("DeleteItem", _name(key), writes=True).run(
+                self._pools.write_client.delete_item,
+                TableName=self._table,
+                Key=key,
+                ConditionExpression=_version_is(expected, use),
+                **use.arguments(),
+            )
+        except ConditionFailed:
+            return False
+        return True
+
+    def _update(
+        self, key: dict[str, Any], use: Placeholders, *, update: str, condition: str
+    ) -> Mapping[str, Any]:
+        return self._call("UpdateItem", _name(key), writes=True).run(
+            self._pools.write_client.update_item,
+            TableName=self._table,
+            Key=key,
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ReturnValues="ALL_NEW",
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            **use.arguments(),
+        )
+
+    def _call(self, operation: str, subject: str, *, writes: bool = False) -> SdkCall:
+        what = f"{operation}: {subject} in fleet-state table {self._table}"
+        codes = {"ResourceNotFoundException": ConfigurationError}
+        return SdkCall(what, writes=writes, codes=codes)
+
+
+def _key(kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the port's name
+    return {"kind": {"S": kind}, "id": {"S": id}}
+
+
+def _name(key: Mapping[str, Any]) -> str:
+    return f"{key['kind']['S']}/{key['id']['S']}"
+
+
+def _version_is(expected: int | None, use: Placeholders) -> str:
+    if expected is None:
+        return f"attribute_not_exists({use.name('kind')})"
+    return f"{use.name('version')} = {use.value({'N': str(expected)})}"
+
+
+def _document(item: Mapping[str, Any]) -> Document:
+    return Document(
+        kind=item["kind"]["S"],
+        id=item["id"]["S"],
+        version=int(item["version"]["N"]),
+        body={name: _from_wire(value) for name, value in item["body"]["M"].items()},
+    )
+
+
+def _to_wire(value: object, path: str) -> dict[str, Any]:
+    match value:
+        case None:
+            return {"NULL": True}
+        case bool():
+            return {"BOOL": value}
+        case int() if abs(value) < 10**_NUMBER_DIGITS:
+            return {"N": str(value)}
+        case str():
+            return {"S": value}
+        case Mapping():
+            return {"M": {str(k): _to_wire(v, f"{path}.{k}") for k, v in value.items()}}
+        case list() | tuple():
+            return {"L": [_to_wire(v, f"{path}[{i}]") for i, v in enumerate(value)]}
+        case _:
+            raise ProtocolError(
+                f"document {path}: {type(value).__name__} found; str, bool, None, list, dict and "
+                f"int of up to {_NUMBER_DIGITS} digits are allowed"
+            )
+
+
+def _from_wire(typed: Mapping[str, Any]) -> Any:
+    ((kind, value),) = typed.items()
+    match kind:
+        case "NULL":
+            return None
+        case "N":
+            return int(value)
+        case "M":
+            return {name: _from_wire(v) for name, v in value.items()}
+        case "L":
+            return [_from_wire(v) for v in value]
+        case _:
+            return value

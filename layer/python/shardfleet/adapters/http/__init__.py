@@ -1,0 +1,1 @@
+"""HTTP without the SDK: kept connections and signatures."""

@@ -1,0 +1,1 @@
+"""Kinesis: reading, writing, listing, and its answers' bytes."""

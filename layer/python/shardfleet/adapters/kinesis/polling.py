@@ -1,0 +1,265 @@
+"""
+Reading a stream by polling: GetShardIterator, GetRecords, ListShards, DescribeStreamSummary.
+
+Requests for records are sent once; the reader of the engine paces and repeats them (protocol.md
+§5.1, §8 row 8a). Record requests have a thread pool of their own, so that a hung one delays no
+renewal (hazard H17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shardfleet.adapters.kinesis.decode import epoch_ms, page_of
+from shardfleet.adapters.kinesis.page_messages import Asked
+from shardfleet.adapters.kinesis.shards import list_shards
+from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.stream.sequence import StreamIncarnation
+from shardfleet.domain.stream.shards import Shard
+from shardfleet.engine.ports import (
+    IteratorStart,
+    ListingFilter,
+    RecordsPage,
+)
+from shardfleet.errors import (
+    ConfigurationError,
+    IteratorExpired,
+    PositionTrimmed,
+    ShardGone,
+    StreamGone,
+)
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis.client import KinesisClient
+
+    from shardfleet.adapters.kinesis.wire import OpenWire
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A page of less is decoded in less time than it takes to hand it over.
+_MUCH_BYTES = 64 * 1024
+# Kinesis has no filter of this name: AT_TIMESTAMP takes an instant, the others take nothing.
+_FILTERS = {
+    ListingFilter.AT_TRIM_HORIZON: "AT_TRIM_HORIZON",
+    ListingFilter.AT_LATEST: "AT_LATEST",
+    ListingFilter.AT_TIMESTAMP: "AT_TIMESTAMP",
+}
+
+
+class Decoders(Protocol):
+    """Whoever else can read and decode a page (:mod:`shardfleet.adapters.decode.processes`)."""
+
+    def page(self, asked: Asked) -> RecordsPage | None:
+        """Return the page, None if somebody else has to do it."""
+
+
+class PageSource:
+    """
+    GetRecords in this thread.
+
+    Args:
+        stream_arn: the stream.
+        records: client for it; sends once.
+        wire: opens the quick way when first needed; None, or an answer of None: the client does it.
+
+    """
+
+    def __init__(
+        self, stream_arn: str, *, records: KinesisClient, wire: OpenWire | None = None
+    ) -> None:
+        """Ask nothing yet."""
+        self._stream_arn = stream_arn
+        self._records = records
+        self._open_wire = wire
+
+    def page(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """
+        Read one page.
+
+        Raises:
+            IteratorExpired: older than 5 minutes, or refused.
+            Throttled: try again later.
+            ShardGone: no such shard.
+
+        """
+        call = shard_call("GetRecords", shard_id, self._stream_arn, invalid=IteratorExpired)
+        wire = call.run(self._open_wire) if self._open_wire is not None else None
+        if wire is not None:
+            return call.run(wire.get_records, iterator=iterator, limit=limit)
+        answer: Mapping[str, Any] = call.run(
+            self._records.get_records,
+            StreamARN=self._stream_arn,
+            ShardIterator=iterator,
+            Limit=limit,
+        )
+        return page_of(answer)
+
+
+class KinesisPollingReader:
+    """
+    The ``StreamReader`` port over one stream.
+
+    Args:
+        stream_arn: the stream, also of another account or region.
+        records: client for GetShardIterator and GetRecords; sends once.
+        control: client for ListShards and DescribeStreamSummary; may repeat.
+        pool: threads of all these.
+        wire: opens the quick way for GetRecords when first needed; None, or an answer of None:
+            the client does it.
+        decoders: processes that read what has much to decode; None: all is read here.
+
+    """
+
+    def __init__(
+        self,
+        stream_arn: str,
+        *,
+        records: KinesisClient,
+        control: KinesisClient,
+        pool: ThreadPool,
+        wire: OpenWire | None = None,
+        decoders: Decoders | None = None,
+    ) -> None:
+        """Ask nothing yet."""
+        self._source = PageSource(stream_arn, records=records, wire=wire)
+        self._stream_arn = stream_arn
+        self._records = records
+        self._control = control
+        self._pool = pool
+        self._decoders = decoders
+        self._busy: set[str] = set()
+
+    async def incarnation(self) -> StreamIncarnation:
+        """
+        Describe the stream.
+
+        Raises:
+            StreamGone: there is no such stream.
+            Throttled: try again later.
+
+        """
+        return await self._pool.run(self._incarnation)
+
+    async def list_shards(
+        self, listing: ListingFilter = ListingFilter.NONE, *, instant_ms: int | None = None
+    ) -> Sequence[Shard]:
+        """
+        List shards, all pages.
+
+        Raises:
+            StreamGone: there is no such stream.
+            Throttled: try again later.
+
+        """
+        shard_filter: dict[str, Any] | None = None
+        if listing is not ListingFilter.NONE:
+            shard_filter = {"Type": _FILTERS[listing]}
+        if shard_filter is not None and instant_ms is not None:
+            shard_filter |= {"Timestamp": _instant(instant_ms)}
+        call = partial(list_shards, self._control, self._stream_arn, shard_filter=shard_filter)
+        return await self._pool.run(call)
+
+    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+        """
+        Get an iterator.
+
+        Raises:
+            ShardGone: no such shard.
+            PositionTrimmed: the service refuses the sequence number as out of range.
+            ConfigurationError: the service refuses the instant (it lies in the future).
+            Throttled: try again later.
+
+        """
+        return await self._pool.run(partial(self._shard_iterator, shard_id, start))
+
+    async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """
+        Read one page.
+
+        Raises:
+            IteratorExpired: older than 5 minutes, or refused.
+            Throttled: try again later.
+            ShardGone: no such shard.
+
+        """
+        call = partial(self._get_records, iterator, shard_id=shard_id, limit=limit)
+        return await self._pool.run(call)
+
+    def _incarnation(self) -> StreamIncarnation:
+        call = SdkCall(
+            f"DescribeStreamSummary of {self._stream_arn}",
+            codes={"ResourceNotFoundException": StreamGone},
+        )
+        answer = call.run(self._control.describe_stream_summary, StreamARN=self._stream_arn)
+        summary = answer["StreamDescriptionSummary"]
+        return StreamIncarnation(
+            self._stream_arn,
+            epoch_ms(summary["StreamCreationTimestamp"]),
+            retention_ms=summary["RetentionPeriodHours"] * 3_600_000,
+        )
+
+    def _shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+        by_number = start.sequence_number is not None
+        call = self._call(
+            f"GetShardIterator {start.kind} {_stated(start)}",
+            shard_id,
+            invalid=PositionTrimmed if by_number else ConfigurationError,
+        )
+        arguments: dict[str, Any] = {"ShardIteratorType": start.kind.value}
+        if start.sequence_number is not None:
+            arguments["StartingSequenceNumber"] = start.sequence_number
+        if start.instant_ms is not None:
+            arguments["Timestamp"] = _instant(start.instant_ms)
+        answer = call.run(
+            self._records.get_shard_iterator,
+            StreamARN=self._stream_arn,
+            ShardId=shard_id,
+            **arguments,
+        )
+        return answer["ShardIterator"]
+
+    def _get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        page = None
+        # What is small is not worth the way; a shard that had much will have much again.
+        if self._decoders is not None and shard_id in self._busy:
+            page = self._decoders.page(Asked(iterator, shard_id, limit))
+        if page is None:
+            page = self._source.page(iterator, shard_id=shard_id, limit=limit)
+        if self._decoders is not None:
+            self._judge(shard_id, page)
+        return page
+
+    def _judge(self, shard_id: str, page: RecordsPage) -> None:
+        size = page.size_bytes
+        if size is None:
+            size = sum(len(record.data) for record in page.records)
+        if size >= _MUCH_BYTES:
+            self._busy.add(shard_id)
+        else:
+            self._busy.discard(shard_id)
+
+    def _call(self, operation: str, shard_id: str, *, invalid: ErrorFactory) -> SdkCall:
+        return shard_call(operation, shard_id, self._stream_arn, invalid=invalid)
+
+
+def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: ErrorFactory) -> SdkCall:
+    """Return how the errors of a call about one shard are to be understood."""
+    codes: dict[str, ErrorFactory] = {
+        "ResourceNotFoundException": ShardGone,
+        "ExpiredIteratorException": IteratorExpired,
+        "InvalidArgumentException": invalid,
+    }
+    return SdkCall(f"{operation} on {shard_id} of {stream_arn}", codes=codes)
+
+
+def _stated(start: IteratorStart) -> str:
+    if start.sequence_number is not None:
+        return start.sequence_number
+    return "" if start.instant_ms is None else _instant(start.instant_ms).isoformat()
+
+
+def _instant(instant_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=instant_ms)

@@ -1,0 +1,114 @@
+"""
+Writing to a stream: one PutRecords request at a time, sent once.
+
+A request repeated by the SDK would write its records twice without anybody knowing, so the
+producer repeats what failed and counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from shardfleet.adapters.kinesis.shards import list_shards
+from shardfleet.adapters.sdk_errors import SdkCall
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.stream.shards import Shard
+from shardfleet.engine.ports import PutEntry, PutOutcome
+from shardfleet.errors import InvalidRecord, StreamGone
+
+if TYPE_CHECKING:
+    from mypy_boto3_kinesis.client import KinesisClient
+
+    from shardfleet.adapters.kinesis.wire import OpenWire
+
+
+class KinesisWriter:
+    """
+    The ``StreamWriter`` port over one stream.
+
+    Args:
+        stream_arn: the stream.
+        records: client for PutRecords; sends once.
+        control: client for ListShards; may repeat.
+        pool: threads of both.
+        wire: opens the quick way for PutRecords when first needed; None, or an answer of None:
+            the client does it.
+
+    """
+
+    def __init__(
+        self,
+        stream_arn: str,
+        *,
+        records: KinesisClient,
+        control: KinesisClient,
+        pool: ThreadPool,
+        wire: OpenWire | None = None,
+    ) -> None:
+        """Send nothing yet."""
+        self._open_wire = wire
+        self._stream_arn = stream_arn
+        self._records = records
+        self._control = control
+        self._pool = pool
+
+    async def put_records(self, entries: Sequence[PutEntry]) -> Sequence[PutOutcome]:
+        """
+        Send one request; the answer has one outcome per entry, in order.
+
+        Raises:
+            Throttled: the whole request was refused or never sent.
+            StreamGone: there is no such stream.
+            OutcomeUnknown: sent, but no answer came.
+            InvalidRecord: the service refuses the request as it is.
+
+        """
+        return await self._pool.run(partial(self._put_records, entries))
+
+    async def list_shards(self) -> Sequence[Shard]:
+        """
+        List all shards.
+
+        Raises:
+            StreamGone: there is no such stream.
+            Throttled: try again later.
+
+        """
+        return await self._pool.run(partial(list_shards, self._control, self._stream_arn))
+
+    def _put_records(self, entries: Sequence[PutEntry]) -> list[PutOutcome]:
+        call = SdkCall(
+            f"PutRecords of {len(entries)} entries to {self._stream_arn}",
+            writes=True,
+            codes={
+                "ResourceNotFoundException": StreamGone,
+                "InvalidArgumentException": InvalidRecord,
+                "ValidationException": InvalidRecord,
+            },
+        )
+        wire = call.run(self._open_wire) if self._open_wire is not None else None
+        if wire is not None:
+            return call.run(wire.put_records, entries=entries)
+        answer = call.run(
+            self._records.put_records,
+            StreamARN=self._stream_arn,
+            Records=[_entry(entry) for entry in entries],
+        )
+        return [_outcome(found) for found in answer["Records"]]
+
+
+def _entry(entry: PutEntry) -> dict[str, Any]:
+    found: dict[str, Any] = {"Data": entry.data, "PartitionKey": entry.partition_key}
+    if entry.explicit_hash_key is not None:
+        found["ExplicitHashKey"] = entry.explicit_hash_key
+    return found
+
+
+def _outcome(answer: Mapping[str, Any]) -> PutOutcome:
+    return PutOutcome(
+        shard_id=answer.get("ShardId"),
+        sequence_number=answer.get("SequenceNumber"),
+        error_code=answer.get("ErrorCode"),
+    )

@@ -1,0 +1,1 @@
+"""Events as metrics and logs: CloudWatch and OpenTelemetry."""

@@ -1,0 +1,239 @@
+"""
+The one stream of events, told as metrics (CloudWatch embedded metric format) and as JSON logs.
+
+Metrics have the fleet as their only dimension, because each dimension value is a metric to pay
+for; shard ids are metadata of the same line, for Logs Insights. A metric per shard is an option.
+What comes with each call is gathered between two flushes (see ``metrics``); a manager's turn is
+told at once. Both go to standard output, which Lambda carries to CloudWatch without a call or a
+right of ours.
+
+What a handler's error says may be record data, so logs name its kind only, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from threading import Lock
+from typing import IO, Any
+
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
+    AmazonCloudWatchEMFProvider,
+)
+
+from shardfleet.adapters.telemetry import metrics
+from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, unit_of
+from shardfleet.adapters.telemetry.otlp import OtlpMetrics
+from shardfleet.engine.ports import Clock
+from shardfleet.events import Event, LeaseEvent, Level, ManagerTurnDone, ManagerTurnFailed
+
+FLUSH_MS = 60_000  # hazard H18: at least each minute
+VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100
+# Names that the standard library's log records have taken.
+_TAKEN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "level"})
+_AT_ONCE = (ManagerTurnDone, ManagerTurnFailed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """
+    How much is told.
+
+    Attributes:
+        level: the least level that is logged; metrics come from all events.
+        flush_ms: longest time between two flushes.
+        shard_metrics: metrics with the dimensions fleet and shard, besides the fleet's.
+        log_errors: log what a failing handler said, not only the kind of its error.
+
+    """
+
+    level: Level = Level.INFO
+    flush_ms: int = FLUSH_MS
+    shard_metrics: bool = False
+    log_errors: bool = False
+
+
+class EmfEventSink:
+    """
+    The ``EventSink`` port of the Lambda functions.
+
+    Args:
+        fleet: the fleet's name, the dimension of every metric and a field of every log line.
+        clock: tells when a minute is over.
+        telling: how much is told.
+        otlp: where the metrics go besides; None: nowhere.
+        stream: where lines go; standard output in Lambda.
+
+    """
+
+    def __init__(
+        self,
+        fleet: str,
+        *,
+        clock: Clock,
+        telling: Telling | None = None,
+        otlp: OtlpMetrics | None = None,
+        stream: IO[str] | None = None,
+    ) -> None:
+        """Open nothing; the first line is written by the first event."""
+        self._clock = clock
+        self._telling = telling or Telling()
+        self._otlp = otlp
+        self._stream = _Counted(stream or sys.stdout)
+        self._names: set[str] = set()
+        self._lock = Lock()  # stores emit from their threads
+        self._flushed_ms = clock.monotonic_ms()
+        self._totals: Counter[str] = Counter()
+        self._by_shard: dict[str, dict[str, int]] = {}
+        # Own providers and logger, and no service name whatever POWERTOOLS_* says: the user's
+        # handler shares the process and its environment, and alarms know these dimensions only.
+        self._metrics = AmazonCloudWatchEMFProvider(namespace=NAMESPACE, service="")
+        self._metrics.add_dimension("fleet", fleet)
+        self._fleet = fleet
+        self._log = logging.Logger(NAMESPACE, self._telling.level)  # noqa: LOG001 - shared with nobody
+        self._formatter = LambdaPowertoolsFormatter(service=NAMESPACE, utc=True, location=None)
+        self._formatter.append_keys(fleet=fleet)
+        handler = logging.StreamHandler(self._stream)
+        handler.setFormatter(self._formatter)
+        self._log.addHandler(handler)
+
+    @property
+    def told_bytes(self) -> int:
+        """Return how many bytes of log lines were written so far."""
+        return self._stream.bytes_written
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """Return what CloudWatch bills as metrics: names, those of a shard with its id."""
+        with self._lock:
+            return frozenset(self._names)
+
+    def about(self, **keys: str) -> None:
+        """Put these fields into every log line from now on, e.g. ``request_id``."""
+        self._formatter.append_keys(**keys)
+
+    def emit(self, event: Event) -> None:
+        """Take one event; never raises, never blocks for longer than a line takes."""
+        try:
+            with self._lock:
+                self._measure(event)
+                self._write(event)
+                if isinstance(event, _AT_ONCE) or self._is_due():
+                    self._flush()
+        except Exception as error:  # noqa: BLE001 - the port: diagnostics must never stop the fleet
+            sys.stderr.write(f"shardfleet: event {type(event).__name__} lost: {error!r}\n")
+
+    def flush(self) -> None:
+        """Write the metrics gathered since the last flush; called at the end of a turn."""
+        with self._lock:
+            self._flush()
+        if self._otlp is not None:
+            self._otlp.finish()
+
+    def _measure(self, event: Event) -> None:
+        for metric, value in _values(event, metrics.READINGS):
+            self._metrics.add_metric(metric, unit_of(metric), value)
+        for metric, value in _values(event, metrics.AMOUNTS):
+            self._totals[metric] += value
+        if isinstance(event, LeaseEvent):
+            for metric, value in _values(event, metrics.SHARD_AMOUNTS):
+                known = self._by_shard.setdefault(metric, {})
+                known[event.lease_key] = value + known.get(event.lease_key, 0)
+            for metric, value in _values(event, metrics.SHARD_PEAKS):
+                known = self._by_shard.setdefault(metric, {})
+                known[event.lease_key] = max(value, known.get(event.lease_key, 0))
+        self._totals.update(metrics.counts_of(event))
+
+    def _is_due(self) -> bool:
+        gathered = self._metrics.metric_set.values()
+        longest = max((len(metric["Value"]) for metric in gathered), default=0)
+        age_ms = self._clock.monotonic_ms() - self._flushed_ms
+        return longest >= VALUES_MOST or age_ms >= self._telling.flush_ms
+
+    def _write(self, event: Event) -> None:
+        values = {f.name: getattr(event, f.name) for f in fields(event)}
+        if not self._telling.log_errors:
+            values |= {name: _kind(values[name]) for name in event.users_words}
+        told = {f"{k}_" if k in _TAKEN else k: v for k, v in values.items() if v is not None}
+        self._log.log(event.level, type(event).__name__, extra=told)
+
+    def _flush(self) -> None:
+        self._flushed_ms = self._clock.monotonic_ms()
+        for metric, total in self._totals.items():
+            self._metrics.add_metric(metric, unit_of(metric), total)
+        self._totals.clear()
+        gathered, self._by_shard = self._by_shard, {}
+        shards = sorted({shard for values in gathered.values() for shard in values})
+        for begin in range(0, len(shards), VALUES_MOST):
+            self._write_metrics(self._metrics)
+            self._add_shards(gathered, shards[begin : begin + VALUES_MOST])
+        self._write_metrics(self._metrics)
+        if self._telling.shard_metrics:
+            for shard in shards:
+                self._write_shard(gathered, shard)
+        if self._otlp is not None:
+            self._otlp.send()
+
+    def _add_shards(self, gathered: Mapping[str, Mapping[str, int]], shards: list[str]) -> None:
+        for metric, values in gathered.items():
+            part = {shard: values[shard] for shard in shards if shard in values}
+            for value in part.values():
+                self._metrics.add_metric(metric, unit_of(metric), value)
+            if part and metric in (LAG, "records"):
+                self._metrics.add_metadata(f"{metric}_by_shard", part)
+
+    def _write_shard(self, gathered: Mapping[str, Mapping[str, int]], shard: str) -> None:
+        provider = AmazonCloudWatchEMFProvider(
+            namespace=NAMESPACE, service="", metric_set={}, dimension_set={}, metadata_set={}
+        )
+        provider.add_dimension("fleet", self._fleet)
+        provider.add_dimension("shard", shard)
+        for metric, values in gathered.items():
+            if shard in values:
+                provider.add_metric(metric, unit_of(metric), values[shard])
+        self._write_metrics(provider)
+
+    def _write_metrics(self, provider: AmazonCloudWatchEMFProvider) -> None:
+        if not provider.metric_set:
+            return
+        line: Any = provider.serialize_metric_set()
+        shard = provider.dimension_set.get("shard")
+        self._names |= {f"{n}@{shard}" if shard else n for n in provider.metric_set}
+        if self._otlp is not None:
+            self._otlp.take(provider.metric_set, provider.dimension_set)
+        self._stream.write(json.dumps(line) + "\n")
+        self._stream.flush()
+        provider.metric_set.clear()
+        provider.metadata_set.clear()
+
+
+class _Counted:
+    """A stream of text that counts the bytes written to it."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.bytes_written = 0
+
+    def write(self, text: str) -> int:
+        self.bytes_written += len(text.encode())
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _values(event: Event, measured: Mapping[str, Mapping[str, str]]) -> list[tuple[str, int]]:
+    """Return the metrics of an event, as (name, value); an unknown value (None, -1) is none."""
+    wanted = measured.get(type(event).__name__, {})
+    found = ((metric, getattr(event, field, None)) for field, metric in wanted.items())
+    return [(metric, value) for metric, value in found if value is not None and value >= 0]
+
+
+def _kind(text: str) -> str:
+    """Return what comes before the first colon: the error's class."""
+    return text.partition(":")[0]

@@ -1,0 +1,1 @@
+"""Who gets which lease, by count or by load."""

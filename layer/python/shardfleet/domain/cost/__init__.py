@@ -1,0 +1,1 @@
+"""What a fleet costs, and how eager its budget lets it be."""

@@ -1,0 +1,1 @@
+"""What became of the records of a batch: done, failed, sent twice."""

@@ -1,0 +1,1 @@
+"""What a person asks: what happened, why, where, what is wrong."""

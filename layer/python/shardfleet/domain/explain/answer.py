@@ -1,0 +1,303 @@
+"""
+Why a lease is where it is and why it moved; the same for a worker.
+
+Pure: from a reading of both tables, the kept places and the kept turns to the sentences of
+`shardfleet explain`. Each stands on something that was read: the manager's notes, or the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardfleet.domain.explain.fleet_view import (
+    FleetReading,
+    LeaseRow,
+    LeaseState,
+    lease_rows,
+    slot_rows,
+)
+from shardfleet.domain.explain.last_seen import FIRST_LOOK, Place
+from shardfleet.domain.explain.story_words import about, plain_reason, sentence
+from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.explain.whereabouts import Whereabouts, reach
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.stream.shards import Shard, ShardGraph
+
+UP_TO_DATE_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """
+    One line of the story.
+
+    Attributes:
+        at_ms: when the manager noted it, epoch milliseconds.
+        what: a word, see :class:`shardfleet.domain.explain.turn_log.Happening`.
+        lease_key: which lease it was about, None for the slot itself.
+        worker_id: who has the lease afterwards, None for nobody.
+        text: in a sentence.
+
+    """
+
+    at_ms: int
+    what: Happening
+    lease_key: str | None
+    worker_id: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """
+    The answer.
+
+    Attributes:
+        subject: the shard or the worker.
+        kind: ``shard`` or ``worker``.
+        state: of the lease or of the slot, ``NO_LEASE`` without one.
+        owner: who has the shard; None for nobody and for workers.
+        since_ms: since when it is where it is, epoch milliseconds; None unknown.
+        now: where it is and how it does.
+        why: why it is there.
+        leases: of a worker, what it has.
+        story: what happened, oldest first.
+
+    """
+
+    subject: str
+    kind: str
+    state: str
+    owner: str | None
+    since_ms: int | None
+    now: str
+    why: str
+    leases: tuple[str, ...]
+    story: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """
+    What there is to explain from.
+
+    Attributes:
+        reading: of both tables.
+        places: the manager's, by lease key.
+        turns: when each kept turn ended, and what happened in it, oldest first.
+        waits: lease key to why nobody was given it, by the manager's last plan.
+        shards: the unfiltered listing.
+
+    """
+
+    reading: FleetReading
+    places: Mapping[str, Place]
+    turns: Sequence[tuple[int, Sequence[Entry]]]
+    waits: Mapping[str, str]
+    shards: Sequence[Shard]
+
+    def slot_of(self, name: str) -> Slot | None:
+        """Return a slot by its id or by the id of its worker."""
+        slots = self.reading.slots
+        return next((slot for slot in slots if name in (slot.slot_id, slot.worker_id)), None)
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Return all workers: those of slots, and others that own leases."""
+        unfinished = (lease for lease in self.reading.leases if not lease.is_finished)
+        owners = {owner for lease in unfinished if (owner := lease.effective_owner) is not None}
+        return tuple(sorted({slot.worker_id for slot in self.reading.slots} | owners))
+
+
+def explain_shard(known: Known, shard_id: str) -> Explanation | None:
+    """Return why a shard is where it is; None when nothing is known of such a shard."""
+    row = next((row for row in lease_rows(known.reading) if row.lease_key == shard_id), None)
+    story = tuple(story_of(known, lambda entry: entry.subject == shard_id, named=False))
+    if row is None and not story and shard_id not in {s.shard_id for s in known.shards}:
+        return None
+    if row is None:
+        return _without_lease(known, shard_id, story)
+    place = known.places.get(shard_id)
+    if place is not None and not _fits(place, row):
+        place = None  # It has changed since the manager last looked.
+    return Explanation(
+        subject=shard_id,
+        kind="shard",
+        state=row.state,
+        owner=row.owner,
+        since_ms=place.since_ms if place else None,
+        now=_now(known, row),
+        why=_why(row, place),
+        leases=(),
+        story=story,
+    )
+
+
+def explain_worker(known: Known, name: str) -> Explanation | None:
+    """Return what a worker has and why; None when there is no such worker or slot."""
+    slot = known.slot_of(name)
+    worker_id = slot.worker_id if slot else name
+    if worker_id not in known.workers:
+        return None
+    held = sorted(
+        lease.lease_key
+        for lease in known.reading.leases
+        if lease.effective_owner == worker_id and not lease.is_finished
+    )
+    slot_id = slot.slot_id if slot else ""
+    story = tuple(
+        story_of(
+            known,
+            lambda entry: entry.subject == slot_id or worker_id in (entry.worker_id, entry.before),
+            named=True,
+        )
+    )
+    return Explanation(
+        subject=worker_id,
+        kind="worker",
+        state=slot.state if slot else "FOREIGN",
+        owner=None,
+        since_ms=slot.started_ms or None if slot else None,
+        now=_now_of_worker(known, slot, worker_id, count=len(held)),
+        why=" ".join(f"{key}: {e.why}" for key in held if (e := explain_shard(known, key))),
+        leases=tuple(held),
+        story=story,
+    )
+
+
+def _fits(place: Place, row: LeaseRow) -> bool:
+    """Tell whether the manager's note is about the lease as it is."""
+    if row.state is LeaseState.FINISHED or place.what is Happening.FINISHED:
+        return row.state is LeaseState.FINISHED and place.what is Happening.FINISHED
+    in_handover = row.state is LeaseState.HANDOVER and place.what is Happening.HANDOVER
+    return in_handover or place.owner == (row.owner or "")
+
+
+def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> Iterable[Event]:
+    """Return what happened, as far as it is wanted; ``named``: of more than one subject."""
+    for at_ms, entries in known.turns:
+        for entry in entries:
+            if wanted(entry):
+                is_slot = entry.what.startswith("SLOT_")
+                yield Event(
+                    at_ms=at_ms,
+                    what=entry.what,
+                    lease_key=None if is_slot else entry.subject,
+                    worker_id=entry.worker_id or None,
+                    text=about(entry) if named else sentence(entry),
+                )
+
+
+_RESTING = {
+    LeaseState.ASLEEP: "It is {why}. A worker reads it from its next record on.",
+    LeaseState.PAUSED: "It is {why}. Nobody is to read it until `shardfleet resume` is run.",
+    LeaseState.UNREADABLE: "Nobody can read its lease, so nobody reads the shard: {why}.",
+}
+
+
+def _now(known: Known, row: LeaseRow) -> str:
+    match row.state:
+        case LeaseState.READING:
+            return f"{row.owner} reads it. {_lag(row)}"
+        case LeaseState.FINISHED:
+            return "It is read to its end; nothing more comes from it."
+        case LeaseState.UNOWNED:
+            reason = plain_reason(known.waits.get(row.lease_key, ""))
+            why = reason and f": {reason}."
+            return f"Nobody reads it{why or '; the manager gives it to a worker at its next look.'}"
+        case LeaseState.EXPIRED:
+            return (
+                f"{row.owner} has it but has {row.why}, so it is taken for lost; the manager gives "
+                "the shard to another worker at its next look."
+            )
+        case LeaseState.WAITING:
+            return (
+                f"{row.owner} has it but does not read it yet ({row.why}): a shard begins only "
+                "when those before it are read to their end, so that a key's records stay in order."
+            )
+        case LeaseState.HANDOVER:
+            leases = known.reading.leases
+            after = next(le.lease_owner for le in leases if le.lease_key == row.lease_key)
+            return f"{row.owner} finishes its batch; then {after} reads it. {_lag(row)}"
+        case LeaseState.STOPPED:
+            return f"It is stopped {row.why}. {known.reading.stops[row.lease_key].outlook}"
+        case _:
+            return _RESTING[row.state].format(why=row.why)
+
+
+def _lag(row: LeaseRow) -> str:
+    if row.lag_ms is None:
+        return "How far behind it is has not been told yet."
+    if row.lag_ms < UP_TO_DATE_MS:
+        return "It is up to date."
+    return f"It is {row.lag_ms / 1000:.0f} s behind."
+
+
+def _why(row: LeaseRow, place: Place | None) -> str:
+    if place is None:
+        return (
+            "The manager has not noted yet how it came there: it changed after the manager's last "
+            "look, or before the manager began to keep notes."
+        )
+    if place.reason == FIRST_LOOK:
+        return "It was so already when the manager began to keep notes."
+    entry = Entry(
+        what=place.what,
+        subject=row.lease_key,
+        worker_id=place.owner,
+        before=place.before,
+        reason=place.reason,
+    )
+    return sentence(entry)
+
+
+def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: int) -> str:
+    shards = f"{count} shard{'' if count == 1 else 's'}"
+    if slot is None:
+        return (
+            f"{worker_id} is no worker of this fleet: another application shares the lease table. "
+            f"It has {shards}, which this fleet leaves alone while it renews them."
+        )
+    (row,) = (row for row in slot_rows(known.reading) if row.slot_id == slot.slot_id)
+    states = {
+        SlotState.STARTING: "is being started",
+        SlotState.RUNNING: "is running",
+        SlotState.ENDING: "hands over its shards and ends",
+        SlotState.ENDED: "has ended, because there was nothing for it to do",
+    }
+    beat = ""
+    if row.heartbeat_ms is not None and slot.state is not SlotState.ENDED:
+        beat = f", last sign of life {row.heartbeat_ms / 1000:.0f} s ago"
+    crashes = f" It crashed {row.crashes} times in a row." if row.crashes else ""
+    return (
+        f"{worker_id} (slot {slot.slot_id}) {states[slot.state]}{beat}. It has {shards}.{crashes}"
+    )
+
+
+def _without_lease(known: Known, shard_id: str, story: tuple[Event, ...]) -> Explanation:
+    table = {lease.lease_key: lease for lease in known.reading.leases}
+    state, others = reach(shard_id, table, ShardGraph(known.shards))
+    match state:
+        case Whereabouts.PAST:
+            why = (
+                f"It is done with: {others[0]}, which follows it, has a lease. A lease is deleted "
+                "when its shard is read to the end and those that follow have begun."
+            )
+        case Whereabouts.WAITING:
+            why = (
+                f"It begins when {' and '.join(others)} is read to the end; it gets its lease then."
+            )
+        case _:
+            why = "No lease leads to it; the manager makes one at its next look."
+    return Explanation(
+        subject=shard_id,
+        kind="shard",
+        state="NO_LEASE",
+        owner=None,
+        since_ms=None,
+        now="It has no lease, so nobody reads it.",
+        why=why,
+        leases=(),
+        story=story,
+    )

@@ -1,0 +1,241 @@
+"""
+What is wrong with a deployed fleet, and how to mend it: the rules of `shardfleet doctor`.
+
+Pure: from facts about tables, functions, stream and clock to findings, the gravest first. A
+finding names what was found and what to do; what could not be looked at is a finding too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardfleet.domain.explain.fleet_facts import Facts
+from shardfleet.domain.explain.fleet_view import LeaseState, lease_rows, summary
+
+OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
+# What KCL 3.5 keeps in the lease table beside leases (protocol.md §0.7).
+KNOWN_NEIGHBOURS = frozenset(
+    {"LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "STREAM", "WORKER_METRIC_STATS"}
+)
+# Two schedules of the manager, which plans at least once a minute (serverless.md §0).
+PLAN_AGE_MOST_MS = 150_000
+
+
+class Severity(StrEnum):
+    """``ERROR``: records are not, or will not be, processed. ``WARNING``: they may not be."""
+
+    ERROR = "ERROR"
+    WARNING = "WARNING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """
+    One thing that is wrong.
+
+    Attributes:
+        severity: see :class:`Severity`.
+        code: stable, for programs, e.g. ``"schedule-disabled"``.
+        found: what was found, in a sentence.
+        remedy: what to do about it.
+
+    """
+
+    severity: Severity
+    code: str
+    found: str
+    remedy: str
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """Return everything that is wrong, errors first."""
+    found = [finding for rule in _RULES for finding in rule(facts)]
+    return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def _error(code: str, found: str, remedy: str) -> Finding:
+    return Finding(severity=Severity.ERROR, code=code, found=found, remedy=remedy)
+
+
+def _warning(code: str, found: str, remedy: str) -> Finding:
+    return Finding(severity=Severity.WARNING, code=code, found=found, remedy=remedy)
+
+
+def _tables(facts: Facts) -> Iterator[Finding]:
+    for table, word in ((facts.lease_table, "lease"), (facts.state_table, "fleet-state")):
+        if not table.keys:
+            found = f"the {word} table {table.name} does not exist"
+            yield _error(f"{word}-table-missing", found, "deploy the stack again")
+        elif table.keys != table.wanted:
+            yield _error(
+                f"{word}-table-keys",
+                f"the {word} table {table.name} has the keys {_words(table.keys)}",
+                f"name a table with the keys {_words(table.wanted)} in the configuration",
+            )
+    status = facts.lease_table.indexes.get(OWNER_INDEX, "missing")
+    if facts.lease_table.keys and status != "ACTIVE":
+        yield _error(
+            "owner-index",
+            f"the index {OWNER_INDEX} of {facts.lease_table.name} is {status.lower()}",
+            "add it as the KCL defines it, or wait until it is built: without it a worker does not "
+            "find its leases",
+        )
+
+
+def _words(keys: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in keys)
+
+
+def _items(facts: Facts) -> Iterator[Finding]:
+    for reason in facts.malformed:
+        yield _error(
+            "malformed-lease",
+            reason,
+            "mend that item, or delete it and its lease is made again, so that records come twice: "
+            "until then neither its shard is read nor what descends from it",
+        )
+    for entity, count in facts.neighbours.items():
+        if entity not in KNOWN_NEIGHBOURS:
+            yield _warning(
+                "foreign-item",
+                f"{count} items of {facts.lease_table.name} are no leases: entityType "
+                f"{entity or 'missing'}",
+                "find out who writes them; the KCL for Java stops at items that it does not know",
+            )
+
+
+def _stream(facts: Facts) -> Iterator[Finding]:
+    arn, stream = facts.config.stream_arn, facts.stream
+    if stream is None:
+        yield _error("stream-missing", f"the stream {arn} does not exist", "name another stream")
+        return
+    if facts.known_created_ms and stream.created_ms != facts.known_created_ms:
+        yield _error(
+            "stream-replaced",
+            f"the stream {arn} was deleted and created again since the fleet began: its shard ids "
+            "repeat, its records do not",
+            "deploy a fleet with new tables, or delete the leases and the fleet state",
+        )
+    if stream.status not in ("ACTIVE", "UPDATING"):
+        yield _error("stream-status", f"the stream {arn} is {stream.status}", "wait or restore it")
+    if stream.distribution == "AUTO":
+        yield _warning(
+            "stream-distribution",
+            f"the stream {arn} spreads records by AUTO distribution and ignores partition keys",
+            "set its record distribution back to partition keys if order per key matters",
+        )
+
+
+def _functions(facts: Facts) -> Iterator[Finding]:
+    for function, role in ((facts.manager, "manager"), (facts.worker, "worker")):
+        if not function.timeout_ms:
+            found = f"the {role}'s function {function.name} does not exist"
+            yield _error(f"{role}-missing", found, "deploy the stack again")
+        elif function.concurrency == 0:
+            yield _error(
+                f"{role}-concurrency",
+                f"the {role}'s function {function.name} has a reserved concurrency of 0: it "
+                "cannot run",
+                "raise or remove its reserved concurrency",
+            )
+    config, worker = facts.config, facts.worker
+    if worker.concurrency and worker.concurrency < config.workers_max:
+        yield _warning(
+            "worker-concurrency",
+            f"the worker's reserved concurrency is {worker.concurrency}, but workers_max is "
+            f"{config.workers_max}: the slots beyond it are throttled",
+            "raise the reserved concurrency, or lower workers_max",
+        )
+    needed_ms = config.handler_timeout_ms + config.turn_margin_ms
+    if 0 < worker.timeout_ms < needed_ms:
+        yield _error(
+            "worker-timeout",
+            f"the worker's time-out is {worker.timeout_ms} ms, but handler_timeout_ms and "
+            f"turn_margin_ms together are {needed_ms} ms: slow handler calls are cut off",
+            "raise the worker's time-out, or lower handler_timeout_ms",
+        )
+
+
+def _machinery(facts: Facts) -> Iterator[Finding]:
+    if facts.schedule != "ENABLED":
+        word = facts.schedule.lower() or "missing"
+        yield _error(
+            "schedule-disabled",
+            f"the manager's schedule is {word}: no lease is assigned and no lost worker replaced",
+            "enable the schedule, or deploy the stack again",
+        )
+    if facts.machine != "ACTIVE":
+        word = facts.machine.lower() or "missing"
+        found = f"the worker's state machine is {word}"
+        yield _error("machine-missing", found, "deploy the stack again")
+    if facts.failed_queue_exists is False:
+        yield _error(
+            "failed-queue-missing",
+            f"the queue for given-up records does not exist: {facts.config.failed_queue_url}",
+            "create it or name another: until then a record that cannot be handled holds its shard",
+        )
+    if abs(facts.clock_ahead_ms) > facts.config.clock_skew_ms:
+        yield _warning(
+            "clock",
+            f"this machine's clock is {facts.clock_ahead_ms} ms ahead of the service's",
+            "set this machine's clock: ages and --at times are wrong by as much",
+        )
+
+
+def _fleet(facts: Facts) -> Iterator[Finding]:
+    reading, config = facts.reading, facts.config
+    if reading is None:
+        return
+    found = summary(reading)
+    if found.plan_age_ms is None or found.plan_age_ms > PLAN_AGE_MOST_MS:
+        age = "never" if found.plan_age_ms is None else f"{found.plan_age_ms // 1000} s ago"
+        yield _error(
+            "manager-silent",
+            f"the manager planned {age}; it plans at least once a minute",
+            "look into the manager's log, and at its dead-letter queue",
+        )
+    for row in lease_rows(reading):
+        if row.state is LeaseState.STOPPED:
+            yield _error(
+                "shard-stopped",
+                f"{row.lease_key} is stopped {row.why}",
+                reading.stops[row.lease_key].advice(row.lease_key),
+            )
+    if pause := reading.pauses.fleet:
+        yield _warning(
+            "fleet-paused", f"the whole fleet is {pause}", "to go on: shardfleet resume --all"
+        )
+    for key, pause in sorted(reading.pauses.leases.items()):
+        yield _warning("shard-paused", f"{key} is {pause}", f"to go on: shardfleet resume {key}")
+    unfinished = sum(found.leases.values()) - found.leases.get(LeaseState.FINISHED, 0)
+    room = config.workers_max * config.leases_per_worker
+    if unfinished > room:
+        yield _error(
+            "too-few-slots",
+            f"{unfinished} leases are to be read, but workers_max x leases_per_worker is {room}",
+            "raise workers_max or leases_per_worker",
+        )
+    if facts.unread_shards:
+        yield _error(
+            "shards-unread",
+            f"no lease leads to the open shards {', '.join(facts.unread_shards)}",
+            "the manager heals it at its next turns; if it stays, look into the manager's log",
+        )
+
+
+def _unseen(facts: Facts) -> Iterator[Finding]:
+    for what, why in facts.unseen:
+        yield _warning("not-seen", f"{what} could not be looked at: {why}", "ask for the right")
+
+
+_RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    _tables,
+    _items,
+    _stream,
+    _functions,
+    _machinery,
+    _fleet,
+    _unseen,
+)

@@ -1,0 +1,282 @@
+"""
+What a person sees of a fleet: one row per lease and per slot, and the sums over them.
+
+Pure: from a reading of both tables to rows, with a word for the state of each lease and a
+sentence for what it waits for. `shardfleet status`, `leases` and `top` print them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.leases.lags import lag_now, lags_of
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.slot import Slot, SlotState
+
+_NOTHING_PAUSED = Pauses()
+PLAN_STILL_MS = 150_000  # two schedules of the manager, which plans at least once a minute
+_State = TypeVar("_State", bound=StrEnum)
+
+
+class LeaseState(StrEnum):
+    """
+    What is going on with a lease.
+
+    ``FINISHED``: at SHARD_END. ``STOPPED``: see its note. ``UNREADABLE``: the item is. ``PAUSED``:
+    by a person; whoever still has it gives it up. ``EXPIRED``: its owner has not renewed it for the
+    failover time. ``UNOWNED``: nobody has it. ``WAITING``: owned, but a parent is not finished.
+    ``HANDOVER``: its owner finishes a batch for the next one. ``READING``: owned and renewed.
+    ``ASLEEP``: nobody has it because there is nothing to read; the manager looks at it.
+    """
+
+    FINISHED = "FINISHED"
+    STOPPED = "STOPPED"
+    PAUSED = "PAUSED"
+    EXPIRED = "EXPIRED"
+    UNOWNED = "UNOWNED"
+    WAITING = "WAITING"
+    HANDOVER = "HANDOVER"
+    READING = "READING"
+    UNREADABLE = "UNREADABLE"
+    ASLEEP = "ASLEEP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReading:
+    """
+    One reading of both tables.
+
+    Attributes:
+        at_ms: when it was made, epoch milliseconds.
+        leases: of the lease table.
+        slots: the slot records.
+        sightings: the manager's, by lease key.
+        stops: by lease key.
+        planned_ms: when the manager last wrote a plan, 0 never.
+        failover_ms: of the fleet's configuration.
+        pauses: what a person has paused.
+        naps: of the shards that sleep, by lease key.
+        unreadable: keys of lease items that nobody can read, each with the reason.
+
+    """
+
+    at_ms: int
+    leases: Sequence[Lease]
+    slots: Sequence[Slot]
+    sightings: Mapping[str, Sighting]
+    stops: Mapping[str, Stop]
+    planned_ms: int
+    failover_ms: int
+    pauses: Pauses = _NOTHING_PAUSED
+    naps: Mapping[str, Nap] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRow:
+    """
+    One lease, for a person.
+
+    Attributes:
+        lease_key: the shard's id.
+        state: see :class:`LeaseState`.
+        owner: who renews it, None when nobody does.
+        checkpoint: ``sequence:sub`` or a sentinel; empty when nobody can read it.
+        counter: ``leaseCounter``.
+        lag_ms: how far behind the tip, None unknown.
+        seen_ms: how long the counter has stood still, as the manager saw it; None unseen.
+        why: what it waits for, empty when nothing.
+
+    """
+
+    lease_key: str
+    state: LeaseState
+    owner: str | None
+    checkpoint: str
+    counter: int
+    lag_ms: int | None
+    seen_ms: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRow:
+    """
+    One worker slot, for a person.
+
+    Attributes:
+        slot_id: the slot.
+        worker_id: the owner name of its leases.
+        state: of the slot record.
+        leases: how many unfinished leases it owns.
+        lag_ms: the largest of their lags, None when none is known.
+        heartbeat_ms: how long ago it last gave a sign of life, None before the first.
+        crashes: consecutive invocations that did not end in order.
+        draining: it is asked to hand over and end.
+
+    """
+
+    slot_id: str
+    worker_id: str
+    state: SlotState
+    leases: int
+    lag_ms: int | None
+    heartbeat_ms: int | None
+    crashes: int
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSummary:
+    """
+    The fleet in a few numbers.
+
+    Attributes:
+        leases: number of leases in each state, states without any left out.
+        slots: number of slots in each state, likewise.
+        workers: distinct owners that are no slot of ours: Java workers sharing the table.
+        lag_ms: the largest lag known, None when none is.
+        lag_unknown: unfinished leases of which no lag is known.
+        plan_age_ms: how long ago the manager last planned, None never.
+
+    """
+
+    leases: Mapping[LeaseState, int]
+    slots: Mapping[SlotState, int]
+    workers: tuple[str, ...]
+    lag_ms: int | None
+    lag_unknown: int
+    plan_age_ms: int | None
+
+
+def lease_rows(reading: FleetReading) -> list[LeaseRow]:
+    """Return one row per lease, ordered by lease key."""
+    unfinished = {lease.lease_key for lease in reading.leases if not lease.is_finished}
+    unfinished |= reading.unreadable.keys()
+    lags = _lags(reading)
+    rows = [_unreadable(key, why) for key, why in reading.unreadable.items()]
+    rows += [_row(each, reading, unfinished=unfinished, lags=lags) for each in reading.leases]
+    return sorted(rows, key=lambda row: row.lease_key)
+
+
+def slot_rows(reading: FleetReading) -> list[SlotRow]:
+    """Return one row per slot, ordered by slot id."""
+    lags = _lags(reading)
+    held: dict[str, list[str]] = {}
+    for lease in reading.leases:
+        if not lease.is_finished and lease.effective_owner is not None:
+            held.setdefault(lease.effective_owner, []).append(lease.lease_key)
+    return [
+        SlotRow(
+            slot_id=slot.slot_id,
+            worker_id=slot.worker_id,
+            state=slot.state,
+            leases=len(held.get(slot.worker_id, ())),
+            lag_ms=max(
+                (lags[key] for key in held.get(slot.worker_id, ()) if key in lags), default=None
+            ),
+            heartbeat_ms=reading.at_ms - slot.heartbeat_ms if slot.heartbeat_ms else None,
+            crashes=slot.open_turns,
+            draining=slot.drain,
+        )
+        for slot in sorted(reading.slots, key=lambda each: each.slot_id)
+    ]
+
+
+def summary(reading: FleetReading) -> FleetSummary:
+    """Return the sums over all rows."""
+    rows = lease_rows(reading)
+    open_rows = [row for row in rows if row.state is not LeaseState.FINISHED]
+    ours = {slot.worker_id for slot in reading.slots}
+    return FleetSummary(
+        leases=_counted(row.state for row in rows),
+        slots=_counted(slot.state for slot in reading.slots),
+        workers=tuple(sorted({row.owner for row in open_rows if row.owner} - ours)),
+        lag_ms=max((row.lag_ms for row in open_rows if row.lag_ms is not None), default=None),
+        lag_unknown=sum(row.lag_ms is None for row in open_rows),
+        plan_age_ms=reading.at_ms - reading.planned_ms if reading.planned_ms else None,
+    )
+
+
+def _counted(states: Iterable[_State]) -> dict[_State, int]:
+    return dict(sorted(Counter(states).items()))
+
+
+def _lags(reading: FleetReading) -> dict[str, int]:
+    unfinished = [lease for lease in reading.leases if not lease.is_finished]
+    paused = reading.pauses.among(lease.lease_key for lease in unfinished)
+    stopped = {key: stop.at_ms for key, stop in reading.stops.items()}
+    # The manager looks at those asleep whenever it plans, and keeps them only if they are quiet.
+    quiet_ms = lag_now(0, reading.at_ms - reading.planned_ms, still_ms=PLAN_STILL_MS)
+    return dict.fromkeys(reading.naps.keys() - paused.keys(), quiet_ms) | lags_of(
+        unfinished,
+        reading.slots,
+        stopped_since_ms={key: pause.since_ms for key, pause in paused.items()} | stopped,
+        now_ms=reading.at_ms,
+        still_ms=reading.failover_ms,
+    )
+
+
+def _unreadable(lease_key: str, why: str) -> LeaseRow:
+    return LeaseRow(
+        lease_key=lease_key,
+        state=LeaseState.UNREADABLE,
+        owner=None,
+        checkpoint="",
+        counter=0,
+        lag_ms=None,
+        seen_ms=None,
+        why=why,
+    )
+
+
+def _row(
+    lease: Lease, reading: FleetReading, *, unfinished: set[str], lags: Mapping[str, int]
+) -> LeaseRow:
+    sighting = reading.sightings.get(lease.lease_key)
+    current = sighting is not None and sighting.counter == lease.lease_counter
+    seen_ms = reading.at_ms - sighting.first_seen_ms if sighting and current else None
+    state, why = _state(lease, reading, unfinished=unfinished, seen_ms=seen_ms)
+    return LeaseRow(
+        lease_key=lease.lease_key,
+        state=state,
+        owner=None if lease.is_finished else lease.effective_owner,
+        checkpoint=str(lease.checkpoint),
+        counter=lease.lease_counter,
+        lag_ms=lags.get(lease.lease_key),
+        seen_ms=None if lease.is_finished else seen_ms,
+        why=why,
+    )
+
+
+def _state(
+    lease: Lease, reading: FleetReading, *, unfinished: set[str], seen_ms: int | None
+) -> tuple[LeaseState, str]:
+    """Return the state and what the lease waits for; the first that holds, most severe first."""
+    stop = reading.stops.get(lease.lease_key)
+    waits_for = [parent for parent in lease.parent_shard_ids if parent in unfinished]
+    if lease.is_finished:
+        return LeaseState.FINISHED, ""
+    if stop is not None:
+        return LeaseState.STOPPED, f"at {stop.position}: {stop.error}"
+    if (pause := reading.pauses.of(lease.lease_key)) is not None:
+        return LeaseState.PAUSED, str(pause)
+    if (nap := reading.naps.get(lease.lease_key)) is not None:
+        return LeaseState.ASLEEP, str(nap)
+    if lease.effective_owner is None:
+        return LeaseState.UNOWNED, f"parents: {', '.join(waits_for)}" if waits_for else ""
+    if seen_ms is not None and seen_ms >= reading.failover_ms:
+        return LeaseState.EXPIRED, f"not renewed for {seen_ms / 1000:.0f} s"
+    if waits_for:
+        return LeaseState.WAITING, f"parents: {', '.join(waits_for)}"
+    if lease.checkpoint_owner is not None:
+        return LeaseState.HANDOVER, f"next: {lease.lease_owner}"
+    return LeaseState.READING, ""

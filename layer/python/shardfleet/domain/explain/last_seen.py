@@ -1,0 +1,202 @@
+"""
+Where every lease was last known to be, since when, and why.
+
+A turn's entries are kept for some days; a lease may stay with one worker for months. So the
+reason of its present place is kept for as long as the lease is there. What changed by no decision
+of the manager's is found by comparing these places with the leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shardfleet.domain.explain.turn_log import REASON_MOST, Entry, Happening
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import Slot, SlotState
+
+# A scan is eventually consistent: what was changed so lately may be read as it was before.
+STALE_MS = 5_000
+FIRST_LOOK = "it was there already when this record of decisions began"
+_COMES = frozenset(
+    {
+        Happening.CREATED,
+        Happening.APPEARED,
+        Happening.ASSIGNED,
+        Happening.TAKEN_OVER,
+        Happening.MOVED,
+        Happening.HANDOVER,
+        Happening.FORCED,
+        Happening.TAKEN,
+        Happening.RELEASED,
+        Happening.FINISHED,
+    }
+)
+_GOES = frozenset({Happening.DELETED, Happening.VANISHED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """
+    Where a lease is.
+
+    Attributes:
+        owner: who has it, or has finished it; in a handover the next one; empty for nobody.
+        since_ms: when it came there as far as the manager saw, epoch milliseconds.
+        what: how it came there.
+        before: who had it before, empty for nobody.
+        reason: for a person.
+
+    """
+
+    owner: str
+    since_ms: int
+    what: Happening
+    before: str
+    reason: str
+
+    def row(self) -> list[str | int]:
+        """Return the place as a row of a document."""
+        return [self.owner, self.since_ms, self.what.value, self.before, self.reason[:REASON_MOST]]
+
+
+def place_of_row(row: Sequence[str | int]) -> Place:
+    """Read a row back; what a later version calls otherwise was found so."""
+    owner, since_ms, what, before, reason, *_ = row
+    known = str(what) in Happening.__members__
+    return Place(
+        owner=str(owner),
+        since_ms=int(since_ms),
+        what=Happening(str(what)) if known else Happening.TAKEN,
+        before=str(before),
+        reason=str(reason),
+    )
+
+
+def places_after(
+    places: Mapping[str, Place], entries: Iterable[Entry], *, at_ms: int
+) -> dict[str, Place]:
+    """Return the places once these things have happened."""
+    found = dict(places)
+    for entry in entries:
+        if entry.what in _GOES:
+            found.pop(entry.subject, None)
+        elif entry.what in _COMES:
+            found[entry.subject] = Place(
+                owner=entry.worker_id,
+                since_ms=at_ms,
+                what=entry.what,
+                before=entry.before,
+                reason=entry.reason,
+            )
+    return found
+
+
+def observed(
+    places: Mapping[str, Place], leases: Iterable[Lease], slots: Iterable[Slot], *, at_ms: int
+) -> list[Entry]:
+    """
+    Return what others did: the leases as read against the places as known, ordered by key.
+
+    Args:
+        places: from the turn before.
+        leases: as read in this turn, before anything was changed.
+        slots: all slot records.
+        at_ms: when the leases were read, epoch milliseconds.
+
+    """
+    by_key = {lease.lease_key: lease for lease in sorted(leases, key=lambda le: le.lease_key)}
+    by_worker = {slot.worker_id: slot for slot in slots}
+    found: list[Entry] = []
+    for key, lease in by_key.items():
+        place = places.get(key)
+        if place is None:
+            found.append(_appeared(lease, by_key, is_first=not places))
+        elif lease.is_finished:
+            if place.what is not Happening.FINISHED:
+                found.append(_finished(lease, place))
+        elif _moved(lease, place, at_ms=at_ms):
+            found.append(_changed(lease, place, by_key=by_key, by_worker=by_worker))
+    found += [
+        Entry(what=Happening.VANISHED, subject=key, before=place.owner)
+        for key, place in sorted(places.items())
+        if key not in by_key and at_ms - place.since_ms >= STALE_MS
+    ]
+    return found
+
+
+def _moved(lease: Lease, place: Place, *, at_ms: int) -> bool:
+    owner = lease.lease_owner or ""
+    if place.what is Happening.FINISHED:
+        return at_ms - place.since_ms >= STALE_MS
+    is_stale = owner == place.before and at_ms - place.since_ms < STALE_MS
+    return owner != place.owner and not is_stale
+
+
+def _appeared(lease: Lease, by_key: Mapping[str, Lease], *, is_first: bool) -> Entry:
+    ended = _ended_parents(lease, by_key)
+    owner = lease.lease_owner
+    if is_first:
+        reason = FIRST_LOOK
+    elif ended and owner and owner in {by_key[key].lease_owner for key in ended}:
+        reason = f"{owner} had read its parent {' and '.join(ended)} to the end and went on with it"
+    elif ended:
+        reason = f"its parent {' and '.join(ended)} was read to the end, and this shard follows"
+    else:
+        reason = "made by somebody else than the manager"
+    return Entry(
+        what=Happening.FINISHED if lease.is_finished else Happening.APPEARED,
+        subject=lease.lease_key,
+        worker_id=owner or "",
+        reason=reason,
+    )
+
+
+def _finished(lease: Lease, place: Place) -> Entry:
+    followers = ", ".join(lease.child_shard_ids)
+    return Entry(
+        what=Happening.FINISHED,
+        subject=lease.lease_key,
+        worker_id=lease.lease_owner or place.owner,
+        before=place.owner if place.owner != lease.lease_owner else "",
+        reason=f"followed by {followers}" if followers else "",
+    )
+
+
+def _changed(
+    lease: Lease, place: Place, *, by_key: Mapping[str, Lease], by_worker: Mapping[str, Slot]
+) -> Entry:
+    owner = lease.lease_owner or ""
+    ended = [key for key in _ended_parents(lease, by_key) if by_key[key].lease_owner == owner]
+    if place.what is Happening.FINISHED:
+        reason = "its position was put back, so there is something to read again"
+    elif not owner:
+        reason = _why_released(place.owner, by_worker.get(place.owner))
+    elif owner not in by_worker:
+        reason = f"{owner} belongs to another application that shares the lease table"
+    elif ended:
+        reason = f"{owner} had read its parent {', '.join(ended)} to the end and went on with it"
+    else:
+        reason = f"{owner} took it by itself, or the manager was cut off before it noted why"
+    return Entry(
+        what=Happening.TAKEN if owner else Happening.RELEASED,
+        subject=lease.lease_key,
+        worker_id=owner,
+        before=place.owner,
+        reason=reason,
+    )
+
+
+def _why_released(worker_id: str, slot: Slot | None) -> str:
+    if slot is None:
+        return f"{worker_id} is no worker of this fleet (any more)"
+    if slot.drain or slot.state is SlotState.ENDING:
+        return f"{worker_id} was asked to end and gave it back"
+    if slot.state is SlotState.ENDED:
+        return f"{worker_id} ended and gave it back"
+    return f"{worker_id} gave it back"
+
+
+def _ended_parents(lease: Lease, by_key: Mapping[str, Lease]) -> list[str]:
+    parents = (by_key.get(parent) for parent in lease.parent_shard_ids)
+    return [parent.lease_key for parent in parents if parent is not None and parent.is_finished]

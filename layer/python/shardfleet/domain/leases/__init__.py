@@ -1,0 +1,1 @@
+"""Leases: what one is, which are made, changed, expired, removed."""

@@ -1,0 +1,137 @@
+"""
+Which leases are no longer needed: lease cleanup.
+
+Rules: docs/protocol.md C1-C6 (§4.8). Behaves like Java's ``LeaseCleanupManager``, but
+a lease is never deleted because its shard is gone while it is unfinished: only the owner, which
+sees the service's answer, may conclude that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
+from shardfleet.domain.stream.shards import Shard, ShardGraph, hash_range_holes
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseToDelete:
+    """A lease to delete, and why."""
+
+    lease: Lease
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupPlan:
+    """
+    What to delete, ordered by lease key throughout.
+
+    Attributes:
+        delete: leases to delete.
+        kept: lease key and reason, for every finished lease that stays and every unfinished one
+            whose shard is no longer listed.
+        learn_children: kept leases that lack child ids, with the ids from the listing and from
+            leases that name it as their parent.
+
+    """
+
+    delete: tuple[LeaseToDelete, ...]
+    kept: tuple[tuple[str, str], ...]
+    learn_children: tuple[tuple[Lease, tuple[str, ...]], ...]
+
+
+def plan_lease_cleanup(shards: Sequence[Shard], leases: Sequence[Lease]) -> CleanupPlan:
+    """
+    Decide which leases to delete.
+
+    Args:
+        shards: the unfiltered listing; an empty one proves nothing about any shard.
+        leases: all leases of the table.
+
+    """
+    table = _Table(shards, leases)
+    delete: list[LeaseToDelete] = []
+    kept: list[tuple[str, str]] = []
+    learn: list[tuple[Lease, tuple[str, ...]]] = []
+    for key, lease in table.leases.items():
+        if not lease.is_finished:
+            if table.graph.shards and key not in table.graph.shards:
+                kept.append((key, "unfinished, though its shard is no longer listed"))
+            continue
+        found = table.complete_children(lease)
+        children = lease.child_shard_ids or found
+        obstacle = table.obstacle(lease, children)
+        if obstacle is None:
+            delete.append(LeaseToDelete(lease, _why(children)))
+            continue
+        kept.append((key, obstacle))
+        if found and not lease.child_shard_ids:
+            learn.append((lease, found))
+    return CleanupPlan(tuple(delete), tuple(kept), tuple(learn))
+
+
+def _why(children: tuple[str, ...]) -> str:
+    if children:
+        return f"finished, its parents are gone and its children {', '.join(children)} have started"
+    return "finished, its parents are gone and its shard has aged out of the stream"
+
+
+class _Table:
+    """The leases by key, beside the listing."""
+
+    def __init__(self, shards: Sequence[Shard], leases: Sequence[Lease]) -> None:
+        self.graph = ShardGraph(shards)
+        self.leases = {lease.lease_key: lease for lease in sorted(leases, key=_lease_key)}
+        self._leased_children: dict[str, list[Lease]] = {}
+        for lease in self.leases.values():
+            for parent in lease.parent_shard_ids:
+                self._leased_children.setdefault(parent, []).append(lease)
+        open_ranges = (s.hash_key_range for s in self.graph.shards.values() if s.is_open)
+        self._listing_is_complete = not hash_range_holes(open_ranges)
+
+    def obstacle(self, lease: Lease, children: tuple[str, ...]) -> str | None:
+        """Return why a finished lease must stay, None if it need not (C2, C4, C5)."""
+        for parent in lease.parent_shard_ids:
+            if parent in self.leases:
+                return f"the lease of its parent {parent} is still there"
+        if not children and not self._aged_out(lease):
+            return "its children are unknown"
+        for child in children:
+            if child not in self.leases:
+                return f"its child {child} has no lease"
+            if self.leases[child].checkpoint.sequence_number in (TRIM_HORIZON, AT_TIMESTAMP):
+                return f"its child {child} has not started"
+        return None
+
+    def complete_children(self, lease: Lease) -> tuple[str, ...]:
+        """
+        Return the children by listing and leases, if they cover the parent's hash range (C3).
+
+        Nothing is returned when a range is unknown: a child that is not counted would be lost.
+        """
+        ranges = {
+            other.lease_key: other.hash_key_range
+            for other in self._leased_children.get(lease.lease_key, ())
+        }
+        for child in self.graph.children(lease.lease_key):
+            ranges[child] = self.graph.shards[child].hash_key_range
+        listed = self.graph.shards.get(lease.lease_key)
+        whole = lease.hash_key_range or (listed.hash_key_range if listed else None)
+        known = [covered for covered in ranges.values() if covered is not None]
+        if whole is None or hash_range_holes(known, whole):
+            return ()
+        return tuple(sorted(ranges))
+
+    def _aged_out(self, lease: Lease) -> bool:
+        """Tell whether a complete listing shows neither the shard nor a child of it (C5)."""
+        key = lease.lease_key
+        if key in self.graph.shards or self.graph.children(key) or key in self._leased_children:
+            return False
+        return self._listing_is_complete
+
+
+def _lease_key(lease: Lease) -> str:
+    return lease.lease_key

@@ -1,0 +1,122 @@
+"""
+Which leases have lost their owner: expiry by persisted sightings.
+
+A lease holds no timestamp. That its counter stands still is something the manager must have seen
+itself, over two readings, and remember across invocations (protocol.md §0.4).
+
+Rules: docs/protocol.md E1-E6 (§1.7; hazards H15, H16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shardfleet.domain.leases.lease import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """
+    A counter as first seen.
+
+    Attributes:
+        counter: ``leaseCounter``.
+        owner: who had to renew it (the old owner during a handover).
+        first_seen_ms: the manager's clock *after* the reading that first showed it, epoch ms.
+
+    """
+
+    counter: int
+    owner: str | None
+    first_seen_ms: int
+
+
+def update_sightings(
+    previous: Mapping[str, Sighting],
+    leases: Iterable[Lease],
+    *,
+    read_started_ms: int,
+    read_finished_ms: int,
+    skew_ms: int,
+) -> dict[str, Sighting]:
+    """
+    Return the sightings after a reading of the table: of owned, unfinished leases only.
+
+    A counter or an owner that changed is new. So is one first seen in the future by more than
+    the allowed skew: a clock went back, and the lease would never expire (E4).
+
+    Args:
+        previous: what was remembered.
+        leases: what was read.
+        read_started_ms: the clock before the reading, epoch ms.
+        read_finished_ms: the clock after it, epoch ms.
+        skew_ms: how far the clocks of two managers may differ.
+
+    """
+    sightings: dict[str, Sighting] = {}
+    for lease in sorted(leases, key=lambda le: le.lease_key):
+        if lease.is_finished or lease.effective_owner is None:
+            continue
+        before = previous.get(lease.lease_key)
+        now = Sighting(lease.lease_counter, lease.effective_owner, read_finished_ms)
+        unchanged = before is not None and _same(before, lease)
+        if before is not None and unchanged and before.first_seen_ms <= read_started_ms + skew_ms:
+            sightings[lease.lease_key] = before
+        else:
+            sightings[lease.lease_key] = now
+    return sightings
+
+
+def earliest(
+    sightings: Mapping[str, Sighting], others: Mapping[str, Sighting]
+) -> dict[str, Sighting]:
+    """Return the sightings, of the same counter and owner the earlier one of the two."""
+    return {
+        key: other
+        if (other := others.get(key)) is not None
+        and (other.counter, other.owner) == (seen.counter, seen.owner)
+        and other.first_seen_ms < seen.first_seen_ms
+        else seen
+        for key, seen in sightings.items()
+    }
+
+
+def expired_leases(
+    sightings: Mapping[str, Sighting],
+    leases: Iterable[Lease],
+    *,
+    read_started_ms: int,
+    failover_ms: int,
+    skew_ms: int,
+    fresh: Mapping[str, int],
+) -> frozenset[str]:
+    """
+    Return the keys of owned, unfinished leases whose counter stood still for too long.
+
+    The age runs from the clock after the first reading to the clock before this one, less the
+    skew: never more than the time that truly passed (E3).
+
+    Args:
+        sightings: as updated with this reading.
+        leases: what was read.
+        read_started_ms: the clock before this reading, epoch ms.
+        failover_ms: how long a counter may stand still.
+        skew_ms: how far the clocks of two managers may differ.
+        fresh: lease key to extra grace, ms, for assignments not renewed yet (E5, hazard H16).
+
+    """
+    return frozenset(
+        lease.lease_key
+        for lease in leases
+        if not lease.is_finished
+        and lease.effective_owner is not None
+        and (seen := sightings.get(lease.lease_key)) is not None
+        and _same(seen, lease)
+        and read_started_ms - seen.first_seen_ms - skew_ms
+        > failover_ms + fresh.get(lease.lease_key, 0)
+    )
+
+
+def _same(sighting: Sighting, lease: Lease) -> bool:
+    return (sighting.counter, sighting.owner) == (lease.lease_counter, lease.effective_owner)

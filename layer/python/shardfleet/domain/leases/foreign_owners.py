@@ -1,0 +1,106 @@
+"""
+Other applications that share the lease table, as far as they show: owners that are not ours.
+
+To them a lease that nobody renews is free, so nothing may sleep while they are about (H6); and one
+that has lost all its leases for the moment is still about. What they hold in good health needs no
+slot of ours (Z1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from shardfleet.domain.balance.by_count import LeaseGroups
+from shardfleet.domain.leases.lease import Lease
+
+# As long after another application was last seen in the lease table, nothing falls asleep.
+FOREIGN_REST_MS = 3_600_000
+# While it is there it is noted again so often.
+FOREIGN_NOTED_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """
+    Another application that shares the lease table: to it, a lease that nobody renews is free.
+
+    Attributes:
+        owner: one of its workers.
+        seen_ms: when it was last noted, epoch milliseconds.
+
+    """
+
+    owner: str
+    seen_ms: int
+
+    def is_recent(self, now_ms: int) -> bool:
+        """Tell whether it may still be about."""
+        return now_ms - self.seen_ms < FOREIGN_REST_MS
+
+    def __str__(self) -> str:
+        """Say why nothing may sleep."""
+        return f"{self.owner} shares the lease table, and would take a lease that nobody renews"
+
+
+def foreign_owners(
+    leases: Iterable[Lease], *, ours: Collection[str], expired: Collection[str]
+) -> list[str]:
+    """Return who else has an unfinished lease that has not expired, in order."""
+    owners = {
+        owner
+        for lease in leases
+        if not lease.is_finished and lease.lease_key not in expired
+        for owner in (lease.lease_owner, lease.checkpoint_owner)
+        if owner is not None and owner not in ours
+    }
+    return sorted(owners)
+
+
+def count_to_read(
+    leases: Sequence[Lease],
+    *,
+    ours: Collection[str],
+    expired: Collection[str],
+    resting: Collection[str],
+    steals: bool,
+) -> int:
+    """
+    Return how many leases our slots hold or can be given now (Z1).
+
+    Not among them is what healthy others hold, and what waits for its parents without an owner.
+
+    Args:
+        leases: all of the table.
+        ours: worker ids of our slots.
+        expired: keys of leases whose owner is lost.
+        resting: keys of leases that need no slot: paused or asleep.
+        steals: others' leases are taken as well, until each of them has one (A9): somebody who
+            has none takes from who has two.
+
+    """
+    groups = LeaseGroups(leases, frozenset(expired))
+    found = sum(lease.lease_key not in resting for lease in groups.free)
+    for owner, held in groups.load.items():
+        # What is on its way from us to others is still read by us.
+        own = [le for le in groups.held(owner) if owner in ours or le.checkpoint_owner in ours]
+        found += sum(lease.lease_key not in resting for lease in own)
+        if steals and owner not in ours:
+            movable = sum(lease.lease_key not in resting for lease in groups.movable(owner))
+            found += min(movable, held - 1)
+    return found
+
+
+def noted_foreign(before: Foreign | None, owners: Sequence[str], *, now_ms: int) -> Foreign | None:
+    """Return whom to remember, None when nobody else has been about for long enough."""
+    if owners:
+        if (
+            before is not None
+            and before.owner in owners
+            and now_ms - before.seen_ms < FOREIGN_NOTED_MS
+        ):
+            return before
+        return Foreign(owners[0], now_ms)
+    if before is not None and not before.is_recent(now_ms):
+        return None
+    return before

@@ -1,0 +1,219 @@
+"""
+A lease, and the rules for changing one, as data.
+
+Every write to the lease table is a :class:`LeaseChange`: conditions and updates over named
+fields. The DynamoDB adapter and the memory store both interpret it, so no rule exists twice.
+The builders of the changes are in :mod:`shardfleet.domain.leases.changes`
+(conditions of protocol.md §1.6). Behaves like Java's ``Lease``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.errors import MalformedLease
+
+HASH_KEY_MAX = 2**128 - 1  # Kinesis: hash keys are unsigned 128-bit integers
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HashKeyRange:
+    """An inclusive range of hash keys, unsigned 128-bit integers."""
+
+    start: int
+    end: int
+
+    def contains(self, hash_key: int) -> bool:
+        """Tell whether the key lies inside, both ends included."""
+        return self.start <= hash_key <= self.end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """
+    One row of the lease table, in KCL's words (attributes of protocol.md §1.2).
+
+    Attributes:
+        lease_key: the shard id (single-stream mode).
+        checkpoint: how far the shard is done.
+        lease_owner: worker id, None when unowned; during a handover the *next* owner.
+        lease_counter: heartbeat and compare-and-set version.
+        owner_switches_since_checkpoint: changes of owner since the last checkpoint.
+        checkpoint_owner: only during a graceful handover: the old owner, which still renews.
+        parent_shard_ids: sorted ids of the parents (0, 1 or 2).
+        child_shard_ids: sorted ids of the children, once known.
+        hash_key_range: of the shard; None in old rows.
+        pending_checkpoint: of a two-phase checkpoint by a Java worker.
+        pending_checkpoint_state: opaque bytes beside it.
+        throughput_kbps: average consumed KB/s (KCL 3.x), None until known.
+
+    """
+
+    lease_key: str
+    checkpoint: ExtendedSequenceNumber
+    lease_owner: str | None = None
+    lease_counter: int = 0
+    owner_switches_since_checkpoint: int = 0
+    checkpoint_owner: str | None = None
+    parent_shard_ids: tuple[str, ...] = ()
+    child_shard_ids: tuple[str, ...] = ()
+    hash_key_range: HashKeyRange | None = None
+    pending_checkpoint: ExtendedSequenceNumber | None = None
+    pending_checkpoint_state: bytes | None = None
+    throughput_kbps: float | None = None
+
+    @property
+    def effective_owner(self) -> str | None:
+        """Return who still renews and checkpoints: the old owner during a handover."""
+        return self.checkpoint_owner or self.lease_owner
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether the shard is done to its end."""
+        return self.checkpoint.is_shard_end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """
+    What a scan of the lease table found.
+
+    Attributes:
+        leases: those that can be read, ordered by key.
+        unreadable: keys of items that claim to be leases and cannot be read, each with the reason.
+        foreign: keys of items that are no leases, sorted.
+
+    """
+
+    leases: tuple[Lease, ...]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
+
+    def whole(self) -> tuple[Lease, ...]:
+        """
+        Return the leases, for whom one is not enough.
+
+        Raises:
+            MalformedLease: names every item that cannot be read.
+
+        """
+        if self.unreadable:
+            raise MalformedLease("; ".join(self.unreadable.values()))
+        return self.leases
+
+
+class LeaseField(StrEnum):
+    """The fields of a lease that conditions and updates name (wire names live in the adapter)."""
+
+    LEASE_KEY = "lease_key"
+    LEASE_OWNER = "lease_owner"
+    LEASE_COUNTER = "lease_counter"
+    OWNER_SWITCHES = "owner_switches_since_checkpoint"
+    CHECKPOINT = "checkpoint"
+    CHECKPOINT_OWNER = "checkpoint_owner"
+    PARENT_SHARD_IDS = "parent_shard_ids"
+    CHILD_SHARD_IDS = "child_shard_ids"
+    HASH_KEY_RANGE = "hash_key_range"
+    PENDING_CHECKPOINT = "pending_checkpoint"
+    PENDING_CHECKPOINT_STATE = "pending_checkpoint_state"
+    THROUGHPUT_KBPS = "throughput_kbps"
+
+
+FieldValue = str | int | float | bytes | tuple[str, ...] | ExtendedSequenceNumber | HashKeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class FieldEquals:
+    """The field is present and has this value."""
+
+    field: LeaseField
+    value: FieldValue
+
+
+@dataclass(frozen=True, slots=True)
+class FieldAbsent:
+    """The field is absent (absence is the protocol's null, protocol.md §0.3)."""
+
+    field: LeaseField
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPresent:
+    """The field is present."""
+
+    field: LeaseField
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNotPast:
+    """
+    The stored checkpoint is not past the new one (the monotonic guard of hazard H8).
+
+    Holds when the stored checkpoint is not ``SHARD_END`` and is a sentinel, a shorter decimal
+    string, one of equal length that is less, or an equal one with a sub-sequence number that is
+    not greater.
+    """
+
+    checkpoint: ExtendedSequenceNumber
+
+
+Condition = FieldEquals | FieldAbsent | FieldPresent | CheckpointNotPast
+
+
+class ChangeKind(StrEnum):
+    """How a change touches its item."""
+
+    PUT = "PUT"
+    UPDATE = "UPDATE"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseChange:
+    """
+    One conditional write of one lease: all conditions AND-ed, then all updates at once.
+
+    Attributes:
+        operation: the row of protocol.md §1.6 this is, e.g. ``"renew"``; for logs and tests.
+        lease_key: which lease.
+        kind: put a whole new item, update some fields, or delete.
+        conditions: all must hold; each is checked against the stored item.
+        sets: fields to write (for ``PUT`` the whole item, ``lease_key`` included).
+        adds: integer fields to increment.
+        removes: fields to delete.
+
+    """
+
+    operation: str
+    lease_key: str
+    kind: ChangeKind
+    conditions: tuple[Condition, ...]
+    sets: Mapping[LeaseField, FieldValue] = field(default_factory=dict)
+    adds: Mapping[LeaseField, int] = field(default_factory=dict)
+    removes: tuple[LeaseField, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The write was made; ``lease`` is the item after it (for a delete: before it)."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A condition failed on an existing item; ``failed`` are those that do not hold on it."""
+
+    current: Lease
+    failed: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The item does not exist."""
+
+
+ChangeResult = Applied | Lost | Gone

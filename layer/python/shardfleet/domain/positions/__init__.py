@@ -1,0 +1,1 @@
+"""Positions in a stream: as text, moved to a reader, set back."""

@@ -1,0 +1,236 @@
+"""
+Positions of another reader as checkpoints of a lease table: what would be written, and what not.
+
+Only forwards (L13), only leases that nobody holds, and children have leases before their parent's
+says ``SHARD_END`` (protocol.md §4.6), so that an import that is cut off is completed by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from shardfleet.domain.leases.changes import checkpoint, create
+from shardfleet.domain.leases.lease import Lease, LeaseChange
+from shardfleet.domain.positions.positions import Positions, checkpoint_of
+from shardfleet.domain.stream.sequence import (
+    AT_TIMESTAMP,
+    ExtendedSequenceNumber,
+    PointKind,
+    Position,
+)
+from shardfleet.domain.stream.shards import Shard, ShardGraph
+
+
+class ImportAction(StrEnum):
+    """What an import does to a lease."""
+
+    CREATE = "CREATE"
+    ADVANCE = "ADVANCE"
+    END = "END"
+    SAME = "SAME"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportStep:
+    """
+    One lease.
+
+    Attributes:
+        lease_key: the shard's id.
+        action: what is done to it.
+        before: its checkpoint as it is, empty for no lease.
+        after: as it will be.
+        change: the conditional write; None for ``SAME``.
+
+    """
+
+    lease_key: str
+    action: ImportAction
+    before: str
+    after: str
+    change: LeaseChange | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportPlan:
+    """
+    What an import would do.
+
+    Attributes:
+        steps: in the order in which they are to be written.
+        obstacles: why nothing may be written; empty: it may.
+        notes: what a person should know.
+
+    """
+
+    steps: tuple[ImportStep, ...]
+    obstacles: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def plan_import(
+    positions: Positions,
+    leases: Sequence[Lease],
+    graph: ShardGraph,
+    *,
+    gone: frozenset[str] = frozenset(),
+) -> ImportPlan:
+    """
+    Decide what an import writes.
+
+    Args:
+        positions: of the reader that stopped.
+        leases: of the application that goes on.
+        graph: the stream's shards, all of them.
+        gone: leases whose owner was seen to renew them no more.
+
+    """
+    found = _Import(positions, {lease.lease_key: lease for lease in leases}, graph)
+    steps = found.steps()
+    obstacles = [*found.owned(gone), *found.backwards(), *found.lost()]
+    notes = list(found.unread())
+    if any(each.after.startswith(AT_TIMESTAMP) for each in steps if each.change is not None):
+        notes.append(
+            "an instant is written as AT_TIMESTAMP with the milliseconds in the sub-sequence "
+            "number: workers of shardfleet begin there, a Java worker takes the instant of its "
+            "own configuration"
+        )
+    return ImportPlan(steps=tuple(steps), obstacles=tuple(obstacles), notes=tuple(notes))
+
+
+class _Import:
+    def __init__(
+        self, positions: Positions, leases: Mapping[str, Lease], graph: ShardGraph
+    ) -> None:
+        self._leases = leases
+        self._graph = graph
+        self._shards: dict[str, Position] = dict(positions.shards)
+        self._waiting = positions.waiting
+        for child, parents in positions.waiting.items():
+            # As at the end of a shard: the child of a merge has a lease when one parent ends.
+            if any(self._is_done(parent) for parent in parents):
+                start = Position(positions.incarnation, child, PointKind.TRIM_HORIZON)
+                self._shards.setdefault(child, start)
+
+    def _is_done(self, shard_id: str) -> bool:
+        position = self._shards.get(shard_id)
+        return position is not None and position.kind is PointKind.END
+
+    def steps(self) -> list[ImportStep]:
+        by_age = sorted(self._shards, key=self._age)
+        made, missed, leased = [], [], set(self._leases)
+        for key in by_age:
+            shard = self._graph.shards.get(key)
+            if shard is None or key in leased:
+                continue
+            if not self._is_done(key):
+                made.append(self._created(shard))
+            elif not leased.isdisjoint(shard.parent_shard_ids):
+                # Done, and never leased: lease sync would begin it behind its parent (S8).
+                leased.add(key)
+                missed.append(self._created(shard))
+        known = [key for key in by_age if key in self._leases]
+        moved = [self._moved(key) for key in known if not self._is_done(key)]
+        ended = [self._ended(key) for key in known if self._is_done(key)]
+        return [*made, *reversed(missed), *moved, *ended]
+
+    def _age(self, key: str) -> tuple[int, str]:
+        shard = self._graph.shards.get(key)
+        return (0, key) if shard is None else shard.creation_order
+
+    def _created(self, shard: Shard) -> ImportStep:
+        key = shard.shard_id
+        lease = Lease(
+            lease_key=key,
+            checkpoint=checkpoint_of(self._shards[key]),
+            parent_shard_ids=shard.parent_shard_ids,
+            child_shard_ids=self._children(key) if self._is_done(key) else (),
+            hash_key_range=shard.hash_key_range,
+        )
+        return _step(ImportAction.CREATE, None, lease.checkpoint, change=create(lease))
+
+    def _moved(self, key: str) -> ImportStep:
+        lease, to = self._leases[key], checkpoint_of(self._shards[key])
+        if to == lease.checkpoint or _is_past(lease.checkpoint, to):
+            return _step(ImportAction.SAME, lease, lease.checkpoint, change=None)
+        return _step(ImportAction.ADVANCE, lease, to, change=checkpoint(lease, to))
+
+    def _ended(self, key: str) -> ImportStep:
+        lease, to = self._leases[key], checkpoint_of(self._shards[key])
+        if lease.is_finished:
+            return _step(ImportAction.SAME, lease, to, change=None)
+        known = replace(lease, child_shard_ids=self._children(key))
+        return _step(ImportAction.END, lease, to, change=checkpoint(known, to))
+
+    def _children(self, key: str) -> tuple[str, ...]:
+        waiting = {child for child, parents in self._waiting.items() if key in parents}
+        known = self._leases[key].child_shard_ids if key in self._leases else ()
+        return tuple(sorted({*known, *self._graph.children(key), *waiting}))
+
+    # --- what stands against it
+
+    def owned(self, gone: frozenset[str]) -> list[str]:
+        owners: dict[str, list[str]] = {}
+        for key, lease in sorted(self._leases.items()):
+            owner = lease.effective_owner
+            if owner is not None and not lease.is_finished and key not in gone:
+                owners.setdefault(owner, []).append(key)
+        return [
+            f"{owner} holds {', '.join(keys)}: pause or drain the fleet, or stop the worker, so "
+            "that nobody holds a lease; if it is gone already, give --watch, which looks for a "
+            "while whether the leases are still renewed"
+            for owner, keys in sorted(owners.items())
+        ]
+
+    def backwards(self) -> list[str]:
+        return [
+            f"{key}: the lease is at {lease.checkpoint} already, past the position to import, "
+            f"{checkpoint_of(self._shards[key])}: an import goes forwards only"
+            for key, lease in sorted(self._leases.items())
+            if key in self._shards and _is_past(lease.checkpoint, checkpoint_of(self._shards[key]))
+        ]
+
+    def lost(self) -> list[str]:
+        return [
+            f"{key}: the stream does not list it any more, so what was not read of it is gone"
+            for key in sorted(self._shards)
+            if key not in self._graph.shards and key not in self._leases and not self._is_done(key)
+        ]
+
+    def unread(self) -> list[str]:
+        reached = {*self._shards, *self._leases, *self._waiting}
+        return [
+            f"{key}: an open shard to which no position and no lease leads; the fleet's lease "
+            "sync makes its lease"
+            for key, shard in self._graph.shards.items()
+            if shard.is_open and not ({key, *self._graph.ancestors(key)} & reached)
+        ]
+
+
+def _is_past(stored: ExtendedSequenceNumber, to: ExtendedSequenceNumber) -> bool:
+    """Tell whether a lease is further already; one that holds a word never is (L13)."""
+    return stored > to and (stored.is_shard_end or not stored.is_sentinel)
+
+
+def _step(
+    action: ImportAction,
+    lease: Lease | None,
+    to: ExtendedSequenceNumber,
+    *,
+    change: LeaseChange | None,
+) -> ImportStep:
+    key = change.lease_key if change is not None else ""
+    return ImportStep(
+        lease_key=lease.lease_key if lease else key,
+        action=action,
+        before=str(lease.checkpoint) if lease else "",
+        after=_text(to),
+        change=change,
+    )
+
+
+def _text(to: ExtendedSequenceNumber) -> str:
+    instant = to.sub_sequence_number if to.sequence_number == AT_TIMESTAMP else 0
+    return f"{AT_TIMESTAMP}:{instant}" if instant else str(to)

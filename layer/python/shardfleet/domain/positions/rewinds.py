@@ -1,0 +1,134 @@
+"""
+Setting leases back: to where, what comes again, and what else that touches.
+
+A lease is set back only while nobody has it (protocol.md L12). A child of a shard that is set
+back keeps its own place: it waits for its parent at the next turn of its owner, so records of a
+key come again after newer ones, unless the child is set back as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard
+
+_UNBEGUN = (TRIM_HORIZON, AT_TIMESTAMP)
+
+
+class RewindState(StrEnum):
+    """
+    What becomes of one lease.
+
+    ``SET_BACK``: records come again. ``LEFT``: it stands there, or before that, already. ``HELD``:
+    somebody has it. ``GONE``: its shard has left the stream, or the lease the table.
+    """
+
+    SET_BACK = "SET_BACK"
+    LEFT = "LEFT"
+    HELD = "HELD"
+    GONE = "GONE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindRow:
+    """
+    One lease that is to be set back, or was.
+
+    Attributes:
+        lease_key: the shard's id.
+        state: see :class:`RewindState`.
+        owner: who has it, None when nobody does.
+        checkpoint: where it stands (before), ``sequence:sub`` or a sentinel.
+        to: where it is to stand; everything after that comes again.
+        records: user records that come again.
+        bytes: their payloads.
+        complete: all of them were counted; otherwise there are more.
+        first_arrived_ms: when the first of them arrived, None for none.
+        last_arrived_ms: when the last one did.
+        children_ahead: descendants that have been read and are not set back.
+        why: what there is to say about it; may be empty.
+
+    """
+
+    lease_key: str
+    state: RewindState
+    owner: str | None = None
+    checkpoint: str = ""
+    to: str = ""
+    records: int = 0
+    bytes: int = 0
+    complete: bool = True
+    first_arrived_ms: int | None = None
+    last_arrived_ms: int | None = None
+    children_ahead: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RewindTarget:
+    """
+    Where leases are set back to.
+
+    Attributes:
+        checkpoint: what is stored; everything after it comes again.
+        whole_record: the Kinesis record of that number is done to its last user record, however
+            many it has.
+
+    """
+
+    checkpoint: ExtendedSequenceNumber
+    whole_record: bool = False
+
+    def may_be_before(self, stands: ExtendedSequenceNumber) -> bool:
+        """Tell whether anything lies in between, as far as positions alone can tell."""
+        if self.checkpoint.sequence_number == AT_TIMESTAMP:
+            return stands.sequence_number not in _UNBEGUN
+        if self.whole_record:
+            return stands.is_shard_end or stands >= self.checkpoint
+        return stands > self.checkpoint
+
+
+def descendants(leases: Sequence[Lease], lease_key: str) -> tuple[str, ...]:
+    """Return the leases of a shard's children, their children and so on, sorted."""
+    found: set[str] = set()
+    generation = {lease_key}
+    while generation:
+        children = {
+            lease.lease_key for lease in leases if generation & set(lease.parent_shard_ids)
+        } - found
+        found |= children
+        generation = children
+    return tuple(sorted(found))
+
+
+def begun_descendants(leases: Sequence[Lease], lease_key: str) -> tuple[str, ...]:
+    """Return those of the descendants of which anything has been read."""
+    begun = {
+        lease.lease_key for lease in leases if lease.checkpoint.sequence_number not in _UNBEGUN
+    }
+    return tuple(key for key in descendants(leases, lease_key) if key in begun)
+
+
+def unleased_shards(
+    shards: Sequence[Shard], leases: Sequence[Lease], chosen: Collection[str]
+) -> tuple[str, ...]:
+    """
+    Return closed shards without a lease that lie before the chosen ones, sorted.
+
+    They were read to their ends and their leases deleted: nothing brings their records back.
+    """
+    leased = {lease.lease_key for lease in leases}
+    by_id = {shard.shard_id: shard for shard in shards}
+    found: set[str] = set()
+    waiting = list(chosen)
+    while waiting:
+        shard = by_id.get(waiting.pop())
+        for parent in shard.parent_shard_ids if shard else ():
+            if parent in by_id and parent not in leased and parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return tuple(sorted(found))

@@ -1,0 +1,1 @@
+"""How fast a shard may be read and written: quotas and refusals."""

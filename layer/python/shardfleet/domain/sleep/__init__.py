@@ -1,0 +1,1 @@
+"""Leases that nobody reads on purpose: asleep, or paused."""

@@ -1,0 +1,261 @@
+"""
+Sleep: idle shards that nobody reads, how they are looked at, and what wakes them (H6, H14).
+
+A worker that has found nothing at a shard's tip for long enough leaves a *nap* behind, which says
+where it stood, and gives the lease up. The manager glances at such shards, with one small read
+each, and takes the nap away at the first record, at the shard's end, and at whatever it does not
+understand: a shard is woken rather than lost. A nap is a note, never an owner: without it, or when
+it does not fit the lease, the lease is assigned as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+
+# Kinesis quota: an iterator lives 5 minutes. The two clocks may differ, and a look takes time.
+ITERATOR_AGE_MOST_MS = 240_000
+# A stored iterator is replaced when it is so old: two manager runs before it would be too old.
+ITERATOR_STORED_MS = 110_000
+# One refused look is no news: other applications read the shard, too. A second one in a row wakes.
+FAILURES_MOST = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nap:
+    """
+    Where a worker stood in an idle shard when it gave the lease up.
+
+    Attributes:
+        lease_key: the shard.
+        worker_id: who read it.
+        since_ms: when it fell asleep, epoch milliseconds; tells one nap from another.
+        done: the lease's checkpoint then; with another one, somebody has been there since.
+        after: the last stream record that was read, whole and handled; "" if there was none.
+        iterator: where the next read would have begun; "" if unknown.
+        made_ms: when the iterator was made, epoch milliseconds.
+
+    """
+
+    lease_key: str
+    worker_id: str
+    since_ms: int
+    done: ExtendedSequenceNumber
+    after: str = ""
+    iterator: str = ""
+    made_ms: int = 0
+
+    def body(self) -> dict[str, Any]:
+        """Return a document body (plain JSON values)."""
+        return {
+            "worker_id": self.worker_id,
+            "since_ms": self.since_ms,
+            "done": [self.done.sequence_number, self.done.sub_sequence_number],
+            "after": self.after,
+            "iterator": self.iterator,
+            "made_ms": self.made_ms,
+        }
+
+    def __str__(self) -> str:
+        """Say it in words: the manager's reason for leaving the lease to nobody."""
+        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        return f"asleep since {since}: {self.worker_id} found nothing more to read"
+
+
+def nap_from_body(lease_key: str, body: Mapping[str, Any]) -> Nap:
+    """Read a nap back; fields of a later version are passed over."""
+    number, sub = body["done"]
+    return Nap(
+        lease_key=lease_key,
+        worker_id=str(body["worker_id"]),
+        since_ms=int(body["since_ms"]),
+        done=ExtendedSequenceNumber(str(number), int(sub)),
+        after=str(body.get("after", "")),
+        iterator=str(body.get("iterator", "")),
+        made_ms=int(body.get("made_ms", 0)),
+    )
+
+
+# --- who sleeps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NapPlan:
+    """
+    Which naps last.
+
+    Attributes:
+        asleep: by lease key: those that nobody is to read.
+        woken: lease key to the reason why its nap is taken away; the lease is one like any other.
+
+    """
+
+    asleep: Mapping[str, Nap]
+    woken: Mapping[str, str]
+
+
+def plan_naps(
+    naps: Iterable[Nap], leases: Iterable[Lease], *, off: str, now_ms: int, settle_ms: int
+) -> NapPlan:
+    """
+    Decide about each nap.
+
+    Args:
+        naps: all there are.
+        leases: all leases, as read before the naps.
+        off: why nothing may sleep; "" if it may.
+        now_ms: epoch milliseconds.
+        settle_ms: as long after its beginning a lease may still be owned: the worker writes the
+            nap first, then gives the lease up, and leases are read a moment earlier.
+
+    """
+    by_key = {lease.lease_key: lease for lease in leases}
+    asleep: dict[str, Nap] = {}
+    woken: dict[str, str] = {}
+    for nap in sorted(naps, key=lambda nap: nap.lease_key):
+        lease = by_key.get(nap.lease_key)
+        if lease is None:
+            woken[nap.lease_key] = "its lease is gone"
+        elif lease.is_finished:
+            woken[nap.lease_key] = "it is finished"
+        elif off:
+            woken[nap.lease_key] = off
+        elif lease.lease_owner is not None or lease.checkpoint_owner is not None:
+            if now_ms - nap.since_ms >= settle_ms:
+                woken[nap.lease_key] = f"{lease.effective_owner} has it"
+        elif lease.checkpoint != nap.done:
+            woken[nap.lease_key] = f"its position is {lease.checkpoint}, no longer {nap.done}"
+        else:
+            asleep[nap.lease_key] = nap
+    return NapPlan(asleep=asleep, woken=woken)
+
+
+# --- looking at those asleep
+
+
+class Found(StrEnum):
+    """What a look at a sleeping shard came to."""
+
+    NOTHING = "NOTHING"  # empty, at the tip, and the shard goes on
+    RECORDS = "RECORDS"
+    LAG = "LAG"  # empty, but not at the tip, or not said to be: that tells nothing (H6)
+    END = "END"  # the shard is closed: there is an end to be read, and there are children
+    GONE = "GONE"  # the service knows no such shard
+    TRIMMED = "TRIMMED"  # the position is older than the retention
+    EXPIRED = "EXPIRED"  # the iterator is older than it may be
+    REFUSED = "REFUSED"  # throttled, or no answer
+
+
+_WAKING = {
+    Found.RECORDS: "records came",
+    Found.LAG: "it is no longer at its tip",
+    Found.END: "it is closed: its end is to be read",
+    Found.GONE: "the stream no longer has it",
+    Found.TRIMMED: "its position is older than the retention",
+}
+_FAILING = {
+    Found.EXPIRED: "its iterator was too old",
+    Found.REFUSED: "it could not be looked at",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """
+    What the manager remembers of its last look at a sleeping shard.
+
+    Attributes:
+        since_ms: of the nap; a glance at an earlier nap is worth nothing.
+        iterator: where the next look begins; "": anew, where the worker stood.
+        made_ms: when the iterator was made, epoch milliseconds.
+        quiet_ms: when there was last nothing to read, at the tip; epoch milliseconds.
+        failures: looks in a row that failed.
+
+    """
+
+    since_ms: int
+    iterator: str
+    made_ms: int
+    quiet_ms: int
+    failures: int = 0
+
+    def row(self) -> list[int | str]:
+        """Return a row of a document."""
+        return [self.since_ms, self.iterator, self.made_ms, self.quiet_ms, self.failures]
+
+
+def glance_of_row(row: Sequence[int | str]) -> Glance:
+    """Read a row back; columns of a later version are passed over."""
+    since_ms, iterator, made_ms, quiet_ms, failures, *_ = row
+    return Glance(
+        since_ms=int(since_ms),
+        iterator=str(iterator),
+        made_ms=int(made_ms),
+        quiet_ms=int(quiet_ms),
+        failures=int(failures),
+    )
+
+
+def next_glance(nap: Nap, last: Glance | None, *, now_ms: int) -> Glance:
+    """Return from where to look now: the last look at this nap, or where its worker stood."""
+    known = _known(nap, last)
+    is_old = now_ms - known.made_ms >= ITERATOR_AGE_MOST_MS
+    return replace(known, iterator="") if is_old else known
+
+
+def _known(nap: Nap, last: Glance | None) -> Glance:
+    if last is not None and last.since_ms == nap.since_ms:
+        return last
+    return Glance(
+        since_ms=nap.since_ms, iterator=nap.iterator, made_ms=nap.made_ms, quiet_ms=nap.since_ms
+    )
+
+
+def after_look(glance: Glance, found: Found, *, iterator: str, at_ms: int) -> Glance | str:
+    """
+    Return what to remember of a look, or the reason why the shard is woken.
+
+    Args:
+        glance: from where was looked.
+        found: what the look came to.
+        iterator: where the next read begins, if the answer said so, else "".
+        at_ms: when, epoch milliseconds.
+
+    """
+    if found is Found.NOTHING:
+        return replace(glance, iterator=iterator, made_ms=at_ms, quiet_ms=at_ms, failures=0)
+    if found in _WAKING:
+        return _WAKING[found]
+    failures = glance.failures + 1
+    if failures >= FAILURES_MOST:
+        return f"{_FAILING[found]}, {failures} times in a row"
+    kept = glance.iterator if found is Found.REFUSED else ""
+    return replace(glance, iterator=kept, failures=failures)
+
+
+def are_due_to_be_stored(
+    asleep: Iterable[Nap],
+    stored: Mapping[str, Glance],
+    current: Mapping[str, Glance],
+    *,
+    now_ms: int,
+) -> bool:
+    """
+    Tell whether the next invocation needs to know what this one does.
+
+    An iterator as stored, or as the worker left it, may soon be too old; and a look that failed
+    counts, or shards that are looked at once by each invocation would sleep through every failure.
+    """
+
+    def is_due(nap: Nap) -> bool:
+        before = _known(nap, stored.get(nap.lease_key))
+        now = _known(nap, current.get(nap.lease_key))
+        return now_ms - before.made_ms >= ITERATOR_STORED_MS or now.failures != before.failures
+
+    return any(is_due(nap) for nap in asleep)

@@ -1,0 +1,1 @@
+"""Worker slots: their states, how many there are, what is done next."""

@@ -1,0 +1,145 @@
+"""
+What to do about each worker slot: start, start again, examine, let go, drain, or leave alone.
+
+Rules: hazards H2 and H3; how many there should be: :mod:`shardfleet.domain.slots.sizing`. The plan
+only says what to do; the manager carries it out by compare-and-set on the slot record, with Step
+Functions' answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shardfleet.domain.slots.sizing import Sizing
+from shardfleet.domain.slots.slot import Slot, SlotState
+
+
+class SlotTask(StrEnum):
+    """What the manager does about one slot."""
+
+    START = "START"  # intend a new execution of an ended or unknown slot
+    REPEAT_START = "REPEAT_START"  # intended, no heartbeat yet: start the same name again
+    EXAMINE = "EXAMINE"  # silent for too long: describe its execution
+    LEAVE = "LEAVE"  # one more than needed: its leases are handed over to the others
+    STAY = "STAY"  # it was to leave, and is needed after all
+    DRAIN = "DRAIN"  # it has handed over: ask it to end
+    NOTHING = "NOTHING"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDecision:
+    """One decision about one slot, and why."""
+
+    slot_id: str
+    task: SlotTask
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """Decisions ordered by slot id, and how many slots the fleet wants, and why."""
+
+    wanted: int
+    decisions: tuple[SlotDecision, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFacts:
+    """
+    What is known of slots beside their records.
+
+    Attributes:
+        now_ms: epoch milliseconds.
+        silent_ms: a heartbeat older than this makes a slot silent.
+        leave_most_ms: a slot that was to leave is drained after this long, whatever it still holds.
+        held: worker id to the number of unfinished leases that it holds or is to get.
+        lost: worker ids whose leases have expired.
+
+    """
+
+    now_ms: int
+    silent_ms: int
+    leave_most_ms: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+    lost: Collection[str] = ()
+
+
+def stays(slot: Slot) -> bool:
+    """Tell whether a slot counts: it starts or runs, and is not asked to leave or to end."""
+    is_alive = slot.state in (SlotState.STARTING, SlotState.RUNNING)
+    return is_alive and not slot.drain and not slot.leaving_ms
+
+
+def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> SlotPlan:
+    """
+    Decide about every slot.
+
+    Args:
+        slots: all slot records.
+        sizing: how many there should be.
+        facts: what else is known.
+
+    """
+    ordered = sorted(slots, key=lambda s: s.slot_id)
+    decisions = {s.slot_id: _upkeep(s, facts) for s in ordered if s.state is not SlotState.ENDED}
+    staying = [s for s in ordered if stays(s)]
+    missing = sizing.wanted - len(staying)
+    slots_wanted = "1 slot" if sizing.wanted == 1 else f"{sizing.wanted} slots"
+    reason = f"{slots_wanted} wanted: {sizing.reason}"
+    if missing > 0:
+        back = [s.slot_id for s in ordered if s.leaving_ms and _may_stay(s)][:missing]
+        for slot_id in back:
+            decisions[slot_id] = SlotDecision(slot_id, SlotTask.STAY, reason)
+        for slot_id in _to_start(ordered, missing - len(back)):
+            decisions[slot_id] = SlotDecision(slot_id, SlotTask.START, reason)
+    elif missing < 0 and sizing.wanted:
+        for slot in _least_burdened(staying, facts)[:-missing]:
+            if decisions[slot.slot_id].task is SlotTask.NOTHING:
+                why = f"{len(staying)} slots, {reason}"
+                decisions[slot.slot_id] = SlotDecision(slot.slot_id, SlotTask.LEAVE, why)
+    by_id = tuple(decisions[slot_id] for slot_id in sorted(decisions))
+    return SlotPlan(sizing.wanted, by_id, sizing.reason)
+
+
+def _upkeep(slot: Slot, facts: SlotFacts) -> SlotDecision:
+    def decided(task: SlotTask, reason: str) -> SlotDecision:
+        return SlotDecision(slot.slot_id, task, reason)
+
+    if slot.state is SlotState.STARTING:
+        return decided(SlotTask.REPEAT_START, "no heartbeat yet")
+    silence_ms = facts.now_ms - slot.heartbeat_ms
+    if slot.worker_id in facts.lost:
+        reason = f"its leases have expired, heartbeat {silence_ms} ms ago"
+        return decided(SlotTask.EXAMINE, reason)
+    if silence_ms > facts.silent_ms:
+        return decided(SlotTask.EXAMINE, f"silent for {silence_ms} ms")
+    if slot.leaving_ms and not slot.drain:
+        held = facts.held.get(slot.worker_id, 0)
+        if not held:
+            return decided(SlotTask.DRAIN, "it has handed over all it had")
+        if facts.now_ms - slot.leaving_ms > facts.leave_most_ms:
+            return decided(SlotTask.DRAIN, f"it was to hand over, and still has {held}")
+    return decided(SlotTask.NOTHING, f"heartbeat {silence_ms} ms ago")
+
+
+def _may_stay(slot: Slot) -> bool:
+    return slot.state is SlotState.RUNNING and not slot.drain
+
+
+def _least_burdened(staying: Sequence[Slot], facts: SlotFacts) -> list[Slot]:
+    """Return the running slots, those with fewest leases first, of equal ones the last."""
+    running = [s for s in staying if s.state is SlotState.RUNNING]
+    last_first = sorted(running, key=lambda s: s.slot_id, reverse=True)
+    return sorted(last_first, key=lambda s: facts.held.get(s.worker_id, 0))
+
+
+def _to_start(slots: Sequence[Slot], missing: int) -> list[str]:
+    """Re-use ended slots first, by id, then open new ones with the lowest free numbers."""
+    ended = [s.slot_id for s in slots if s.state is SlotState.ENDED]
+    taken = {s.slot_id for s in slots}
+    numbers = range(1, len(taken) + missing + 1)
+    fresh = [name for n in numbers if (name := f"s{n:04d}") not in taken]
+    return [*ended, *fresh][:missing]

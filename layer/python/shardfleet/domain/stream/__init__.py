@@ -1,0 +1,1 @@
+"""What a stream is made of: sequence numbers, shards, lineage."""

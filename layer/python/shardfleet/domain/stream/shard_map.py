@@ -1,0 +1,67 @@
+"""
+Which open shard a record goes to, as far as one listing tells.
+
+A listing may be read in the middle of a reshard: a parent still open beside its children, or only
+one of the two children of a split. The children then count and the parent does not, so that no
+hash key has two owners; a key without an owner is answered by None.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+
+from shardfleet.domain.stream.shards import Shard, ShardGraph
+
+
+class ShardMap:
+    """
+    The shards of one listing.
+
+    Attributes:
+        shards: shard id to shard, closed ones included.
+        owners: the open shards that take records, in the order of their hash keys; no two overlap.
+
+    """
+
+    __slots__ = ("_starts", "owners", "shards")
+
+    def __init__(self, listing: Iterable[Shard] = ()) -> None:
+        """Index a listing."""
+        graph = ShardGraph(listing)
+        self.shards: Mapping[str, Shard] = graph.shards
+        childless = (
+            s for s in graph.shards.values() if s.is_open and not graph.children(s.shard_id)
+        )
+        owners: list[Shard] = []
+        for shard in sorted(childless, key=_start):
+            if owners and shard.hash_key_range.start <= owners[-1].hash_key_range.end:
+                owners.append(max(owners.pop(), shard, key=_age))  # Nonsense: the younger counts.
+            else:
+                owners.append(shard)
+        self.owners = tuple(owners)
+        self._starts = [_start(shard) for shard in owners]
+
+    def owner(self, hash_key: int) -> Shard | None:
+        """Return the shard that takes records of a hash key; None if the listing shows none."""
+        place = bisect_right(self._starts, hash_key) - 1
+        shard = self.owners[place] if place >= 0 else None
+        return shard if shard is not None and shard.hash_key_range.contains(hash_key) else None
+
+    def owns(self, shard_id: str, hash_key: int) -> bool:
+        """Tell whether a shard, open or closed, is known and the hash key lies in its range."""
+        shard = self.shards.get(shard_id)
+        return shard is not None and shard.hash_key_range.contains(hash_key)
+
+    def takes_records(self, shard_id: str) -> bool:
+        """Tell whether a shard is one of the owners."""
+        shard = self.shards.get(shard_id)
+        return shard is not None and self.owner(_start(shard)) is shard
+
+
+def _start(shard: Shard) -> int:
+    return shard.hash_key_range.start
+
+
+def _age(shard: Shard) -> tuple[int, str]:
+    return shard.creation_order

@@ -1,0 +1,198 @@
+"""
+Shards and their lineage: parents, adjacent parents, children, hash ranges, holes.
+
+Rules: protocol.md §4.2-4.3 and §4.7. Nothing here trusts a listing: a shard listed twice, a parent
+that is its own ancestor, or a parent that has aged out must not make anything fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+
+WHOLE_HASH_SPACE = HashKeyRange(0, HASH_KEY_MAX)
+_PARENTS_OF_A_MERGE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """
+    One shard as ListShards describes it.
+
+    Attributes:
+        shard_id: e.g. ``"shardId-000000000007"``.
+        hash_key_range: inclusive.
+        parent_shard_id: None for an original shard.
+        adjacent_parent_shard_id: the second parent of a merge.
+        starting_sequence_number: decimal string.
+        ending_sequence_number: None while the shard is open.
+
+    """
+
+    shard_id: str
+    hash_key_range: HashKeyRange
+    starting_sequence_number: str = "0"
+    ending_sequence_number: str | None = None
+    parent_shard_id: str | None = None
+    adjacent_parent_shard_id: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether records can still be put to it."""
+        return self.ending_sequence_number is None
+
+    @property
+    def parent_shard_ids(self) -> tuple[str, ...]:
+        """Return the ids of the parents, sorted; the parents themselves may have expired."""
+        if self.parent_shard_id is None and self.adjacent_parent_shard_id is None:
+            return ()
+        parents = {self.parent_shard_id, self.adjacent_parent_shard_id}
+        return tuple(sorted(p for p in parents if p is not None))
+
+    @property
+    def creation_order(self) -> tuple[int, str]:
+        """Return the key that orders shards by age: starting sequence number, then id."""
+        text = self.starting_sequence_number
+        number = int(text) if text.isascii() and text.isdigit() else 0
+        return (number, self.shard_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildShard:
+    """One child as GetRecords names it at the end of a closed shard."""
+
+    shard_id: str
+    parent_shard_ids: tuple[str, ...]
+    hash_key_range: HashKeyRange
+
+
+def end_contradiction(children: Sequence[ChildShard], *, ended: bool, shard_id: str) -> str:
+    """
+    Return how an answer of GetRecords contradicts itself about the shard's end, "" if not.
+
+    Protocol.md §4.5: no next iterator means child shards and the other way round; every child
+    names this parent. One child alone is a merge, so it names two parents (§4.6).
+
+    Args:
+        children: the answer's child shards.
+        ended: whether the answer has no next iterator.
+        shard_id: the shard that was read.
+
+    """
+    if ended and not children:
+        return "no next iterator, but no child shards"
+    if children and not ended:
+        return "child shards, but a next iterator"
+    for child in children:
+        if shard_id not in child.parent_shard_ids:
+            return f"child {child.shard_id} does not name this shard as a parent"
+    if len(children) == 1 and len(children[0].parent_shard_ids) != _PARENTS_OF_A_MERGE:
+        return f"child {children[0].shard_id} alone is a merge, but does not name two parents"
+    return ""
+
+
+class ShardGraph:
+    """
+    The lineage of the shards of one listing.
+
+    A shard that two pages show differently (a reshard in between) counts as closed. A shard that
+    has aged out is no member, but its id still finds its listed children.
+
+    Attributes:
+        shards: shard id to shard, ordered by id.
+
+    """
+
+    __slots__ = ("_children", "shards")
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        """Index a listing; the order of the listing does not matter."""
+        found: dict[str, Shard] = {}
+        for shard in shards:
+            other = found.setdefault(shard.shard_id, shard)
+            if other is not shard:
+                found[shard.shard_id] = max(other, shard, key=_closed_rather)
+        self.shards: Mapping[str, Shard] = MappingProxyType(dict(sorted(found.items())))
+        children: dict[str, list[str]] = {}
+        for shard in self.shards.values():
+            for parent_id in shard.parent_shard_ids:
+                children.setdefault(parent_id, []).append(shard.shard_id)
+        self._children = {parent_id: tuple(ids) for parent_id, ids in children.items()}
+
+    def parents(self, shard_id: str) -> tuple[str, ...]:
+        """Return the ids of a shard's parents that are in the listing, sorted."""
+        shard = self.shards.get(shard_id)
+        return tuple(p for p in shard.parent_shard_ids if p in self.shards) if shard else ()
+
+    def children(self, shard_id: str) -> tuple[str, ...]:
+        """Return the ids of the listed shards that name this one as a parent, sorted."""
+        return self._children.get(shard_id, ())
+
+    def ancestors(self, shard_id: str) -> frozenset[str]:
+        """Return the ids of all listed ancestors."""
+        found: set[str] = set()
+        waiting = list(self.parents(shard_id))
+        while waiting:
+            ancestor = waiting.pop()
+            if ancestor not in found:
+                found.add(ancestor)
+                waiting.extend(self.parents(ancestor))
+        return frozenset(found)
+
+    def roots(self) -> tuple[str, ...]:
+        """Return the ids of the shards that have no parent in the listing, sorted."""
+        return tuple(shard_id for shard_id in self.shards if not self.parents(shard_id))
+
+    def inconsistent(self) -> tuple[str, ...]:
+        """
+        Return the open children of open parents, sorted.
+
+        A parent is closed before its children open, so such a listing was read in the middle of
+        a reshard and proves nothing (protocol.md §4.3).
+        """
+        return tuple(
+            shard_id
+            for shard_id, shard in self.shards.items()
+            if shard.is_open and any(self.shards[p].is_open for p in self.parents(shard_id))
+        )
+
+
+def _closed_rather(shard: Shard) -> tuple[bool, str]:
+    """Rank what a listing says of one shard; the text decides among the equally closed."""
+    return (not shard.is_open, repr(shard))
+
+
+def hash_range_holes(
+    ranges: Iterable[HashKeyRange], whole: HashKeyRange = WHOLE_HASH_SPACE
+) -> tuple[HashKeyRange, ...]:
+    """
+    Return what is missing of ``whole`` after merging the ranges, in ascending order.
+
+    Ranges may overlap, repeat, touch, or reach beyond ``whole``; reversed ones count as empty.
+    """
+    holes: list[HashKeyRange] = []
+    expected = whole.start
+    for covered in sorted(ranges):
+        if covered.start > covered.end or covered.end < expected:
+            continue
+        if covered.start > whole.end:
+            break
+        if covered.start > expected:
+            holes.append(HashKeyRange(expected, covered.start - 1))
+        expected = covered.end + 1
+    if expected <= whole.end:
+        holes.append(HashKeyRange(expected, whole.end))
+    return tuple(holes)
+
+
+def tiles_exactly(ranges: Iterable[HashKeyRange]) -> bool:
+    """Tell whether the ranges cover the hash space without hole or overlap (protocol.md §4.2)."""
+    expected = 0
+    for covered in sorted(ranges):
+        if covered.start != expected or covered.end < covered.start:
+            return False
+        expected = covered.end + 1
+    return expected == HASH_KEY_MAX + 1

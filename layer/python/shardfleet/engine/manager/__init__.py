@@ -1,0 +1,1 @@
+"""One manager turn: what is found, planned, carried out, told."""

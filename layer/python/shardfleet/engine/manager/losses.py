@@ -1,0 +1,174 @@
+"""
+Owners that are lost are noticed between turns: by what this very process has seen of their leases.
+
+A turn's sightings are kept in the fleet state, so that they outlive an invocation (E2, E3); those
+here are taken more often, cost no write, and need no allowance for the clocks of other managers,
+because they are all of one monotonic clock. What expires by them is assigned under the same
+condition (L4). At the end of an invocation they are kept, too: else the next one, which knows only
+those of the last turn, would see the last renewal of a lost owner for the first time, and give it
+the whole failover time again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.expiry import Sighting, earliest, expired_leases, update_sightings
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.engine.ports import Clock, LeaseStore
+from shardfleet.engine.state.fleet_state import FleetState
+
+LOOKS = 3  # in a failover time
+_LEAST_MS = 500  # between two looks
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """
+    When the lease table was read.
+
+    Attributes:
+        started_ms: the clock before, epoch ms.
+        began_ms: the same on the monotonic clock.
+        finished_ms: the clock after, epoch ms.
+        ended_ms: the same on the monotonic clock.
+
+    """
+
+    started_ms: int
+    began_ms: int
+    finished_ms: int = 0
+    ended_ms: int = 0
+
+    @classmethod
+    def begin(cls, clock: Clock) -> Reading:
+        """Return a reading that begins now."""
+        return cls(clock.now_ms(), clock.monotonic_ms())
+
+    def end(self, clock: Clock) -> Reading:
+        """Return it ended now."""
+        return replace(self, finished_ms=clock.now_ms(), ended_ms=clock.monotonic_ms())
+
+
+class LossWatch:
+    """Looks at the lease table, in turns and between them."""
+
+    def __init__(
+        self, config: FleetConfig, *, leases: LeaseStore, state: FleetState, clock: Clock
+    ) -> None:
+        """Begin with nothing seen."""
+        self._failover_ms = config.failover_ms
+        self._skew_ms = config.clock_skew_ms
+        self._leases = leases
+        self._state = state
+        self._clock = clock
+        self._sightings: dict[str, Sighting] = {}
+        self._graces: Mapping[str, int] = {}
+        self._told: frozenset[tuple[str, int]] = frozenset()
+        self._looked_ms = clock.monotonic_ms()
+
+    async def turn(
+        self, leases: Sequence[Lease], reading: Reading, *, graces: Mapping[str, int]
+    ) -> frozenset[str]:
+        """
+        Bring the kept sightings up to date; return the keys of leases whose owner is lost.
+
+        Args:
+            leases: all of the table.
+            reading: when it was read.
+            graces: lease key to extra grace, ms, for assignments not renewed yet.
+
+        """
+        kept = await self._state.sightings()
+        self._learn(kept)
+        sightings = update_sightings(
+            kept,
+            leases,
+            read_started_ms=reading.started_ms,
+            read_finished_ms=reading.finished_ms,
+            skew_ms=self._skew_ms,
+        )
+        await self._state.write_sightings(sightings)
+        self._graces = dict(graces)
+        expired = expired_leases(
+            sightings,
+            leases,
+            read_started_ms=reading.started_ms,
+            failover_ms=self._failover_ms,
+            skew_ms=self._skew_ms,
+            fresh=graces,
+        )
+        return expired | self._note(leases, began_ms=reading.began_ms, ended_ms=reading.ended_ms)
+
+    def _learn(self, kept: Mapping[str, Sighting]) -> None:
+        """Take over what was kept, of leases not seen here yet, with the skew on top."""
+        behind_ms = self._behind_ms() - self._skew_ms
+        for key, seen in kept.items():
+            own = replace(seen, first_seen_ms=seen.first_seen_ms - behind_ms)
+            self._sightings.setdefault(key, own)
+
+    def _note(self, leases: Sequence[Lease], *, began_ms: int, ended_ms: int) -> frozenset[str]:
+        """Take a reading in, by the monotonic clock; return the keys whose owner is lost."""
+        self._looked_ms = ended_ms
+        self._sightings = update_sightings(
+            self._sightings, leases, read_started_ms=began_ms, read_finished_ms=ended_ms, skew_ms=0
+        )
+        return expired_leases(
+            self._sightings,
+            leases,
+            read_started_ms=began_ms,
+            failover_ms=self._failover_ms,
+            skew_ms=0,
+            fresh=self._graces,
+        )
+
+    async def remember(self) -> None:
+        """
+        Keep what was seen since the last turn, by the wall clock.
+
+        Raises:
+            Throttled, OutcomeUnknown: a loss may be seen later.
+
+        """
+        behind_ms = self._behind_ms()
+        own = {
+            key: replace(seen, first_seen_ms=seen.first_seen_ms + behind_ms)
+            for key, seen in self._sightings.items()
+        }
+        if own:
+            await self._state.write_sightings(earliest(own, await self._state.sightings()))
+
+    def _behind_ms(self) -> int:
+        """Return what is to be added to the monotonic clock for the wall clock."""
+        return self._clock.now_ms() - self._clock.monotonic_ms()
+
+    @property
+    def next_ms(self) -> int:
+        """Return when to look next: often, and as soon as a lease would have expired."""
+        due_ms = self._looked_ms + self._failover_ms // LOOKS
+        for key, seen in self._sightings.items():
+            if (key, seen.counter) not in self._told:
+                expiry_ms = seen.first_seen_ms + self._failover_ms + self._graces.get(key, 0) + 1
+                due_ms = min(due_ms, expiry_ms)
+        return max(due_ms, self._looked_ms + _LEAST_MS)
+
+    async def look(self) -> bool:
+        """
+        Look, if it is time; return whether an owner is lost of which nobody was told yet.
+
+        Raises:
+            Throttled: no answer.
+
+        """
+        began_ms = self._clock.monotonic_ms()
+        if began_ms < self.next_ms:
+            return False
+        self._looked_ms = began_ms
+        leases = (await self._leases.survey()).leases
+        lost = self._note(leases, began_ms=began_ms, ended_ms=self._clock.monotonic_ms())
+        found = frozenset((key, self._sightings[key].counter) for key in lost)
+        is_news = bool(found - self._told)
+        self._told = found
+        return is_news

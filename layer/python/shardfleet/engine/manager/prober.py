@@ -1,0 +1,283 @@
+"""
+The manager's eye on sleeping shards: one small read each, and awake at the first record (H6, H14).
+
+A look reads from where the last one ended and moves nothing: no checkpoint, no owner. What it
+learns is kept in memory between two looks of one invocation, and in the fleet state before its
+iterators grow too old for the next one. A look that fails, or says something else than *nothing,
+at the tip*, takes the nap away; then the lease is assigned as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.sleep.sleep import (
+    Found,
+    Glance,
+    Nap,
+    after_look,
+    are_due_to_be_stored,
+    next_glance,
+    plan_naps,
+)
+from shardfleet.domain.stream.sequence import PointKind, StreamIncarnation
+from shardfleet.engine.ports import Clock, EventSink, IteratorKind, IteratorStart, StreamReader
+from shardfleet.engine.retry import each_of
+from shardfleet.engine.shard.reader import contradiction_of
+from shardfleet.engine.shard.start import TipMarks, start_position
+from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.state.sleep_state import NapRecord, VersionedNap
+from shardfleet.errors import (
+    IteratorExpired,
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardGone,
+    StreamGone,
+    Throttled,
+)
+from shardfleet.events import LeaseWoken, SleepSwitched
+
+# A record is all that is wanted, and it is read again by a worker.
+_LIMIT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleepers:
+    """
+    Who sleeps, as a turn found it.
+
+    Attributes:
+        reasons: lease key to why nobody is to have it.
+        quiet_ms: lease key to when there was last nothing to read, epoch milliseconds.
+        off: why nothing may sleep; "" if it may.
+
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    quiet_ms: Mapping[str, int] = field(default_factory=dict)
+    off: str = ""
+
+
+NOBODY = Sleepers()
+
+
+class Prober:
+    """
+    Looks at sleeping shards, in turns and between them.
+
+    Attributes:
+        looked_ms: when it last did, on the monotonic clock; None: not yet.
+
+    """
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        *,
+        state: FleetState,
+        stream: StreamReader,
+        clock: Clock,
+        events: EventSink,
+    ) -> None:
+        """Keep the ports; nothing is known yet."""
+        self._config = config
+        self._state = state
+        self._stream = stream
+        self._clock = clock
+        self._events = events
+        self._record = NapRecord(state.store)
+        self._tips = TipMarks(state.store, clock)
+        self._asleep: Mapping[str, Nap] = {}
+        self._leases: Mapping[str, Lease] = {}
+        self._incarnation: StreamIncarnation | None = None
+        self._glances: dict[str, Glance] = {}
+        self._stored: dict[str, Glance] | None = None
+        self._woken: dict[str, str] = {}
+        self.looked_ms: int | None = None
+
+    @property
+    def has_sleepers(self) -> bool:
+        """Tell whether there is anything to look at."""
+        return bool(self._asleep)
+
+    async def turn(
+        self,
+        leases: Sequence[Lease],
+        slots: Sequence[VersionedSlot],
+        *,
+        expired: Collection[str],
+        paused: Collection[str],
+        incarnation: StreamIncarnation,
+    ) -> Sleepers:
+        """
+        Find out who sleeps, look at them if it is time, and wake whom there is reason to.
+
+        Args:
+            leases: all leases of the table.
+            slots: all slots: whoever else has a lease is of another application.
+            expired: keys of leases whose owner is lost.
+            paused: what a person has paused is neither looked at nor woken.
+            incarnation: of the stream.
+
+        Raises:
+            Throttled, OutcomeUnknown: of the fleet state; the next turn begins anew.
+
+        """
+        if not self._config.sleep:
+            return NOBODY
+        ours = {found.slot.worker_id for found in slots}
+        off = await self._note_foreign(foreign_owners(leases, ours=ours, expired=expired))
+        naps = {found.nap.lease_key: found for found in await self._record.naps()}
+        plan = plan_naps(
+            (found.nap for found in naps.values()),
+            leases,
+            off=off,
+            now_ms=self._clock.now_ms(),
+            settle_ms=self._config.failover_ms,
+        )
+        self._asleep = {key: nap for key, nap in plan.asleep.items() if key not in paused}
+        self._leases = {lease.lease_key: lease for lease in leases}
+        self._incarnation = incarnation
+        await self._remember()
+        if self._is_time():
+            await self.look()
+        woken = {key: why for key, why in self._woken.items() if key in self._asleep}
+        await self._wake(naps, {**plan.woken, **woken})
+        self._asleep = {key: nap for key, nap in self._asleep.items() if key not in woken}
+        await self._store()
+        return self._sleepers(off)
+
+    def _sleepers(self, off: str) -> Sleepers:
+        last = {key: self._glances.get(key) for key in self._asleep}
+        return Sleepers(
+            reasons={key: str(nap) for key, nap in self._asleep.items()},
+            quiet_ms={
+                key: next_glance(nap, last[key], now_ms=0).quiet_ms
+                for key, nap in self._asleep.items()
+            },
+            off=off,
+        )
+
+    async def look(self) -> bool:
+        """Look at each sleeping shard once; return whether one is to be woken in a turn."""
+        self.looked_ms = self._clock.monotonic_ms()
+        await each_of(list(self._asleep.values()), self._look)
+        return bool(self._woken)
+
+    def _is_time(self) -> bool:
+        """Tell whether this turn is to look: not so soon after a look between two turns."""
+        if self.looked_ms is None:
+            return True
+        return self._clock.monotonic_ms() - self.looked_ms >= self._config.probe_ms
+
+    async def _remember(self) -> None:
+        """Read once what the invocation before knew, and forget who is no longer asleep."""
+        if self._stored is None:
+            self._stored = await self._record.glances()
+            self._glances = dict(self._stored)
+        self._glances = {k: g for k, g in self._glances.items() if k in self._asleep}
+        self._woken = {k: why for k, why in self._woken.items() if k in self._asleep}
+
+    async def _look(self, nap: Nap) -> None:
+        key = nap.lease_key
+        last = self._glances.get(key)
+        glance = next_glance(nap, last, now_ms=self._clock.now_ms())
+        if key in self._woken and last is not None and last.since_ms == nap.since_ms:
+            return
+        found, iterator = await self._ask(nap, glance.iterator)
+        after = after_look(glance, found, iterator=iterator, at_ms=self._clock.now_ms())
+        if isinstance(after, str):
+            self._glances[key] = glance
+            self._woken[key] = after
+        else:
+            self._glances[key] = after
+
+    async def _ask(self, nap: Nap, iterator: str) -> tuple[Found, str]:
+        """Return what a read finds, and where the next one begins."""
+        try:
+            if not iterator:
+                start = await self._where(nap)
+                iterator = await self._stream.shard_iterator(nap.lease_key, start)
+            page = await self._stream.get_records(iterator, shard_id=nap.lease_key, limit=_LIMIT)
+        except (Throttled, OutcomeUnknown):
+            return Found.REFUSED, ""
+        except IteratorExpired:
+            return Found.EXPIRED, ""
+        except (ShardGone, StreamGone):
+            return Found.GONE, ""
+        except PositionTrimmed:
+            return Found.TRIMMED, ""
+        if page.records:
+            return Found.RECORDS, ""
+        if page.next_iterator is None or contradiction_of(page, nap.lease_key):
+            return Found.END, ""
+        if page.millis_behind_latest != 0:
+            return Found.LAG, ""
+        return Found.NOTHING, page.next_iterator
+
+    async def _where(self, nap: Nap) -> IteratorStart:
+        """Return where its worker stood: behind what it has read, or where the lease begins."""
+        if nap.after:
+            return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, nap.after)
+        assert self._incarnation is not None
+        position = await start_position(
+            self._leases[nap.lease_key],
+            nap.done,
+            incarnation=self._incarnation,
+            config=self._config,
+            state=self._state,
+            clock=self._clock,
+        )
+        if position.kind is PointKind.INSTANT:
+            return IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=position.instant_ms)
+        # Nothing was read behind the checkpoint, not even its own record: that one has expired.
+        return IteratorStart(IteratorKind.TRIM_HORIZON)
+
+    async def _wake(self, naps: Mapping[str, VersionedNap], woken: Mapping[str, str]) -> None:
+        """Take naps away; one that is not known to be gone is taken away in the next turn."""
+
+        async def end(key: str) -> None:
+            found = naps[key]
+            glance = self._glances.get(key)
+            if key in self._asleep and glance is not None and not found.nap.done.is_sentinel:
+                # It was at its tip until then: nothing of what came since has expired (§5.1).
+                await self._tips.mark(key, at_ms=glance.quiet_ms)
+            if await self._record.end(found):
+                self._glances.pop(key, None)
+                self._woken.pop(key, None)
+                self._events.emit(
+                    LeaseWoken(
+                        lease_key=key,
+                        reason=woken[key],
+                        slept_ms=self._clock.now_ms() - found.nap.since_ms,
+                    )
+                )
+
+        await each_of(sorted(woken), end)
+
+    async def _store(self) -> None:
+        """Keep the iterators for the next invocation before those that are kept grow too old."""
+        assert self._stored is not None
+        naps, now_ms = self._asleep.values(), self._clock.now_ms()
+        if are_due_to_be_stored(naps, self._stored, self._glances, now_ms=now_ms):
+            await self._record.store_glances(self._glances)
+            self._stored = dict(self._glances)
+
+    async def _note_foreign(self, owners: Sequence[str]) -> str:
+        """Remember other applications; return why nothing may sleep, "" if it may."""
+        now_ms = self._clock.now_ms()
+        before = await self._record.foreign()
+        foreign = noted_foreign(before, owners, now_ms=now_ms)
+        if foreign != before:
+            await self._record.note_foreign(foreign)
+            if before is None or foreign is None:
+                self._events.emit(SleepSwitched(is_on=foreign is None, reason=_words(foreign)))
+        return _words(foreign)
+
+
+def _words(foreign: Foreign | None) -> str:
+    return "" if foreign is None else str(foreign)

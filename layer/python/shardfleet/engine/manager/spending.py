@@ -1,0 +1,128 @@
+"""
+The regime: chosen by the manager from its ledger and the lag, kept in the fleet state.
+
+Nothing is asked of any table by a fleet without a budget.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.cost.bill import DAY_MS, BilledDay, days_of, rate_per_day
+from shardfleet.domain.cost.spending import Chosen, Regime, Spending, choose
+from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.engine.ports import Clock, EventSink, StateStore
+from shardfleet.engine.state.ledger import Ledger
+from shardfleet.engine.state.pauses import PauseRecord
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.events import RegimeChosen
+
+REGIME = "regime"
+FLEET = "fleet"
+BY_BUDGET = "the budget"  # who has paused the fleet, when it is paused for money
+
+
+class RegimeRecord:
+    """The one document about the regime."""
+
+    def __init__(self, store: StateStore) -> None:
+        """Wrap the fleet-state table."""
+        self._store = store
+
+    async def read(self) -> Chosen | None:
+        """Read what is in force; None before the first choice, or without a budget."""
+        found = await self._store.read(REGIME, FLEET)
+        if found is None or found.body["name"] not in Regime.__members__:
+            return None
+        body = found.body
+        return Chosen(
+            name=Regime(body["name"]), reason=str(body["reason"]), since_ms=int(body["since_ms"])
+        )
+
+    async def write(self, chosen: Chosen) -> None:
+        """Keep what is in force (manager only; the turn lock makes it a single writer)."""
+        found = await self._store.read(REGIME, FLEET)
+        body = {
+            "name": chosen.name.value,
+            "reason": chosen.reason,
+            "since_ms": chosen.since_ms,
+        }
+        version = found.version if found else None
+        await self._store.write(REGIME, FLEET, body, expected_version=version)
+
+
+class RegimeKeeper:
+    """Chooses, over the turns of one manager invocation."""
+
+    def __init__(
+        self, config: FleetConfig, *, store: StateStore, clock: Clock, events: EventSink
+    ) -> None:
+        """Nothing is read yet."""
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._events = events
+        self._record = RegimeRecord(store)
+        self._days: list[BilledDay] | None = None
+        self._chosen: Chosen | None = None
+
+    @property
+    def name(self) -> Regime:
+        """Return what is in force."""
+        return Regime.EAGER if self._chosen is None else self._chosen.name
+
+    async def begin(self) -> None:
+        """
+        Read what is in force and what has been spent, once; without a budget nothing.
+
+        Raises:
+            Throttled: the table refused; the turn begins anew.
+
+        """
+        if not self._config.budget_cents_per_day or self._days is not None:
+            return
+        self._chosen = await self._record.read()
+        pages = await Ledger(self._store).pages(at_ms=self._clock.now_ms(), days=2)
+        self._days = days_of(pages)
+
+    async def choose(self, lag_ms: int) -> None:
+        """Choose by the greatest lag; a change is told and kept, and pauses are set by it."""
+        if self._days is None:
+            return
+        now_ms = self._clock.now_ms()
+        chosen = choose(self._spending(lag_ms, now_ms), self._chosen, now_ms=now_ms)
+        if chosen == self._chosen:
+            return
+        with suppress(Throttled, OutcomeUnknown):
+            await self._pause(chosen, now_ms)
+            await self._record.write(chosen)
+            self._chosen = chosen
+            self._events.emit(RegimeChosen(regime=chosen.name.value, reason=chosen.reason))
+
+    def _spending(self, lag_ms: int, now_ms: int) -> Spending:
+        config, days = self._config, self._days or []
+        today = now_ms // DAY_MS * DAY_MS
+        spent = 0.0
+        if days and days[-1].until_ms >= today:
+            spent = days[-1].costs.total
+        return Spending(
+            lag_ms=lag_ms,
+            objective_ms=config.lag_objective_ms,
+            budget=config.budget_cents_per_day / 100,
+            spent=spent,
+            rate=rate_per_day(days),
+            day_left=1 - (now_ms - today) / DAY_MS,
+            may_pause=config.over_budget == "pause",
+        )
+
+    async def _pause(self, chosen: Chosen, now_ms: int) -> None:
+        """Pause the whole fleet for money, or take back that pause and no other."""
+        pauses = PauseRecord(self._store)
+        found = (await pauses.read()).fleet
+        if chosen.name is Regime.PAUSED and found is None:
+            pause = Pause(BY_BUDGET, now_ms, chosen.reason)
+            await pauses.change(lambda each: replace(each, fleet=pause))
+        elif chosen.name is not Regime.PAUSED and found is not None and found.by == BY_BUDGET:
+            await pauses.change(lambda each: replace(each, fleet=None))

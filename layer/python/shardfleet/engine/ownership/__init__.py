@@ -1,0 +1,1 @@
+"""The leases that a worker holds, and every write to them."""

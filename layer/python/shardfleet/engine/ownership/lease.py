@@ -1,0 +1,131 @@
+"""One lease in a worker's hands: what is known of it, and what was done with its records."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from shardfleet.domain.leases.lags import lag_now
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import LeaseOutcome
+from shardfleet.domain.slots.usage import next_throughput
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.retry import Halt
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """One moment on both clocks, milliseconds."""
+
+    monotonic_ms: int
+    wall_ms: int
+
+
+class HeldLease:
+    """
+    One lease in this worker's hands.
+
+    Attributes:
+        lease: as the table is known to be; changes only with the table's answers.
+        outcome: ``HELD`` until it is finished, handed over or lost.
+        halt: set when this worker must begin no more work on the shard.
+        at_work: a consumer works on the shard; it ends a handover itself, after its batch.
+        is_unwanted: to be given up to nobody as soon as nothing runs: paused, or fast asleep.
+        lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
+        read_ms: when that was, on the monotonic clock.
+        throughput_kbps: average of what is read, KB/s; None until known (protocol.md §1.2).
+        confirmed: when the last write that the table accepted was sent.
+        release_sent: a release was sent that no answer came to.
+        unsure: checkpoints that writes without an answer would have left behind (hazard H1).
+        lock: serializes the writes.
+
+    """
+
+    __slots__ = (
+        "_rated_ms",
+        "_read_bytes",
+        "_safe",
+        "at_work",
+        "confirmed",
+        "halt",
+        "is_unwanted",
+        "lag_ms",
+        "lease",
+        "lock",
+        "outcome",
+        "read_ms",
+        "release_sent",
+        "throughput_kbps",
+        "unsure",
+    )
+
+    def __init__(self, lease: Lease, confirmed: Instant) -> None:
+        """Hold a lease that was confirmed at that time."""
+        self.lease = lease
+        self.outcome = LeaseOutcome.HELD
+        self.halt = Halt()
+        self.at_work = False
+        self.is_unwanted = False
+        self.lag_ms = -1
+        self.read_ms = confirmed.monotonic_ms
+        self.throughput_kbps = lease.throughput_kbps
+        self._read_bytes = 0
+        self._rated_ms = confirmed.monotonic_ms
+        self.confirmed = confirmed
+        self.release_sent = False
+        self.unsure: list[ExtendedSequenceNumber] = []
+        self.lock = asyncio.Lock()
+        self._safe: ExtendedSequenceNumber | None = None
+
+    @property
+    def lease_key(self) -> str:
+        """Return the lease's key."""
+        return self.lease.lease_key
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether this worker may still write."""
+        return self.outcome is LeaseOutcome.HELD
+
+    @property
+    def in_handover(self) -> bool:
+        """Tell whether another worker is to have it; this one may finish its batch (§3.5)."""
+        return self.lease.checkpoint_owner is not None
+
+    @property
+    def unstored(self) -> ExtendedSequenceNumber | None:
+        """Return the progress that the table does not have yet, None if it has all."""
+        safe = self._safe
+        return safe if safe is not None and safe > self.lease.checkpoint else None
+
+    def note_read(self, lag_ms: int, *, now_ms: int, size_bytes: int = 0) -> None:
+        """Remember how far behind the shard's tip a read was, when, and how much it brought."""
+        self.lag_ms, self.read_ms = lag_ms, now_ms
+        self._read_bytes += size_bytes
+
+    def rate(self, now_ms: int, *, every_ms: int) -> None:
+        """Bring the throughput up to date once a renewal interval has gone by."""
+        elapsed_ms = now_ms - self._rated_ms
+        if elapsed_ms >= every_ms:
+            self.throughput_kbps = next_throughput(
+                self.throughput_kbps, read_bytes=self._read_bytes, elapsed_ms=elapsed_ms
+            )
+            self._read_bytes, self._rated_ms = 0, now_ms
+
+    def lag_at(self, now_ms: int, *, still_ms: int) -> int:
+        """
+        Return the lag now, -1 unknown.
+
+        A read that lies more than ``still_ms`` back is no news: its records wait since (H18).
+        """
+        return lag_now(self.lag_ms, now_ms - self.read_ms, still_ms=still_ms)
+
+    def note_progress(self, safe: ExtendedSequenceNumber) -> None:
+        """Remember up to where everything is handled; it is stored by a later write."""
+        if self._safe is None or safe > self._safe:
+            self._safe = safe
+
+    def let_go(self, outcome: LeaseOutcome) -> None:
+        """Stop working on the shard."""
+        self.outcome = outcome
+        self.halt.set()

@@ -1,0 +1,184 @@
+"""
+Waiting that can be called off, and trying again what was refused.
+
+Nothing here cancels a task: a cancelled port call would have an unknown outcome (hazard H10).
+Whoever waits is woken by a :class:`Halt` and leaves through :class:`Halted`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.failures import back_off_ms
+from shardfleet.engine.ports import Clock, Entropy
+from shardfleet.errors import OutcomeUnknown, Throttled
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+# As many calls as a large fleet's manager makes at once; one after the other, a manager of 1,000
+# slots would need minutes for what must be done within a turn. As many as the adapters' threads.
+CALLS_AT_ONCE = 16
+
+
+async def each_of(items: Iterable[U], call: Callable[[U], Awaitable[T]]) -> list[T]:
+    """
+    Make a call per item, some of them at once; after a failure no more are begun.
+
+    Raises:
+        Exception: the first one, in the order of the items, after all that were begun have ended.
+
+    """
+    waiting = iter(items)
+    results: list[T] = []
+    while batch := list(islice(waiting, CALLS_AT_ONCE)):
+        results += await all_of(*(call(item) for item in batch))
+    return results
+
+
+async def all_of(*calls: Awaitable[T]) -> list[T]:
+    """
+    Await everything at once; unlike ``asyncio.gather``, nothing is left running by a failure.
+
+    Raises:
+        Exception: the first one, in the order of the arguments, after all have ended.
+
+    """
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+class Halted(Exception):
+    """Whoever waited was asked to stop; nothing is wrong."""
+
+
+class Halt:
+    """A request to stop, made once and never taken back."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        """Begin without a request."""
+        self._event = asyncio.Event()
+
+    @property
+    def is_set(self) -> bool:
+        """Tell whether the request was made."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Make the request."""
+        self._event.set()
+
+    def check(self) -> None:
+        """
+        Go on only if nobody asked to stop.
+
+        Raises:
+            Halted: somebody did.
+
+        """
+        if self._event.is_set():
+            raise Halted
+
+    async def wait(self, duration_ms: float) -> bool:
+        """Wait for the request, at most so long; return whether it was made."""
+        if not self._event.is_set():
+            try:
+                async with asyncio.timeout(max(0.0, duration_ms) / 1000):
+                    await self._event.wait()
+            except TimeoutError:
+                pass
+        return self._event.is_set()
+
+    async def unless(self, event: asyncio.Event) -> None:
+        """
+        Wait for another event, unless the request is made first.
+
+        Raises:
+            Halted: it was.
+
+        """
+        if not event.is_set() and not self._event.is_set():
+            waits = [
+                asyncio.create_task(event.wait(), name="wait for an event"),
+                asyncio.create_task(self._event.wait(), name="wait for a halt"),
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+        if not event.is_set():
+            raise Halted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """
+    How long to wait before trying again: exponential with jitter, never past a halt.
+
+    Attributes:
+        clock: for the time spent.
+        entropy: for the jitter.
+        first_ms: back-off after the first failure.
+        most_ms: longest back-off.
+
+    """
+
+    clock: Clock
+    entropy: Entropy
+    first_ms: int
+    most_ms: int
+
+    @classmethod
+    def of(cls, config: FleetConfig, *, clock: Clock, entropy: Entropy) -> Patience:
+        """Take the back-offs from the configuration."""
+        return cls(
+            clock=clock,
+            entropy=entropy,
+            first_ms=config.retry_first_ms,
+            most_ms=config.retry_most_ms,
+        )
+
+    def back_off_ms(self, failures: int) -> int:
+        """Return how long to wait after that many failures in a row."""
+        jitter = self.entropy.uniform(0.0, 1.0)
+        return back_off_ms(failures, first_ms=self.first_ms, most_ms=self.most_ms, jitter=jitter)
+
+    async def pause(self, duration_ms: float, halt: Halt) -> None:
+        """
+        Sleep.
+
+        Raises:
+            Halted: asked to stop before or meanwhile.
+
+        """
+        if await halt.wait(duration_ms):
+            raise Halted
+
+    async def persist(self, call: Callable[[], Awaitable[T]], halt: Halt) -> T:
+        """
+        Call until there is an answer; the call must be safe to repeat.
+
+        Raises:
+            Halted: asked to stop while it was refused.
+
+        """
+        failures = 0
+        while True:
+            try:
+                return await call()
+            except (Throttled, OutcomeUnknown):
+                failures += 1
+            await self.pause(self.back_off_ms(failures), halt)

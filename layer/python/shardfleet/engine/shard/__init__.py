@@ -1,0 +1,1 @@
+"""One shard in a worker's hands: read, delivered, ended, left."""

@@ -1,0 +1,220 @@
+"""
+One shard of one worker: wait for the parents, read, hand over, checkpoint, end.
+
+The consumer is one task; it never runs longer than its lease is held, and leaves at its next step
+when asked to. Java: ``ShardConsumer`` and its states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.stream.sequence import Position, StreamIncarnation
+from shardfleet.domain.stream.shards import ChildShard
+from shardfleet.engine.ownership.lease import HeldLease
+from shardfleet.engine.retry import Halted
+from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.shard.delivery import DeliveryPorts, ShardDelivery, StoppedByPolicy
+from shardfleet.engine.shard.end import ShardEnding
+from shardfleet.engine.shard.faults import ShardFaults
+from shardfleet.engine.shard.missing import MissingPorts, MissingShard
+from shardfleet.engine.shard.reader import Page, ReadPorts, ShardReader
+from shardfleet.engine.shard.sleep import Drowsiness, FellAsleep
+from shardfleet.engine.shard.start import TipMarks, start_position
+from shardfleet.engine.state.sleep_state import NapRecord
+from shardfleet.errors import OutcomeUnknown, PositionTrimmed, ShardGone, Throttled
+from shardfleet.events import ParentsAwaited, PositionLost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPorts:
+    """What every consumer of a turn works with; ``incarnation`` is the stream's life."""
+
+    incarnation: StreamIncarnation
+    reading: ReadPorts
+    delivery: DeliveryPorts
+    ending: ShardEnding
+    missing: MissingPorts
+    notes: CrashNotes
+    tips: TipMarks
+    naps: NapRecord
+    faults: ShardFaults
+
+
+class ShardConsumer:
+    """Works on one held lease until it is lost, finished, or the turn ends."""
+
+    def __init__(
+        self,
+        held: HeldLease,
+        *,
+        config: FleetConfig,
+        ports: ConsumerPorts,
+    ) -> None:
+        """
+        Begin with nothing read.
+
+        Args:
+            held: the lease.
+            config: limits and policies.
+            ports: reading, delivering and ending.
+
+        """
+        self._held = held
+        self._config = config
+        self._ports = ports
+        self._patience = ports.reading.patience
+        self._delivery = ShardDelivery(
+            held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
+        )
+        self._missing = MissingShard(
+            held,
+            worker_id=ports.delivery.checkpointer.worker_id,
+            config=config,
+            incarnation=ports.incarnation,
+            ports=ports.missing,
+        )
+        self._drowsiness = Drowsiness(
+            held,
+            worker_id=ports.delivery.checkpointer.worker_id,
+            config=config,
+            record=ports.naps,
+            clock=ports.reading.clock,
+            events=ports.reading.events,
+        )
+
+    async def run(self) -> Sequence[str]:
+        """
+        Work until there is nothing more to do here.
+
+        Returns:
+            The children, when the shard ended in this run; else nothing.
+
+        Raises:
+            HandlerTimedOut: the process must end (hazard H10).
+            StreamGone, StreamReplaced: the stream is not the one the leases belong to (H12).
+            StaleEpoch: another invocation has taken over (hazard H1).
+
+        """
+        try:
+            await self._wait_for_parents()
+            while True:
+                await self._ports.faults.rest(self._held)
+                try:
+                    children = await self._consume()
+                    await self._ports.ending.end(self._held, children)
+                    await self._ports.faults.passed(self._held.lease_key)
+                    await self._missing.ended()
+                    return self._held.lease.child_shard_ids
+                except StoppedByPolicy:
+                    continue
+        except FellAsleep:
+            await self._ports.faults.passed(self._held.lease_key)
+            return ()
+        except Halted:
+            return ()
+
+    async def _wait_for_parents(self) -> None:
+        """Parents before children: each parent's lease is absent or finished (§4.7)."""
+        told: tuple[str, ...] = ()
+        unfinished_parents = self._ports.delivery.checkpointer.unfinished_parents
+        while True:
+            waiting = await self._patience.persist(
+                lambda: unfinished_parents(self._held.lease), self._held.halt
+            )
+            if not waiting:
+                return
+            if waiting != told:
+                told = waiting
+                self._ports.reading.events.emit(
+                    ParentsAwaited(lease_key=self._held.lease_key, parents=waiting)
+                )
+            await self._patience.pause(self._config.parent_poll_ms, self._held.halt)
+
+    async def _consume(self) -> Sequence[ChildShard]:
+        """Read and deliver to the end of the shard; return its children."""
+        held = self._held
+        await self._patience.persist(lambda: self._ports.notes.charge(held.lease_key), held.halt)
+        await self._patience.persist(self._missing.remember, held.halt)
+        start = await self._patience.persist(self._start, held.halt)
+        if start is None:
+            return ()
+        reader = ShardReader(
+            held.lease,
+            start,
+            config=self._config,
+            ports=self._ports.reading,
+        )
+        while True:
+            try:
+                page = await self._next_page(reader)
+            except ShardGone:
+                children = await self._patience.persist(self._missing.children, held.halt)
+                if children is not None:
+                    return children
+                await self._patience.pause(self._missing.pause_ms, held.halt)
+                continue
+            held.note_read(
+                page.lag_ms,
+                now_ms=self._ports.reading.clock.monotonic_ms(),
+                size_bytes=page.size_bytes,
+            )
+            await self._patience.persist(self._missing.answered, held.halt)
+            await self._missing.mark()
+            await self._delivery.deliver(page)
+            if page.children is not None:
+                return page.children
+            if page.lag_ms == 0:
+                await self._mark_tip()
+            await self._drowsiness.after(page, reader)
+            if page.size_bytes or page.lag_ms == 0:
+                # An empty page on the way proves nothing (hazard H6).
+                await self._ports.faults.passed(held.lease_key)
+
+    async def _start(self) -> Position | None:
+        """Return where to begin to read; None when the shard is over already."""
+        if self._held.lease.is_finished:
+            # By a tool that leaves the counter alone, since the lease was adopted (hazard H8).
+            return None
+        return await start_position(
+            self._held.lease,
+            self._held.unstored or self._held.lease.checkpoint,
+            incarnation=self._ports.incarnation,
+            config=self._config,
+            state=self._ports.delivery.state,
+            clock=self._ports.reading.clock,
+        )
+
+    async def _next_page(self, reader: ShardReader) -> Page:
+        while True:
+            try:
+                return await reader.next_page(self._held.halt)
+            except PositionTrimmed as error:
+                await self._judge_gap(error)
+                reader.accept_gap()
+
+    async def _judge_gap(self, error: PositionTrimmed) -> None:
+        """Go on, go on and tell, or stop: by what is known and by policy."""
+        key, tips = self._held.lease_key, self._ports.tips
+        done = str(self._held.unstored or self._held.lease.checkpoint)
+        if await self._patience.persist(lambda: tips.proves_no_loss(key, done), self._held.halt):
+            return
+        self._ports.reading.events.emit(
+            PositionLost(lease_key=key, done=done, policy=self._config.on_trimmed)
+        )
+        try:
+            if self._config.on_trimmed == "stop":
+                await self._delivery.stop(done, error=str(error), attempts=1)
+        except StoppedByPolicy:
+            # Not sooner: a death before the stop is on record must not pass over the loss.
+            await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
+            raise
+        await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
+
+    async def _mark_tip(self) -> None:
+        try:
+            await self._ports.tips.mark(self._held.lease_key)
+        except (Throttled, OutcomeUnknown):
+            return  # Only evidence for later, and the next empty page offers it again.

@@ -1,0 +1,199 @@
+"""
+From a page of stream records to user records: deaggregated, behind the checkpoint, counted.
+
+Some at a time, when the handler is about to get them: as objects a page of small user records takes
+three times its size, and a worker holds a page of every shard. What the policy ``kpl`` discards and
+what turns out malformed is told in events; a position always remains, so that the checkpoint can
+pass what is not delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.ports import EventSink, StreamRecord
+from shardfleet.events import AggregatesNotExpanded
+from shardfleet.kpl.columns import put_together
+from shardfleet.kpl.deaggregate import (
+    Deaggregated,
+    ExpansionLimits,
+    MisroutedPolicy,
+    Origin,
+    Verdict,
+    deaggregate_records,
+    records_after,
+)
+from shardfleet.kpl.envelope import is_framed
+from shardfleet.records import Record
+
+# Decoding shares the loop with the renewals (hazard H17): so many user records at a stretch.
+_RECORDS_AT_A_STRETCH = 2_000
+_ORDINARY = (Verdict.PLAIN, Verdict.EXPANDED)
+
+
+class UserRecords:
+    """
+    The user records of one page behind a position, made as they are asked for.
+
+    Args:
+        records: the page; its data is let go of record by record.
+        done: the last user record that is done; None: none of the page is.
+        deaggregator: of the shard.
+
+    """
+
+    __slots__ = ("_deaggregator", "_done", "_left", "_made", "end")
+
+    def __init__(
+        self,
+        records: Sequence[StreamRecord],
+        done: ExtendedSequenceNumber | None,
+        deaggregator: Deaggregator,
+    ) -> None:
+        """Make none yet."""
+        self._left = list(reversed(records))
+        self._done = done
+        self._deaggregator = deaggregator
+        self._made: list[Record] = []
+        self.end: ExtendedSequenceNumber | None = None
+        """Position of the last user record that was made or discarded: in the end, of the page."""
+
+    async def waiting(self, count: int) -> Sequence[Record]:
+        """Return the records that are made and not dropped: so many, unless the page has fewer."""
+        while self._left and len(self._made) < count:
+            self._make(min(count, len(self._made) + _RECORDS_AT_A_STRETCH))
+            if self._left and len(self._made) < count:
+                await asyncio.sleep(0)
+        return self._made
+
+    def drop(self, count: int) -> None:
+        """Let go of the first of the waiting records."""
+        del self._made[:count]
+
+    def _make(self, until: int) -> None:
+        """Take stream records apart until so many are waiting, but not too many at a stretch."""
+        taken = self._deaggregator.take_apart(self._left, self._made, until=until, done=self._done)
+        self.end = ExtendedSequenceNumber(*taken)
+
+
+class Expanded(NamedTuple):
+    """
+    The user records of one page, all of them.
+
+    Attributes:
+        records: in order, those behind the position asked for.
+        end: position of the last user record of the page, delivered or not; None if empty.
+
+    """
+
+    records: Sequence[Record]
+    end: ExtendedSequenceNumber | None
+
+
+class Deaggregator:
+    """Takes the stream records of one shard apart."""
+
+    def __init__(
+        self,
+        shard_id: str,
+        hash_range: HashKeyRange | None,
+        *,
+        config: FleetConfig,
+        sink: EventSink,
+    ) -> None:
+        """Without a hash range (old rows), nothing is ever discarded as misrouted."""
+        self._shard_id = shard_id
+        self._hash_range = None if hash_range is None else (hash_range.start, hash_range.end)
+        self._limits = ExpansionLimits(config.aggregate_records_most, config.aggregate_bytes_most)
+        self._policy = cast("MisroutedPolicy", config.misrouted)
+        self._sink = sink
+
+    async def expand(
+        self, records: Sequence[StreamRecord], done: ExtendedSequenceNumber | None
+    ) -> Expanded:
+        """Return all user records behind ``done`` at once; all of the page if it is None."""
+        found = UserRecords(records, done, self)
+        return Expanded(await found.waiting(sys.maxsize), found.end)
+
+    def take_apart(
+        self,
+        left: list[StreamRecord],
+        made: list[Record],
+        *,
+        until: int,
+        done: ExtendedSequenceNumber | None,
+    ) -> tuple[str, int]:
+        """
+        Move records from a pile of stream records to user records.
+
+        Args:
+            left: the first one last; at least one.
+            made: what is added to.
+            until: how many it is to have, if there are so many and it is no long stretch.
+            done: only what lies behind is added; None: all.
+
+        Returns:
+            Sequence number and sub-sequence number of the last user record taken or discarded.
+
+        """
+        unusual: Counter[Verdict] = Counter()
+        dropped: Counter[Verdict] = Counter()
+        shard_id = self._shard_id
+        number, last_sub, stretch = "", 0, 0
+        while left and len(made) < until and stretch < _RECORDS_AT_A_STRETCH:
+            record = left.pop()
+            data, number = record.data, record.sequence_number
+            if done is None and not is_framed(data) and record.users is None:
+                # The usual thing, without the ceremony.
+                key, arrival_ms = record.partition_key, record.approximate_arrival_ms
+                encryption = record.encryption_type
+                made.append(Record(data, key, number, shard_id, arrival_ms, 0, None, encryption))
+                last_sub = 0
+                stretch += 1
+                continue
+            found = self._user_records(record)
+            if found.verdict not in _ORDINARY:
+                unusual[found.verdict] += 1
+                dropped[found.verdict] += found.dropped
+            if done is None:
+                made += found.records
+            else:
+                made += records_after(found, sequence_number=number, done=done)
+            last_sub = found.last_sub_sequence
+            stretch += 1 + len(found.records)
+        self._tell(unusual, dropped)
+        return number, last_sub
+
+    def _user_records(self, record: StreamRecord) -> Deaggregated[Record]:
+        data, shard_id = record.data, self._shard_id
+        number, arrival_ms = record.sequence_number, record.approximate_arrival_ms
+        origin = Origin(number, shard_id, arrival_ms, record.encryption_type)
+        if record.users is not None:
+            hash_range = self._hash_range if self._policy == "kpl" else None
+            return put_together(record.users, origin, hash_range=hash_range)
+        return deaggregate_records(
+            data,
+            partition_key=record.partition_key,
+            origin=origin,
+            limits=self._limits,
+            hash_range=self._hash_range,
+            policy=self._policy,
+        )
+
+    def _tell(self, unusual: Counter[Verdict], dropped: Counter[Verdict]) -> None:
+        for verdict in sorted(unusual):
+            self._sink.emit(
+                AggregatesNotExpanded(
+                    lease_key=self._shard_id,
+                    verdict=verdict.value,
+                    count=unusual[verdict],
+                    records_dropped=dropped[verdict],
+                )
+            )

@@ -1,0 +1,235 @@
+"""
+Handler calls: whose turn it is, whether there is time, and what a batch is.
+
+Calls of synchronous handlers never overlap; the shards take turns, within a round the one with the
+oldest record first, so that a shard far behind starves nobody (hazard H17). Nothing is delivered
+under a lease that was not confirmed within the renewal time (H17), and no call starts with less
+than its time-out left (H10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.progress import BatchPositions
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.ownership.checkpointer import Checkpointer
+from shardfleet.engine.ownership.lease import HeldLease
+from shardfleet.engine.ports import Clock, EventSink, HandlerResult, HandlerRunner
+from shardfleet.engine.retry import Halted, Patience
+from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.shard.usage import UsageMeter
+from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
+from shardfleet.events import BatchHandled
+from shardfleet.records import Batch, Record
+
+
+def positions_of(records: Sequence[Record]) -> BatchPositions:
+    """Return where records stand in their shard."""
+    return BatchPositions(
+        [record.sequence_number for record in records],
+        [record.sub_sequence_number for record in records],
+    )
+
+
+def position_of(record: Record) -> ExtendedSequenceNumber:
+    """Return where a record stands in its shard."""
+    return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
+
+
+def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:
+    """Return the next batch: within both limits, but at least one record."""
+    batch = records[:records_most]
+    sizes = [len(record.data) for record in batch]
+    if sum(sizes) <= bytes_most:
+        return batch
+    return batch[: max(1, bisect_right(list(accumulate(sizes)), bytes_most))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """
+    One batch to be handed over.
+
+    Attributes:
+        records: in shard order, at least one.
+        positions: of the records.
+        attempt: 1 for the first.
+        lag_ms: MillisBehindLatest of the page.
+
+    """
+
+    records: Sequence[Record]
+    positions: Sequence[ExtendedSequenceNumber]
+    attempt: int
+    lag_ms: int
+
+
+@dataclass(order=True, slots=True)
+class _Ticket:
+    """A shard that waits for its turn; the least goes first."""
+
+    is_patient: bool
+    round: int
+    oldest_ms: int
+    lease_key: str
+    granted: asyncio.Event = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchPorts:
+    """What the dispatcher works with."""
+
+    handler: HandlerRunner
+    checkpointer: Checkpointer
+    notes: CrashNotes
+    clock: Clock
+    events: EventSink
+    patience: Patience
+    usage: UsageMeter
+
+
+class Dispatcher:
+    """The one place from which the user's handler is called."""
+
+    def __init__(
+        self, ports: DispatchPorts, *, config: FleetConfig, stream_arn: str, calls_end_ms: int
+    ) -> None:
+        """
+        Begin a turn.
+
+        Args:
+            ports: the handler and what guards it.
+            config: limits and the time-out.
+            stream_arn: what a batch says about its stream.
+            calls_end_ms: monotonic milliseconds by which the last call must be over (H10).
+
+        """
+        self._ports = ports
+        self._timeout_ms = config.handler_timeout_ms
+        self._stream_arn = stream_arn
+        self._calls_end_ms = calls_end_ms
+        self._waiting: list[_Ticket] = []
+        self._running = 0
+        self._round = 0
+        self._rounds_served: dict[str, int] = {}
+
+    async def call(self, held: HeldLease, delivery: Delivery) -> HandlerResult:
+        """
+        Hand one batch to the handler when it is the shard's turn.
+
+        Raises:
+            Halted: asked to stop, the lease is lost, or there is no time left; nothing was
+                handed over, or the answer no longer counts.
+            HandlerTimedOut: the call outlived its time-out; the process must end.
+
+        """
+        checkpointer, patience = self._ports.checkpointer, self._ports.patience
+        while True:
+            if not await patience.persist(lambda: checkpointer.confirm(held), held.halt):
+                raise Halted
+            async with self._turn(held, delivery.records[0].approximate_arrival_ms):
+                held.halt.check()
+                if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
+                    raise Halted
+                if checkpointer.is_fresh(held) and await self._note(held, delivery):
+                    return await self._run(held, delivery)
+
+    async def _note(self, held: HeldLease, delivery: Delivery) -> bool:
+        """Note the range; False if the lease was lost, or grew old, while that took its time."""
+        ports, key = self._ports, held.lease_key
+        await ports.patience.persist(lambda: ports.notes.begin(key, delivery.positions), held.halt)
+        if not held.halt.is_set and ports.checkpointer.is_fresh(held):
+            return True
+        await self._close_note(held, delivery, done=0)
+        return False
+
+    async def _close_note(self, held: HeldLease, delivery: Delivery, *, done: int) -> None:
+        notes = self._ports.notes
+        with suppress(Halted):
+            await self._ports.patience.persist(
+                lambda: notes.end(held.lease_key, delivery.positions, done_count=done), held.halt
+            )
+
+    async def _run(self, held: HeldLease, delivery: Delivery) -> HandlerResult:
+        ports, key = self._ports, held.lease_key
+        began_ms = ports.clock.monotonic_ms()
+        batch = Batch(
+            delivery.records,
+            shard_id=key,
+            stream_arn=self._stream_arn,
+            millis_behind_latest=max(0, delivery.lag_ms),
+            attempt=delivery.attempt,
+            deadline_ms=ports.clock.now_ms() + self._timeout_ms,
+        )
+        try:
+            with ports.usage.call():
+                result = await ports.handler.run(batch)
+        except Exception:
+            # No death to charge to the shard: what raised here is told, and tried again.
+            await self._close_note(held, delivery, done=0)
+            raise
+        done = max(0, min(result.done_count, len(delivery.records)))
+        if result.timed_out:
+            with suppress(Throttled, OutcomeUnknown):
+                await ports.notes.leave_open(key, delivery.positions)
+            message = (
+                f"shard {key}: the handler call from record {delivery.positions[0]} on took longer "
+                f"than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, so "
+                "the process ends"
+            )
+            raise HandlerTimedOut(message)
+        ports.events.emit(
+            BatchHandled(
+                lease_key=key,
+                worker_id=ports.checkpointer.worker_id,
+                records=len(batch),
+                done=done,
+                attempt=delivery.attempt,
+                duration_ms=ports.clock.monotonic_ms() - began_ms,
+                millis_behind_latest=delivery.lag_ms,
+            )
+        )
+        await self._close_note(held, delivery, done=done)
+        if not held.is_held:
+            raise Halted
+        return HandlerResult(done_count=done, error=result.error)
+
+    @asynccontextmanager
+    async def _turn(self, held: HeldLease, oldest_ms: int) -> AsyncIterator[None]:
+        key = held.lease_key
+        ticket = _Ticket(
+            is_patient=not self._ports.notes.is_charged(key),
+            round=max(self._round, self._rounds_served.get(key, -1) + 1),
+            oldest_ms=oldest_ms,
+            lease_key=key,
+            granted=asyncio.Event(),
+        )
+        self._waiting.append(ticket)
+        self._grant()
+        try:
+            await held.halt.unless(ticket.granted)
+            yield
+        finally:
+            if ticket.granted.is_set():
+                self._running -= 1
+            else:
+                self._waiting.remove(ticket)
+            self._grant()
+
+    def _grant(self) -> None:
+        """Let the next shards go, as many at once as the handler and suspicion allow."""
+        overlaps = self._ports.handler.overlaps and not self._ports.notes.suspicious
+        while self._waiting and (overlaps or not self._running):
+            ticket = min(self._waiting)
+            self._waiting.remove(ticket)
+            self._round = max(self._round, ticket.round)
+            self._rounds_served[ticket.lease_key] = ticket.round
+            self._running += 1
+            ticket.granted.set()

@@ -1,0 +1,106 @@
+"""
+The end of a shard: children first, then SHARD_END, each write safe to repeat.
+
+Order of protocol.md §4.6: create the child leases, write the child ids on the parent, checkpoint
+SHARD_END. Whoever is cut off in between leaves a lease that the next owner ends again; nobody can
+leave a finished parent without children (§8 row 5). Java: ``ShutdownTask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.domain.stream.shards import ChildShard
+from shardfleet.engine.ownership.checkpointer import Checkpointer
+from shardfleet.engine.ownership.lease import HeldLease
+from shardfleet.engine.ports import StreamReader
+from shardfleet.engine.retry import Halted, Patience
+from shardfleet.engine.state.fleet_state import FleetState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndPorts:
+    """What ending a shard works with."""
+
+    checkpointer: Checkpointer
+    stream: StreamReader
+    state: FleetState
+    patience: Patience
+
+
+class ShardEnding:
+    """Ends shards of one stream."""
+
+    def __init__(self, ports: EndPorts, *, config: FleetConfig) -> None:
+        """Keep the ports."""
+        self._ports = ports
+        self._config = config
+
+    async def end(self, held: HeldLease, children: Sequence[ChildShard]) -> None:
+        """
+        End a shard whose records are all done.
+
+        Raises:
+            Halted: asked to stop, or the lease is lost; the next owner ends the shard.
+
+        """
+        checkpointer, patience = self._ports.checkpointer, self._ports.patience
+        await patience.persist(lambda: checkpointer.flush(held), held.halt)
+        for child in sorted(children, key=lambda child: child.shard_id):
+            await self._wait_for_other_parents(held, child)
+            lease = Lease(
+                lease_key=child.shard_id,
+                checkpoint=AT_TRIM_HORIZON,
+                parent_shard_ids=tuple(sorted(child.parent_shard_ids)),
+                hash_key_range=child.hash_key_range,
+            )
+            await self._confirm(held)
+            await patience.persist(partial(checkpointer.create, lease), held.halt)
+        ids = [child.shard_id for child in children]
+        if ids:
+            await self._confirm(held)
+            await patience.persist(lambda: checkpointer.store_children(held, ids), held.halt)
+        if not await patience.persist(lambda: checkpointer.finish(held), held.halt):
+            raise Halted
+
+    async def _confirm(self, held: HeldLease) -> None:
+        """
+        Write nothing for a lease that somebody else may have had meanwhile.
+
+        After a long stall its children may be finished and deleted already, and creating them
+        again would bring them back to life (§8 row 9).
+        """
+        if not await self._ports.patience.persist(
+            lambda: self._ports.checkpointer.confirm(held), held.halt
+        ):
+            raise Halted
+
+    async def _wait_for_other_parents(self, held: HeldLease, child: ChildShard) -> None:
+        """
+        Wait until the other parent of a merge has a lease, too (protocol.md §4.6 step 2).
+
+        Otherwise the child would not wait for it (a missing parent lease blocks nobody, §4.7).
+        It need not have one if the child's lease is there, or if it has left the stream.
+        """
+        ports = self._ports
+        for parent in child.parent_shard_ids:
+            while parent != held.lease_key and await ports.patience.persist(
+                partial(self._lacks_lease, parent, child), held.halt
+            ):
+                await ports.patience.persist(ports.state.prompt_manager, held.halt)
+                await ports.patience.pause(self._config.parent_poll_ms, held.halt)
+
+    async def _lacks_lease(self, parent: str, child: ChildShard) -> bool:
+        checkpointer = self._ports.checkpointer
+        if await checkpointer.read(parent) is not None:
+            return False
+        if await checkpointer.read(child.shard_id) is not None:
+            return False
+        listed = {shard.shard_id for shard in await self._ports.stream.list_shards()}
+        # A listing that lacks the child is from before the merge, maybe from before this parent.
+        return parent in listed or child.shard_id not in listed

@@ -1,0 +1,76 @@
+"""
+What a slot uses: the part of the time in which its handler is at work, and of its CPU.
+
+Sampled at each look at the slot record, so over a renewal interval. A turn's first seconds do not
+count: they are those of a cold start (imports, connections), and of no load that would last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from shardfleet.domain.slots.usage import UNKNOWN, Usage, next_share
+from shardfleet.engine.ports import Clock, HandlerRunner
+
+# Longer than imports and first calls take at the smallest share of a vCPU that is usual (512 MB).
+WARM_UP_MS = 10_000
+
+
+class CpuMeter(Protocol):
+    """The CPU that this process may use."""
+
+    def used_ms(self) -> int:
+        """Return how much was used so far: milliseconds in which all of it was in use."""
+
+
+class UsageMeter:
+    """Watches one worker turn."""
+
+    def __init__(self, *, clock: Clock, cpu: CpuMeter | None, handler: HandlerRunner) -> None:
+        """Begin now; without ``cpu`` the CPU stays unknown."""
+        self._clock = clock
+        self._cpu = cpu
+        self._handler = handler
+        self._calls = 0
+        self._busy_ms = 0
+        self._began_ms = self._since_ms = self._sampled_ms = clock.monotonic_ms()
+        self._cpu_ms = cpu.used_ms() if cpu else 0
+        self._usage = Usage()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Count the time of a handler call."""
+        self._settle()
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._settle()
+            self._calls -= 1
+
+    def _settle(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._busy_ms += now_ms - self._since_ms if self._calls else 0
+        self._since_ms = now_ms
+
+    def sample(self) -> Usage:
+        """Return the averages with the time since the last sample; unknown until warmed up."""
+        self._settle()
+        now_ms = self._clock.monotonic_ms()
+        elapsed_ms = now_ms - self._sampled_ms
+        if elapsed_ms <= 0:
+            return self._usage
+        busy_ms, self._busy_ms, self._sampled_ms = self._busy_ms, 0, now_ms
+        cpu_ms, self._cpu_ms = self._cpu_ms, self._cpu.used_ms() if self._cpu else 0
+        if now_ms - self._began_ms <= WARM_UP_MS:
+            return self._usage
+        busy, cpu = UNKNOWN, UNKNOWN
+        if not self._handler.overlaps:
+            busy = next_share(self._usage.busy, used_ms=busy_ms, elapsed_ms=elapsed_ms)
+        if self._cpu is not None:
+            used_ms = self._cpu_ms - cpu_ms
+            cpu = next_share(self._usage.cpu, used_ms=used_ms, elapsed_ms=elapsed_ms)
+        self._usage = Usage(busy, cpu)
+        return self._usage

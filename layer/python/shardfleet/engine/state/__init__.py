@@ -1,0 +1,1 @@
+"""The documents of the fleet's own table, typed."""

@@ -1,0 +1,399 @@
+"""
+Typed reading and writing of the fleet-state table's documents.
+
+The kinds, their ids and bodies are named here, and those of what is kept for a person in
+:mod:`shardfleet.engine.manager.history`; nowhere else. Nothing of ours is ever put into
+the lease table (protocol.md §1.2, architecture.md §5.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shardfleet.domain.balance.loads import Loads, WorkerUse
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.leases.handovers import Handover
+from shardfleet.domain.slots.slot import Slot, slot_body, slot_from_body
+from shardfleet.domain.stream.sequence import StreamIncarnation
+from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
+from shardfleet.errors import OutcomeUnknown, ProtocolError, StreamReplaced
+
+SLOT = "slot"
+SIGHTINGS = "sightings"
+PIN = "pin"
+NOTE = "note"
+STOP = "stop"
+PROMPT = "prompt"
+LOCK = "lock"
+STREAM = "stream"
+PLAN = "plan"
+HANDOVERS = "handovers"
+LOADS = "loads"  # smoothed throughput by lease, utilisation by worker
+TIP = "tip"  # when a shard was last read to its tip; see engine/shard/start.py
+
+MANAGER = "manager"
+SIGHTINGS_PER_CHUNK = 500  # an item of DynamoDB holds 400 KB (hazard H14)
+LOADS_PER_CHUNK = 2_000
+# Manager, worker and CLI may write one document at a time; more rounds than this mean a bug.
+_CAS_ROUNDS_MOST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedSlot:
+    """A slot and the document version it was read at."""
+
+    slot: Slot
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashNote:
+    """
+    Which range of a lease was being handled while crashes are suspected (hazard H9).
+
+    Attributes:
+        lease_key: the lease.
+        first: position of the first record of the range, ``sequence:sub``.
+        last: position of its last record.
+        count: records in the range.
+        crashes: process deaths charged to this lease so far.
+        is_open: the range has not been passed yet.
+
+    """
+
+    lease_key: str
+    first: str
+    last: str
+    count: int
+    crashes: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopNote:
+    """
+    A stopped shard: by policy, until somebody resumes it, or by what it raised, for a while.
+
+    Attributes:
+        lease_key: the lease.
+        position: of the record that could not be handled, ``sequence:sub``; or the progress.
+        error: what went wrong, for a person.
+        attempts: how often it was tried; 0: it goes on, and nothing is stopped any more.
+        worker_id: who stopped it.
+        at_ms: since when, epoch milliseconds.
+        retry_ms: when it is tried again, epoch milliseconds; 0: when somebody resumes it.
+
+    """
+
+    lease_key: str
+    position: str
+    error: str
+    attempts: int
+    worker_id: str
+    at_ms: int
+    retry_ms: int = 0
+
+
+class FleetState:
+    """The fleet-state table, typed."""
+
+    def __init__(self, store: StateStore, clock: Clock) -> None:
+        """Wrap a store; the clock stamps nothing but locks."""
+        self._store = store
+        self._clock = clock
+
+    @property
+    def store(self) -> StateStore:
+        """Return the documents themselves, for modules with kinds of their own."""
+        return self._store
+
+    # --- slots
+
+    async def slots(self) -> Sequence[VersionedSlot]:
+        """Read all slots, ordered by id (manager and CLI only)."""
+        return [_slot(d) for d in await self._store.list(SLOT)]
+
+    async def slot(self, slot_id: str) -> VersionedSlot | None:
+        """Read one slot consistently."""
+        document = await self._store.read(SLOT, slot_id)
+        return None if document is None else _slot(document)
+
+    async def write_slot(self, slot: Slot, version: int | None) -> VersionedSlot | None:
+        """
+        Write a slot by compare-and-set; None when somebody else wrote first.
+
+        An unknown outcome is read again and compared: the write was ours if the record says
+        exactly what we wrote, at the next version.
+        """
+        body = slot_body(slot)
+        try:
+            result = await self._store.write(SLOT, slot.slot_id, body, expected_version=version)
+        except OutcomeUnknown:
+            found = await self.slot(slot.slot_id)
+            landed = found is not None and found == VersionedSlot(slot, (version or 0) + 1)
+            return found if landed else None
+        return _slot(result.document) if isinstance(result, Written) else None
+
+    async def update_slot(
+        self, slot_id: str, change: Callable[[Slot], Slot | None]
+    ) -> VersionedSlot | None:
+        """
+        Apply a pure change to the slot as it is now, again until the write goes through.
+
+        Returns:
+            The slot as written; None when there is no slot or ``change`` declined.
+
+        Raises:
+            ProtocolError: the record would not hold still.
+
+        """
+        for _ in range(_CAS_ROUNDS_MOST):
+            current = await self.slot(slot_id)
+            if current is None:
+                return None
+            wanted = change(current.slot)
+            if wanted is None:
+                return None
+            if wanted == current.slot:
+                return current
+            written = await self.write_slot(wanted, current.version)
+            if written is not None:
+                return written
+        message = f"slot {slot_id}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
+        raise ProtocolError(message)
+
+    # --- sightings
+
+    async def sightings(self) -> dict[str, Sighting]:
+        """Read the persisted sightings of all leases (manager only)."""
+        found: dict[str, Sighting] = {}
+        for document in await self._store.list(SIGHTINGS):
+            for key, (counter, owner, first_seen_ms) in document.body["leases"].items():
+                found[key] = Sighting(counter=counter, owner=owner, first_seen_ms=first_seen_ms)
+        return found
+
+    async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
+        """Persist the sightings in chunks; the turn lock makes this a single writer."""
+        rows = [
+            (key, [s.counter, s.owner, s.first_seen_ms]) for key, s in sorted(sightings.items())
+        ]
+        size = SIGHTINGS_PER_CHUNK
+        chunks = [dict(rows[i : i + size]) for i in range(0, len(rows), size)]
+        known = {d.id: d for d in await self._store.list(SIGHTINGS)}
+        for index, chunk in enumerate(chunks):
+            name = f"{index:04d}"
+            before = known.pop(name, None)
+            if before is not None and before.body["leases"] == chunk:
+                continue
+            version = before.version if before else None
+            await self._store.write(SIGHTINGS, name, {"leases": chunk}, expected_version=version)
+        for stale in known.values():
+            await self._store.delete(SIGHTINGS, stale.id, expected_version=stale.version)
+
+    # --- pins
+
+    async def pin(self, lease_key: str, *, instant_ms: int, created_ms: int) -> int:
+        """
+        Pin a LATEST lease to an instant, first writer wins (hazard H7).
+
+        Args:
+            lease_key: the lease.
+            instant_ms: proposed epoch milliseconds.
+            created_ms: creation time of the stream; a pin of an earlier incarnation is replaced.
+
+        Returns:
+            The instant that holds, ours or the earlier writer's.
+
+        """
+        body = {"instant_ms": instant_ms, "created_ms": created_ms}
+        expected: int | None = None
+        for _ in range(_CAS_ROUNDS_MOST):
+            try:
+                result = await self._store.write(PIN, lease_key, body, expected_version=expected)
+            except OutcomeUnknown:
+                current = await self._store.read(PIN, lease_key)
+            else:
+                current = result.document if isinstance(result, Written) else result.current
+            if current is not None and current.body["created_ms"] == created_ms:
+                return int(current.body["instant_ms"])
+            expected = None if current is None else current.version
+        message = f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds"
+        raise ProtocolError(message)
+
+    # --- crash notes and stops
+
+    async def note(self, lease_key: str) -> CrashNote | None:
+        """Read the crash note of a lease."""
+        document = await self._store.read(NOTE, lease_key)
+        return None if document is None else CrashNote(lease_key=lease_key, **document.body)
+
+    async def write_note(self, note: CrashNote) -> None:
+        """Write the crash note of a lease that the caller owns."""
+        await self._overwrite(NOTE, note.lease_key, _body(note))
+
+    async def stop(self, lease_key: str) -> StopNote | None:
+        """Read whether and why a shard is stopped."""
+        document = await self._store.read(STOP, lease_key)
+        return None if document is None else _stop(document)
+
+    async def stops(self) -> Sequence[StopNote]:
+        """Read all stopped shards (manager and CLI only)."""
+        found = [_stop(document) for document in await self._store.list(STOP)]
+        return [stop for stop in found if stop is not None]
+
+    async def write_stop(self, stop: StopNote) -> None:
+        """Stop a shard that the caller owns, or let it go on."""
+        await self._overwrite(STOP, stop.lease_key, _body(stop))
+
+    async def resume(self, lease_key: str) -> bool:
+        """Delete the stop of a shard; False when it was not stopped (CLI only)."""
+        document = await self._store.read(STOP, lease_key)
+        if document is None:
+            return False
+        return await self._store.delete(STOP, lease_key, expected_version=document.version)
+
+    # --- prompts, lock, identity, plan
+
+    async def prompt_manager(self) -> int:
+        """Ask the running manager for an early turn (hazard H13)."""
+        return await self._store.increment(PROMPT, MANAGER)
+
+    async def prompts(self) -> int:
+        """Return how often the manager has been prompted."""
+        document = await self._store.read(PROMPT, MANAGER)
+        return 0 if document is None else int(document.body["count"])
+
+    async def take_lock(self, holder: str, *, duration_ms: int, longest_ms: int) -> int | None:
+        """
+        Take or prolong the turn lock (hazard H13).
+
+        An end further away than ``longest_ms``, the longest hold and the skew allowed between two
+        clocks, was written by a clock ahead of this one. It is brought back to that, once: a dead
+        holder is waited for no longer than any other, and one that lives prolongs its hold.
+
+        Returns:
+            The fencing token (rises with each hold), None while another holder's time runs.
+
+        """
+        now_ms = self._clock.now_ms()
+        current = await self._store.read(LOCK, MANAGER)
+        if current is not None:
+            held = current.body["until_ms"] > now_ms and current.body["holder"] != holder
+            if held and current.body["until_ms"] > now_ms + longest_ms:
+                capped = {**current.body, "until_ms": now_ms + longest_ms}
+                await self._store.write(LOCK, MANAGER, capped, expected_version=current.version)
+            if held:
+                return None
+        body = {"holder": holder, "until_ms": now_ms + duration_ms}
+        result = await self._store.write(
+            LOCK, MANAGER, body, expected_version=current.version if current else None
+        )
+        return result.document.version if isinstance(result, Written) else None
+
+    async def release_lock(self, holder: str) -> None:
+        """Let the next manager begin at once."""
+        current = await self._store.read(LOCK, MANAGER)
+        if current is not None and current.body["holder"] == holder:
+            body = {"holder": holder, "until_ms": 0}
+            await self._store.write(LOCK, MANAGER, body, expected_version=current.version)
+
+    async def check_incarnation(self, found: StreamIncarnation) -> None:
+        """
+        Compare the stream with the one on record; record the first one seen (hazard H12).
+
+        Raises:
+            StreamReplaced: the stream was deleted and created again.
+
+        """
+        body = {"arn": found.stream_arn, "created_ms": found.created_ms}
+        result = await self._store.write(STREAM, "identity", body, expected_version=None)
+        if isinstance(result, Conflict) and result.current is not None:
+            known = result.current.body
+            if known["arn"] != found.stream_arn or known["created_ms"] != found.created_ms:
+                message = (
+                    f"stream {found.stream_arn} created at {found.created_ms} ms is not the one "
+                    f"this fleet began with (created at {known['created_ms']} ms): its shard ids "
+                    "repeat but its records do not. Deploy a fleet with new tables, or delete "
+                    "the leases and the fleet state to begin anew"
+                )
+                raise StreamReplaced(message)
+
+    async def known_incarnation(self) -> StreamIncarnation | None:
+        """Read the stream on record."""
+        document = await self._store.read(STREAM, "identity")
+        if document is None:
+            return None
+        return StreamIncarnation(document.body["arn"], int(document.body["created_ms"]))
+
+    async def write_plan(self, plan: Mapping[str, Any]) -> None:
+        """Keep the last plan with its reasons, for ``explain``."""
+        await self._overwrite(PLAN, "last", plan)
+
+    async def handovers(self) -> dict[str, Handover]:
+        """Read which handovers were pending (manager only)."""
+        document = await self._store.read(HANDOVERS, MANAGER)
+        rows = {} if document is None else document.body["leases"]
+        return {key: Handover(old, new, since_ms) for key, (old, new, since_ms) in rows.items()}
+
+    async def write_handovers(self, pending: Mapping[str, Handover]) -> None:
+        """Keep which handovers are pending (manager only)."""
+        rows = {key: [h.old_owner, h.next_owner, h.since_ms] for key, h in pending.items()}
+        await self._overwrite(HANDOVERS, MANAGER, {"leases": rows})
+
+    async def write_loads(self, loads: Loads) -> None:
+        """Keep what the balancing compares, in chunks (manager only)."""
+        leases = sorted(loads.leases.items())
+        workers = [(w, [use.rate, use.busy, use.cpu]) for w, use in sorted(loads.workers.items())]
+        for begin in range(0, max(1, len(leases), len(workers)), LOADS_PER_CHUNK):
+            chunk = slice(begin, begin + LOADS_PER_CHUNK)
+            body = {"leases": dict(leases[chunk]), "workers": dict(workers[chunk])}
+            await self._overwrite(LOADS, f"{begin // LOADS_PER_CHUNK:04d}", body)
+
+    async def loads(self) -> Loads:
+        """Read what the balancing compares (manager only)."""
+        leases: dict[str, int] = {}
+        workers: dict[str, WorkerUse] = {}
+        for document in await self._store.list(LOADS):
+            leases.update(document.body["leases"])
+            for worker_id, row in document.body["workers"].items():
+                workers[worker_id] = WorkerUse(*row)
+        return Loads(leases, workers)
+
+    async def plan(self) -> Mapping[str, Any] | None:
+        """Read the last plan."""
+        document = await self._store.read(PLAN, "last")
+        return None if document is None else document.body
+
+    async def _overwrite(self, kind: str, name: str, body: Mapping[str, Any]) -> None:
+        """Write whatever is there; only for documents whose writer is fenced elsewhere."""
+        current = await self._store.read(kind, name)
+        for _ in range(_CAS_ROUNDS_MOST):
+            version = current.version if current else None
+            try:
+                result = await self._store.write(kind, name, body, expected_version=version)
+            except OutcomeUnknown:
+                current = await self._store.read(kind, name)
+                if current is not None and current.body == body:
+                    return
+                continue
+            if isinstance(result, Written):
+                return
+            current = result.current
+        message = f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
+        raise ProtocolError(message)
+
+
+def _slot(document: Document) -> VersionedSlot:
+    return VersionedSlot(slot_from_body(document.body), document.version)
+
+
+def _stop(document: Document) -> StopNote | None:
+    note = StopNote(lease_key=document.id, **document.body)
+    return note if note.attempts else None
+
+
+def _body(note: CrashNote | StopNote) -> dict[str, Any]:
+    """Return all fields but the lease key, which is the document's id."""
+    return {name: value for name, value in asdict(note).items() if name != "lease_key"}

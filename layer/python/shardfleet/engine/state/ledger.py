@@ -1,0 +1,99 @@
+"""
+The ledger: what each function of the fleet has used, by day (documents of the fleet state).
+
+A document per day and writer, so that writers never meet; it expires by itself. What an invocation
+that was killed had used is missing, and so is what the handler's own calls cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from shardfleet.domain.cost.bill import DAY_MS, LedgerPage
+from shardfleet.domain.cost.estimate import NOTHING, Consumption
+from shardfleet.engine.ports import StateStore, Written
+from shardfleet.errors import OutcomeUnknown, Throttled
+
+LEDGER = "ledger"
+KEPT_DAYS = 40
+METRICS_MOST = 500  # names; an item of DynamoDB holds 400 KB
+# Only a former invocation of the same writer can be in between.
+_ROUNDS_MOST = 4
+
+
+def day_of(at_ms: int) -> str:
+    """Return the day of a point in time, in UTC as AWS bills."""
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d")
+
+
+class Ledger:
+    """The pages, as documents."""
+
+    def __init__(self, store: StateStore) -> None:
+        """Wrap the fleet-state table."""
+        self._store = store
+
+    async def add(
+        self, writer: str, used: Consumption, *, metrics: Collection[str], at_ms: int
+    ) -> bool:
+        """
+        Add to today's page; return whether that was certainly done.
+
+        It is a note for a person: without an answer it is not tried again, and never fails.
+        """
+        kind = _kind(day_of(at_ms))
+        with suppress(Throttled, OutcomeUnknown):
+            for _ in range(_ROUNDS_MOST):
+                found = await self._store.read(kind, writer)
+                page = _page(day_of(at_ms), writer, found.body if found else {})
+                names = sorted({*page.metrics, *metrics})[:METRICS_MOST]
+                result = await self._store.write(
+                    kind,
+                    writer,
+                    _body(replace(page, used=page.used + used, metrics=frozenset(names)), at_ms),
+                    expected_version=found.version if found else None,
+                    expires_ms=at_ms + KEPT_DAYS * DAY_MS,
+                )
+                if isinstance(result, Written):
+                    return True
+        return False
+
+    async def pages(self, *, at_ms: int, days: int = 1) -> list[LedgerPage]:
+        """Read the pages of today and of the days before, oldest first (manager and CLI only)."""
+        found: list[LedgerPage] = []
+        for back in reversed(range(days)):
+            day = day_of(at_ms - back * DAY_MS)
+            documents = await self._store.list(_kind(day))
+            found += [_page(day, document.id, document.body) for document in documents]
+        return found
+
+
+def _kind(day: str) -> str:
+    """Name the kind of a day's documents, so that a day can be read by itself."""
+    return f"{LEDGER} {day}"
+
+
+def _page(day: str, writer: str, body: Mapping[str, Any]) -> LedgerPage:
+    known = {f.name for f in fields(Consumption)}
+    used = {key: int(value) for key, value in body.get("used", {}).items() if key in known}
+    return LedgerPage(
+        day=day,
+        writer=writer,
+        used=NOTHING + Consumption(**used),
+        metrics=frozenset(body.get("metrics", ())),
+        began_ms=int(body.get("began_ms", 0)),
+        until_ms=int(body.get("until_ms", 0)),
+    )
+
+
+def _body(page: LedgerPage, at_ms: int) -> dict[str, Any]:
+    return {
+        "used": {f.name: getattr(page.used, f.name) for f in fields(page.used)},
+        "metrics": sorted(page.metrics),
+        "began_ms": page.began_ms or at_ms,
+        "until_ms": at_ms,
+    }

@@ -1,0 +1,150 @@
+"""
+Pausing leases: the document that says so, the worker's look at it, and the manager's.
+
+The document is versioned as every document of the fleet state; only the command line writes it.
+A worker looks once per failover time and at the beginning of a turn, so a paused shard is given up
+within that time and the rest of its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.sleep.pauses import Pauses, pauses_from_body
+from shardfleet.engine.ownership.checkpointer import Checkpointer
+from shardfleet.engine.ports import LeaseStore, StateStore, Written
+from shardfleet.engine.retry import Halt, each_of
+from shardfleet.engine.state.fleet_state import VersionedSlot
+from shardfleet.errors import OutcomeUnknown, ProtocolError, Throttled
+
+PAUSE = "pause"
+FLEET = "fleet"
+_NOTHING = Pauses()
+_ROUNDS_MOST = 20  # several people may pause and resume at a time; more rounds mean a bug
+
+
+class PauseRecord:
+    """The one document about pauses."""
+
+    def __init__(self, store: StateStore) -> None:
+        """Wrap the fleet-state table."""
+        self._store = store
+
+    async def read(self) -> Pauses:
+        """Read what is paused."""
+        document = await self._store.read(PAUSE, FLEET)
+        return _NOTHING if document is None else pauses_from_body(document.body)
+
+    async def change(self, change: Callable[[Pauses], Pauses]) -> Pauses:
+        """
+        Apply a pure change, again until the write goes through; nothing paused is no document.
+
+        Returns:
+            What is paused now.
+
+        Raises:
+            Throttled: not written; try again.
+            ProtocolError: the document would not hold still.
+
+        """
+        for _ in range(_ROUNDS_MOST):
+            document = await self._store.read(PAUSE, FLEET)
+            current = _NOTHING if document is None else pauses_from_body(document.body)
+            wanted = change(current)
+            if wanted == current:
+                return current
+            version = None if document is None else document.version
+            with suppress(OutcomeUnknown):
+                if wanted != _NOTHING:
+                    written = await self._store.write(
+                        PAUSE, FLEET, wanted.body(), expected_version=version
+                    )
+                    if isinstance(written, Written):
+                        return wanted
+                elif version is not None and await self._store.delete(
+                    PAUSE, FLEET, expected_version=version
+                ):
+                    return wanted
+        message = f"{PAUSE} {FLEET}: not written in {_ROUNDS_MOST} rounds of compare-and-set"
+        raise ProtocolError(message)
+
+
+class PauseWatch:
+    """A worker's eye on the document."""
+
+    def __init__(
+        self,
+        record: PauseRecord,
+        *,
+        checkpointer: Checkpointer,
+        give_up: Callable[[Collection[str]], None],
+        every_ms: int,
+    ) -> None:
+        """
+        Begin without a look.
+
+        Args:
+            record: the document.
+            checkpointer: knows what is held.
+            give_up: called with the keys of held leases that are paused.
+            every_ms: time between two looks.
+
+        """
+        self._record = record
+        self._checkpointer = checkpointer
+        self._give_up = give_up
+        self._every_ms = every_ms
+
+    async def look(self) -> None:
+        """Give up what is paused; without an answer the next look will do."""
+        if not self._checkpointer.held:
+            return
+        with suppress(Throttled, OutcomeUnknown):
+            pauses = await self._record.read()
+            held = [held.lease_key for held in self._checkpointer.held]
+            if paused := pauses.among(held):
+                self._give_up(paused.keys())
+
+    async def run(self, halt: Halt) -> None:
+        """Look again and again until halted."""
+        while not await halt.wait(self._every_ms):
+            await self.look()
+
+
+async def free_paused(
+    leases: Sequence[Lease],
+    slots: Sequence[VersionedSlot],
+    *,
+    pauses: Pauses,
+    expired: frozenset[str],
+    store: LeaseStore,
+) -> None:
+    """
+    Evict paused leases whose owner is lost, so that a person finds them without one.
+
+    Only those of our slots: what another application holds is that one's business.
+
+    Args:
+        leases: as read in this turn.
+        slots: as read in this turn.
+        pauses: what is paused.
+        expired: keys of leases whose owner is lost.
+        store: the lease table.
+
+    """
+    ours = {found.slot.worker_id for found in slots}
+    lost = [
+        lease
+        for lease in leases
+        if lease.lease_key in expired
+        and pauses.of(lease.lease_key) is not None
+        and lease.effective_owner in ours
+    ]
+
+    async def evict(lease: Lease) -> None:
+        await store.apply(lease_changes.evict(lease))
+
+    await each_of(lost, evict)

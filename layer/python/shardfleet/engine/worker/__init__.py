@@ -1,0 +1,1 @@
+"""One worker turn: its slot, its shards, its tasks."""

@@ -1,0 +1,55 @@
+"""Everything a worker turn asks of the world, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardfleet.engine.ports import (
+    Clock,
+    DeadLetters,
+    Entropy,
+    EventSink,
+    HandlerRunner,
+    LeaseStore,
+    Process,
+    StateStore,
+    StreamReader,
+)
+from shardfleet.engine.shard.usage import CpuMeter
+from shardfleet.engine.state.fleet_state import FleetState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPorts:
+    """
+    The ports of a worker turn.
+
+    Attributes:
+        clock: time.
+        entropy: jitter.
+        leases: the lease table; its writes have threads of their own (hazard H17).
+        state: the fleet-state table.
+        stream: the stream to read.
+        handler: the user's code; loaded and closed by each turn.
+        dead_letters: where given-up records are kept; None with ``on_exhausted`` stop.
+        events: diagnostics.
+        process: what ends when something cannot be stopped (hazard H10).
+        cpu: what the process uses of its CPU; None: not told.
+
+    """
+
+    clock: Clock
+    entropy: Entropy
+    leases: LeaseStore
+    state: StateStore
+    stream: StreamReader
+    handler: HandlerRunner
+    dead_letters: DeadLetters | None
+    events: EventSink
+    process: Process
+    cpu: CpuMeter | None = None
+
+    @property
+    def fleet_state(self) -> FleetState:
+        """Return the fleet-state table, typed."""
+        return FleetState(self.state, self.clock)

@@ -1,0 +1,161 @@
+"""
+The worker's side of its slot record: claimed, looked at, kept alive, ended (hazards H1, H2, H3).
+
+Everything is compare-and-set on the one record, and every write looks at the epoch first: an
+invocation that was overtaken writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from shardfleet.domain.slots.slot import (
+    ClaimRefused,
+    Slot,
+    SlotInput,
+    SlotState,
+    claim,
+    close_turn,
+    end,
+    heartbeat,
+)
+from shardfleet.domain.slots.usage import Usage
+from shardfleet.engine.ports import Clock
+from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
+from shardfleet.errors import ProtocolError, StaleEpoch
+
+# The manager writes the record a few times a minute; more conflicts in a row mean a bug.
+_CLAIMS_MOST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """
+    The slot as this invocation claimed it.
+
+    Attributes:
+        slot: as written.
+        silent_ms: time since the last sign of life of an invocation that did not end in order;
+            None after one that did.
+
+    """
+
+    slot: Slot
+    silent_ms: int | None = None
+
+
+class SlotRecord:
+    """One slot, as seen by one invocation."""
+
+    def __init__(self, given: SlotInput, *, state: FleetState, clock: Clock, token: str) -> None:
+        """Nothing is claimed yet; ``token`` is this invocation's alone."""
+        self.given = given
+        self._state = state
+        self._clock = clock
+        self._token = token
+        self._epoch = -1
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of this invocation."""
+        return self._epoch
+
+    async def claim(self) -> Claimed | ClaimRefused:
+        """
+        Claim the next epoch (H1), or learn that this invocation is outdated (H3).
+
+        Raises:
+            Throttled, OutcomeUnknown: try again; an epoch more does no harm.
+            ProtocolError: the record would not hold still.
+
+        """
+        for _ in range(_CLAIMS_MOST):
+            found = await self._state.slot(self.given.slot_id)
+            wanted = claim(
+                None if found is None else found.slot,
+                self.given,
+                now_ms=self._clock.now_ms(),
+                token=self._token,
+            )
+            if isinstance(wanted, ClaimRefused):
+                return wanted
+            written = await self._state.write_slot(wanted, found.version if found else None)
+            if written is not None:
+                self._epoch = written.slot.epoch
+                return Claimed(written.slot, _silent_ms(found, written.slot))
+        message = f"slot {self.given.slot_id}: not claimed in {_CLAIMS_MOST} attempts"
+        raise ProtocolError(message)
+
+    async def is_mine(self) -> bool:
+        """Read consistently whether this invocation is still the latest."""
+        found = await self._state.slot(self.given.slot_id)
+        return found is not None and found.slot.epoch == self._epoch
+
+    async def look(self) -> Slot:
+        """
+        Read the record.
+
+        Raises:
+            StaleEpoch: another invocation or execution has taken over.
+
+        """
+        found = await self._state.slot(self.given.slot_id)
+        if found is None:
+            raise StaleEpoch(f"slot {self.given.slot_id}: the record is gone")
+        self._check(found.slot)
+        return found.slot
+
+    async def beat(
+        self, served_seq: int, lags_ms: Callable[[], Mapping[str, int]], usage: Usage
+    ) -> Slot | None:
+        """
+        Write a heartbeat; returns the record as written.
+
+        The lags are asked for with each attempt: it may be the second one, after a freeze, and what
+        is told under a new time is then of that time (H18).
+        """
+
+        def change(slot: Slot) -> Slot:
+            self._check(slot)
+            now_ms = self._clock.now_ms()
+            return heartbeat(
+                slot, now_ms=now_ms, served_seq=served_seq, lags_ms=lags_ms(), usage=usage
+            )
+
+        written = await self._state.update_slot(self.given.slot_id, change)
+        return None if written is None else written.slot
+
+    async def close_turn(self, lags_ms: Mapping[str, int]) -> None:
+        """Record that this invocation ended in good order, and what it holds."""
+
+        def change(slot: Slot) -> Slot:
+            self._check(slot)
+            return close_turn(slot, now_ms=self._clock.now_ms(), lags_ms=lags_ms)
+
+        await self._state.update_slot(self.given.slot_id, change)
+
+    async def end(self, served_seq: int) -> bool:
+        """End the slot; False when assignments came that are not served yet (H2)."""
+
+        def change(slot: Slot) -> Slot | None:
+            self._check(slot)
+            if slot.state is SlotState.ENDED:
+                return slot  # By us, in a write without an answer: anybody else raises the epoch.
+            return end(slot, served_seq=served_seq, now_ms=self._clock.now_ms())
+
+        return await self._state.update_slot(self.given.slot_id, change) is not None
+
+    def _check(self, slot: Slot) -> None:
+        if slot.epoch != self._epoch:
+            message = (
+                f"slot {slot.slot_id}: epoch {slot.epoch} on record, {self._epoch} was claimed "
+                "here: another invocation has taken over"
+            )
+            raise StaleEpoch(message)
+
+
+def _silent_ms(before: VersionedSlot | None, claimed: Slot) -> int | None:
+    if before is None or not before.slot.turn_open or not before.slot.heartbeat_ms:
+        return None
+    return max(0, claimed.heartbeat_ms - before.slot.heartbeat_ms)

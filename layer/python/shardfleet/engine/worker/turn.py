@@ -1,0 +1,359 @@
+"""
+One worker turn: claim, adopt, load, consume, and leave in good order.
+
+The order of things is what makes a turn safe to repeat and to cut off: the epoch is claimed before
+anything is touched (hazard H1), leases are adopted and renewed before user code is imported and
+renewed last before leaving (H16), and the turn returns only with nothing of its own running (H10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from enum import IntEnum
+from functools import partial
+from typing import Never
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.slots.slot import ClaimRefused, Slot, SlotInput, SlotState, TurnOutcome
+from shardfleet.engine.retry import Halt, Halted, Patience, all_of
+from shardfleet.engine.state.pauses import PauseRecord, PauseWatch
+from shardfleet.engine.worker.ports import WorkerPorts
+from shardfleet.engine.worker.shards import ShardWork
+from shardfleet.engine.worker.slot import SlotRecord
+from shardfleet.engine.worker.tasks import TurnTasks
+from shardfleet.engine.worker.watch import Notice, SlotWatch, WatchPorts
+from shardfleet.errors import (
+    ConfigurationError,
+    HandlerTimedOut,
+    OutcomeUnknown,
+    ShardfleetError,
+    StaleEpoch,
+    Throttled,
+)
+from shardfleet.events import TurnBegun, TurnEnded, TurnFailed, TurnRefused
+
+_MOMENT_S = 0.01
+
+
+class _Why(IntEnum):
+    """Why a turn ends; of two reasons the greater one counts."""
+
+    TIME = 1
+    DRAIN = 2
+    IDLE = 3
+    FAILURE = 4
+    STALE = 5
+    TIMED_OUT = 6
+
+
+async def worker_turn(
+    given: SlotInput, *, config: FleetConfig, ports: WorkerPorts, deadline_ms: int
+) -> TurnOutcome:
+    """
+    Run one turn of a slot.
+
+    Args:
+        given: the invocation's input.
+        config: the fleet's configuration.
+        ports: everything asked of the world.
+        deadline_ms: ``clock.monotonic_ms()`` at which the invocation is cut off.
+
+    Returns:
+        What the state machine is to do next.
+
+    """
+    return await WorkerTurn(given, config=config, ports=ports, deadline_ms=deadline_ms).run()
+
+
+class WorkerTurn:
+    """One turn; used once."""
+
+    def __init__(
+        self, given: SlotInput, *, config: FleetConfig, ports: WorkerPorts, deadline_ms: int
+    ) -> None:
+        """Prepare; see :func:`worker_turn`."""
+        self._config = config
+        self._ports = ports
+        self._began_ms = ports.clock.monotonic_ms()
+        # Handler calls are over by then; what is left is for the last writes (H10).
+        self._calls_end_ms = deadline_ms - config.turn_margin_ms
+        # When no handler call could be started any more, there is no reason to stay.
+        self._stop_at_ms = min(
+            self._began_ms + config.turn_most_ms, self._calls_end_ms - config.handler_timeout_ms
+        )
+        self._hard_ms = deadline_ms - config.turn_margin_ms // 3
+        self._patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
+        self._record = SlotRecord(
+            given, state=ports.fleet_state, clock=ports.clock, token=ports.entropy.token()
+        )
+        self._why: _Why | None = None
+        self._error: BaseException | None = None
+        self._ended = False
+        self._worker_id = ""
+        self._stopping, self._hard = Halt(), Halt()
+        self._watching, self._renewing = Halt(), Halt()
+        self._work_tasks = TurnTasks(self._fail)
+        self._watch_tasks = TurnTasks(self._fail)
+        self._renew_tasks = TurnTasks(self._fail)
+
+    async def run(self) -> TurnOutcome:
+        """Run the turn to its end."""
+        loop = asyncio.get_running_loop()
+        left_ms = self._hard_ms - self._ports.clock.monotonic_ms()
+        timer = loop.call_later(max(0, left_ms) / 1000, self._hard.set)
+        try:
+            return await self._run()
+        except Halted:
+            return self._ending(TurnOutcome.CONTINUE, "no answer in time")
+        finally:
+            timer.cancel()
+
+    async def _run(self) -> TurnOutcome:
+        if self._stop_at_ms <= self._began_ms:
+            return self._failed(ConfigurationError(self._too_little_time()))
+        claimed = await self._patience.persist(self._record.claim, self._hard)
+        if isinstance(claimed, ClaimRefused):
+            slot_id = self._record.given.slot_id
+            self._ports.events.emit(TurnRefused(slot_id=slot_id, reason=claimed.reason))
+            return TurnOutcome.DRAINED
+        slot = claimed.slot
+        self._ports.events.emit(
+            TurnBegun(
+                slot_id=slot.slot_id,
+                worker_id=slot.worker_id,
+                epoch=slot.epoch,
+                suspicious=slot.open_turns > 0,
+                recovery_ms=claimed.silent_ms,
+            )
+        )
+        self._prepare(slot)
+        self._renew_tasks.start(self._work.checkpointer.keep_renewing(self._renewing), name="renew")
+        self._work_tasks.start(self._begin(slot), name="begin")
+        if not await self._stopping.wait(self._stop_at_ms - self._ports.clock.monotonic_ms()):
+            self._stop(_Why.TIME)
+        return await self._leave()
+
+    def _prepare(self, slot: Slot) -> None:
+        self._worker_id = slot.worker_id
+        self._work = ShardWork(
+            slot,
+            config=self._config,
+            ports=self._ports,
+            patience=self._patience,
+            epoch_is_mine=self._record.is_mine,
+            calls_end_ms=self._calls_end_ms,
+        )
+        self._watch = SlotWatch(
+            WatchPorts(
+                record=self._record,
+                checkpointer=self._work.checkpointer,
+                leases=self._ports.leases,
+                clock=self._ports.clock,
+                events=self._ports.events,
+                usage=self._work.usage,
+            ),
+            config=self._config,
+            claimed=slot,
+            adopted=self._consume_all,
+            notify=self._notified,
+        )
+        self._pauses = PauseWatch(
+            PauseRecord(self._ports.state),
+            checkpointer=self._work.checkpointer,
+            give_up=partial(self._work.give_up, tasks=self._work_tasks, hard=self._hard),
+            every_ms=self._config.failover_ms,
+        )
+
+    async def _begin(self, slot: Slot) -> None:
+        """Adopt and renew, then import user code, then consume (H16)."""
+        with suppress(Halted):
+            await self._patience.persist(self._watch.adopt_all, self._stopping)
+            await self._pauses.look()
+            self._watch_tasks.start(self._watch.run(self._watching), name="watch")
+            self._watch_tasks.start(self._pauses.run(self._watching), name="pauses")
+            if not self._work.checkpointer.held:
+                await self._ask_for_leases()
+            if slot.drain or slot.state is SlotState.ENDING:
+                self._stop(_Why.DRAIN)
+                return
+            await all_of(self._ports.handler.load(), self._work.check_stream(self._stopping))
+            self._consume_all()
+
+    async def _ask_for_leases(self) -> None:
+        """Prompt the manager: a new slot would else wait for its next turn, and end first (H13)."""
+        with suppress(Throttled, OutcomeUnknown):
+            await self._ports.fleet_state.prompt_manager()
+
+    def _consume_all(self) -> None:
+        if not self._stopping.is_set:
+            self._work.consume_all(self._work_tasks, self._hard)
+
+    # --- stopping
+
+    def _stop(self, why: _Why) -> None:
+        self._why = why if self._why is None else max(why, self._why)
+        self._stopping.set()
+        self._work.halt()
+
+    def _notified(self, notice: Notice) -> None:
+        if notice is Notice.IDLE:
+            self._ended = True
+            self._stop(_Why.IDLE)
+        else:
+            self._stop(_Why.DRAIN)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, StaleEpoch):
+            self._work.checkpointer.fence()
+            self._stop(_Why.STALE)
+        elif isinstance(error, HandlerTimedOut):
+            self._error = error
+            self._stop(_Why.TIMED_OUT)
+            self._hard.set()
+        else:
+            self._error = self._error or error
+            self._stop(_Why.FAILURE)
+
+    # --- leaving
+
+    async def _leave(self) -> TurnOutcome:
+        left_ms = self._ports.clock.monotonic_ms()
+        is_quiet = await self._work_tasks.are_done(self._hard)
+        if self._why is _Why.TIMED_OUT or not is_quiet:
+            await self._abandon()
+        is_closed = await self._ports.handler.close()
+        self._watching.set()
+        if not await self._watch_tasks.are_done(self._hard):
+            await self._abandon()
+        try:
+            outcome = await self._last_writes(left_ms)
+        except StaleEpoch as error:
+            self._fail(error)
+            outcome = await self._overtaken()
+        except ShardfleetError as error:
+            outcome = self._failed(error)
+        except Halted:
+            outcome = self._ending(TurnOutcome.CONTINUE, "no answer in time")
+        self._renewing.set()
+        if self._hard.is_set:
+            # There is no time to wait for a call; a task that only sleeps leaves at once.
+            await asyncio.sleep(_MOMENT_S)
+        if not is_closed or not await self._renew_tasks.are_done(self._hard):
+            await self._abandon()
+        return outcome
+
+    async def _last_writes(self, stopped_ms: int) -> TurnOutcome:
+        checkpointer = self._work.checkpointer
+        if self._why is _Why.STALE:
+            return await self._overtaken()
+        if self._why is _Why.FAILURE and self._error is not None:
+            await checkpointer.flush_all()
+            return self._failed(self._error)
+        if self._ended:
+            return self._ending(TurnOutcome.IDLE, "nothing held, nothing assigned")
+        if self._why is _Why.DRAIN:
+            await self._drain()
+            return self._ending(TurnOutcome.DRAINED, "asked to drain")
+        # The renewals of the task would only race with the last one.
+        self._renewing.set()
+        if not await self._renew_tasks.are_done(self._hard):
+            await self._abandon()
+        await checkpointer.renew_before_leaving(stopped_ms, self._hard)
+        await self._patience.persist(
+            partial(self._record.close_turn, self._watch.lags_ms()), self._hard
+        )
+        return self._ending(TurnOutcome.CONTINUE, "time is over")
+
+    async def _drain(self) -> None:
+        """
+        Hand everything over, also what was assigned before the drain was asked for, and end (H2).
+
+        Raises:
+            Halted: not done in time; the next invocation goes on draining.
+            StaleEpoch: another invocation has taken over.
+
+        """
+        patience, hard = self._patience, self._hard
+        began_ms = self._ports.clock.monotonic_ms()
+        while True:
+            await self._work.release_all(hard)
+            slot = await patience.persist(self._record.look, hard)
+            unserved = slot.assigned if slot.assign_seq > self._watch.served_seq else ()
+            if unserved:
+                await patience.persist(partial(self._work.adopt, unserved), hard)
+                await self._work.release_all(hard)
+            waited_ms = self._ports.clock.monotonic_ms() - began_ms
+            is_served = not unserved or waited_ms >= self._config.failover_ms
+            end = partial(self._record.end, slot.assign_seq)
+            if is_served and await patience.persist(end, hard):
+                return
+            await patience.pause(self._config.renew_ms, hard)
+
+    async def _overtaken(self) -> TurnOutcome:
+        """Write nothing; go on only if the execution that asks is still the slot's."""
+        slot = None
+        with suppress(Throttled, OutcomeUnknown):
+            found = await self._ports.fleet_state.slot(self._record.given.slot_id)
+            slot = None if found is None else found.slot
+        given = self._record.given
+        is_ours = slot is not None and (slot.start_epoch, slot.generation) == (
+            given.start_epoch,
+            given.generation,
+        )
+        outcome = TurnOutcome.CONTINUE if is_ours else TurnOutcome.DRAINED
+        return self._ending(outcome, "another invocation has taken over")
+
+    async def _abandon(self) -> Never:
+        """End the process: something still runs that must not outlive the turn (H10)."""
+        with suppress(StaleEpoch):
+            await self._work.checkpointer.flush_all()
+        running = [*self._work_tasks.names, *self._watch_tasks.names, *self._renew_tasks.names]
+        reason = str(self._error) if self._error else f"still running: {', '.join(running)}"
+        self._ports.events.emit(
+            TurnFailed(
+                slot_id=self._record.given.slot_id,
+                worker_id=self._worker_id,
+                error=reason,
+            )
+        )
+        self._ports.process.end(reason)
+
+    # --- telling
+
+    def _ending(self, outcome: TurnOutcome, reason: str) -> TurnOutcome:
+        # Before the slot is claimed there is no work, and nothing is held.
+        held = self._work.checkpointer.held if self._worker_id else ()
+        self._ports.events.emit(
+            TurnEnded(
+                slot_id=self._record.given.slot_id,
+                worker_id=self._worker_id,
+                outcome=outcome.value,
+                reason=reason,
+                held_leases=len(held),
+                duration_ms=self._ports.clock.monotonic_ms() - self._began_ms,
+            )
+        )
+        return outcome
+
+    def _failed(self, error: BaseException) -> TurnOutcome:
+        self._ports.events.emit(
+            TurnFailed(
+                slot_id=self._record.given.slot_id,
+                worker_id=self._worker_id,
+                error=f"{type(error).__name__}: {error}",
+            )
+        )
+        return TurnOutcome.FAILED
+
+    def _too_little_time(self) -> str:
+        config = self._config
+        left_ms = self._calls_end_ms + config.turn_margin_ms - self._began_ms
+        return (
+            f"handler_timeout_ms: {config.handler_timeout_ms} found, but the invocation has "
+            f"{left_ms} ms left, of which turn_margin_ms keeps {config.turn_margin_ms} back; "
+            "give the function more time, or make one of the two smaller"
+        )
+
+
+__all__ = ["WorkerPorts", "WorkerTurn", "worker_turn"]

@@ -1,0 +1,244 @@
+"""
+What a worker learns from its slot record while it runs: assignments, drain, being overtaken.
+
+At each renewal tick the record is read consistently (hazard H16); the index of the lease table is
+only a safety net, and the base item always decides. An assignment that was announced but never
+written is looked for during one failover time, then it counts as served (H2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.usage import Usage
+from shardfleet.engine.ownership.checkpointer import Adoption, Checkpointer
+from shardfleet.engine.ports import Clock, EventSink, LeaseStore
+from shardfleet.engine.retry import Halt
+from shardfleet.engine.shard.usage import UsageMeter
+from shardfleet.engine.worker.slot import SlotRecord
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.events import SlotDelayed, WorkerBeat
+
+# Utilisation that has changed by so many thousandths is told at the next tick, not with the next
+# sign of life.
+_USAGE_STEP = 50
+_HANDOVER_POLL_MS = 500
+# A slot that has begun to hold nothing looks as often for so long: it was started for leases that
+# wait, and each of them has waited for its start already.
+_HUNGRY_MS = 10_000
+_INDEX_TICKS = 3  # the index is asked at each third tick
+
+
+class Notice(StrEnum):
+    """Why a turn should stop, as far as the slot record says."""
+
+    DRAIN = "DRAIN"
+    IDLE = "IDLE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPorts:
+    """What watching works with."""
+
+    record: SlotRecord
+    checkpointer: Checkpointer
+    leases: LeaseStore
+    clock: Clock
+    events: EventSink
+    usage: UsageMeter
+
+
+class SlotWatch:
+    """Looks at the slot record until the turn ends."""
+
+    def __init__(
+        self,
+        ports: WatchPorts,
+        *,
+        config: FleetConfig,
+        claimed: Slot,
+        adopted: Callable[[], None],
+        notify: Callable[[Notice], None],
+    ) -> None:
+        """
+        Begin with the record as claimed.
+
+        Args:
+            ports: the record, the leases and the rest.
+            config: for the intervals.
+            claimed: as claimed.
+            adopted: called after leases were adopted.
+            notify: called when the turn should stop.
+
+        """
+        self._ports = ports
+        self._config = config
+        self._adopted = adopted
+        self._notify = notify
+        self._slot = claimed
+        self._served_seq = claimed.served_seq
+        self._pending_seq = claimed.served_seq
+        self._pending_since_ms = ports.clock.monotonic_ms()
+        self._beat_ms = ports.clock.monotonic_ms()
+        self._told: frozenset[str] = frozenset()
+        self._usage_told = Usage()
+        self._idle_since_ms: int | None = None
+        self._finished: set[str] = set()
+        self._awaited: set[str] = set()
+
+    @property
+    def served_seq(self) -> int:
+        """Return the last assignment that needs no more looking for."""
+        return self._served_seq
+
+    def lags_ms(self) -> dict[str, int]:
+        """Return the lag of each lease held; -1 unknown."""
+        now_ms, still_ms = self._ports.clock.monotonic_ms(), self._config.failover_ms
+        held = self._ports.checkpointer.held
+        return {h.lease_key: h.lag_at(now_ms, still_ms=still_ms) for h in held}
+
+    async def adopt_all(self) -> None:
+        """
+        Adopt whatever names this worker: assigned, held at the last heartbeat, or in the index.
+
+        Raises:
+            StaleEpoch: another invocation has taken over.
+            Throttled, OutcomeUnknown: try again.
+
+        """
+        indexed = await self._indexed()
+        await self._adopt([*self._slot.assigned, *self._slot.lags_ms, *indexed])
+
+    async def run(self, halt: Halt) -> None:
+        """
+        Look at each tick until halted.
+
+        Raises:
+            StaleEpoch: another invocation has taken over.
+
+        """
+        tick = 0
+        while not halt.is_set:
+            try:
+                await self._look(with_index=tick % _INDEX_TICKS == _INDEX_TICKS - 1)
+            except (Throttled, OutcomeUnknown) as error:
+                self._ports.events.emit(
+                    SlotDelayed(
+                        slot_id=self._slot.slot_id,
+                        worker_id=self._slot.worker_id,
+                        error=type(error).__name__,
+                    )
+                )
+            tick += 1
+            await self._rest(halt)
+
+    async def _rest(self, halt: Halt) -> None:
+        """Wait for the next tick; what is being handed over is looked for more often."""
+        clock = self._ports.clock
+        pause_ms = _HANDOVER_POLL_MS if self._is_hungry() else self._config.renew_ms
+        until_ms = clock.monotonic_ms() + pause_ms
+        while not halt.is_set and (left_ms := until_ms - clock.monotonic_ms()) > 0:
+            if not self._awaited:
+                await halt.wait(left_ms)
+                return
+            if await halt.wait(min(left_ms, _HANDOVER_POLL_MS)):
+                return
+            with suppress(Throttled, OutcomeUnknown):
+                await self._adopt(sorted(self._awaited))
+
+    async def _look(self, *, with_index: bool) -> None:
+        known_seq = self._slot.assign_seq
+        self._slot = await self._ports.record.look()
+        if self._slot.assign_seq > known_seq:
+            # Nobody assigns what is finished: a person has set it back since it was looked at.
+            self._finished.difference_update(self._slot.assigned)
+        keys = list(self._unserved())
+        if with_index:
+            keys += await self._indexed()
+        await self._adopt(keys)
+        self._count_as_served()
+        await self._beat_if_due()
+        if self._slot.drain or self._slot.state is SlotState.ENDING:
+            self._notify(Notice.DRAIN)
+        elif await self._has_ended():
+            self._notify(Notice.IDLE)
+
+    def _is_hungry(self) -> bool:
+        since_ms, now_ms = self._idle_since_ms, self._ports.clock.monotonic_ms()
+        return since_ms is not None and now_ms - since_ms < _HUNGRY_MS
+
+    def _unserved(self) -> tuple[str, ...]:
+        slot = self._slot
+        return slot.assigned if slot.assign_seq > self._served_seq else ()
+
+    async def _adopt(self, keys: list[str]) -> None:
+        checkpointer = self._ports.checkpointer
+        wanted = [key for key in keys if key not in self._finished]
+        found = await checkpointer.adopt(wanted)
+        self._finished |= {key for key, what in found.items() if what is Adoption.FINISHED}
+        self._awaited = {k for k in self._awaited - found.keys() if not checkpointer.holds(k)}
+        self._awaited |= {key for key, what in found.items() if what is Adoption.AWAITED}
+        if Adoption.ADOPTED in found.values():
+            self._adopted()
+
+    async def _indexed(self) -> list[str]:
+        """Ask the index; without an answer the next time will do."""
+        with suppress(Throttled, OutcomeUnknown):
+            return list(await self._ports.leases.keys_owned_by(self._slot.worker_id))
+        return []
+
+    def _count_as_served(self) -> None:
+        slot, now_ms = self._slot, self._ports.clock.monotonic_ms()
+        if slot.assign_seq <= self._served_seq:
+            return
+        if slot.assign_seq != self._pending_seq:
+            self._pending_seq, self._pending_since_ms = slot.assign_seq, now_ms
+        holds = self._ports.checkpointer.holds
+        config = self._config
+        limit_ms = config.handover_limit_ms if self._awaited else config.failover_ms
+        if (
+            all(holds(key) or key in self._finished for key in slot.assigned)
+            or now_ms - self._pending_since_ms >= limit_ms
+        ):
+            self._served_seq = slot.assign_seq
+
+    async def _beat_if_due(self) -> None:
+        keys = frozenset(h.lease_key for h in self._ports.checkpointer.held)
+        now_ms = self._ports.clock.monotonic_ms()
+        usage = self._ports.usage.sample()
+        has_changed = (
+            keys != self._told
+            or usage.differs_from(self._usage_told, by=_USAGE_STEP)
+            or self._served_seq > self._slot.served_seq
+            or (self._slot.drain and self._slot.state is SlotState.RUNNING)
+        )
+        if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
+            return
+        written = await self._ports.record.beat(self._served_seq, self.lags_ms, usage)
+        self._slot = written or self._slot
+        self._told = frozenset(self._slot.lags_ms)
+        self._usage_told, self._beat_ms = usage, now_ms
+        self._ports.events.emit(
+            WorkerBeat(
+                slot_id=self._slot.slot_id,
+                worker_id=self._slot.worker_id,
+                held_leases=len(self._told),
+            )
+        )
+
+    async def _has_ended(self) -> bool:
+        """End a slot that has held nothing, with nothing to come, for long enough (H2)."""
+        now_ms = self._ports.clock.monotonic_ms()
+        if self._ports.checkpointer.held or self._unserved():
+            self._idle_since_ms = None
+            return False
+        if self._idle_since_ms is None:
+            self._idle_since_ms = now_ms
+        if now_ms - self._idle_since_ms < self._config.idle_end_ms:
+            return False
+        return await self._ports.record.end(self._served_seq)

@@ -1,0 +1,1 @@
+"""The embedded AWS: its server process, and each service's corrections."""

@@ -1,0 +1,1 @@
+"""What Spark runs on: Java, Python, folders, versions, a driver that lives."""

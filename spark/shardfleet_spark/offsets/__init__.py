@@ -1,0 +1,1 @@
+"""The offset that Spark stores, the lineage in it, and the seals beside it."""

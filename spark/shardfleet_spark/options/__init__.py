@@ -1,0 +1,1 @@
+"""The options of source and sink: typed, documented, checked."""

@@ -1,0 +1,1 @@
+"""The driver's half: where a query begins and stands, and what it reads next."""

@@ -1,0 +1,116 @@
+"""The shard list, read on the driver once in an interval; and where a new query begins."""
+
+from __future__ import annotations
+
+from shardfleet.domain.stream.sequence import StreamIncarnation
+from shardfleet.domain.stream.shards import ShardGraph
+from shardfleet.errors import StreamReplaced, Throttled
+from shardfleet_spark.offsets.lineage import Family, Listing
+from shardfleet_spark.options.starting import Start
+from shardfleet_spark.plan.beginning import begin, common_start, opening_of
+from shardfleet_spark.read.sealing import pause
+from shardfleet_spark.read.shard_pages import ReadPorts
+
+
+class Discovery:
+    """
+    What the stream looks like.
+
+    Attributes:
+        listing: the newest one that makes sense, None before the first.
+        incarnation: which life of which stream, None before the first listing.
+
+    """
+
+    def __init__(self, ports: ReadPorts, *, interval_ms: int, hurry_ms: int) -> None:
+        """
+        Ask nothing yet.
+
+        Args:
+            ports: the stream and the rest.
+            interval_ms: how often the list is read.
+            hurry_ms: how often it is read when a child waits for a parent that nobody knows.
+
+        """
+        self._ports = ports
+        self._interval_ms = interval_ms
+        self._hurry_ms = hurry_ms
+        self._due_ms: int | None = None
+        self._hurried_ms = 0
+        self.listing: Listing | None = None
+        self.incarnation: StreamIncarnation | None = None
+
+    async def begin(self, start: Start) -> tuple[Family, StreamIncarnation]:
+        """
+        Return where a query without a checkpoint begins, and in which stream.
+
+        Raises:
+            ConfigurationError: the start position does not fit the stream.
+            StreamGone: there is no such stream.
+            Throttled: refused more often than the policy allows.
+
+        """
+        opening = opening_of(common_start(start))
+        failures = 0
+        while True:
+            try:
+                begun = await self._ports.stream.list_shards(
+                    opening.listing, instant_ms=opening.instant_ms
+                )
+                await self._list()
+            except Throttled as error:
+                failures += 1
+                await pause(self._ports, failures, error)
+                continue
+            if self.listing is not None and self.incarnation is not None:
+                break
+            failures += 1
+            await pause(self._ports, failures, Throttled("ListShards shows no consistent list"))
+        family = begin(
+            start,
+            self.listing.graph,
+            [shard.shard_id for shard in begun],
+            now_ms=self._ports.clock.now_ms(),
+            incarnation=self.incarnation,
+        )
+        return family, self.incarnation
+
+    async def refresh(self, expected: StreamIncarnation, *, urgent: bool) -> None:
+        """
+        Read the list if it is due.
+
+        Args:
+            expected: the stream that the query reads.
+            urgent: whether a child waits for a parent that the list does not show.
+
+        Raises:
+            StreamReplaced: it is another stream of the same name, and that stops the query.
+            StreamGone: there is no such stream.
+
+        """
+        now_ms = self._ports.clock.monotonic_ms()
+        due_ms = self._hurried_ms if urgent else self._due_ms
+        if self._due_ms is None or due_ms is None or now_ms >= min(due_ms, self._due_ms):
+            try:
+                await self._list()
+            except Throttled:
+                # The list that is known serves; children wait a little longer.
+                self._due_ms = self._hurried_ms = now_ms + self._ports.policy.retry_most_ms
+                return
+        if self.incarnation not in (None, expected) and self._ports.policy.fail_on_data_loss:
+            raise StreamReplaced(
+                f"{expected.stream_arn} was deleted and created again; positions of the old "
+                "stream mean nothing. Begin with a new checkpoint location, or set "
+                "failOnDataLoss=false to read the new stream from its beginning"
+            )
+
+    async def _list(self) -> None:
+        at_ms = self._ports.clock.now_ms()
+        self.incarnation = await self._ports.stream.incarnation()
+        graph = ShardGraph(await self._ports.stream.list_shards())
+        # Empty, or read in the middle of a reshard: it proves nothing (protocol.md §4.3).
+        if graph.shards and not graph.inconsistent():
+            self.listing = Listing(graph, at_ms)
+        now_ms = self._ports.clock.monotonic_ms()
+        self._due_ms = now_ms + self._interval_ms
+        self._hurried_ms = now_ms + self._hurry_ms

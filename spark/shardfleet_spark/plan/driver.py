@@ -1,0 +1,395 @@
+"""
+The driver's half of the streaming source: offsets in, offsets and partitions out.
+
+It lives in one process beside Spark's driver and keeps nothing that it could not find again from
+the last offset, the seals and the stream: every decision is made by :mod:`planning` and
+:mod:`lineage`, here it is only gathered what they need, each thing at a pace of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shardfleet.domain.stream.sequence import PointKind
+from shardfleet.engine.ports import StreamRecord
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.offsets.lineage import Family, admit, first_family, needs_listing
+from shardfleet_spark.offsets.plan_token import (
+    Emission,
+    PlanToken,
+    Quota,
+    Stand,
+    token_from_json,
+    token_to_json,
+)
+from shardfleet_spark.offsets.seals import MARK, Seal, SealKey, SealStore, executed_seals
+from shardfleet_spark.options.starting import FLEET, Start
+from shardfleet_spark.plan.clean_up import CleanUp
+from shardfleet_spark.plan.discovery import Discovery
+from shardfleet_spark.plan.fleet_positions import LeaseReader, start_after
+from shardfleet_spark.plan.planning import (
+    Advanced,
+    BatchLimits,
+    advance,
+    carried_by_driver,
+    is_converged,
+    next_token,
+)
+from shardfleet_spark.plan.probing import Hints, ProbePace, Prober
+from shardfleet_spark.publish.publication import Standing
+from shardfleet_spark.read.fetching import fetch
+from shardfleet_spark.read.sealing import PartitionRange, insist
+from shardfleet_spark.read.shard_pages import DataLost, Hint, ReadPorts, ShardRange
+
+# What one task is handed at most: several copies are in Spark's driver, and a task's message may
+# have 128 MiB (spark.rpc.message.maxSize). A task with more reads again, exactly what was read.
+CARRIED_BYTES = 32 * 1024 * 1024
+_NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSettings:
+    """
+    What the options say about planning.
+
+    Attributes:
+        start: where a query without a checkpoint begins.
+        limits: of a batch; Spark's own read limits come on top.
+        emission: how records become rows.
+        pace: of looking for work in idle shards.
+        discovery_interval_ms: how often the shard list is read.
+        plans_retained: plans whose seals are kept.
+
+    """
+
+    start: Start
+    limits: BatchLimits
+    emission: Emission
+    pace: ProbePace
+    discovery_interval_ms: int = 10_000
+    plans_retained: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPartition:
+    """
+    One task's work; all of it travels to the executor.
+
+    Attributes:
+        range: what to read.
+        emission: how records become rows.
+        hashes: hash ranges by shard, where they matter.
+        sealed: without a seal store: exactly what to read.
+        records: without a seal store: what the driver has read already, by shard; may be empty.
+
+    """
+
+    range: PartitionRange
+    emission: Emission
+    hashes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    sealed: Seal | None = None
+    records: Mapping[str, Sequence[StreamRecord]] = field(default_factory=dict)
+
+
+class SourceDriver:
+    """
+    Plans the batches of one query.
+
+    Attributes:
+        standing: what Spark has committed, None until it is known.
+        is_idle: whether there was nothing to plan when Spark last asked.
+        is_over: with AvailableNow: whether everything is read and committed.
+
+    Args:
+        settings: from the options.
+        ports: the stream and the rest.
+        store: of seals; None: this process reads the stream itself and the offsets say what.
+        leases: reads the lease table of a fleet, for a start at its positions.
+
+    """
+
+    def __init__(
+        self,
+        settings: DriverSettings,
+        ports: ReadPorts,
+        store: SealStore | None,
+        *,
+        leases: LeaseReader | None = None,
+    ) -> None:
+        self.standing: Standing | None = None
+        self.is_idle = self.is_over = False
+        self._settings = settings
+        self._ports = ports
+        self._store = store
+        self._leases = leases
+        self._clean_up = CleanUp(store, ports, retained=settings.plans_retained)
+        self._hints = Hints()
+        self._prober = Prober(ports, settings.pace, self._hints)
+        self._initial: PlanToken | None = None
+        self._last: dict[str, Any] | None = None
+        self._after: tuple[str, Advanced] = ("", _NOTHING)
+        self._discovery = Discovery(
+            ports,
+            interval_ms=settings.discovery_interval_ms,
+            hurry_ms=settings.pace.interval_ms,
+        )
+        self._target_ms = 0
+        self._converged: frozenset[str] = frozenset()
+        self._prefetched: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
+
+    # --- what Spark asks
+
+    async def initial(self) -> dict[str, Any]:
+        """Return the offset before the first batch: made once, then the same again."""
+        if self._initial is None:
+            self._initial = await self._begin()
+        return token_to_json(self._initial)
+
+    def prepare_available_now(self) -> None:
+        """Take this moment as the one up to which everything is to be read."""
+        self._target_ms = self._ports.clock.now_ms()
+
+    async def latest(
+        self, start: dict[str, Any] | None = None, *, records: int = 0, total_bytes: int = 0
+    ) -> dict[str, Any]:
+        """
+        Return the end offset of the next batch; ``start`` itself when there is nothing to do.
+
+        Args:
+            start: the end offset of the batch before; None on Spark 4.0 and 4.1, which do not
+                say: then the last one seen.
+            records: Spark's read limit, 0 for none.
+            total_bytes: Spark's read limit, 0 for none.
+
+        Raises:
+            UnreadableCheckpoint: the offset is none of ours.
+            DataLost, StreamReplaced, StreamGone: see the messages.
+
+        """
+        known = start or self._last or await self.initial()
+        token = token_from_json(known)
+        after = await self._after_plan(token)
+        urgent = needs_listing(after.family)
+        await self._discovery.refresh(token.incarnation, urgent=urgent)
+        token, after = self._reborn(token, after)
+        after = self._admitted(token, after)
+        # Spark asks for the next batch when the one before is in its commit log.
+        self.standing = self._standing(token, after.family)
+        limits = replace(
+            self._settings.limits,
+            records=records or self._settings.limits.records,
+            total_bytes=total_bytes or self._settings.limits.total_bytes,
+        )
+        planned = await self._plan(token, after, limits)
+        self._last = known if planned is None else token_to_json(planned)
+        self.is_idle = planned is None
+        self.is_over = planned is None and bool(self._target_ms)
+        return self._last
+
+    def partitions(
+        self, start: Mapping[str, Any] | None, end: dict[str, Any]
+    ) -> list[PlannedPartition]:
+        """Return the tasks of a batch; only ``end`` decides, ``start`` may be another each time."""
+        self._last = end
+        if start == end:
+            return []
+        token = token_from_json(end)
+        # After a restart a batch may be repeated before Spark asks for the next one.
+        self.standing = self.standing or self._standing(token, Family(token.stands, token.waiting))
+        if self._store is None and token.sealed is None and token.layout:
+            raise ConfigurationError(
+                "this checkpoint was written with a seal store, and none is named now: set "
+                "option sealStore to the same store"
+            )
+        bodies = self._prefetched.get(token.key, ())
+        return [
+            PlannedPartition(
+                range=self._range(token, index),
+                emission=token.emission,
+                hashes={s: token.hashes[s] for s in shards if s in token.hashes},
+                sealed=token.sealed[index] if token.sealed is not None else None,
+                records=bodies[index] if index < len(bodies) else {},
+            )
+            for index, shards in enumerate(token.layout)
+        ]
+
+    async def commit(self, end: Mapping[str, Any]) -> None:
+        """Forget what no replay can need any more."""
+        token = token_from_json(end)
+        self._prefetched.pop(token.key, None)
+        await self._clean_up.after(token)
+
+    def report(self) -> dict[str, Any]:
+        """Return the figures of the last executed plan, for Spark's query progress."""
+        found = {**self._after[1].stats, "probes": self._prober.calls}
+        if self._clean_up.trouble:
+            found["clean_up_trouble"] = self._clean_up.trouble
+        return found
+
+    def _standing(self, token: PlanToken, family: Family) -> Standing:
+        return Standing(token.sid, family, self._discovery.listing)
+
+    # --- gathering
+
+    async def _begin(self) -> PlanToken:
+        family, incarnation = await self._discovery.begin(await self._start())
+        return PlanToken(
+            sid=self._ports.entropy.token(),
+            number=0,
+            incarnation=incarnation,
+            stands=family.stands,
+            waiting=family.waiting,
+            quota=Quota(records_per_shard=0, bytes_per_partition=0, fetch_ms=0),
+            emission=self._settings.emission,
+        )
+
+    async def _start(self) -> Start:
+        start = self._settings.start
+        if start.kind != FLEET:
+            return start
+        assert self._leases is not None
+        return start_after(start.application, await self._leases(start.application))
+
+    async def _after_plan(self, token: PlanToken) -> Advanced:
+        if self._after[0] == token.key:
+            return self._after[1]
+        after = advance(token, await self._seals_of(token))
+        for shard_id, sealed in after.seals.items():
+            hint = Hint(
+                iterator=sealed.iterator,
+                iterator_ms=sealed.iterator_ms,
+                free_ms=sealed.free_ms,
+                record_bytes=sealed.size_bytes // max(1, sealed.count),
+            )
+            self._hints.keep(shard_id, after.family.stands[shard_id], hint)
+        self._converged |= is_converged(token, after, self._target_ms)
+        self._prober.hurry()
+        self._after = (token.key, after)
+        return after
+
+    async def _seals_of(self, token: PlanToken) -> dict[int, Seal]:
+        if token.sealed is not None:
+            return dict(enumerate(token.sealed))
+        store = self._store
+        if not token.layout or store is None:
+            return {}
+        stored = await insist(lambda: store.read_plan(token.sid, token.key), self._ports)
+        found, is_whole = executed_seals(stored, partitions=len(token.layout))
+        if not is_whole and self._ports.policy.fail_on_data_loss:
+            raise DataLost(
+                f"the seals of plan {token.number} are not in the seal store any more, so it "
+                "cannot be said what the last batch read. Restore the store, or set "
+                "failOnDataLoss=false to read that batch again (duplicates, no loss)"
+            )
+        return found
+
+    # --- deciding
+
+    def _reborn(self, token: PlanToken, after: Advanced) -> tuple[PlanToken, Advanced]:
+        """Begin anew with a stream that was created again; only if losses are allowed."""
+        new, listing = self._discovery.incarnation, self._discovery.listing
+        if new is None or new == token.incarnation or listing is None:
+            return token, after
+        family = first_family(
+            listing.graph,
+            listing.graph.roots(),
+            start=PointKind.TRIM_HORIZON,
+            instant_ms=0,
+            incarnation=new,
+        )
+        loss = f"{new.stream_arn} was deleted and created again: it is read from its beginning"
+        stats = {**after.stats, "lost": [*after.stats.get("lost", ()), loss]}
+        return replace(token, incarnation=new), replace(_NOTHING, family=family, stats=stats)
+
+    def _admitted(self, token: PlanToken, after: Advanced) -> Advanced:
+        family = admit(after.family, self._discovery.listing, token.incarnation)
+        if set(family.live) - set(after.family.live):
+            self._prober.hurry()
+        stands = {
+            shard_id: replace(stand, tip_ms=max(stand.tip_ms, self._prober.tips.get(shard_id, 0)))
+            for shard_id, stand in family.stands.items()
+        }
+        return replace(after, family=replace(family, stands=stands))
+
+    async def _plan(
+        self, token: PlanToken, after: Advanced, limits: BatchLimits
+    ) -> PlanToken | None:
+        leave_out = self._converged if self._target_ms else frozenset()
+        if self._store is None:
+            limits = carried_by_driver(limits, after.seals)
+        planned = next_token(
+            token,
+            after,
+            limits=limits,
+            now_ms=self._ports.clock.now_ms(),
+            target_ms=self._target_ms,
+            leave_out=leave_out,
+        )
+        if planned is None:
+            return None
+        planned = replace(planned, hashes=self._hashes(planned))
+        if self._store is None:
+            return await self._prefetch(planned, after, limits)
+        if not self._target_ms and not after.busy:
+            live: dict[str, Stand] = {s: after.family.stands[s] for s in after.family.live}
+            if not await self._prober.has_work(live):
+                return None
+            planned = replace(planned, stands=self._admitted(token, after).family.stands)
+        key, store = SealKey(planned.sid, planned.key, MARK), self._store
+        await insist(lambda: store.put_if_absent(key, b"{}"), self._ports)
+        return planned
+
+    def _hashes(self, token: PlanToken) -> dict[str, tuple[int, int]]:
+        """Return the hash ranges of the plan's shards, where aggregates may be dropped by them."""
+        listing = self._discovery.listing
+        if token.emission.misrouted != "kpl" or listing is None:
+            return {}
+        found = dict(token.hashes)
+        for shard_id in (shard_id for shards in token.layout for shard_id in shards):
+            shard = listing.graph.shards.get(shard_id)
+            if shard is not None:
+                found[shard_id] = (shard.hash_key_range.start, shard.hash_key_range.end)
+        return found
+
+    async def _prefetch(
+        self, planned: PlanToken, after: Advanced, limits: BatchLimits
+    ) -> PlanToken | None:
+        """Read the batch here and now; the offset says exactly what was read."""
+        if not after.busy and not self._target_ms:
+            live = {s: after.family.stands[s] for s in after.family.live}
+            if not await self._prober.has_work(live):
+                return None
+        seals, bodies = [], []
+        for index in range(len(planned.layout)):
+            ranges = self._range(planned, index).ranges
+            fetched = await fetch(ranges, planned.quota, self._ports, writer={})
+            seals.append(fetched.seal)
+            size = sum(each.size_bytes for each in fetched.seal.shards)
+            bodies.append(fetched.records if size <= CARRIED_BYTES else {})
+        sealed = replace(planned, sealed=tuple(seals))
+        self._prefetched = {sealed.key: bodies}
+        brought = any(each.count or each.ended or each.lost for s in seals for each in s.shards)
+        if brought or not self._target_ms:
+            return sealed
+        # AvailableNow, and nothing came: no batch, but the shards may have been at their tips.
+        following = await self._after_plan(sealed)
+        self._after = (planned.key, following)
+        if set(following.family.live) <= self._converged:
+            return None
+        return await self._plan(sealed, self._admitted(sealed, following), limits)
+
+    def _range(self, token: PlanToken, index: int) -> PartitionRange:
+        return PartitionRange(
+            key=SealKey(token.sid, token.key, index),
+            ranges=tuple(
+                ShardRange(
+                    shard_id,
+                    token.stands[shard_id],
+                    self._hints.of(shard_id, token.stands[shard_id]),
+                )
+                for shard_id in token.layout[index]
+            ),
+            quota=token.quota,
+        )

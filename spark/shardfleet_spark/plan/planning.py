@@ -1,0 +1,332 @@
+"""
+From one plan to the next: token, seals, shard list and clock give a token. Pure.
+
+* :func:`advance` takes what the seals of an executed plan say.
+* :func:`shardfleet_spark.offsets.lineage.admit` lets children in.
+* :func:`decide` says whether there is work, and :func:`next_token` makes the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
+from shardfleet_spark.offsets.lineage import Family, finished
+from shardfleet_spark.offsets.plan_token import PlanToken, Quota, Stand
+from shardfleet_spark.offsets.seals import Seal, ShardSeal
+
+# With a skew limit, a shard of which no arrival is known reads one record to tell its age.
+_SOUNDING_RECORDS = 1
+# Without a seal store: what the driver reads for one task, from how many shards at a time, and how
+# large a record is taken to be before one was seen (a KPL aggregate).
+_DRIVER_BYTES = 8 * 1024 * 1024
+_DRIVER_SHARDS = 4
+_UNKNOWN_RECORD_BYTES = 50 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """
+    What is known after a plan was executed.
+
+    Attributes:
+        family: where the shards stand.
+        busy: live shards that certainly have more to read.
+        seals: the last word of each shard of the plan.
+        stats: figures for a person.
+        unsealed: partitions that Spark never ran; their shards keep their stands.
+
+    """
+
+    family: Family
+    busy: frozenset[str]
+    seals: Mapping[str, ShardSeal] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    unsealed: tuple[int, ...] = ()
+
+
+class SealOfAnotherLayout(ValueError):
+    """A seal names other shards than its partition has (hazard H11)."""
+
+
+def advance(token: PlanToken, seals: Mapping[int, Seal]) -> Advanced:
+    """
+    Return where the shards stand after a plan.
+
+    Args:
+        token: the plan, executed and committed.
+        seals: by partition; a partition without one was never run and keeps its stands.
+
+    Raises:
+        SealOfAnotherLayout: a seal does not belong to this plan.
+
+    """
+    stands, waiting = dict(token.stands), dict(token.waiting)
+    by_shard: dict[str, ShardSeal] = {}
+    unsealed = []
+    for partition, shards in enumerate(token.layout):
+        seal = seals.get(partition)
+        if seal is None:
+            unsealed.append(partition)
+            continue
+        check_layout(seal, shards, partition=partition)
+        for sealed in seal.shards:
+            by_shard[sealed.shard_id] = sealed
+            stands[sealed.shard_id] = _stand_after(stands[sealed.shard_id], sealed)
+            for child, parents in sealed.children.items():
+                if child not in stands:
+                    waiting.setdefault(child, parents)
+    family = Family(stands, waiting)
+    busy = frozenset(
+        shard_id
+        for shard_id in family.live
+        if shard_id in by_shard and _has_more(by_shard[shard_id])
+    )
+    return Advanced(
+        family=family,
+        busy=busy,
+        seals=by_shard,
+        stats=stats_of(token, seals, family),
+        unsealed=tuple(unsealed),
+    )
+
+
+def check_layout(seal: Seal, shards: Sequence[str], *, partition: int) -> None:
+    """
+    Refuse a seal of other shards (hazard H11).
+
+    Raises:
+        SealOfAnotherLayout: it names others, or in another order.
+
+    """
+    found = [sealed.shard_id for sealed in seal.shards]
+    if found != list(shards):
+        raise SealOfAnotherLayout(
+            f"the seal of partition {partition} names the shards {', '.join(found) or 'none'}, "
+            f"the plan {', '.join(shards) or 'none'}: another query uses the same seal store and "
+            "sid, or the checkpoint was changed by hand"
+        )
+
+
+def _stand_after(before: Stand, sealed: ShardSeal) -> Stand:
+    where = before.position
+    if sealed.ended:
+        return replace(
+            finished(where.incarnation, where.shard_id),
+            arrived_ms=max(before.arrived_ms, sealed.arrived_ms),
+            tip_ms=max(before.tip_ms, sealed.tip_ms),
+        )
+    if sealed.last is not None:
+        done = ExtendedSequenceNumber(sealed.last, sealed.last_sub)
+        where = Position(where.incarnation, where.shard_id, PointKind.SEQUENCE, done=done)
+    arrived_ms = max(before.arrived_ms, sealed.arrived_ms)
+    return Stand(where, arrived_ms, max(before.tip_ms, sealed.tip_ms))
+
+
+def _has_more(sealed: ShardSeal) -> bool:
+    # An empty answer with lag is no work yet: a probe follows it (hazard H6).
+    return sealed.is_cut or (sealed.count > 0 and sealed.lag_ms != 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """
+    What the options and Spark allow for one batch.
+
+    Attributes:
+        records: stream records of the whole batch, 0 for no limit.
+        total_bytes: data and keys of the whole batch, 0 for no limit.
+        records_per_shard: 0 for no limit.
+        bytes_per_partition: what one task may buffer.
+        fetch_ms: how long a task goes on reading while there is more.
+        skew_ms: how far a shard may be ahead of the slowest one, 0 for no limit.
+        partitions: how many tasks.
+        shards_per_partition: if not 0, decides how many tasks instead.
+
+    """
+
+    records: int = 0
+    total_bytes: int = 0
+    records_per_shard: int = 0
+    bytes_per_partition: int = 64 * 1024 * 1024
+    fetch_ms: int = 2_000
+    skew_ms: int = 0
+    partitions: int = 1
+    shards_per_partition: int = 0
+
+
+def carried_by_driver(limits: BatchLimits, seals: Mapping[str, ShardSeal]) -> BatchLimits:
+    """
+    Lower limits to what the driver can hand to its tasks.
+
+    Without a seal store the records travel inside the tasks, and several copies of them are in
+    Spark's driver at a time. The limit is one of records, so that nothing is read to be dropped.
+
+    Args:
+        limits: of the options and of Spark.
+        seals: of the last batch, which tell how large records are.
+
+    """
+    count = sum(sealed.count for sealed in seals.values())
+    size = sum(sealed.size_bytes for sealed in seals.values())
+    average = max(1, size // count) if count else _UNKNOWN_RECORD_BYTES
+    records = max(1, _DRIVER_BYTES // _DRIVER_SHARDS // average)
+    return replace(
+        limits,
+        bytes_per_partition=min(limits.bytes_per_partition, _DRIVER_BYTES),
+        records_per_shard=min(limits.records_per_shard or records, records),
+    )
+
+
+def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset[str]:
+    """
+    Return the live shards that have given all that had arrived by ``target_ms`` (AvailableNow).
+
+    A shard has, when a plan made for this target read it to its tip, or read a record that
+    arrived later.
+    """
+    if token.target_ms != target_ms:
+        return frozenset()
+    return frozenset(
+        shard_id
+        for shard_id, sealed in after.seals.items()
+        if not sealed.ended and (sealed.tip_ms or sealed.arrived_ms > target_ms)
+    )
+
+
+def next_token(
+    token: PlanToken,
+    after: Advanced,
+    *,
+    limits: BatchLimits,
+    now_ms: int,
+    target_ms: int = 0,
+    leave_out: frozenset[str] = frozenset(),
+) -> PlanToken | None:
+    """
+    Make the next plan; None when no shard is left to read.
+
+    Args:
+        token: the plan before.
+        after: what is known after it, children admitted.
+        limits: of the batch.
+        now_ms: epoch milliseconds.
+        target_ms: of AvailableNow, else 0.
+        leave_out: shards that the plan is not to read.
+
+    """
+    shards = [shard_id for shard_id in after.family.live if shard_id not in leave_out]
+    if not shards:
+        return None
+    number = token.number + 1
+    if limits.records and limits.records < len(shards):
+        # Fewer records than shards: some shards now, others in the next plan.
+        first = number * limits.records % len(shards)
+        shards = sorted((shards[first:] + shards[:first])[: limits.records])
+    weights = {
+        shard_id: after.seals[shard_id].size_bytes if shard_id in after.seals else 0
+        for shard_id in shards
+    }
+    layout = lay_out(weights, partitions=_partitions(limits, len(shards)), turn=number)
+    return replace(
+        token,
+        number=number,
+        stands=after.family.stands,
+        waiting=after.family.waiting,
+        layout=layout,
+        quota=_quota(limits, after.family, shards=shards, partitions=len(layout), now_ms=now_ms),
+        hashes={key: value for key, value in token.hashes.items() if key in after.family.stands},
+        target_ms=target_ms,
+        sealed=None,
+        stats=after.stats,
+    )
+
+
+def _partitions(limits: BatchLimits, shards: int) -> int:
+    if limits.shards_per_partition:
+        return -(-shards // limits.shards_per_partition)
+    return max(1, min(limits.partitions, shards))
+
+
+def lay_out(
+    weights: Mapping[str, int], *, partitions: int, turn: int
+) -> tuple[tuple[str, ...], ...]:
+    """
+    Put shards into partitions of equal weight: the heaviest first, each where the least is.
+
+    Args:
+        weights: shard to bytes of the last batch.
+        partitions: at most so many come out; none is empty.
+        turn: moves the beginning of each partition on, so that no shard is always the last to
+            be read when a limit cuts a batch short.
+
+    """
+    bins: list[list[str]] = [[] for _ in range(max(1, min(partitions, len(weights))))]
+    loads = [0] * len(bins)
+    for shard_id in sorted(weights, key=lambda each: (-weights[each], each)):
+        # A shard without a measure still costs its calls: counting it keeps idle ones apart.
+        lightest = min(range(len(bins)), key=lambda index: (loads[index], len(bins[index]), index))
+        bins[lightest].append(shard_id)
+        loads[lightest] += weights[shard_id] + 1
+    return tuple(tuple(_rotated(sorted(shards), turn)) for shards in bins if shards)
+
+
+def _rotated(shards: list[str], turn: int) -> list[str]:
+    first = turn % len(shards)
+    return shards[first:] + shards[:first]
+
+
+def _quota(
+    limits: BatchLimits, family: Family, *, shards: list[str], partitions: int, now_ms: int
+) -> Quota:
+    per_shard = [limits.records_per_shard] if limits.records_per_shard else []
+    if limits.records:
+        per_shard.append(max(1, limits.records // len(shards)))
+    until_ms = 0
+    if limits.skew_ms:
+        ages = [_age(stand, now_ms) for stand in map(family.stands.__getitem__, family.live)]
+        if 0 in ages:
+            per_shard.append(_SOUNDING_RECORDS)
+        else:
+            until_ms = min(ages) + limits.skew_ms
+    bytes_most = limits.bytes_per_partition
+    if limits.total_bytes:
+        bytes_most = max(1, min(bytes_most, limits.total_bytes // partitions))
+    return Quota(
+        records_per_shard=min(per_shard, default=0),
+        bytes_per_partition=bytes_most,
+        fetch_ms=limits.fetch_ms,
+        until_ms=until_ms,
+    )
+
+
+def _age(stand: Stand, now_ms: int) -> int:
+    """Return up to when everything of a shard is done; at its tip that is now (hazard H11)."""
+    return now_ms if stand.tip_ms >= max(stand.arrived_ms, 1) else stand.arrived_ms
+
+
+def stats_of(token: PlanToken, seals: Mapping[int, Seal], family: Family) -> dict[str, Any]:
+    """Return the figures of an executed plan, for Spark's query progress."""
+    shards = [sealed for seal in seals.values() for sealed in seal.shards]
+    lags = sorted(sealed.lag_ms for sealed in shards if sealed.lag_ms >= 0 and not sealed.ended)
+    return {
+        "plan": token.number,
+        "millis_behind_latest": lags[-1] if lags else 0,
+        "median_millis_behind_latest": lags[len(lags) // 2] if lags else 0,
+        "lagging_shards": sum(1 for sealed in shards if sealed.lag_ms > 0),
+        "shards": len(family.live),
+        "finished_shards": sum(1 for sealed in shards if sealed.ended),
+        "waiting_shards": len(family.waiting),
+        "stream_records": sum(sealed.count for sealed in shards),
+        "bytes": sum(sealed.size_bytes for sealed in shards),
+        "calls": sum(seal.calls for seal in seals.values()),
+        "throttles": sum(seal.throttles for seal in seals.values()),
+        "lost": lost_of(shards),
+    }
+
+
+def lost_of(shards: Iterable[ShardSeal]) -> list[str]:
+    """Return what was lost, stated per shard."""
+    return [sealed.lost for sealed in shards if sealed.lost]

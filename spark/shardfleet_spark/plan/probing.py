@@ -1,0 +1,170 @@
+"""
+Asking idle shards whether there is something, at a pace of its own.
+
+Spark may ask for the latest offset ninety times a second; a shard is asked at most once in an
+interval, all of them together at most so many times a second, and not at all while a batch is
+known to have work. An empty answer with lag is followed through its next iterator (hazard H6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardfleet.domain.positions.positions import position_text
+from shardfleet.errors import (
+    IteratorExpired,
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardGone,
+    Throttled,
+)
+from shardfleet_spark.offsets.plan_token import Stand
+from shardfleet_spark.read.shard_pages import (
+    ITERATOR_LIFE_MS,
+    Hint,
+    ReadPorts,
+    is_done,
+    is_retained,
+    where,
+)
+
+# The record at the position itself may come first (hazard H4), so two are asked for.
+_PROBE_RECORDS = 2
+_AT_ONCE = 8
+
+
+@dataclass(slots=True)
+class Hints:
+    """What is known of shards beside their positions; void once a position has moved."""
+
+    known: dict[str, tuple[str, Hint]] = field(default_factory=dict)
+
+    def keep(self, shard_id: str, stand: Stand, hint: Hint) -> None:
+        """Remember a hint for a shard at this position."""
+        self.known[shard_id] = (position_text(stand.position), hint)
+
+    def of(self, shard_id: str, stand: Stand) -> Hint:
+        """Return what is known of a shard at this position."""
+        position, hint = self.known.get(shard_id, ("", Hint()))
+        return hint if position == position_text(stand.position) else Hint()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePace:
+    """
+    How often idle shards are asked.
+
+    Attributes:
+        interval_ms: least time between two rounds.
+        per_second: most calls a second over all shards.
+
+    """
+
+    interval_ms: int = 1_000
+    per_second: int = 100
+
+
+class Prober:
+    """Looks for work in idle shards."""
+
+    def __init__(self, ports: ReadPorts, pace: ProbePace, hints: Hints) -> None:
+        """Ask nothing yet; the first round is due at once."""
+        self._ports = ports
+        self._pace = pace
+        self._hints = hints
+        self._due_ms: int | None = None
+        self._after = ""
+        self._lagging = False
+        self.tips: dict[str, int] = {}
+        self.calls = 0
+
+    def hurry(self) -> None:
+        """Let the next round be due at once: something is new."""
+        self._due_ms = None
+
+    async def has_work(self, stands: Mapping[str, Stand]) -> bool:
+        """
+        Tell whether any shard has something to read, if a round is due; else say no.
+
+        Args:
+            stands: the live shards.
+
+        """
+        clock = self._ports.clock
+        if self._due_ms is not None and clock.monotonic_ms() < self._due_ms:
+            return False
+        now_ms = clock.now_ms()
+        free_ms = {each: self._hints.of(each, stand).free_ms for each, stand in stands.items()}
+        free = sorted(each for each in stands if free_ms[each] <= now_ms)
+        if not free:
+            soonest_ms = min(free_ms.values(), default=now_ms + self._pace.interval_ms)
+            self._due_ms = clock.monotonic_ms() + soonest_ms - now_ms
+            return False
+        asked, found, self._lagging = 0, False, False
+        for some in self._groups(free):
+            answers = await asyncio.gather(*(self._probe(each, stands[each]) for each in some))
+            asked += len(some)
+            self._after = some[-1]
+            if any(answers):
+                found = True
+                break
+        interval_ms = self._pace.interval_ms
+        if self._lagging:
+            interval_ms = self._ports.policy.poll_interval_ms
+        at_pace_ms = asked * 1000 // self._pace.per_second
+        self._due_ms = clock.monotonic_ms() + max(interval_ms, at_pace_ms)
+        return found
+
+    def _groups(self, shard_ids: Sequence[str]) -> list[Sequence[str]]:
+        """Return whom to ask in this round, beginning behind the last one of the former round."""
+        first = sum(1 for shard_id in shard_ids if shard_id <= self._after)
+        most = max(1, self._pace.per_second * max(self._pace.interval_ms, 1_000) // 1_000)
+        turn = [*shard_ids[first:], *shard_ids[:first]][:most]
+        return [turn[index : index + _AT_ONCE] for index in range(0, len(turn), _AT_ONCE)]
+
+    async def _probe(self, shard_id: str, stand: Stand) -> bool:
+        clock, stream = self._ports.clock, self._ports.stream
+        now_ms = clock.now_ms()
+        hint = self._hints.of(shard_id, stand)
+        iterator, issued_ms = hint.iterator, hint.iterator_ms
+        try:
+            if iterator is None or now_ms - issued_ms >= ITERATOR_LIFE_MS:
+                iterator = await stream.shard_iterator(shard_id, where(stand))
+                issued_ms = now_ms
+            self.calls += 1
+            page = await stream.get_records(iterator, shard_id=shard_id, limit=_PROBE_RECORDS)
+        except (Throttled, OutcomeUnknown):
+            return False
+        except IteratorExpired:
+            self._hints.known.pop(shard_id, None)
+            return False
+        except (ShardGone, PositionTrimmed):
+            return True  # The batch finds out, and says what is lost.
+        free_ms = now_ms + self._ports.policy.poll_interval_ms
+        has_news = any(not is_done(stand, record) for record in page.records)
+        at_tip = not page.records and not page.millis_behind_latest
+        in_doubt = at_tip and not is_retained(stand, now_ms)
+        if page.next_iterator is None or has_news or in_doubt:
+            # What was found, be it a loss, is read by a batch, from where this probe began.
+            found = Hint(
+                iterator=iterator,
+                iterator_ms=issued_ms,
+                free_ms=free_ms,
+                record_bytes=hint.record_bytes,
+            )
+            self._hints.keep(shard_id, stand, found)
+            return True
+        hint = Hint(
+            iterator=page.next_iterator,
+            iterator_ms=clock.now_ms(),
+            free_ms=free_ms,
+            record_bytes=hint.record_bytes,
+        )
+        self._hints.keep(shard_id, stand, hint)
+        if page.millis_behind_latest:
+            self._lagging = True
+        else:
+            self.tips[shard_id] = now_ms
+        return False

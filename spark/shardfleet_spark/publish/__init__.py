@@ -1,0 +1,1 @@
+"""A query's positions as leases, and its figures as metrics."""

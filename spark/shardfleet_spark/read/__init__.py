@@ -1,0 +1,1 @@
+"""The executor's half: pages of shards, fetched, sealed, made into rows."""

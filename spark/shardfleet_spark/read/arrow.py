@@ -1,0 +1,228 @@
+"""
+From stream records to Arrow record batches: the one seam between reading and Spark.
+
+The schema of a batch is exactly that of :mod:`shardfleet_spark.options.columns`; Spark compares
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.ports import StreamRecord
+from shardfleet.kpl.deaggregate import (
+    ExpansionLimits,
+    MisroutedPolicy,
+    UserRecord,
+    deaggregate,
+    records_after,
+)
+from shardfleet.kpl.envelope import is_framed
+from shardfleet_spark.options.columns import COLUMNS, TYPES
+
+try:
+    from shardfleet.adapters.kinesis.arrow import UserColumns, user_columns
+except ImportError:  # Without numpy, row by row; pyarrow is all that this package asks for.
+    user_columns = None  # type: ignore[assignment]
+
+# What is taken apart at once stays in the processor's cache.
+_CHUNK_BYTES = 512 * 1024
+# 1,000 to 4,000 rows or 1 to 4 MiB are the best sizes of a batch.
+ROWS_PER_BATCH = 2_000
+BYTES_PER_BATCH = 4 * 1024 * 1024
+_ARROW = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+_LIMITS = ExpansionLimits()
+_US_PER_MS = 1_000
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of some columns; all of them if none is named."""
+    return pa.schema([(name, _ARROW[TYPES[name]]) for name in columns or COLUMNS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """
+    How the records of one shard become rows.
+
+    Attributes:
+        shard_id: the shard.
+        stream: the stream's name.
+        done: the last user record that is done before the first record; None: none is.
+        deaggregate: whether aggregates are taken apart.
+        misrouted: see :data:`shardfleet.kpl.deaggregate.MisroutedPolicy`.
+        hash_range: the shard's hash keys, None if unknown.
+        columns: of the batches; empty for all.
+
+    """
+
+    shard_id: str
+    stream: str
+    done: ExtendedSequenceNumber | None = None
+    deaggregate: bool = True
+    misrouted: MisroutedPolicy = "deliver"
+    hash_range: tuple[int, int] | None = None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def are_plainly_made(self) -> bool:
+        """Tell whether each user record of an aggregate becomes a row, whatever its key."""
+        return self.deaggregate and (self.misrouted == "deliver" or self.hash_range is None)
+
+    def users_of(self, record: StreamRecord) -> Sequence[UserRecord]:
+        """Return the user records of one stream record that are not done yet."""
+        if not self.deaggregate:
+            return (UserRecord(record.partition_key, None, record.data, 0),)
+        found = deaggregate(
+            record.data,
+            partition_key=record.partition_key,
+            limits=_LIMITS,
+            hash_range=self.hash_range,
+            policy=self.misrouted,
+        )
+        if self.done is None:
+            return found.records
+        return records_after(found, sequence_number=record.sequence_number, done=self.done)
+
+
+class _Columns:
+    """The columns of a batch while it grows."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._schema = arrow_schema(rows.columns)
+        self._users: list[UserRecord] = []
+        self._records: list[StreamRecord] = []  # of each user record, the one around it
+        self.size = 0
+
+    def add(self, record: StreamRecord) -> None:
+        users = self._rows.users_of(record)
+        self._users += users
+        self._records += [record] * len(users)
+        # Of the rows, not of the record: many may share one long key.
+        self.size += sum([len(user.data) + len(user.partition_key) for user in users])
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._users) >= ROWS_PER_BATCH or self.size >= BYTES_PER_BATCH
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._users
+
+    def batch(self) -> pa.RecordBatch:
+        arrays = [self._array(field) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, field: pa.Field) -> pa.Array:
+        users, records = self._users, self._records
+        match field.name:
+            case "data":
+                values: list[object] = [user.data for user in users]
+            case "partition_key":
+                values = [user.partition_key for user in users]
+            case "explicit_hash_key":
+                values = [user.explicit_hash_key for user in users]
+            case "sub_sequence_number":
+                values = [user.sub_sequence_number for user in users]
+            case "sequence_number":
+                values = [record.sequence_number for record in records]
+            case "approximate_arrival_timestamp":
+                values = [record.approximate_arrival_ms * _US_PER_MS for record in records]
+            case "encryption_type":
+                values = [record.encryption_type for record in records]
+            case name:
+                constant = self._rows.shard_id if name == "shard_id" else self._rows.stream
+                return pa.repeat(pa.scalar(constant, field.type), len(users))
+        return pa.array(values, field.type)
+
+
+def batches_of(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a shard's records, in order, in batches of a good size."""
+    for some in _chunks(records):
+        is_whole = rows.done is None or int(some[0].sequence_number) > int(
+            rows.done.sequence_number
+        )
+        if is_whole and not (rows.deaggregate and any(is_framed(each.data) for each in some)):
+            yield _batch_of(some, rows)
+            continue
+        may_expand = user_columns is not None and is_whole and rows.are_plainly_made
+        found = user_columns(some, _LIMITS) if may_expand else None
+        if found is None:
+            yield from _row_by_row(some, rows)
+        else:
+            yield _batch_of(some, rows, found)
+
+
+def _chunks(records: Sequence[StreamRecord]) -> Iterator[Sequence[StreamRecord]]:
+    """Cut records where a batch is full; aggregates, which grow, sooner."""
+    first = size = 0
+    most = BYTES_PER_BATCH
+    for index, record in enumerate(records):
+        length = len(record.data)
+        if index > first and (size + length > most or index - first == ROWS_PER_BATCH):
+            yield records[first:index]
+            first, size = index, 0
+        if index == first:
+            most = _CHUNK_BYTES if is_framed(record.data) else BYTES_PER_BATCH
+        size += length
+    if records:
+        yield records[first:]
+
+
+def _batch_of(
+    records: Sequence[StreamRecord], rows: Rows, found: UserColumns | None = None
+) -> pa.RecordBatch:
+    """
+    Return a row per record; or, put beside what the stream records say, per user record in them.
+
+    Args:
+        records: plain ones, if nothing was found in them.
+        rows: how they become rows.
+        found: their user records.
+
+    """
+    schema = arrow_schema(rows.columns)
+    count, around = len(records), None
+    if found is not None:
+        # Of each row, the index of the stream record around it.
+        indexes = [index for index, users in enumerate(found.counts) for _ in range(users)]
+        count, around = len(indexes), pa.array(indexes, pa.int32())
+
+    def column(field: pa.Field) -> pa.Array:
+        match field.name:
+            case "data" | "partition_key" | "sub_sequence_number" if found is not None:
+                return getattr(found, field.name)
+            case "data" | "partition_key" | "sequence_number" | "encryption_type" as name:
+                values: list[object] = [getattr(record, name) for record in records]
+            case "approximate_arrival_timestamp":
+                values = [record.approximate_arrival_ms * _US_PER_MS for record in records]
+            case "explicit_hash_key":
+                return pa.nulls(count, field.type)
+            case name:
+                constants = {"shard_id": rows.shard_id, "stream": rows.stream}
+                return pa.repeat(pa.scalar(constants.get(name, 0), field.type), count)
+        array = pa.array(values, field.type)
+        return array if around is None else array.take(around)
+
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+
+def _row_by_row(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.RecordBatch]:
+    growing = _Columns(rows)
+    for record in records:
+        growing.add(record)
+        if growing.is_full:
+            yield growing.batch()
+            growing = _Columns(rows)
+    if not growing.is_empty:
+        yield growing.batch()

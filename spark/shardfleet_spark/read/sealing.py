@@ -1,0 +1,232 @@
+"""
+Fetch, seal, emit: the same records however often and wherever a partition is read.
+
+1. If the partition has a seal, read exactly what it says.
+2. Else read within the plan's limits, and put a seal unless somebody has put one meanwhile.
+3. Conform to the seal that stands: drop what lies beyond it, read what is missing.
+
+Nothing leaves before a seal stands, so a reader that dies before has emitted nothing, and one that
+dies later is repeated to the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from shardfleet.domain.stream.sequence import (
+    ExtendedSequenceNumber,
+    PointKind,
+    Position,
+    StreamIncarnation,
+)
+from shardfleet.engine.ports import StreamRecord
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet_spark.offsets.plan_token import Quota, Stand
+from shardfleet_spark.offsets.seals import (
+    Seal,
+    SealKey,
+    SealStore,
+    ShardSeal,
+    digest_of,
+    seal_from_bytes,
+    seal_to_bytes,
+)
+from shardfleet_spark.plan.planning import check_layout
+from shardfleet_spark.read.fetching import fetch, together
+from shardfleet_spark.read.shard_pages import DataLost, ReadPorts, ShardPages, ShardRange
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRecords:
+    """What one shard contributes: its part of the seal, and exactly these records."""
+
+    sealed: ShardSeal
+    # asyncio.run, when it puts back the signal handler, makes a repr of what its task returned.
+    records: Sequence[StreamRecord] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRange:
+    """
+    What one partition of a plan is to read.
+
+    Attributes:
+        key: of its seal.
+        ranges: its shards, in the order of the layout.
+        quota: limits for the one who reads first.
+
+    """
+
+    key: SealKey
+    ranges: tuple[ShardRange, ...]
+    quota: Quota
+
+
+async def read_sealed(
+    partition: PartitionRange,
+    store: SealStore,
+    ports: ReadPorts,
+    *,
+    writer: Mapping[str, str],
+) -> list[SealedRecords]:
+    """
+    Return what a partition contributes to its batch, the same each time.
+
+    Args:
+        partition: what to read.
+        store: of seals.
+        ports: the stream and the rest.
+        writer: for the seal.
+
+    Raises:
+        DataLost: sealed records are gone, or the first reading met a loss.
+        UnreadableSeal, SealOfAnotherLayout: the seal is none for this plan.
+        Throttled, OutcomeUnknown: more failures in a row than the policy allows.
+
+    """
+    stored = await insist(lambda: store.get(partition.key), ports)
+    if stored is not None:
+        return await conform(partition, seal_from_bytes(stored), ports, buffers={})
+    fetched = await fetch(partition.ranges, partition.quota, ports, writer=writer)
+    mine = seal_to_bytes(fetched.seal)
+    stored = await insist(lambda: store.put_if_absent(partition.key, mine), ports)
+    if stored == mine:
+        return [SealedRecords(each, fetched.records[each.shard_id]) for each in fetched.seal.shards]
+    return await conform(partition, seal_from_bytes(stored), ports, buffers=fetched.records)
+
+
+async def conform(
+    partition: PartitionRange,
+    seal: Seal,
+    ports: ReadPorts,
+    *,
+    buffers: Mapping[str, Sequence[StreamRecord]],
+) -> list[SealedRecords]:
+    """
+    Return exactly the sealed records.
+
+    Args:
+        partition: what the plan says.
+        seal: what was read by whoever was first.
+        ports: the stream and the rest.
+        buffers: what this reader happens to have, by shard.
+
+    Raises:
+        DataLost: they cannot be had any more.
+        SealOfAnotherLayout: the seal is of another plan.
+
+    """
+    check_layout(
+        seal, [each.shard_id for each in partition.ranges], partition=partition.key.partition
+    )
+    gate = asyncio.Semaphore(ports.policy.concurrency)
+    incarnation = partition.ranges[0].stand.position.incarnation
+
+    async def one(sealed: ShardSeal) -> SealedRecords:
+        kept = within_seal(sealed, buffers.get(sealed.shard_id, ()))
+        if not is_complete(sealed, kept):
+            async with gate:
+                kept = await _read_again(sealed, incarnation, ports)
+        return SealedRecords(sealed, kept)
+
+    return await together(map(one, seal.shards))
+
+
+def within_seal(sealed: ShardSeal, records: Sequence[StreamRecord]) -> Sequence[StreamRecord]:
+    """Return those of some records, in shard order, that a seal covers."""
+    if sealed.first is None or sealed.last is None:
+        return ()
+    first, last = int(sealed.first), int(sealed.last)
+    return [record for record in records if first <= int(record.sequence_number) <= last]
+
+
+def is_complete(sealed: ShardSeal, records: Sequence[StreamRecord]) -> bool:
+    """Tell whether records are exactly the sealed ones, by count and digest."""
+    if len(records) != sealed.count:
+        return False
+    return not sealed.count or (
+        digest_of(record.sequence_number for record in records) == sealed.digest
+    )
+
+
+async def _read_again(
+    sealed: ShardSeal, incarnation: StreamIncarnation, ports: ReadPorts
+) -> Sequence[StreamRecord]:
+    """Read a sealed range from the stream."""
+    assert sealed.first is not None
+    assert sealed.last is not None
+    # At the first record, which is not done: behind it, anything may have been trimmed.
+    at_first = ExtendedSequenceNumber(sealed.first)
+    position = Position(incarnation, sealed.shard_id, PointKind.SEQUENCE, done=at_first)
+    now_ms = ports.clock.now_ms()
+    pages = ShardPages(ShardRange(sealed.shard_id, Stand(position, tip_ms=now_ms)), ports)
+    found: list[StreamRecord] = []
+    while True:
+        await pages.wait()
+        limit = min(ports.policy.records_per_read, max(1, sealed.count - len(found)))
+        page = await pages.next(limit=limit)
+        assert page is not None
+        found += within_seal(sealed, page.records)
+        beyond = page.records and int(page.records[-1].sequence_number) >= int(sealed.last)
+        at_tip = not page.records and not page.millis_behind_latest
+        if beyond or at_tip or page.next_iterator is None:
+            break
+    if not is_complete(sealed, found) and ports.policy.fail_on_data_loss:
+        raise DataLost(
+            f"{sealed.shard_id}: the batch is to be read again, but of the {sealed.count} records "
+            f"from {sealed.first} to {sealed.last} the stream has {len(found)}: they are older "
+            "than it retains. To go on with what is there, set failOnDataLoss=false"
+        )
+    return found
+
+
+async def insist(call: Callable[[], T], ports: ReadPorts) -> T:
+    """
+    Make a blocking call, again and again while it is refused or unanswered.
+
+    Raises:
+        Throttled, OutcomeUnknown: more often than the policy allows.
+
+    """
+    failures = 0
+    while True:
+        try:
+            return call()
+        except (Throttled, OutcomeUnknown) as error:
+            failures += 1
+            await pause(ports, failures, error)
+
+
+async def persist(call: Callable[[], Awaitable[T]], ports: ReadPorts) -> T:
+    """
+    Await a call, again and again while it is refused or unanswered.
+
+    Raises:
+        Throttled, OutcomeUnknown: more often than the policy allows.
+
+    """
+    failures = 0
+    while True:
+        try:
+            return await call()
+        except (Throttled, OutcomeUnknown) as error:
+            failures += 1
+            await pause(ports, failures, error)
+
+
+async def pause(ports: ReadPorts, failures: int, error: Exception) -> None:
+    """
+    Wait after a failure, longer each time.
+
+    Raises:
+        Exception: the error, when the policy allows no further attempt.
+
+    """
+    if not ports.may_retry(failures):
+        raise error
+    await ports.clock.sleep_ms(ports.back_off_ms(failures))
