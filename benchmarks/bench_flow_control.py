@@ -21,7 +21,7 @@ from pathlib import Path
 import side_by_side
 from side_by_side import Figures
 
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutEntry, PutOutcome
 from shardfleet.engine.producer import Producer, ProducerCounts, ShardAnswer

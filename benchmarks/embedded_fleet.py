@@ -20,8 +20,8 @@ from typing import Any
 
 from boto3.dynamodb.types import TypeDeserializer
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX
 from shardfleet.domain.slots.slot import Slot, SlotState, slot_from_body
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.ledger import LedgerLine
 from shardfleet.local.demo.probe.ledger_probe import digest

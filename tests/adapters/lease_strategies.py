@@ -9,11 +9,11 @@ from shardfleet.domain.leases.lease import (
     FieldAbsent,
     FieldEquals,
     FieldPresent,
-    HashKeyRange,
     Lease,
     LeaseChange,
     LeaseField,
 )
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 KEY = "shardId-000000000000"

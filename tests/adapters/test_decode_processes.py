@@ -15,7 +15,8 @@ from shardfleet.adapters.kinesis.page_messages import Asked
 from shardfleet.adapters.kinesis.polling import KinesisPollingReader
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     PointKind,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardfleet.adapters.clients.aws_clients import AwsClients, region_of
 from shardfleet.adapters.kinesis.decode import epoch_ms
 from shardfleet.adapters.kinesis.polling import _instant
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.engine.ports import IteratorKind, IteratorStart, ListingFilter, PutEntry
 from shardfleet.errors import (
     ConfigurationError,

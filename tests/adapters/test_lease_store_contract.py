@@ -22,12 +22,12 @@ from shardfleet.domain.leases.lease import (
     FieldEquals,
     FieldPresent,
     Gone,
-    HashKeyRange,
     Lease,
     LeaseField,
     Lost,
 )
 from shardfleet.domain.leases.semantics import apply_change, fields_of
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.testing.memory import MemoryLeaseStore
 from tests.adapters.lease_strategies import KEY, REAL, free_changes, leases, real_changes

@@ -9,7 +9,7 @@ import pytest
 from shardfleet.adapters.dynamodb.items import lease_from_item
 from shardfleet.cli import app as application
 from shardfleet.cli import position
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
 from tests.cli.conftest import CONFIG

@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 
 from shardfleet.domain.balance.by_count import WorkerView
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 

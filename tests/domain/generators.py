@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 

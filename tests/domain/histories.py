@@ -4,8 +4,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 

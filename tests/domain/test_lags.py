@@ -3,8 +3,9 @@
 import pytest
 
 from shardfleet.domain.leases.lags import lag_now, lags_of, unread_shards
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard
 

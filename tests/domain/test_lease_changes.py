@@ -15,11 +15,11 @@ from shardfleet.domain.leases.lease import (
     FieldEquals,
     FieldPresent,
     Gone,
-    HashKeyRange,
     Lease,
     LeaseField,
     Lost,
 )
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
 from tests.domain.builders import a_lease, number

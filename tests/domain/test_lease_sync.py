@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import CreateReason, InitialPosition, plan_lease_sync
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange, tiles_exactly
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.domain.stream.shards import Shard, ShardGraph, tiles_exactly
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ProtocolError
 from tests.domain.generators import any_shards, lease_tables
 from tests.domain.histories import Application, Stream

@@ -7,11 +7,12 @@ import pytest
 from shardfleet.domain.balance.by_count import WorkerView, plan_balanced
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.expiry import expired_leases, update_sightings
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, plan_slots
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases.changes import apply_change
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, Applied, HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
 from shardfleet.domain.positions.position_import import ImportAction, plan_import
 from shardfleet.domain.positions.positions import (
@@ -19,6 +19,7 @@ from shardfleet.domain.positions.positions import (
     positions_from_text,
     positions_to_json,
 )
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber, StreamIncarnation
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ConfigurationError

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.shard_map import ShardMap
 from shardfleet.domain.stream.shards import Shard
 

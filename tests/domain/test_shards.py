@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
-from shardfleet.domain.stream.shards import ShardGraph, hash_range_holes, tiles_exactly
+from shardfleet.domain.stream.hash_ranges import (
+    HASH_KEY_MAX,
+    HashKeyRange,
+    hash_range_holes,
+    tiles_exactly,
+)
+from shardfleet.domain.stream.shards import ShardGraph
 from tests.domain.builders import a_shard, per_cent
 from tests.domain.generators import any_ranges, any_shards
 

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from shardfleet.domain.explain.whereabouts import Whereabouts, whereabouts
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.testing.checkers import Checker

@@ -2,8 +2,9 @@
 
 import pytest
 
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.positions.positions import position_text
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.engine.ports import ListingFilter

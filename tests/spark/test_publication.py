@@ -8,7 +8,8 @@ import pytest
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.leases.changes import evict, renew, take
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,
@@ -17,7 +18,7 @@ from shardfleet.domain.stream.sequence import (
     PointKind,
     Position,
 )
-from shardfleet.domain.stream.shards import HASH_KEY_MAX, Shard, ShardGraph
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryLeaseStore, SeededEntropy

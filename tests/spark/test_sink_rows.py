@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from shardfleet.domain.delivery.record_ids import split_record_id
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key

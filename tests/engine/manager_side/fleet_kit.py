@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.slots.slot import SlotInput, claim, heartbeat
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts

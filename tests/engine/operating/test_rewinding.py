@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.leases.lease import HashKeyRange
 from shardfleet.domain.positions.rewinds import RewindState, RewindTarget
 from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,

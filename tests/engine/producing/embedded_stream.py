@@ -9,7 +9,7 @@ import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutOutcome
 from shardfleet.kpl.hash_keys import hash_of_partition_key

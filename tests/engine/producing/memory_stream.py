@@ -2,7 +2,7 @@
 
 import asyncio
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutEntry, PutOutcome
 from shardfleet.errors import OutcomeUnknown, Throttled

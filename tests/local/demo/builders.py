@@ -2,7 +2,8 @@
 
 import random
 
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer import ProducerCounts, Receipt

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ClientError
 
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.local.aws.launcher import WorkerProcess
 from shardfleet.local.demo.incidents import (

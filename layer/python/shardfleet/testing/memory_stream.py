@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
 from shardfleet.engine.ports import (

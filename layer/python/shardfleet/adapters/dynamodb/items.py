@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from shardfleet.domain.leases.lease import FieldValue, HashKeyRange, Lease, LeaseField
+from shardfleet.domain.leases.lease import FieldValue, Lease, LeaseField
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease, ProtocolError
 

@@ -27,7 +27,7 @@ from botocore.session import get_session
 from pybase64 import b64decode
 
 from shardfleet.adapters.kinesis.shards import hash_key_range
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ports import RecordsPage, StreamRecord
 

@@ -13,7 +13,7 @@ import struct
 import msgspec
 
 from shardfleet import errors
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ports import RecordsPage, StreamRecord
 from shardfleet.errors import ShardfleetError

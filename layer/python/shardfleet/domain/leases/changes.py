@@ -18,12 +18,12 @@ from shardfleet.domain.leases.lease import (
     FieldEquals,
     FieldPresent,
     FieldValue,
-    HashKeyRange,
     Lease,
     LeaseChange,
     LeaseField,
 )
 from shardfleet.domain.leases.semantics import apply_change, failing, fields_of, holds
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
 

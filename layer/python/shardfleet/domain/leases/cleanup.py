@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.hash_ranges import hash_range_holes
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
-from shardfleet.domain.stream.shards import Shard, ShardGraph, hash_range_holes
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 
 
 @dataclass(frozen=True, slots=True)

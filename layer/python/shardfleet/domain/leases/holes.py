@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
-from shardfleet.domain.stream.shards import Shard, hash_range_holes
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
+from shardfleet.domain.stream.shards import Shard
 
 SIGHTINGS = 3  # Java: leasesRecoveryAuditorInconsistencyConfidenceThreshold
 # An eventually consistent scan is behind by a second or two; managers may look each second.

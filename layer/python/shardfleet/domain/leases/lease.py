@@ -13,22 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease
-
-HASH_KEY_MAX = 2**128 - 1  # Kinesis: hash keys are unsigned 128-bit integers
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class HashKeyRange:
-    """An inclusive range of hash keys, unsigned 128-bit integers."""
-
-    start: int
-    end: int
-
-    def contains(self, hash_key: int) -> bool:
-        """Tell whether the key lies inside, both ends included."""
-        return self.start <= hash_key <= self.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,9 @@ from shardfleet.domain.leases.sync_plan import (
     LeaseSyncPlan,
     LeaseToCreate,
 )
+from shardfleet.domain.stream.hash_ranges import tiles_exactly
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.domain.stream.shards import Shard, ShardGraph, tiles_exactly
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 
 __all__ = [
     "Audit",

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardfleet.domain.stream.shards import ChildShard, Shard, ShardGraph, tiles_exactly
+from shardfleet.domain.stream.hash_ranges import tiles_exactly
+from shardfleet.domain.stream.shards import ChildShard, Shard, ShardGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """
-Shards and their lineage: parents, adjacent parents, children, hash ranges, holes.
+Shards and their lineage: parents, adjacent parents, children.
 
-Rules: protocol.md §4.2-4.3 and §4.7. Nothing here trusts a listing: a shard listed twice, a parent
+Rules: protocol.md §4.2-4.3. Nothing here trusts a listing: a shard listed twice, a parent
 that is its own ancestor, or a parent that has aged out must not make anything fail.
 """
 
@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 
-WHOLE_HASH_SPACE = HashKeyRange(0, HASH_KEY_MAX)
 _PARENTS_OF_A_MERGE = 2
 
 
@@ -163,36 +162,3 @@ class ShardGraph:
 def _closed_rather(shard: Shard) -> tuple[bool, str]:
     """Rank what a listing says of one shard; the text decides among the equally closed."""
     return (not shard.is_open, repr(shard))
-
-
-def hash_range_holes(
-    ranges: Iterable[HashKeyRange], whole: HashKeyRange = WHOLE_HASH_SPACE
-) -> tuple[HashKeyRange, ...]:
-    """
-    Return what is missing of ``whole`` after merging the ranges, in ascending order.
-
-    Ranges may overlap, repeat, touch, or reach beyond ``whole``; reversed ones count as empty.
-    """
-    holes: list[HashKeyRange] = []
-    expected = whole.start
-    for covered in sorted(ranges):
-        if covered.start > covered.end or covered.end < expected:
-            continue
-        if covered.start > whole.end:
-            break
-        if covered.start > expected:
-            holes.append(HashKeyRange(expected, covered.start - 1))
-        expected = covered.end + 1
-    if expected <= whole.end:
-        holes.append(HashKeyRange(expected, whole.end))
-    return tuple(holes)
-
-
-def tiles_exactly(ranges: Iterable[HashKeyRange]) -> bool:
-    """Tell whether the ranges cover the hash space without hole or overlap (protocol.md §4.2)."""
-    expected = 0
-    for covered in sorted(ranges):
-        if covered.start != expected or covered.end < covered.start:
-            return False
-        expected = covered.end + 1
-    return expected == HASH_KEY_MAX + 1

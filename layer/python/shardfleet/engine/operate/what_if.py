@@ -17,11 +17,12 @@ from shardfleet.domain.balance.by_count import AssignmentKind
 from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
 from shardfleet.domain.explain.forecast import Forecast, Question, Snapshot
 from shardfleet.domain.explain.turn_log import Entry, Happening
-from shardfleet.domain.leases.lease import HashKeyRange, Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
 from shardfleet.domain.slots.sizing import Pace, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, SlotPlan, SlotTask, plan_slots
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.manager.slots import held_by, leaving, sizing_limits, slot_needs, to_read

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shardfleet.domain.leases.lease import HashKeyRange
 from shardfleet.domain.reading.flow_control import Flow, after_answer, unhindered
 from shardfleet.domain.reading.pacing import Bucket, available, full_bucket, spend, wait_ms
+from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE, HashKeyRange
 from shardfleet.domain.stream.shard_map import ShardMap
-from shardfleet.domain.stream.shards import WHOLE_HASH_SPACE, Shard
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer.settings import ProducerSettings, Receipt, ShardFlow
 from shardfleet.kpl.aggregate import OutgoingRecord
 from shardfleet.kpl.hash_keys import effective_hash

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.lease import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink, StreamRecord
 from shardfleet.events import AggregatesNotExpanded

@@ -9,8 +9,9 @@ from typing import Any
 
 from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.leases.lease import HASH_KEY_MAX, HashKeyRange, Lease, LeaseChange
+from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.slots.slot import Slot
+from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 

@@ -1,0 +1,56 @@
+"""Ranges of hash keys, and what is missing of a whole; rules: protocol.md §4.2 and §4.7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+HASH_KEY_MAX = 2**128 - 1  # Kinesis: hash keys are unsigned 128-bit integers
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HashKeyRange:
+    """An inclusive range of hash keys, unsigned 128-bit integers."""
+
+    start: int
+    end: int
+
+    def contains(self, hash_key: int) -> bool:
+        """Tell whether the key lies inside, both ends included."""
+        return self.start <= hash_key <= self.end
+
+
+WHOLE_HASH_SPACE = HashKeyRange(0, HASH_KEY_MAX)
+
+
+def hash_range_holes(
+    ranges: Iterable[HashKeyRange], whole: HashKeyRange = WHOLE_HASH_SPACE
+) -> tuple[HashKeyRange, ...]:
+    """
+    Return what is missing of ``whole`` after merging the ranges, in ascending order.
+
+    Ranges may overlap, repeat, touch, or reach beyond ``whole``; reversed ones count as empty.
+    """
+    holes: list[HashKeyRange] = []
+    expected = whole.start
+    for covered in sorted(ranges):
+        if covered.start > covered.end or covered.end < expected:
+            continue
+        if covered.start > whole.end:
+            break
+        if covered.start > expected:
+            holes.append(HashKeyRange(expected, covered.start - 1))
+        expected = covered.end + 1
+    if expected <= whole.end:
+        holes.append(HashKeyRange(expected, whole.end))
+    return tuple(holes)
+
+
+def tiles_exactly(ranges: Iterable[HashKeyRange]) -> bool:
+    """Tell whether the ranges cover the hash space without hole or overlap (protocol.md §4.2)."""
+    expected = 0
+    for covered in sorted(ranges):
+        if covered.start != expected or covered.end < covered.start:
+            return False
+        expected = covered.end + 1
+    return expected == HASH_KEY_MAX + 1
