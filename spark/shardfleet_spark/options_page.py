@@ -14,7 +14,7 @@ from shardfleet_spark.options.options import reference_table
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
 from shardfleet_spark.pipelines.aggregate import AggregateOptions
-from shardfleet_spark.pipelines.archive import ArchiveOptions
+from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 
 _PAGE = """# Options of the Spark source and sink
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from shardfleet.adapters.dynamodb.items import is_foreign, item_from_fields, lease_from_item
 from shardfleet.adapters.dynamodb.leases import ForeignItemsFound
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.changes import apply_change, fields_of
 from shardfleet.domain.leases.lease import ChangeKind, FieldEquals, Lease, LeaseChange, LeaseField
-from shardfleet.domain.leases.semantics import apply_change, fields_of
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease
 from tests.adapters.lease_strategies import leases

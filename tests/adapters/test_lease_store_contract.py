@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.changes import apply_change, fields_of
 from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
@@ -26,7 +27,6 @@ from shardfleet.domain.leases.lease import (
     LeaseField,
     Lost,
 )
-from shardfleet.domain.leases.semantics import apply_change, fields_of
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.testing.memory import MemoryLeaseStore

@@ -10,8 +10,8 @@ import pytest
 
 from shardfleet.adapters.dynamodb.items import ATTRIBUTES, item_from_fields, lease_from_item
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import Applied, Lease, LeaseField
-from shardfleet.domain.leases.semantics import fields_of
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.engine.state.fleet_state import FleetState

@@ -12,7 +12,7 @@ from moto import mock_aws
 from shardfleet.adapters.dynamodb.items import item_from_fields
 from shardfleet.cli import fleet_access
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.semantics import fields_of
+from shardfleet.domain.leases.changes import fields_of
 
 CONFIG = FleetConfig(
     fleet="clicks",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases import sync as lease_sync
-from shardfleet.domain.leases.sync_plan import CreateReason
+from shardfleet.domain.leases.sync import CreateReason
 from shardfleet.domain.stream.sequence import AT_LATEST
 from shardfleet.engine.manager import turn as lease_manager
 from shardfleet.testing import checkers

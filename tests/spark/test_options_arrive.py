@@ -20,7 +20,7 @@ from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
 from shardfleet_spark.options.starting import Start
 from shardfleet_spark.pipelines.aggregate import AggregateOptions
-from shardfleet_spark.pipelines.archive import ArchiveOptions
+from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 from shardfleet_spark.plan.driver import DriverSettings
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.plan.probing import ProbePace

@@ -12,7 +12,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.files import file_system
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.pipelines.aggregate import AggregateOptions
-from shardfleet_spark.pipelines.archive import ArchiveOptions
+from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 from shardfleet_spark.pipelines.compaction import LIST, Compactor
 from shardfleet_spark.pipelines.plan import PipelinePlan, Place
 

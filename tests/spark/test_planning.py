@@ -14,11 +14,16 @@ from shardfleet_spark.offsets.plan_token import (
     token_from_json,
     token_to_json,
 )
-from shardfleet_spark.offsets.seals import ShardSeal, UnreadableSeal, seal_from_bytes, seal_to_bytes
+from shardfleet_spark.offsets.seals import (
+    SealOfAnotherLayout,
+    ShardSeal,
+    UnreadableSeal,
+    seal_from_bytes,
+    seal_to_bytes,
+)
 from shardfleet_spark.plan.planning import (
     Advanced,
     BatchLimits,
-    SealOfAnotherLayout,
     advance,
     carried_by_driver,
     is_converged,

@@ -4,8 +4,7 @@ import pytest
 
 from shardfleet.engine.ports import IteratorKind, StreamRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet_spark.offsets.seals import SealKey, ShardSeal, seal_to_bytes
-from shardfleet_spark.plan.planning import SealOfAnotherLayout
+from shardfleet_spark.offsets.seals import SealKey, SealOfAnotherLayout, ShardSeal, seal_to_bytes
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import PartitionRange, SealedRecords, read_sealed
 from tests.spark.memory_seals import seal

@@ -8,7 +8,7 @@ Whoever finds a seal emits exactly what it says. The first writer wins; a task t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -25,6 +25,10 @@ _FIELDS = {
     "lag_ms": "lag_ms", "arrived_ms": "arrived_ms", "tip_ms": "tip_ms", "iterator": "iterator",
     "iterator_ms": "iterator_ms", "free_ms": "free_ms", "lost": "lost",
 }  # fmt: skip
+
+
+class SealOfAnotherLayout(ValueError):
+    """A seal names other shards than its partition has (hazard H11)."""
 
 
 class UnreadableSeal(ShardfleetError):
@@ -229,3 +233,20 @@ def seal_from_bytes(body: bytes) -> Seal:
     except ValueError as error:
         raise UnreadableSeal(f"a seal is no JSON: {error}; found {body[:80]!r}") from error
     return seal_from_json(found)
+
+
+def check_layout(seal: Seal, shards: Sequence[str], *, partition: int) -> None:
+    """
+    Refuse a seal of other shards (hazard H11).
+
+    Raises:
+        SealOfAnotherLayout: it names others, or in another order.
+
+    """
+    found = [sealed.shard_id for sealed in seal.shards]
+    if found != list(shards):
+        raise SealOfAnotherLayout(
+            f"the seal of partition {partition} names the shards {', '.join(found) or 'none'}, "
+            f"the plan {', '.join(shards) or 'none'}: another query uses the same seal store and "
+            "sid, or the checkpoint was changed by hand"
+        )

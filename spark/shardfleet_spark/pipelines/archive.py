@@ -11,7 +11,6 @@ are put together (:mod:`shardfleet_spark.pipelines.compaction`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -23,13 +22,9 @@ from pyspark.sql import functions as sf
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.files import file_system
 from shardfleet_spark.options.options import (
-    choice,
-    duration_ms,
-    integer,
-    option,
     read_options,
-    size_bytes,
 )
+from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 from shardfleet_spark.pipelines.compaction import Compactor
 
 if TYPE_CHECKING:
@@ -42,31 +37,6 @@ _ARRIVAL = "approximate_arrival_timestamp"
 _PLACED_BY = ("date", "hour", "part")
 _WRITTEN = "folder string, file string, rows bigint, bytes bigint"
 _QUERY_SHOWN = 8  # Characters of the query's id in names: it tells two archives in a folder apart.
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArchiveOptions:
-    """What can be set; every field is described by its own text."""
-
-    compression: str = option(
-        choice("zstd", "snappy", "gzip", "none"), default="zstd", doc="Of the Parquet files."
-    )
-    rows_per_file: int = option(
-        integer(1), default="1000000", doc="Rows after which a further file is begun."
-    )
-    files: int = option(
-        integer(1, 1_000),
-        default="1",
-        doc="Files per hour and micro-batch, written at the same time.",
-    )
-    compact_after_ms: int = option(
-        duration_ms(),
-        default="1h",
-        doc="An hour that ended so long before the newest record's hour began is put together.",
-    )
-    compact_below_bytes: int = option(
-        size_bytes(), default="64m", doc="Files smaller than this are put together."
-    )
 
 
 def writer(df: DataFrame, plan: PipelinePlan) -> DataStreamWriter:

@@ -30,7 +30,7 @@ from pyarrow import fs
 from shardfleet_spark.host.files import file_system
 
 if TYPE_CHECKING:
-    from shardfleet_spark.pipelines.archive import ArchiveOptions
+    from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 
 LIST = "_compaction.json"
 _FOLDER = re.compile(r"date=(\d{4})-(\d\d)-(\d\d)/hour=(\d\d)$")

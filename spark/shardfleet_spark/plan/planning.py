@@ -8,14 +8,14 @@ From one plan to the next: token, seals, shard list and clock give a token. Pure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet_spark.offsets.lineage import Family, finished
 from shardfleet_spark.offsets.plan_token import PlanToken, Quota, Stand
-from shardfleet_spark.offsets.seals import Seal, ShardSeal
+from shardfleet_spark.offsets.seals import Seal, ShardSeal, check_layout
 
 # With a skew limit, a shard of which no arrival is known reads one record to tell its age.
 _SOUNDING_RECORDS = 1
@@ -45,10 +45,6 @@ class Advanced:
     seals: Mapping[str, ShardSeal] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
     unsealed: tuple[int, ...] = ()
-
-
-class SealOfAnotherLayout(ValueError):
-    """A seal names other shards than its partition has (hazard H11)."""
 
 
 def advance(token: PlanToken, seals: Mapping[int, Seal]) -> Advanced:
@@ -91,23 +87,6 @@ def advance(token: PlanToken, seals: Mapping[int, Seal]) -> Advanced:
         stats=stats_of(token, seals, family),
         unsealed=tuple(unsealed),
     )
-
-
-def check_layout(seal: Seal, shards: Sequence[str], *, partition: int) -> None:
-    """
-    Refuse a seal of other shards (hazard H11).
-
-    Raises:
-        SealOfAnotherLayout: it names others, or in another order.
-
-    """
-    found = [sealed.shard_id for sealed in seal.shards]
-    if found != list(shards):
-        raise SealOfAnotherLayout(
-            f"the seal of partition {partition} names the shards {', '.join(found) or 'none'}, "
-            f"the plan {', '.join(shards) or 'none'}: another query uses the same seal store and "
-            "sid, or the checkpoint was changed by hand"
-        )
 
 
 def _stand_after(before: Stand, sealed: ShardSeal) -> Stand:

@@ -30,11 +30,11 @@ from shardfleet_spark.offsets.seals import (
     SealKey,
     SealStore,
     ShardSeal,
+    check_layout,
     digest_of,
     seal_from_bytes,
     seal_to_bytes,
 )
-from shardfleet_spark.plan.planning import check_layout
 from shardfleet_spark.read.fetching import fetch, together
 from shardfleet_spark.read.shard_pages import DataLost, ReadPorts, ShardPages, ShardRange
 

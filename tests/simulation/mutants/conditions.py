@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.simulation.mutants.mutant import mutant
 
 CHANGES = "domain/leases/changes.py"
-SEMANTICS = "domain/leases/semantics.py"
 
 _SEEN = "        _as_seen(LeaseField.LEASE_OWNER, lease.lease_owner),\n"
 _SEEN_TOO = "        _as_seen(LeaseField.CHECKPOINT_OWNER, lease.checkpoint_owner),\n"
@@ -181,14 +180,14 @@ CONDITIONS = (
     mutant(
         "checkpoint over SHARD_END",
         "L13 not SHARD_END",
-        (SEMANTICS, "    if stored.is_shard_end:\n        return False\n", ""),
+        (CHANGES, "    if stored.is_shard_end:\n        return False\n", ""),
         arena="rewinds over ends",
     ),
     mutant(
         "no checkpoint over a sentinel",
         "L13 or a sentinel",
         (
-            SEMANTICS,
+            CHANGES,
             "    return stored.is_sentinel or stored <= new\n",
             "    return stored <= new\n",
         ),
@@ -200,7 +199,7 @@ CONDITIONS = (
     mutant(
         "a checkpoint that is equal is backwards",
         "L13 or equal",
-        (SEMANTICS, "stored.is_sentinel or stored <= new", "stored.is_sentinel or stored < new"),
+        (CHANGES, "stored.is_sentinel or stored <= new", "stored.is_sentinel or stored < new"),
         why_not=(
             "an equal checkpoint is written only after a tool of others has stored the same: "
             "refused or not, the same is stored"

@@ -27,6 +27,7 @@ from shardfleet.adapters.dynamodb.items import (
 )
 from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
 from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.leases.changes import failing
 from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
@@ -37,7 +38,6 @@ from shardfleet.domain.leases.lease import (
     Lost,
     Survey,
 )
-from shardfleet.domain.leases.semantics import failing
 from shardfleet.engine.ports import EventSink
 from shardfleet.errors import ConfigurationError, MalformedLease, ProtocolError
 from shardfleet.events import Event, Level

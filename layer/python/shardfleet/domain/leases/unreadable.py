@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardfleet.domain.leases.lease import Lease, Survey
-from shardfleet.domain.leases.sync_plan import LeaseSyncPlan
+from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from shardfleet.domain.leases.changes import failing
 from shardfleet.domain.leases.lease import (
     Applied,
     ChangeResult,
@@ -21,7 +22,6 @@ from shardfleet.domain.leases.lease import (
     LeaseField,
     Lost,
 )
-from shardfleet.domain.leases.semantics import failing
 from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease, Instant

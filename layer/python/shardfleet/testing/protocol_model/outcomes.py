@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import Applied, ChangeKind, ChangeResult, LeaseChange
-from shardfleet.domain.leases.semantics import apply_change
 from shardfleet.testing.protocol_model.checks import check_write
 from shardfleet.testing.protocol_model.state import KEYS, World, letter
 
