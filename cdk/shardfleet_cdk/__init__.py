@@ -1,6 +1,8 @@
 """
 The constructs: `ShardFleet` is a fleet, `SparkPipeline` a Spark job, that consumes a stream.
 
+Each module is a part of one of the two; a stack of many small constructs is one idea.
+
 Importing this package starts Node (the CDK runs on it) and fails with a clear message when there
 is none.
 """

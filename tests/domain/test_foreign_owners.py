@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.leases.foreign_owners import count_to_read
+from shardfleet.domain.balance.by_count import count_to_read
 from tests.domain.builders import a_lease
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.domain.leases.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON

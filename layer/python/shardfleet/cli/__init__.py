@@ -1,6 +1,8 @@
 """
 The `shardfleet` command: argument parsing over the rest of the library.
 
+One module per command is one idea, however many commands there are.
+
 `main` is the console script. It imports typer itself, because a plain `pip install shardfleet`
 (what a Lambda function or a Spark executor needs) installs no command-line packages.
 """

@@ -95,8 +95,8 @@ class _Examination:
     def facts(self) -> "Facts":
         from shardfleet.adapters.dynamodb.items import LEASE_KEY
         from shardfleet.domain.explain.fleet_facts import Facts
-        from shardfleet.domain.leases.lags import unread_shards
         from shardfleet.domain.leases.unreadable import stand_ins
+        from shardfleet.domain.slots.lags import unread_shards
 
         config = self._config
         lease_table = self._table(config.lease_table, (LEASE_KEY, "HASH"))

@@ -287,3 +287,37 @@ class LeaseGroups:
     def _unfinished_parents(self, lease: Lease) -> list[str]:
         parents = (self._by_key.get(parent) for parent in lease.parent_shard_ids)
         return [p.lease_key for p in parents if p is not None and not p.is_finished]
+
+
+def count_to_read(
+    leases: Sequence[Lease],
+    *,
+    ours: Collection[str],
+    expired: Collection[str],
+    resting: Collection[str],
+    steals: bool,
+) -> int:
+    """
+    Return how many leases our slots hold or can be given now (Z1).
+
+    Not among them is what healthy others hold, and what waits for its parents without an owner.
+
+    Args:
+        leases: all of the table.
+        ours: worker ids of our slots.
+        expired: keys of leases whose owner is lost.
+        resting: keys of leases that need no slot: paused or asleep.
+        steals: others' leases are taken as well, until each of them has one (A9): somebody who
+            has none takes from who has two.
+
+    """
+    groups = LeaseGroups(leases, frozenset(expired))
+    found = sum(lease.lease_key not in resting for lease in groups.free)
+    for owner, held in groups.load.items():
+        # What is on its way from us to others is still read by us.
+        own = [le for le in groups.held(owner) if owner in ours or le.checkpoint_owner in ours]
+        found += sum(lease.lease_key not in resting for lease in own)
+        if steals and owner not in ours:
+            movable = sum(lease.lease_key not in resting for lease in groups.movable(owner))
+            found += min(movable, held - 1)
+    return found

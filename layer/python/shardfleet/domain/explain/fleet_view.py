@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from shardfleet.domain.explain.stops import Stop
 from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.leases.lags import lag_now, lags_of
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.lags import lag_now, lags_of
 from shardfleet.domain.slots.slot import Slot, SlotState
 
 _NOTHING_PAUSED = Pauses()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.balance.by_count import LeaseGroups
 from shardfleet.domain.leases.lease import Lease
 
 # As long after another application was last seen in the lease table, nothing falls asleep.
@@ -55,40 +54,6 @@ def foreign_owners(
         if owner is not None and owner not in ours
     }
     return sorted(owners)
-
-
-def count_to_read(
-    leases: Sequence[Lease],
-    *,
-    ours: Collection[str],
-    expired: Collection[str],
-    resting: Collection[str],
-    steals: bool,
-) -> int:
-    """
-    Return how many leases our slots hold or can be given now (Z1).
-
-    Not among them is what healthy others hold, and what waits for its parents without an owner.
-
-    Args:
-        leases: all of the table.
-        ours: worker ids of our slots.
-        expired: keys of leases whose owner is lost.
-        resting: keys of leases that need no slot: paused or asleep.
-        steals: others' leases are taken as well, until each of them has one (A9): somebody who
-            has none takes from who has two.
-
-    """
-    groups = LeaseGroups(leases, frozenset(expired))
-    found = sum(lease.lease_key not in resting for lease in groups.free)
-    for owner, held in groups.load.items():
-        # What is on its way from us to others is still read by us.
-        own = [le for le in groups.held(owner) if owner in ours or le.checkpoint_owner in ours]
-        found += sum(lease.lease_key not in resting for lease in own)
-        if steals and owner not in ours:
-            movable = sum(lease.lease_key not in resting for lease in groups.movable(owner))
-            found += min(movable, held - 1)
-    return found
 
 
 def noted_foreign(before: Foreign | None, owners: Sequence[str], *, now_ms: int) -> Foreign | None:

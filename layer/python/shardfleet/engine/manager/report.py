@@ -11,11 +11,11 @@ from shardfleet.domain.balance.by_count import AssignmentPlan
 from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
 from shardfleet.domain.leases.cleanup import CleanupPlan
 from shardfleet.domain.leases.holes import unread_ranges
-from shardfleet.domain.leases.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.leases.unreadable import Unreadable
 from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotPlan, SlotTask
 from shardfleet.domain.stream.shards import Shard

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.foreign_owners import count_to_read
-from shardfleet.domain.leases.lags import lags_of
+from shardfleet.domain.balance.by_count import count_to_read
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.lags import lags_of
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, SlotPlan, SlotTask, plan_slots, stays

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from shardfleet.domain.leases.lags import lag_now
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.lags import lag_now
 from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.slots.usage import next_throughput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber

@@ -1,6 +1,8 @@
 """
 The demo: a fleet on an embedded AWS, fed, disturbed on purpose, and judged.
 
+Its modules are the acts of one idea, `make demo`, in the order in which they happen.
+
     source.py    the records: a file of the user's, or a generated click stream
     fleet.py     `running_fleet`: synthesize, start, deploy
     feed.py      a steady feed through the producer, and where each record went

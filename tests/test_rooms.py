@@ -1,0 +1,268 @@
+"""
+The rooms as tests: who may import whom inside a floor, one meaning per class name, no detours.
+
+`tests/rooms.toml` says which rooms a floor has, lowest first, and which arrows there are between
+them, each with its reason. Between floors the arrows are those of `test_tidy`.
+"""
+
+import ast
+import re
+import tomllib
+from collections import Counter, defaultdict
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.test_tidy import PYTHON, ROOT, expect_none, imports_of
+
+FLOORS = tomllib.loads((ROOT / "tests/rooms.toml").read_text("utf-8"))
+# Package -> the folder that it lies in. In the library each folder is a floor, in the others the
+# package itself is one.
+PACKAGES = {
+    "shardfleet": "layer/python/shardfleet",
+    "shardfleet_cdk": "cdk/shardfleet_cdk",
+    "shardfleet_spark": "spark/shardfleet_spark",
+}
+# Where a user imports from: what is offered here is defined in the modules behind.
+SURFACES = {"shardfleet", "shardfleet_cdk", "shardfleet_cdk.monitoring"}
+TEST_KIT = "shardfleet.testing"
+# Beyond as many modules a room is asked whether it is one idea, and its docstring answers.
+ROOM_MODULES = 12
+WHY_LARGE = re.compile(r"\bone\s+idea\b")
+
+
+def dotted(path):
+    """Return the dotted name of one of our modules by its path, None for any other file."""
+    for package, folder in PACKAGES.items():
+        if PurePosixPath(path).is_relative_to(folder):
+            parts = PurePosixPath(path).relative_to(folder).with_suffix("").parts
+            return ".".join((package, *parts)).removesuffix(".__init__")
+    return None
+
+
+def imported(tree, modules):
+    """Yield (line, module of ours, name or None) for everything that a file imports of ours."""
+    for line, module, names in imports_of(tree):
+        if module.split(".")[0] in PACKAGES:
+            for name in names or (None,):
+                whole = f"{module}.{name}" in modules
+                yield line, f"{module}.{name}" if whole else module, None if whole else name
+
+
+def floor_of(module):
+    """Return the floor of a module, and the rest of its name in parts."""
+    package, *parts = module.split(".")
+    return (parts[0], parts[1:]) if package == "shardfleet" and parts else (package, parts)
+
+
+def room_of(module, floors, folders):
+    """
+    Return floor and room of a module, None for one that is no part of a floor with rooms.
+
+    A module at a floor's root lies in the room "."; one that is named in the list of rooms (it
+    composes the others) is a room of its own.
+    """
+    floor, parts = floor_of(module)
+    if floor not in floors or not parts:
+        return None
+    is_room = len(parts) > 1 or module in folders or parts[0] in floors[floor]["rooms"]
+    return floor, parts[0] if is_room else "."
+
+
+def steps(trees, floors):
+    """Yield (path, line, floor, room, room reached) for each import between two rooms."""
+    modules = {dotted(path): path for path in trees if dotted(path)}
+    folders = {name.rpartition(".")[0] for name in modules}
+    for name, path in modules.items():
+        here = room_of(name, floors, folders)
+        for line, reached, _ in imported(trees[path], modules):
+            there = room_of(reached, floors, folders)
+            if here and there and here != there and here[0] == there[0]:
+                yield path, line, *here, there[1]
+
+
+def wrong_arrows(trees, floors):
+    """Complain of imports that no arrow allows, and of arrows that should not be."""
+    used = set()
+    for path, line, floor, room, reached in steps(trees, floors):
+        used.add((floor, f"{room} -> {reached}"))
+        if f"{room} -> {reached}" not in floors[floor]["arrows"]:
+            yield f"{path}:{line}: {floor}: {room} -> {reached} is not declared in rooms.toml"
+    for floor, declared in floors.items():
+        height = {room: number for number, room in enumerate(declared["rooms"])}
+        for arrow, reason in declared["arrows"].items():
+            room, _, reached = arrow.partition(" -> ")
+            if not {room, reached} <= height.keys():
+                yield f"rooms.toml: {floor}: {arrow}: one of them is no room of this floor"
+            elif height[room] <= height[reached]:
+                yield f"rooms.toml: {floor}: {arrow} leads upward"
+            elif (floor, arrow) not in used:
+                yield f"rooms.toml: {floor}: {arrow}: nothing is imported so; delete the line"
+            if not reason.strip():
+                yield f"rooms.toml: {floor}: {arrow} has no reason"
+
+
+def detours(trees):
+    """Complain of names that are imported from a module which itself imports them."""
+    modules = {dotted(path): path for path in trees if dotted(path)}
+    defined = {name: own_names(trees[path]) for name, path in modules.items()}
+    for path, tree in trees.items():
+        for line, module, name in imported(tree, modules):
+            is_kit = module == TEST_KIT or module.startswith(f"{TEST_KIT}.")
+            if name is None or is_kit or module in SURFACES or module not in defined:
+                continue
+            if name not in defined[module]:
+                yield f"{path}:{line}: {module} does not define {name}; import it from where it is"
+
+
+def own_names(tree):
+    """Return the names that a module binds at its top level otherwise than by an import."""
+    names = set()
+    pending = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif not isinstance(node, ast.Import | ast.ImportFrom):
+            pending += ast.iter_child_nodes(node)
+    return names
+
+
+def shared_class_names(trees):
+    """Complain of public classes of one name in two modules."""
+    homes = defaultdict(list)
+    for path, tree in trees.items():
+        for node in tree.body if dotted(path) else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(f"{path}:{node.lineno}")
+    for name, places in homes.items():
+        if len(places) > 1:
+            yield f"{name} is the name of {len(places)} classes: {', '.join(places)}"
+
+
+def crowded_rooms(trees):
+    """Complain of folders with many modules whose first file does not say why they are one idea."""
+    paths = [PurePosixPath(path) for path in trees if dotted(path)]
+    count = Counter(path.parent for path in paths if path.name != "__init__.py")
+    for room, modules in count.items():
+        first = trees.get(f"{room}/__init__.py")
+        why = (ast.get_docstring(first) if first else None) or ""
+        if modules > ROOM_MODULES and not WHY_LARGE.search(why):
+            yield f"{room}: {modules} modules; its __init__.py says why it is one idea, or split it"
+
+
+TREES = {path: ast.parse((ROOT / path).read_text("utf-8")) for path in PYTHON}
+
+
+def test_rooms_are_entered_by_declared_arrows_that_lead_down():
+    expect_none(wrong_arrows(TREES, FLOORS))
+
+
+def test_a_large_room_says_why_it_is_one_idea():
+    expect_none(crowded_rooms(TREES))
+
+
+def test_floors_with_folders_have_their_rooms_listed():
+    folders = {
+        floor_of(name)[0] for path in TREES if (name := dotted(path)) and len(floor_of(name)[1]) > 1
+    }
+
+    assert folders - {"events"} == FLOORS.keys()
+
+
+# --- each rule can fail ---
+
+HALL = {"domain": {"rooms": ["stream", "leases", "turn"], "arrows": {"leases -> stream": "Why."}}}
+DOMAIN = "layer/python/shardfleet/domain"
+
+
+def trees_of(**sources):
+    """Parse modules of the domain by their names: leases_lease is leases/lease.py."""
+    return {
+        f"{DOMAIN}/{name.replace('_', '/')}.py": ast.parse(source)
+        for name, source in sources.items()
+    }
+
+
+DOWN = {
+    "stream_shards": "class Shard: ...",
+    "leases_lease": "from shardfleet.domain.stream.shards import Shard",
+}
+
+
+def test_a_declared_arrow_down_is_left_alone():
+    assert list(wrong_arrows(trees_of(**DOWN), HALL)) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "arrows", "complaint"),
+    [
+        (
+            {"stream_map": "from shardfleet.domain.leases import lease"},
+            {},
+            "stream -> leases is not declared",
+        ),
+        (
+            {"turn": "def f():\n    from shardfleet.domain.stream import shards"},
+            {},
+            "turn -> stream is not declared",
+        ),
+        (
+            {"stream_map": "import shardfleet.domain.leases.lease"},
+            {"stream -> leases": "No."},
+            "stream -> leases leads upward",
+        ),
+        ({}, {"turn -> leases": "Once."}, "nothing is imported so"),
+        ({}, {"turn -> cellar": "Once."}, "no room of this floor"),
+        (
+            {"turn": "from shardfleet.domain.leases.lease import Lease"},
+            {"turn -> leases": " "},
+            "has no reason",
+        ),
+    ],
+)
+def test_a_wrong_arrow_between_rooms_is_seen(sources, arrows, complaint):
+    hall = HALL["domain"]
+    floors = {"domain": {**hall, "arrows": {**hall["arrows"], **arrows}}}
+
+    (found,) = wrong_arrows(trees_of(**DOWN, **sources), floors)
+
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    "detour",
+    ["from shardfleet.domain.leases.lease import Shard", "from shardfleet import domain, Shard"],
+)
+def test_a_name_imported_by_a_detour_is_seen(detour):
+    sources = trees_of(**DOWN, turn=detour)
+    sources["layer/python/shardfleet/__init__.py"] = ast.parse("")
+    expected = 0 if "shardfleet import" in detour else 1
+
+    assert len(list(detours(sources))) == expected
+
+
+def test_a_name_bound_in_a_branch_is_defined_there():
+    tree = ast.parse(
+        "try:\n    import a\nexcept ImportError:\n    b = None\nC: int = 1\n(d, e) = 1, 2"
+    )
+
+    assert own_names(tree) == {"b", "C", "d", "e"}
+
+
+def test_a_second_class_of_one_name_is_seen_but_no_private_one():
+    sources = trees_of(stream_a="class Page: ...", leases_b="class Page: ...\nclass _P: ...")
+    sources |= trees_of(turn="class _P: ...")
+
+    assert len(list(shared_class_names(sources))) == 1
+
+
+def test_a_crowded_room_is_seen_unless_it_says_why():
+    sources = trees_of(**{f"leases_m{number}": "" for number in range(ROOM_MODULES + 1)})
+
+    assert len(list(crowded_rooms(sources))) == 1
+    assert not list(crowded_rooms(sources | trees_of(leases___init__="")))[1:]
+    first = {f"{DOMAIN}/leases/__init__.py": ast.parse('"""Leases: one idea, for they are."""')}
+    assert list(crowded_rooms(sources | first)) == []
