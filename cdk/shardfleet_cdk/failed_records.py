@@ -35,7 +35,7 @@ def dead_letter_queue(scope: Construct, construct_id: str, *, operations: Operat
     return queue
 
 
-class FailedRecords(Construct):
+class FailedRecordDestinations(Construct):
     """
     The destinations of given-up records.
 

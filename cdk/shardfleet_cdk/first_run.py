@@ -17,7 +17,7 @@ from shardfleet_cdk import permissions
 from shardfleet_cdk.assets import function_code
 from shardfleet_cdk.functions import fleet_function, log_group
 from shardfleet_cdk.layers import FleetLayers
-from shardfleet_cdk.lease_manager import LeaseManager
+from shardfleet_cdk.lease_manager import LeaseManagerFunction
 from shardfleet_cdk.options import Operations
 
 ENTRY_POINT = "handler.handler"  # functions/first_run/handler.py
@@ -40,7 +40,7 @@ class FirstRun(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        manager: LeaseManager,
+        manager: LeaseManagerFunction,
         config: FleetConfig,
         layers: FleetLayers,
         operations: Operations,

@@ -21,16 +21,16 @@ from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk import cost_estimate, permissions, sleep_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
-from shardfleet_cdk.failed_records import FailedRecords
+from shardfleet_cdk.failed_records import FailedRecordDestinations
 from shardfleet_cdk.first_run import FirstRun
 from shardfleet_cdk.fleet_config import ConfigValues, check_names, check_times, manager_config
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.layers import FleetLayers
-from shardfleet_cdk.lease_manager import LeaseManager
+from shardfleet_cdk.lease_manager import LeaseManagerFunction
 from shardfleet_cdk.lease_table import lease_table, state_table
 from shardfleet_cdk.naming import fleet_name
 from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
-from shardfleet_cdk.worker import Worker
+from shardfleet_cdk.worker import WorkerFunction
 from shardfleet_cdk.worker_machine import WorkerMachine
 
 
@@ -137,7 +137,7 @@ class ShardFleet(Construct):
             self, "Leases", operations=operations
         )
         self.state_table = state_table(self, "State", operations=operations)
-        failed = FailedRecords(
+        failed = FailedRecordDestinations(
             self,
             "FailedRecords",
             on_exhausted=str(config.get("on_exhausted", "stop")),
@@ -176,7 +176,7 @@ class ShardFleet(Construct):
         operations: Operations,
     ) -> None:
         layers = FleetLayers(self, "Layers", sdk_services=self._sdk_services)
-        self._worker = Worker(
+        self._worker = WorkerFunction(
             self,
             "Worker",
             config=self.config,
@@ -190,7 +190,7 @@ class ShardFleet(Construct):
             self, "Slots", worker=self._worker, options=worker, operations=operations
         )
         told = manager_config(self.config, state_machine_arn=machine.machine.state_machine_arn)
-        self._manager = LeaseManager(
+        self._manager = LeaseManagerFunction(
             self,
             "Manager",
             config=told,

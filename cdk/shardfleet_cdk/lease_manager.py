@@ -26,7 +26,7 @@ ENTRY_POINT = "handler.manager_handler"  # functions/lease_manager/handler.py
 EVENT_AGE_SECONDS_MOST = 60  # The least that Lambda and Scheduler allow; then the next one comes.
 
 
-class LeaseManager(Construct):
+class LeaseManagerFunction(Construct):
     """
     The manager function, its schedule, and the schedule's dead letters.
 

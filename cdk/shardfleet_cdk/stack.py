@@ -16,7 +16,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.lease_table import OWNER_INDEX
-from shardfleet_cdk.monitoring import AlarmSetting, FleetMonitoring, Level, MonitoringOptions
+from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, FleetMonitoring, MonitoringOptions
 from shardfleet_cdk.options import FleetTables, Operations, WorkerOptions
 from shardfleet_cdk.stack_settings import StackSettings, read_settings
 
@@ -131,9 +131,9 @@ class ShardFleetStack(Stack):
 def _leveled(change: Mapping[str, Any]) -> dict[str, Any]:
     """Return an alarm's setting with its level as the enumeration's member."""
     try:
-        return {**change, **({"level": Level(change["level"])} if "level" in change else {})}
+        return {**change, **({"level": AlarmLevel(change["level"])} if "level" in change else {})}
     except ValueError as error:
-        levels = ", ".join(Level)
+        levels = ", ".join(AlarmLevel)
         raise ConfigurationError(
             f"context: monitoring: level: {change['level']!r} found, one of {levels} allowed"
         ) from error

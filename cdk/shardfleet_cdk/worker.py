@@ -24,7 +24,7 @@ ENTRY_POINT = "shardfleet.runtime.entry_points.worker_handler"
 ALIAS = "live"
 
 
-class Worker(Construct):
+class WorkerFunction(Construct):
     """
     The worker function and its alias.
 

@@ -12,7 +12,7 @@ from shardfleet_cdk.acknowledgements import MACHINE, MACHINE_ROLE, acknowledge
 from shardfleet_cdk.functions import log_group
 from shardfleet_cdk.naming import vended_log_group_name
 from shardfleet_cdk.options import Operations, WorkerOptions
-from shardfleet_cdk.worker import Worker
+from shardfleet_cdk.worker import WorkerFunction
 from shardfleet_cdk.worker_definition import worker_definition
 
 # Step Functions: 60 to 900 s; the longest saves calls of the key service.
@@ -33,7 +33,7 @@ class WorkerMachine(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        worker: Worker,
+        worker: WorkerFunction,
         options: WorkerOptions,
         operations: Operations,
     ) -> None:

@@ -29,7 +29,7 @@ from shardfleet_spark.publish.publication import owner_of
 from shardfleet_spark.publish.publisher import Publication, Publisher
 from shardfleet_spark.publish.publishing import Publishing
 from shardfleet_spark.read.sealing import insist
-from shardfleet_spark.read.shard_pages import ReadPolicy, ReadPorts
+from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
 
 if TYPE_CHECKING:
     from shardfleet_spark.offsets.seals import SealStore
@@ -40,7 +40,7 @@ _LEASE_WRITES = 8
 _kept: dict[tuple[object, ...], KinesisPollingReader] = {}
 
 
-def read_ports(options: SourceOptions) -> ReadPorts:
+def read_ports(options: SourceOptions) -> FetchPorts:
     """
     Return the stream and all that reading it needs, the same objects each time.
 
@@ -48,7 +48,7 @@ def read_ports(options: SourceOptions) -> ReadPorts:
         ConfigurationError: no region is known, or there is no such stream.
 
     """
-    return ReadPorts(
+    return FetchPorts(
         stream=_stream_reader(options),
         clock=AttendedClock(),
         entropy=SystemEntropy(),

@@ -28,7 +28,7 @@ from shardfleet_spark.plan.beginning import begin, common_start, opening_of
 from shardfleet_spark.plan.planning import lay_out
 from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.sealing import persist
-from shardfleet_spark.read.shard_pages import ReadPorts, ShardPages, ShardRange, is_done
+from shardfleet_spark.read.shard_pages import FetchPorts, ShardPages, ShardRange, is_done
 
 # How far arrival times of one shard may be out of order and still be met.
 DISORDER_MS = 5_000
@@ -101,7 +101,7 @@ def _between(records: Sequence[StreamRecord], partition: BatchPartition) -> list
     return [record for record in records if first <= record.approximate_arrival_ms <= last]
 
 
-async def plan(options: BatchOptions, ports: ReadPorts) -> list[BatchPartition]:
+async def plan(options: BatchOptions, ports: FetchPorts) -> list[BatchPartition]:
     """
     Return the tasks of a batch.
 
@@ -137,7 +137,7 @@ async def plan(options: BatchOptions, ports: ReadPorts) -> list[BatchPartition]:
 
 
 async def _ranges(
-    options: BatchOptions, ports: ReadPorts, *, now_ms: int
+    options: BatchOptions, ports: FetchPorts, *, now_ms: int
 ) -> tuple[ShardGraph, dict[str, ShardRange]]:
     """Return the stream's shards, and where each one that is wanted begins."""
     stream, start = ports.stream, options.starting_position
@@ -197,7 +197,7 @@ def _generations(
 class Readings:
     """Some shards read at the same time, each at most one page ahead of what is handed out."""
 
-    def __init__(self, ranges: Sequence[ShardRange], until_ms: int, ports: ReadPorts) -> None:
+    def __init__(self, ranges: Sequence[ShardRange], until_ms: int, ports: FetchPorts) -> None:
         """Read nothing yet."""
         self._waiting = list(ranges)
         self._until_ms = until_ms

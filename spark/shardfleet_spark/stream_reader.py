@@ -44,7 +44,7 @@ from shardfleet_spark.publish.figures import Figures, is_at_tip
 from shardfleet_spark.publish.publishing import Publishing, leave_in_order
 from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.sealing import SealedRecords, conform, read_sealed
-from shardfleet_spark.read.shard_pages import ReadPorts
+from shardfleet_spark.read.shard_pages import FetchPorts
 
 
 @dataclass
@@ -181,7 +181,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             yield from batches_of(each.records, rows)
 
-    async def _sealed(self, planned: PlannedPartition, ports: ReadPorts) -> list[SealedRecords]:
+    async def _sealed(self, planned: PlannedPartition, ports: FetchPorts) -> list[SealedRecords]:
         if planned.sealed is not None:
             return await conform(planned.range, planned.sealed, ports, buffers=planned.records)
         store = seal_store(self._options)

@@ -13,11 +13,11 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 
 from shardfleet_cdk import (
+    AlarmLevel,
     AlarmSetting,
     FleetMonitoring,
     FleetTables,
     HandlerCode,
-    Level,
     ManagerOptions,
     MonitoringOptions,
     Operations,
@@ -128,7 +128,7 @@ def watching(stack, key):
             stack, "Deploying", "arn:aws:cloudwatch:eu-central-1:111122223333:alarm:deploying"
         ),
         alarms={
-            "lag": AlarmSetting(threshold=60_000, datapoints=2, periods=4, level=Level.PAGE),
+            "lag": AlarmSetting(threshold=60_000, datapoints=2, periods=4, level=AlarmLevel.PAGE),
             "hot_shard": None,
         },
     )

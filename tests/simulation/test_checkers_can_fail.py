@@ -24,7 +24,14 @@ from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.events import PositionLost
 from shardfleet.testing import checkers
-from shardfleet.testing.checkers import CHECKERS, Entry, Handled, LeaseWrite, Ledger, Window
+from shardfleet.testing.checkers import (
+    CHECKERS,
+    Handled,
+    LeaseWrite,
+    RunLedger,
+    SourceRecord,
+    Window,
+)
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 
@@ -161,7 +168,7 @@ LEASE = Lease(lease_key="shard-0", checkpoint=AT_TRIM_HORIZON, lease_owner="flee
 
 def planted(checker):
     """Return a checker over one shard, and the violations it reports."""
-    ledger, found = Ledger(), []
+    ledger, found = RunLedger(), []
     ledger.open_shard("shard-0", ())
     return checker(ledger, found.append, renew_ms=3_333), found
 
@@ -214,7 +221,7 @@ def test_an_alarm_about_nothing_is_found():
 
 def test_an_innocent_record_that_is_given_up_is_found():
     checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
-    entry = Entry("shard-0", (1, 0), "k", 1, 0, b"k/1", calls=3)
+    entry = SourceRecord("shard-0", (1, 0), "k", 1, 0, b"k/1", calls=3)
 
     checker.record_kept(1, Somebody(), entry, attempts=3)
     assert not found
@@ -228,7 +235,7 @@ def test_an_innocent_record_that_is_given_up_is_found():
 def test_a_record_that_was_kept_elsewhere_may_come_late_any_other_may_not(is_kept, violations):
     """Seed 20004: given up, and handled after all because a crash brought it again."""
     checker, found = planted(checkers.OrderWithinKey)
-    first, second = (Entry("shard-0", (n, 0), "k", n, 0, b"") for n in (1, 2))
+    first, second = (SourceRecord("shard-0", (n, 0), "k", n, 0, b"") for n in (1, 2))
     first.is_kept = is_kept
 
     checker.record_handled(Handled(at_ms=1, by=Somebody(), entry=second))

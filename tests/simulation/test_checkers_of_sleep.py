@@ -11,7 +11,7 @@ from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.shard.sleep import Drowsiness
 from shardfleet.events import LeaseAsleep, LeaseWoken, ManagerTurnDone, TurnBegun
 from shardfleet.testing import checkers
-from shardfleet.testing.checkers import Entry
+from shardfleet.testing.checkers import SourceRecord
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 from tests.simulation.test_checkers_planted import FREE, KEY, MANAGER, ME, MINE, planted, writes
@@ -33,7 +33,7 @@ def first_violation(checker, **options):
 
 
 def an_entry(number, put_ms, **fields):
-    return Entry(KEY, (number, 0), "k", number, put_ms, b"", **fields)
+    return SourceRecord(KEY, (number, 0), "k", number, put_ms, b"", **fields)
 
 
 @pytest.mark.parametrize(

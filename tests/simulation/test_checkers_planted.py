@@ -19,7 +19,14 @@ from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceN
 from shardfleet.engine.state.fleet_state import LOCK, NOTE, SLOT
 from shardfleet.events import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
 from shardfleet.testing import checkers
-from shardfleet.testing.checkers import CallBegun, DocumentWrite, Entry, Handled, LeaseWrite, Ledger
+from shardfleet.testing.checkers import (
+    CallBegun,
+    DocumentWrite,
+    Handled,
+    LeaseWrite,
+    RunLedger,
+    SourceRecord,
+)
 
 KEY, SLOT_ID, RENEW_MS = "shard-0", "s0001", 3_333
 
@@ -40,7 +47,7 @@ HIS = replace(FREE, lease_owner=OTHER.worker_id, lease_counter=6)
 
 
 def planted(kind):
-    ledger, found = Ledger(), []
+    ledger, found = RunLedger(), []
     ledger.open_shard(KEY, ())
     return kind(ledger, found.append, renew_ms=RENEW_MS), found
 
@@ -207,7 +214,7 @@ def test_a_call_on_a_lease_that_was_not_confirmed_in_time_is_found(at_ms, violat
 
 def test_more_repetitions_than_restarts_explain_are_found():
     checker, found = planted(checkers.RepetitionsBounded)
-    entries = [Entry(KEY, (n, 0), "k", n, 0, b"", times=1) for n in (1, 2, 3)]
+    entries = [SourceRecord(KEY, (n, 0), "k", n, 0, b"", times=1) for n in (1, 2, 3)]
     for entry in entries:
         checker.ledger.put(entry)
 
@@ -223,7 +230,7 @@ def test_more_repetitions_than_restarts_explain_are_found():
 
 def test_what_a_failed_call_had_done_may_come_again():
     checker, found = planted(checkers.RepetitionsBounded)
-    entry = Entry(KEY, (1, 0), "k", 1, 0, b"")
+    entry = SourceRecord(KEY, (1, 0), "k", 1, 0, b"")
     checker.ledger.put(entry)
 
     begins(checker, ME, 1)
@@ -353,7 +360,7 @@ def test_who_gets_a_lease_again_has_not_been_idle_with_it_meanwhile():
 @pytest.mark.parametrize(("deaths_before_calls", "violations"), [(0, 1), (1, 0)])
 def test_a_death_between_the_note_of_a_call_and_the_call_counts(deaths_before_calls, violations):
     checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
-    entry = Entry(KEY, (7, 1), "k", 1, 0, b"", calls=2)
+    entry = SourceRecord(KEY, (7, 1), "k", 1, 0, b"", calls=2)
     note = {"first": "7:0", "last": "7:2", "count": 3, "crashes": 1, "is_open": True}
     given = {"before": None, "after": note, "at_ms": 0, "epoch_ms": 0, "kind": NOTE, "name": KEY}
 

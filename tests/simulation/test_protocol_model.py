@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.testing.protocol_model import __main__ as program
-from shardfleet.testing.protocol_model.checks import Violation, check_state
+from shardfleet.testing.protocol_model.checks import ModelViolation, check_state
 from shardfleet.testing.protocol_model.mutants import MUTANTS
 from shardfleet.testing.protocol_model.recovery import obstacle
 from shardfleet.testing.protocol_model.rules import Rules
@@ -78,7 +78,7 @@ def test_two_invocations_that_can_both_write_are_a_violation():
     twice = replace(world, running=(holder, replace(holder, epoch=2), *world.running[1:]))
 
     check_state(world)
-    with pytest.raises(Violation, match=r"w0/1 and w0/2 can both write to parent at 1"):
+    with pytest.raises(ModelViolation, match=r"w0/1 and w0/2 can both write to parent at 1"):
         check_state(twice)
 
 

@@ -20,7 +20,7 @@ from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.plan.probing import ProbePace
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import conform, read_sealed
-from shardfleet_spark.read.shard_pages import ReadPolicy, ReadPorts
+from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
 from tests.spark.memory_seals import MemorySealStore
 
 POLICY = ReadPolicy(poll_interval_ms=10, records_per_read=7, concurrency=3)
@@ -65,7 +65,7 @@ class SimulatedSpark:
         self._late = set()
 
     def ports(self):
-        return ReadPorts(
+        return FetchPorts(
             stream=self.stream, clock=self.clock, entropy=SeededEntropy(self.rng), policy=POLICY
         )
 

@@ -20,7 +20,7 @@ from shardfleet_spark.publish.figures import (
     is_at_tip,
     unit_of,
 )
-from shardfleet_spark.publish.publication import Standing
+from shardfleet_spark.publish.publication import CommittedStanding
 from tests.spark.memory_seals import seal, stand, token
 
 MINUTE_MS = 60_000
@@ -98,8 +98,8 @@ def test_at_the_tip_means_that_every_live_shard_was_seen_there_lately():
     read = Family({"a": stand("a", 5, tip=now_ms - 1_000), "b": stand("b", "END")}, {})
     stale = Family({**read.stands, "c": stand("c", 5, tip=now_ms - 400_000)}, {})
 
-    assert is_at_tip(Standing("sid", read, None), now_ms=now_ms)
-    assert not is_at_tip(Standing("sid", stale, None), now_ms=now_ms)
+    assert is_at_tip(CommittedStanding("sid", read, None), now_ms=now_ms)
+    assert not is_at_tip(CommittedStanding("sid", stale, None), now_ms=now_ms)
 
 
 def test_metrics_that_cannot_be_told_never_stop_a_query():

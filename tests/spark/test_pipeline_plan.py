@@ -14,7 +14,7 @@ from shardfleet_spark.options.options import read_options
 from shardfleet_spark.pipelines.aggregate import AggregateOptions
 from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 from shardfleet_spark.pipelines.compaction import LIST, Compactor
-from shardfleet_spark.pipelines.plan import PipelinePlan, Place
+from shardfleet_spark.pipelines.plan import PipelinePlan, TablePlace
 
 PLAN = {"source": "shardfleet:clicks", "sink": "console", "checkpoint": "c"}
 
@@ -33,8 +33,10 @@ def test_a_plan_travels_as_json():
 def test_a_place_may_be_an_arn_or_a_uri():
     arn = "arn:aws:kinesis:eu-central-1:111122223333:stream/clicks"
 
-    assert Place.parse(f"shardfleet:{arn}", side="source").where == arn
-    assert Place.parse("parquet:s3://bucket/a", side="sink") == Place("parquet", "s3://bucket/a")
+    assert TablePlace.parse(f"shardfleet:{arn}", side="source").where == arn
+    assert TablePlace.parse("parquet:s3://bucket/a", side="sink") == TablePlace(
+        "parquet", "s3://bucket/a"
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,10 @@ from shardfleet.testing.memory import MemoryLeaseStore, SeededEntropy
 from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet_spark.offsets.lineage import Family, Listing
 from shardfleet_spark.offsets.plan_token import Stand
-from shardfleet_spark.publish.publication import Standing, owner_of
+from shardfleet_spark.publish.publication import CommittedStanding, owner_of
 from shardfleet_spark.publish.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
 from shardfleet_spark.publish.publishing import Publishing
-from shardfleet_spark.read.shard_pages import ReadPolicy, ReadPorts
+from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
 from tests.spark.memory_seals import INCARNATION, stand
 
 ME = owner_of("sid")
@@ -95,7 +95,7 @@ def in_query(scenario, *leases, owner=ME):
 def standing(*stands, waiting=None, graph=GRAPH):
     listing = None if graph is None else Listing(graph, LISTED_MS)
     family = Family({s.position.shard_id: s for s in stands}, waiting or {})
-    return Standing("sid", family, listing)
+    return CommittedStanding("sid", family, listing)
 
 
 def lease(key="s0", at="7", *, owner=None, **fields):
@@ -444,7 +444,7 @@ def test_giving_up_is_repeated_until_it_has_worked(error, applied):
 
 def test_an_error_that_nobody_foresaw_stops_the_query_and_not_its_thread_alone():
     table, clock = Table(), SystemClock()
-    ports = ReadPorts(
+    ports = FetchPorts(
         stream=MemoryStream(clock, shards=1),
         clock=clock,
         entropy=SeededEntropy(1),

@@ -26,7 +26,7 @@ from shardfleet_spark.plan.probing import ProbePace
 from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import read_sealed
-from shardfleet_spark.read.shard_pages import DataLost, ReadPolicy, ReadPorts, ShardRange
+from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ReadPolicy, ShardRange
 from tests.spark.memory_seals import MemorySealStore
 from tests.spark.simulated_spark import SeededEntropy
 
@@ -53,7 +53,7 @@ class Query:
 
     def restart(self):
         """Let the driver's process begin anew."""
-        self.ports = ReadPorts(
+        self.ports = FetchPorts(
             stream=self.stream,
             clock=self.clock,
             entropy=SeededEntropy(random.Random(1)),

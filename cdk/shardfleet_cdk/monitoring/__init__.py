@@ -7,6 +7,6 @@ fleets can collide, and has nothing for most of what is watched here.
 """
 
 from shardfleet_cdk.monitoring.fleet_monitoring import FleetMonitoring
-from shardfleet_cdk.monitoring.settings import AlarmSetting, Level, MonitoringOptions
+from shardfleet_cdk.monitoring.settings import AlarmLevel, AlarmSetting, MonitoringOptions
 
-__all__ = ["AlarmSetting", "FleetMonitoring", "Level", "MonitoringOptions"]
+__all__ = ["AlarmLevel", "AlarmSetting", "FleetMonitoring", "MonitoringOptions"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from aws_cdk import aws_cloudwatch as cw
 
 from shardfleet_cdk.monitoring.metrics import FleetMetrics, math
-from shardfleet_cdk.monitoring.settings import AlarmSetting, Level
+from shardfleet_cdk.monitoring.settings import AlarmLevel, AlarmSetting
 
 MINUTES_5, HOUR = 300, 3_600
 DAY = 86_400
@@ -43,7 +43,7 @@ class AlarmRule:
     threshold: float
     datapoints: int
     periods: int
-    level: Level
+    level: AlarmLevel
     below: bool = False
     missing_is_bad: bool = False
 
@@ -90,7 +90,7 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
         threshold=retention_hours * HOUR * 1000 / 2,
         datapoints=3,
         periods=3,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield AlarmRule(
         name="records_lost",
@@ -106,7 +106,7 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
         threshold=0,
         datapoints=1,
         periods=1,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield AlarmRule(
         name="silent",
@@ -127,7 +127,7 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
         threshold=0,
         datapoints=5,
         periods=5,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
 
 
@@ -139,7 +139,7 @@ def _about_reading(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=1,
         periods=1,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield AlarmRule(
         name="unreadable_leases",
@@ -148,7 +148,7 @@ def _about_reading(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=1,
         periods=1,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield from _about_coverage(metrics)
 
@@ -161,7 +161,7 @@ def _about_coverage(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=3,
         periods=3,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield AlarmRule(
         name="unread_shards",
@@ -170,7 +170,7 @@ def _about_coverage(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=3,
         periods=3,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield AlarmRule(
         name="holes",
@@ -179,7 +179,7 @@ def _about_coverage(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=3,
         periods=3,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield AlarmRule(
         name="lost_leases",
@@ -188,7 +188,7 @@ def _about_coverage(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=1,
         periods=1,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
 
 
@@ -200,7 +200,7 @@ def _about_the_manager(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=1,
         datapoints=3,
         periods=3,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
         below=True,
         missing_is_bad=True,
     )
@@ -213,7 +213,7 @@ def _about_the_manager(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=1,
         periods=1,
-        level=Level.PAGE,
+        level=AlarmLevel.PAGE,
     )
     yield AlarmRule(
         name="manager_errors",
@@ -222,7 +222,7 @@ def _about_the_manager(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=2,
         datapoints=1,
         periods=1,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
 
 
@@ -234,7 +234,7 @@ def _about_lag(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=MINUTES_5 * 1000,
         datapoints=3,
         periods=3,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     yield AlarmRule(
         name="never_caught_up",
@@ -243,7 +243,7 @@ def _about_lag(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=6,
         periods=6,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     yield AlarmRule(
         name="unknown_lag",
@@ -252,7 +252,7 @@ def _about_lag(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=10,
         periods=10,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     yield AlarmRule(
         name="hot_shard",
@@ -269,7 +269,7 @@ def _about_lag(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=4,
         datapoints=15,
         periods=15,
-        level=Level.INFO,
+        level=AlarmLevel.INFO,
     )
 
 
@@ -288,7 +288,7 @@ def _about_handlers(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=5,
         datapoints=3,
         periods=3,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     yield AlarmRule(
         name="quarantine",
@@ -297,7 +297,7 @@ def _about_handlers(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=1,
         periods=1,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     queue = metrics.fleet.failed_queue
     if queue is not None:
@@ -308,7 +308,7 @@ def _about_handlers(metrics: FleetMetrics) -> Iterator[AlarmRule]:
             threshold=DAY,
             datapoints=1,
             periods=1,
-            level=Level.PAGE,
+            level=AlarmLevel.PAGE,
         )
     yield AlarmRule(
         name="worker_errors",
@@ -317,7 +317,7 @@ def _about_handlers(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=2,
         datapoints=1,
         periods=1,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
 
 
@@ -329,7 +329,7 @@ def _about_slots(metrics: FleetMetrics, *, reserved_concurrency: int | None) -> 
         threshold=0,
         datapoints=5,
         periods=5,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     yield AlarmRule(
         name="executions",
@@ -347,7 +347,7 @@ def _about_slots(metrics: FleetMetrics, *, reserved_concurrency: int | None) -> 
         threshold=0,
         datapoints=1,
         periods=1,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     yield AlarmRule(
         name="lease_churn",
@@ -356,7 +356,7 @@ def _about_slots(metrics: FleetMetrics, *, reserved_concurrency: int | None) -> 
         threshold=60,
         datapoints=1,
         periods=1,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     if reserved_concurrency is not None:
         yield AlarmRule(
@@ -368,7 +368,7 @@ def _about_slots(metrics: FleetMetrics, *, reserved_concurrency: int | None) -> 
             threshold=0.8 * reserved_concurrency,
             datapoints=3,
             periods=3,
-            level=Level.NOTICE,
+            level=AlarmLevel.NOTICE,
         )
 
 
@@ -380,7 +380,7 @@ def _about_limits(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=10,
         datapoints=3,
         periods=3,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )
     functions = (metrics.fleet.worker_function, metrics.fleet.manager_function)
     workers, managers = (metrics.function(each, "Throttles", "Sum") for each in functions)
@@ -395,5 +395,5 @@ def _about_limits(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         threshold=0,
         datapoints=3,
         periods=3,
-        level=Level.NOTICE,
+        level=AlarmLevel.NOTICE,
     )

@@ -16,8 +16,8 @@ from shardfleet_cdk.monitoring.dashboard import fleet_dashboard
 from shardfleet_cdk.monitoring.metrics import FleetMetrics
 from shardfleet_cdk.monitoring.settings import (
     LOOK_BACK_SECONDS_MOST,
+    AlarmLevel,
     AlarmSetting,
-    Level,
     MonitoringOptions,
 )
 
@@ -88,7 +88,7 @@ class FleetMonitoring(Construct):
             evaluation_periods=rule.periods,
             treat_missing_data=missing.BREACHING if rule.missing_is_bad else missing.NOT_BREACHING,
         )
-        if rule.level is Level.NOTICE:
+        if rule.level is AlarmLevel.NOTICE:
             for topic in self._options.notice:
                 alarm.add_alarm_action(actions.SnsAction(topic))
                 alarm.add_ok_action(actions.SnsAction(topic))
@@ -96,7 +96,7 @@ class FleetMonitoring(Construct):
 
     def _composite(self) -> cw.CompositeAlarm:
         """Make the alarm that pages: any alarm of that level, unless somebody is deploying."""
-        pages = [self.alarms[rule.name] for rule in self.rules if rule.level is Level.PAGE]
+        pages = [self.alarms[rule.name] for rule in self.rules if rule.level is AlarmLevel.PAGE]
         if not pages:
             raise ConfigurationError(f"{self.node.path}: alarms: no alarm of level page is left")
         rule = cw.AlarmRule.any_of(

@@ -17,7 +17,7 @@ LOOK_BACK_SECONDS_MOST = 86_400
 RETENTION_HOURS = (24, 8_760)  # Kinesis: one day to one year.
 
 
-class Level(StrEnum):
+class AlarmLevel(StrEnum):
     """What an alarm asks for: somebody at once, somebody today, or nobody."""
 
     PAGE = "page"
@@ -41,7 +41,7 @@ class AlarmSetting:
     threshold: float | None = None
     datapoints: int | None = None
     periods: int | None = None
-    level: Level | None = None
+    level: AlarmLevel | None = None
 
     def __post_init__(self) -> None:
         """Refuse what CloudWatch would refuse later."""

@@ -29,7 +29,7 @@ _FORMATS_WITHOUT_PLACE = ("console", "noop")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TablePlace:
     """
     Where rows come from or go to.
 
@@ -43,7 +43,7 @@ class Place:
     where: str = ""
 
     @classmethod
-    def parse(cls, text: str, *, side: str) -> Place:
+    def parse(cls, text: str, *, side: str) -> TablePlace:
         """
         Read ``format:where``.
 
@@ -125,7 +125,7 @@ class PipelinePlan:
     def _wrong_places(self) -> Iterator[str]:
         for side in ("source", "sink"):
             try:
-                Place.parse(getattr(self, side), side=side)
+                TablePlace.parse(getattr(self, side), side=side)
             except ConfigurationError as error:
                 yield str(error)
 
@@ -140,14 +140,14 @@ class PipelinePlan:
             yield f"settings {', '.join(self.settings)}: only {ready} have any"
 
     @property
-    def from_place(self) -> Place:
+    def from_place(self) -> TablePlace:
         """Return the source."""
-        return Place.parse(self.source, side="source")
+        return TablePlace.parse(self.source, side="source")
 
     @property
-    def to_place(self) -> Place:
+    def to_place(self) -> TablePlace:
         """Return the sink."""
-        return Place.parse(self.sink, side="sink")
+        return TablePlace.parse(self.sink, side="sink")
 
     def to_json(self) -> str:
         """Return the plan as one argument of a job."""

@@ -16,7 +16,13 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
 from shardfleet_spark.pipelines.patience import start_patiently
-from shardfleet_spark.pipelines.plan import AGGREGATE, ARCHIVE, AVAILABLE_NOW, PipelinePlan, Place
+from shardfleet_spark.pipelines.plan import (
+    AGGREGATE,
+    ARCHIVE,
+    AVAILABLE_NOW,
+    PipelinePlan,
+    TablePlace,
+)
 from shardfleet_spark.sink.by_shard import by_shard
 from shardfleet_spark.sink.row_checks import DATA, RECORD_ID, TYPES
 
@@ -177,7 +183,7 @@ def _parsed(read: DataFrame, plan: PipelinePlan) -> DataFrame:
     return parse_payload(read, plan.schema, kind=plan.payload, options=plan.payload_options)
 
 
-def _options(place: Place, options: Mapping[str, str]) -> dict[str, str]:
+def _options(place: TablePlace, options: Mapping[str, str]) -> dict[str, str]:
     return {**options, "stream": place.where} if place.is_stream else dict(options)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from shardfleet_spark.offsets.plan_token import PlanToken
 from shardfleet_spark.offsets.seals import SealStore
 from shardfleet_spark.read.sealing import insist
-from shardfleet_spark.read.shard_pages import ReadPorts
+from shardfleet_spark.read.shard_pages import FetchPorts
 
 LOG = logging.getLogger(__name__)
 # Old seals are deleted once in so many commits, not at each.
@@ -36,7 +36,7 @@ class CleanUp:
 
     """
 
-    def __init__(self, store: SealStore | None, ports: ReadPorts, *, retained: int) -> None:
+    def __init__(self, store: SealStore | None, ports: FetchPorts, *, retained: int) -> None:
         self.trouble = ""
         self._store = store
         self._ports = replace(ports, policy=replace(ports.policy, retry_attempts=_ATTEMPTS))

@@ -9,7 +9,7 @@ from shardfleet_spark.offsets.lineage import Family, Listing
 from shardfleet_spark.options.starting import Start
 from shardfleet_spark.plan.beginning import begin, common_start, opening_of
 from shardfleet_spark.read.sealing import pause
-from shardfleet_spark.read.shard_pages import ReadPorts
+from shardfleet_spark.read.shard_pages import FetchPorts
 
 
 class Discovery:
@@ -22,7 +22,7 @@ class Discovery:
 
     """
 
-    def __init__(self, ports: ReadPorts, *, interval_ms: int, hurry_ms: int) -> None:
+    def __init__(self, ports: FetchPorts, *, interval_ms: int, hurry_ms: int) -> None:
         """
         Ask nothing yet.
 

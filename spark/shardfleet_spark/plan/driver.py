@@ -37,11 +37,11 @@ from shardfleet_spark.plan.planning import (
     is_converged,
     next_token,
 )
-from shardfleet_spark.plan.probing import Hints, ProbePace, Prober
-from shardfleet_spark.publish.publication import Standing
+from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
+from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import PartitionRange, insist
-from shardfleet_spark.read.shard_pages import DataLost, Hint, ReadPorts, ShardRange
+from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, Hint, ShardRange
 
 # What one task is handed at most: several copies are in Spark's driver, and a task's message may
 # have 128 MiB (spark.rpc.message.maxSize). A task with more reads again, exactly what was read.
@@ -113,12 +113,12 @@ class SourceDriver:
     def __init__(
         self,
         settings: DriverSettings,
-        ports: ReadPorts,
+        ports: FetchPorts,
         store: SealStore | None,
         *,
         leases: LeaseReader | None = None,
     ) -> None:
-        self.standing: Standing | None = None
+        self.standing: CommittedStanding | None = None
         self.is_idle = self.is_over = False
         self._settings = settings
         self._ports = ports
@@ -126,7 +126,7 @@ class SourceDriver:
         self._leases = leases
         self._clean_up = CleanUp(store, ports, retained=settings.plans_retained)
         self._hints = Hints()
-        self._prober = Prober(ports, settings.pace, self._hints)
+        self._prober = IdleShardProber(ports, settings.pace, self._hints)
         self._initial: PlanToken | None = None
         self._last: dict[str, Any] | None = None
         self._after: tuple[str, Advanced] = ("", _NOTHING)
@@ -228,8 +228,8 @@ class SourceDriver:
             found["clean_up_trouble"] = self._clean_up.trouble
         return found
 
-    def _standing(self, token: PlanToken, family: Family) -> Standing:
-        return Standing(token.sid, family, self._discovery.listing)
+    def _standing(self, token: PlanToken, family: Family) -> CommittedStanding:
+        return CommittedStanding(token.sid, family, self._discovery.listing)
 
     # --- gathering
 

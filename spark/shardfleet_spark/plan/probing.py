@@ -23,8 +23,8 @@ from shardfleet.errors import (
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.read.shard_pages import (
     ITERATOR_LIFE_MS,
+    FetchPorts,
     Hint,
-    ReadPorts,
     is_done,
     is_retained,
     where,
@@ -66,10 +66,10 @@ class ProbePace:
     per_second: int = 100
 
 
-class Prober:
+class IdleShardProber:
     """Looks for work in idle shards."""
 
-    def __init__(self, ports: ReadPorts, pace: ProbePace, hints: Hints) -> None:
+    def __init__(self, ports: FetchPorts, pace: ProbePace, hints: Hints) -> None:
         """Ask nothing yet; the first round is due at once."""
         self._ports = ports
         self._pace = pace

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any, Protocol
 
 from shardfleet.engine.ports import Clock
-from shardfleet_spark.publish.publication import Standing
+from shardfleet_spark.publish.publication import CommittedStanding
 
 NAMESPACE = "shardfleet"
 LAG = "millis_behind_latest"
@@ -165,7 +165,7 @@ class Figures:
         return told_ms is None or self.clock.monotonic_ms() - told_ms >= _TOLD_EVERY_MS
 
 
-def is_at_tip(standing: Standing, *, now_ms: int) -> bool:
+def is_at_tip(standing: CommittedStanding, *, now_ms: int) -> bool:
     """Tell whether every shard was read to its tip a moment ago; idle ones are asked in turn."""
     stands = (standing.family.stands[shard_id] for shard_id in standing.family.live)
     return all(now_ms - stand.tip_ms < _TIP_SERVES_MS for stand in stands)

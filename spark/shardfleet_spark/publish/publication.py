@@ -34,7 +34,7 @@ from shardfleet_spark.offsets.lineage import Family, Listing, is_younger
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CommittedStanding:
     """
     What Spark has committed.
 
@@ -61,7 +61,7 @@ def owner_of(sid: str) -> str:
 
 
 def leases_to_create(
-    standing: Standing, leases: Mapping[str, Lease], *, owner: str
+    standing: CommittedStanding, leases: Mapping[str, Lease], *, owner: str
 ) -> Sequence[Lease]:
     """
     Return the leases that are missing, as they should be written and in that order.
@@ -105,7 +105,9 @@ def leases_to_create(
     return found
 
 
-def _ended_unseen(standing: Standing, leases: Mapping[str, Lease], owner: str) -> list[str]:
+def _ended_unseen(
+    standing: CommittedStanding, leases: Mapping[str, Lease], owner: str
+) -> list[str]:
     """
     Return the finished shards without a lease whose parent has one of the query's, by age.
 
@@ -125,12 +127,12 @@ def _ended_unseen(standing: Standing, leases: Mapping[str, Lease], owner: str) -
     return found
 
 
-def live(standing: Standing) -> Sequence[str]:
+def live(standing: CommittedStanding) -> Sequence[str]:
     """Return the shards that the query reads."""
     return standing.family.live
 
 
-def needed(standing: Standing, leases: Mapping[str, Lease]) -> Sequence[Lease]:
+def needed(standing: CommittedStanding, leases: Mapping[str, Lease]) -> Sequence[Lease]:
     """
     Return the unfinished leases that the query must own: those of its live and next shards.
 
@@ -145,7 +147,7 @@ def needed(standing: Standing, leases: Mapping[str, Lease]) -> Sequence[Lease]:
     ]
 
 
-def next_change(lease: Lease, standing: Standing, *, may_end: bool) -> LeaseChange:
+def next_change(lease: Lease, standing: CommittedStanding, *, may_end: bool) -> LeaseChange:
     """
     Return the write of this round for a lease that the query owns and has not finished.
 
@@ -184,7 +186,7 @@ def is_ahead(to: ExtendedSequenceNumber, lease: Lease) -> bool:
     return not to.is_sentinel and to > lease.checkpoint
 
 
-def _ending(lease: Lease, standing: Standing) -> LeaseChange:
+def _ending(lease: Lease, standing: CommittedStanding) -> LeaseChange:
     children = children_of(lease.lease_key, standing)
     if children is None:
         return renew(lease)
@@ -193,7 +195,7 @@ def _ending(lease: Lease, standing: Standing) -> LeaseChange:
     return checkpoint(lease, checkpoint_of(standing.family.stands[lease.lease_key].position))
 
 
-def children_of(shard_id: str, standing: Standing) -> tuple[str, ...] | None:
+def children_of(shard_id: str, standing: CommittedStanding) -> tuple[str, ...] | None:
     """Return the children of a finished shard, () if it left none; None while that is unknown."""
     waiting, graph = standing.family.waiting, standing.graph
     named = {child for child, parents in waiting.items() if shard_id in parents}
@@ -207,7 +209,7 @@ def children_of(shard_id: str, standing: Standing) -> tuple[str, ...] | None:
     return tuple(sorted(named))
 
 
-def finishing(standing: Standing, leases: Mapping[str, Lease]) -> Sequence[Lease]:
+def finishing(standing: CommittedStanding, leases: Mapping[str, Lease]) -> Sequence[Lease]:
     """
     Return the leases that are to be ended now: their shards are done, their children leased.
 

@@ -18,7 +18,7 @@ from shardfleet.domain.leases.lease import Applied, ChangeKind, Gone, Lease, Lea
 from shardfleet.engine.ports import Clock, LeaseStore
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet_spark.publish.publication import (
-    Standing,
+    CommittedStanding,
     finishing,
     giving_up,
     leases_to_create,
@@ -76,7 +76,7 @@ class Publisher:
         self.leases: dict[str, Lease] = {}
         self.trouble = ""
 
-    async def begin(self, standing: Standing) -> None:
+    async def begin(self, standing: CommittedStanding) -> None:
         """
         Own every lease of the shards that are read, before the first record of them is.
 
@@ -102,7 +102,7 @@ class Publisher:
         await together(self._take(self.leases[key]) for key in sorted(wanted))
         await self._create(standing)
 
-    async def publish(self, standing: Standing) -> None:
+    async def publish(self, standing: CommittedStanding) -> None:
         """
         Write every lease once: a checkpoint where the position has moved, else a renewal.
 
@@ -193,7 +193,7 @@ class Publisher:
                     return
         raise self._taken(lease, "has just taken it")
 
-    async def _create(self, standing: Standing) -> None:
+    async def _create(self, standing: CommittedStanding) -> None:
         wanted = leases_to_create(standing, self.leases, owner=self._to.owner)
         await together(self._apply(create(each)) for each in wanted if not each.is_finished)
         for lease in wanted:
@@ -219,7 +219,7 @@ class Publisher:
                 self.leases[key] = current
             self._unsure.discard(key)
 
-    async def _write(self, lease: Lease, standing: Standing, *, may_end: bool) -> None:
+    async def _write(self, lease: Lease, standing: CommittedStanding, *, may_end: bool) -> None:
         current: Lease | None = lease
         for _ in range(_WRITES_MOST):
             if current is None:
@@ -263,7 +263,7 @@ class Publisher:
             raise self._taken(lease, "has it")
         await self._take(lease)
 
-    async def _clean_up(self, standing: Standing) -> None:
+    async def _clean_up(self, standing: CommittedStanding) -> None:
         """Delete leases of shards that are long done, as a lease manager would."""
         ended: Sequence[Lease] = [each for each in self.leases.values() if each.is_finished]
         if standing.graph is None or not ended:

@@ -14,10 +14,10 @@ from threading import Event, Lock, Thread, current_thread, main_thread
 from typing import Any
 
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet_spark.publish.publication import Standing
+from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_spark.publish.publisher import Publisher
 from shardfleet_spark.read.sealing import persist
-from shardfleet_spark.read.shard_pages import ReadPorts
+from shardfleet_spark.read.shard_pages import FetchPorts
 
 # Spark stops a query within seconds; a table that does not answer must not hold it up.
 _STOP_WITHIN_S = 10.0
@@ -55,7 +55,7 @@ class Publishing:
     def __init__(
         self,
         publisher: Publisher,
-        ports: ReadPorts,
+        ports: FetchPorts,
         *,
         interval_ms: int,
         lives: Callable[[], bool] = lambda: True,
@@ -65,13 +65,13 @@ class Publishing:
         self._ports = ports
         self._interval_ms = interval_ms
         self._lives = lives
-        self._standing: Standing | None = None
+        self._standing: CommittedStanding | None = None
         self._thread: Thread | None = None
         self._stopped = Event()
         self._one_at_a_time = Lock()
         self._failure: Exception | None = None
 
-    def committed(self, standing: Standing) -> None:
+    def committed(self, standing: CommittedStanding) -> None:
         """
         Take what Spark has committed; the first time, own the leases of what is read.
 

@@ -20,7 +20,7 @@ from shardfleet.engine.ports import RecordsPage, StreamRecord
 from shardfleet_spark.offsets.plan_token import Quota
 from shardfleet_spark.offsets.seals import Seal, ShardSeal, digest_of
 from shardfleet_spark.read.shard_pages import (
-    ReadPorts,
+    FetchPorts,
     ShardPages,
     ShardRange,
     is_done,
@@ -43,7 +43,7 @@ class Fetched:
 class _Common:
     """What the shards of a partition share."""
 
-    ports: ReadPorts
+    ports: FetchPorts
     quota: Quota
     deadline_ms: int
     gate: asyncio.Semaphore
@@ -170,7 +170,7 @@ class _Reading:
 
 
 async def fetch(
-    ranges: Sequence[ShardRange], quota: Quota, ports: ReadPorts, *, writer: Mapping[str, str]
+    ranges: Sequence[ShardRange], quota: Quota, ports: FetchPorts, *, writer: Mapping[str, str]
 ) -> Fetched:
     """
     Read the shards of one partition.

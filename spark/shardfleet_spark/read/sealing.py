@@ -36,7 +36,7 @@ from shardfleet_spark.offsets.seals import (
     seal_to_bytes,
 )
 from shardfleet_spark.read.fetching import fetch, together
-from shardfleet_spark.read.shard_pages import DataLost, ReadPorts, ShardPages, ShardRange
+from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ShardPages, ShardRange
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class PartitionRange:
 async def read_sealed(
     partition: PartitionRange,
     store: SealStore,
-    ports: ReadPorts,
+    ports: FetchPorts,
     *,
     writer: Mapping[str, str],
 ) -> list[SealedRecords]:
@@ -103,7 +103,7 @@ async def read_sealed(
 async def conform(
     partition: PartitionRange,
     seal: Seal,
-    ports: ReadPorts,
+    ports: FetchPorts,
     *,
     buffers: Mapping[str, Sequence[StreamRecord]],
 ) -> list[SealedRecords]:
@@ -155,7 +155,7 @@ def is_complete(sealed: ShardSeal, records: Sequence[StreamRecord]) -> bool:
 
 
 async def _read_again(
-    sealed: ShardSeal, incarnation: StreamIncarnation, ports: ReadPorts
+    sealed: ShardSeal, incarnation: StreamIncarnation, ports: FetchPorts
 ) -> Sequence[StreamRecord]:
     """Read a sealed range from the stream."""
     assert sealed.first is not None
@@ -185,7 +185,7 @@ async def _read_again(
     return found
 
 
-async def insist(call: Callable[[], T], ports: ReadPorts) -> T:
+async def insist(call: Callable[[], T], ports: FetchPorts) -> T:
     """
     Make a blocking call, again and again while it is refused or unanswered.
 
@@ -202,7 +202,7 @@ async def insist(call: Callable[[], T], ports: ReadPorts) -> T:
             await pause(ports, failures, error)
 
 
-async def persist(call: Callable[[], Awaitable[T]], ports: ReadPorts) -> T:
+async def persist(call: Callable[[], Awaitable[T]], ports: FetchPorts) -> T:
     """
     Await a call, again and again while it is refused or unanswered.
 
@@ -219,7 +219,7 @@ async def persist(call: Callable[[], Awaitable[T]], ports: ReadPorts) -> T:
             await pause(ports, failures, error)
 
 
-async def pause(ports: ReadPorts, failures: int, error: Exception) -> None:
+async def pause(ports: FetchPorts, failures: int, error: Exception) -> None:
     """
     Wait after a failure, longer each time.
 

@@ -79,7 +79,7 @@ class ReadPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPorts:
+class FetchPorts:
     """What reading asks of the world."""
 
     stream: StreamReader
@@ -147,7 +147,7 @@ class ShardPages:
 
     """
 
-    def __init__(self, reading: ShardRange, ports: ReadPorts) -> None:
+    def __init__(self, reading: ShardRange, ports: FetchPorts) -> None:
         """Stand there; nothing is read yet."""
         self._shard_id = reading.shard_id
         self._stand = reading.stand

@@ -9,9 +9,9 @@ from shardfleet.cli import app as application
 from shardfleet.local.chaos import run
 from shardfleet.local.chaos.outcome import ChaosOutcome, result_of, write_result
 from shardfleet.local.chaos.run import ChaosOptions, reshards
-from shardfleet.local.demo.verdict import Verdict
+from shardfleet.local.demo.verdict import RunVerdict
 
-VERDICT = Verdict(
+VERDICT = RunVerdict(
     records_in=100,
     records_handled_distinct=100,
     duplicates=7,

@@ -9,11 +9,11 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer import ProducerCounts, Receipt
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.incidents import IncidentLog
-from shardfleet.local.demo.ledger import Handled, LedgerLine
+from shardfleet.local.demo.ledger import HandledRecord, LedgerLine
 from shardfleet.local.demo.outcome import Outcome
 from shardfleet.local.demo.recovery import Blackout, Kill, recoveries
 from shardfleet.local.demo.source import Source
-from shardfleet.local.demo.timeline import Happening
+from shardfleet.local.demo.timeline import FleetDisturbance
 from shardfleet.local.demo.verdict import FirstDeliveries, unsettled_leases, verdict
 
 BEGAN_MS = 1_790_000_000_000
@@ -31,7 +31,8 @@ def a_sent(number, *, key="a", shard=0, sub=0, sequence=None, at_ms=BEGAN_MS, co
 def a_line(*records, pid=1, at_ms=BEGAN_MS):
     """A ledger line that handles these sent records, all of one shard."""
     handled = tuple(
-        Handled(r.receipt.sequence_number, r.receipt.sub_sequence_number, r.digest) for r in records
+        HandledRecord(r.receipt.sequence_number, r.receipt.sub_sequence_number, r.digest)
+        for r in records
     )
     return LedgerLine(at_ms, pid, records[0].receipt.shard_id, handled)
 
@@ -116,7 +117,7 @@ def an_incident_log():
     ]
     return IncidentLog(
         happenings=[
-            Happening(at_ms=BEGAN_MS + at * 1000, kind=kind, text=text)
+            FleetDisturbance(at_ms=BEGAN_MS + at * 1000, kind=kind, text=text)
             for at, kind, text in sorted(told)
         ],
         kills=kills,

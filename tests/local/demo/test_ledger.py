@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from shardfleet.local.demo.ledger import Ledger
+from shardfleet.local.demo.ledger import DemoLedger
 from shardfleet.local.demo.probe import ledger_probe
 from shardfleet.local.demo.probe.ledger_probe import append, digest, witnessed
 from shardfleet.records import Batch, Record
@@ -150,7 +150,7 @@ def test_a_failing_event_handler_has_handled_nothing(notes, note):
 
 
 def test_the_probe_calls_the_handler_that_the_environment_names(tmp_path, monkeypatch):
-    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger = DemoLedger(tmp_path / "ledger.jsonl")
     (tmp_path / "clicks_for_probe.py").write_text(
         "def handle(batch):\n    return {'batchItemFailures': []}\n"
     )
@@ -178,12 +178,12 @@ def test_lines_of_many_writers_never_mix(tmp_path):
     for writer in writers:
         writer.join()
 
-    assert [len(line.records) for line in Ledger(path).read()] == [2_000] * 80
+    assert [len(line.records) for line in DemoLedger(path).read()] == [2_000] * 80
 
 
 def test_reading_goes_on_where_it_stopped_and_leaves_an_unfinished_line(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(path)
+    ledger = DemoLedger(path)
     assert ledger.read() == []
     append(str(path), "s", rows=[("1", 0, "a")])
     text = path.read_bytes()
@@ -200,7 +200,7 @@ def test_a_process_has_the_shards_that_it_was_the_last_to_handle(tmp_path):
     for pid, shard in ((1, "a"), (1, "b"), (2, "a")):
         with path.open("a") as file:
             file.write(f'{{"at_ms":1,"pid":{pid},"shard":"{shard}","rows":[]}}\n')
-    ledger = Ledger(path)
+    ledger = DemoLedger(path)
     ledger.read()
 
     assert ledger.shards_of(1) == {"b"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.local.aws.metric_math import MetricMathError, Scope, as_series, evaluate
+from shardfleet.local.aws.metric_math import MetricMathError, MetricScope, as_series, evaluate
 
 GRID = [0, 60, 120, 180]
 SERIES = {
@@ -13,7 +13,7 @@ SERIES = {
 
 
 def result(expression):
-    scope = Scope(values=SERIES, grid=GRID, metrics=SERIES)
+    scope = MetricScope(values=SERIES, grid=GRID, metrics=SERIES)
     return evaluate(expression, scope)
 
 

@@ -16,7 +16,7 @@ _PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class UserRecordsPage:
     """
     User records of one GetRecords.
 
@@ -32,7 +32,9 @@ class Page:
     ended: bool
 
 
-async def pages(fleet: "FleetAccess", shard_id: str, *, since_ms: int) -> AsyncIterator[Page]:
+async def pages(
+    fleet: "FleetAccess", shard_id: str, *, since_ms: int
+) -> AsyncIterator[UserRecordsPage]:
     """
     Yield one page a second, from the first record that arrived at or after an instant.
 
@@ -50,7 +52,7 @@ async def pages(fleet: "FleetAccess", shard_id: str, *, since_ms: int) -> AsyncI
     while iterator is not None:
         page = await fleet.stream.get_records(iterator, shard_id=shard_id, limit=_PAGE_RECORDS)
         iterator = page.next_iterator
-        yield Page(
+        yield UserRecordsPage(
             records=_user_records(page.records, shard_id, config=fleet.config),
             lag_ms=page.millis_behind_latest or 0,
             ended=iterator is None,

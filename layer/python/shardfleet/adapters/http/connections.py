@@ -89,7 +89,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """
     An HTTP answer.
 
@@ -134,7 +134,7 @@ class HttpConnections:
         """Return how many connections are kept for later."""
         return len(self._idle)
 
-    def post(self, headers: dict[str, str], body: bytes) -> Answer:
+    def post(self, headers: dict[str, str], body: bytes) -> HttpAnswer:
         """
         Send a request, once, and return the answer, whatever its status.
 
@@ -210,7 +210,7 @@ class HttpConnections:
 
     def _exchange(
         self, connection: socket.socket, headers: dict[str, str], body: bytes
-    ) -> tuple[Answer, bool]:
+    ) -> tuple[HttpAnswer, bool]:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         head = f"{self._request_line}{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         if len(body) < _ONE_PIECE:
@@ -233,22 +233,22 @@ def _open_tunnel(connection: socket.socket, endpoint: Endpoint, proxy: Proxy) ->
         raise _Broken(f"the proxy answered CONNECT {target} with {status}")
 
 
-def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
+def _read_answer(connection: socket.socket) -> tuple[HttpAnswer, bool]:
     """Return the answer, and whether the connection may be used again."""
     status, headers, begun = _read_head(connection)
     keep = headers.get("connection", "").lower() != "close"
     if headers.get("transfer-encoding", "").lower() == "chunked":
-        return Answer(status, headers, _read_chunks(connection, begun)), keep
+        return HttpAnswer(status, headers, _read_chunks(connection, begun)), keep
     length = headers.get("content-length")
     if length is None:
-        return Answer(status, headers, _read_to_the_end(connection, begun)), False
+        return HttpAnswer(status, headers, _read_to_the_end(connection, begun)), False
     if not length.isdecimal() or int(length) > BODY_BYTES_MOST:
         raise _Broken(f"Content-Length {length}; at most {BODY_BYTES_MOST} is allowed")
     size = int(length)
     if len(begun) > size:
         raise _Broken("more came than was announced")
     if len(begun) == size:
-        return Answer(status, headers, begun), keep
+        return HttpAnswer(status, headers, begun), keep
     body = bytearray(size)
     body[: len(begun)] = begun
     view, filled = memoryview(body), len(begun)
@@ -257,7 +257,7 @@ def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
         if not got:
             raise _Closed(f"{filled} of {size} bytes of the body came")
         filled += got
-    return Answer(status, headers, body), keep
+    return HttpAnswer(status, headers, body), keep
 
 
 def _read_head(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:

@@ -33,7 +33,7 @@ from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
-from shardfleet.adapters.http.connections import Answer, Endpoint, HttpConnections, Proxy
+from shardfleet.adapters.http.connections import Endpoint, HttpAnswer, HttpConnections, Proxy
 from shardfleet.adapters.http.sigv4 import RequestSigner, Scope
 from shardfleet.adapters.kinesis.decode import UnreadableAnswer, decode_page
 from shardfleet.adapters.kinesis.put_records_body import decode_put_records, encode_put_records
@@ -195,7 +195,7 @@ class KinesisWire:
         """Close the connections that are kept."""
         self._connections.close()
 
-    def _send(self, operation: str, body: bytes) -> Answer:
+    def _send(self, operation: str, body: bytes) -> HttpAnswer:
         headers = self._signer.headers(
             self._credentials.get_frozen_credentials(),
             target=f"{_TARGET}.{operation}",
@@ -319,7 +319,7 @@ def _tls(session: Session) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=bundle or get_cert_path(verify=True))
 
 
-def _refusal(operation: str, answer: Answer) -> ClientError:
+def _refusal(operation: str, answer: HttpAnswer) -> ClientError:
     """Return the error that a service's refusal is, read by botocore."""
     response = {
         "body": bytes(answer.body),

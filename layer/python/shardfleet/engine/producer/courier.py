@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
 from shardfleet.engine.producer.lanes import Item, Lanes
-from shardfleet.engine.producer.requests import Entry, Portion, Request, next_request
+from shardfleet.engine.producer.requests import Portion, Request, RequestEntry, next_request
 from shardfleet.engine.producer.settings import (
     ProducerCounts,
     ProducerSettings,
@@ -199,14 +199,14 @@ class Courier:
             again[id(portion)] = self._not_too_late(back)
         return again
 
-    def _is_misrouted(self, portion: Portion, entry: Entry, shard_id: str) -> bool:
+    def _is_misrouted(self, portion: Portion, entry: RequestEntry, shard_id: str) -> bool:
         """Tell whether a consumer with Java's rule would drop the aggregate."""
         if len(entry.items) == 1 or shard_id == portion.lane.shard_id:
             return False
         owns = self.lanes.owns
         return not all(owns(shard_id, item[0]) for item in entry.items)
 
-    def _hand_out(self, entry: Entry, shard_id: str, sequence_number: str) -> None:
+    def _hand_out(self, entry: RequestEntry, shard_id: str, sequence_number: str) -> None:
         aggregated = len(entry.items) > 1
         for sub, (_, delivery, number) in enumerate(entry.items):
             delivery.accept(number, Receipt(shard_id, sequence_number, sub, aggregated))

@@ -28,7 +28,7 @@ _PORTION = 10  # A paced lane waits until a tenth of a second's worth may go, no
 
 
 @dataclass(slots=True, eq=False)
-class Delivery:
+class PutCall:
     """
     The records of one call.
 
@@ -46,7 +46,7 @@ class Delivery:
     until_ms: int
     receipts: list[Receipt | None]
     left: int
-    on_over: Callable[[Delivery], None]
+    on_over: Callable[[PutCall], None]
     error: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -64,7 +64,7 @@ class Delivery:
                 self.on_over(self)
 
 
-Item = tuple[OutgoingRecord, Delivery, int]
+Item = tuple[OutgoingRecord, PutCall, int]
 """A waiting record, its call, and its place in the call."""
 
 

@@ -22,7 +22,7 @@ _PASSED_OVER_MOST = 4 * ENTRIES_MOST
 
 
 @dataclass(slots=True)
-class Entry:
+class RequestEntry:
     """
     One entry of a request.
 
@@ -43,7 +43,7 @@ class Portion:
     """What one lane sends in a request."""
 
     lane: Lane
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[RequestEntry] = field(default_factory=list)
 
     @property
     def items(self) -> Iterable[Item]:
@@ -143,7 +143,7 @@ class _Filler:
             partition_key=record.partition_key,
             explicit_hash_key=record.explicit_hash_key,
         )
-        self._add(Entry([item], put, size_of(record)))
+        self._add(RequestEntry([item], put, size_of(record)))
         self._keys.add(record.partition_key)
 
     def _add_aggregate(self, first: Item) -> None:
@@ -165,7 +165,9 @@ class _Filler:
             explicit_hash_key=built.explicit_hash_key,
         )
         self._keys.update(builder.partition_keys)
-        self._add(Entry(run[:count], put, len(built.data) + len(built.partition_key.encode())))
+        self._add(
+            RequestEntry(run[:count], put, len(built.data) + len(built.partition_key.encode()))
+        )
 
     def _run(self, first: Item) -> list[Item]:
         """Return the record and what may share its aggregate, about as much as can fit."""
@@ -181,6 +183,6 @@ class _Filler:
             size += len(item[0].data)
         return run
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: RequestEntry) -> None:
         self._portion.entries.append(entry)
         self._size += entry.size

@@ -14,7 +14,7 @@ from typing import Self
 
 from shardfleet.engine.ports import Clock, Entropy, StreamWriter
 from shardfleet.engine.producer.courier import Courier
-from shardfleet.engine.producer.lanes import Delivery, size_of
+from shardfleet.engine.producer.lanes import PutCall, size_of
 from shardfleet.engine.producer.settings import (
     ProducerCounts,
     ProducerSettings,
@@ -59,7 +59,7 @@ class Producer:
             writer, clock=clock, entropy=entropy, settings=self._settings, observe=observe
         )
         self._buffered = 0
-        self._unflushed: dict[int, Delivery] = {}
+        self._unflushed: dict[int, PutCall] = {}
         self._failures: list[BaseException] = []
         self._for_room: deque[asyncio.Future[None]] = deque()
         self._flushes: list[asyncio.Future[None]] = []
@@ -131,7 +131,7 @@ class Producer:
         size = sum(size_of(record) for record in outgoing)
         self._buffered += size
 
-        def on_over(delivery: Delivery) -> None:
+        def on_over(delivery: PutCall) -> None:
             self._buffered -= size
             del self._unflushed[id(delivery)]
             if delivery.error is not None:
@@ -183,9 +183,9 @@ class Producer:
         aggregate: bool,  # noqa: FBT001 - a private method
         *,
         due_ms: float,
-        on_over: Callable[[Delivery], None],
-    ) -> Delivery:
-        delivery = Delivery(
+        on_over: Callable[[PutCall], None],
+    ) -> PutCall:
+        delivery = PutCall(
             aggregate=aggregate,
             until_ms=self._clock.monotonic_ms() + self._settings.give_up_ms,
             receipts=[None] * len(records),

@@ -40,7 +40,7 @@ class DeploymentFailed(ShardfleetError):
     """A stack did not reach the wanted state; the message names the resource and the reason."""
 
 
-class Account(Protocol):
+class DeployTarget(Protocol):
     """What the deployer needs of an account: `EmbeddedAws` has it."""
 
     account_id: str
@@ -78,7 +78,7 @@ class StackOutputs:
 def deploy(
     assembly: Path | str,
     stack_name: str,
-    account: Account,
+    account: DeployTarget,
     *,
     parameters: Mapping[str, str] | None = None,
 ) -> StackOutputs:
@@ -129,14 +129,14 @@ def _stack_artifact(folder: Path, stack_name: str) -> dict[str, Any]:
     return found
 
 
-def _bootstrap(account: Account) -> None:
+def _bootstrap(account: DeployTarget) -> None:
     """Put the version parameter that every template checks."""
     account.client("ssm").put_parameter(
         Name=BOOTSTRAP_PARAMETER, Value=BOOTSTRAP_VERSION, Type="String", Overwrite=True
     )
 
 
-def _publish_assets(folder: Path, artifact: Mapping[str, Any], account: Account) -> str:
+def _publish_assets(folder: Path, artifact: Mapping[str, Any], account: DeployTarget) -> str:
     """Upload every file asset of the stack once per content; return the template's URL."""
     s3 = account.client("s3")
     template_file = artifact["properties"]["templateFile"]
@@ -163,7 +163,7 @@ def _file_assets(folder: Path, template_file: str) -> list[dict[str, Any]]:
     return list(document.get("files", {}).values())
 
 
-def _resolved(text: str, account: Account) -> str:
+def _resolved(text: str, account: DeployTarget) -> str:
     """Replace the pseudo parameters that the default synthesizer leaves in asset names."""
     for name, value in (
         ("AWS::AccountId", account.account_id),

@@ -25,7 +25,7 @@ from ministack.services import cloudwatch, lambda_svc
 from shardfleet.local.aws import lambda_environment
 from shardfleet.local.aws.lambda_logs import SandboxLog
 from shardfleet.local.aws.patches import Patch
-from shardfleet.local.aws.sandbox import Invocation, Launch, Process, Reply, Sandbox
+from shardfleet.local.aws.sandbox import FunctionCall, FunctionSandbox, Launch, ProcessGroup, Reply
 from shardfleet.local.aws.settings import ServerSettings
 
 
@@ -48,15 +48,15 @@ class PooledSandbox:
         self._lock = threading.Lock()
         self._code = code_zip
         self._scratch: Path | None = None
-        self._sandbox: Sandbox | None = None
+        self._sandbox: FunctionSandbox | None = None
         self._log: SandboxLog | None = None
 
     @property
-    def _proc(self) -> Process | None:
+    def _proc(self) -> ProcessGroup | None:
         return self._sandbox.process if self._sandbox else None
 
     @_proc.setter
-    def _proc(self, process: Process | None) -> None:
+    def _proc(self, process: ProcessGroup | None) -> None:
         if self._sandbox:
             self._sandbox.process = process
 
@@ -65,7 +65,7 @@ class PooledSandbox:
         """Whether its process is stopped between invocations."""
         return self._sandbox is not None and self._sandbox.frozen
 
-    def invoke(self, invocation: Invocation) -> tuple[Reply, str]:
+    def invoke(self, invocation: FunctionCall) -> tuple[Reply, str]:
         """Run one invocation and return the reply and what it logged."""
         with self._lock:
             if self._sandbox is None or self._log is None or not self._sandbox.alive:
@@ -83,7 +83,7 @@ class PooledSandbox:
             self.last_used = time.time()
             return reply, tail
 
-    def _prepare(self) -> tuple[Sandbox, SandboxLog]:
+    def _prepare(self) -> tuple[FunctionSandbox, SandboxLog]:
         """Unpack what the function consists of and compose its process's environment."""
         self._discard_tmpdir()
         account_id, region = lambda_runtime._account_region_from_function_config(self.config)
@@ -122,7 +122,7 @@ class PooledSandbox:
             environment=environment,
             search_path=lambda_environment.search_path(code, layers),
         )
-        return Sandbox(launch, log), log
+        return FunctionSandbox(launch, log), log
 
     def _discard_tmpdir(self) -> None:
         if self._scratch is not None:
@@ -139,7 +139,7 @@ def execute(func: Mapping[str, Any], event: Any, request_id: str) -> dict[str, A
     with _leased_sandbox(name, config, func["code_zip"]) as sandbox:
         try:
             reply, log = sandbox.invoke(
-                Invocation(
+                FunctionCall(
                     event=event,
                     request_id=request_id,
                     function_arn=str(config.get("FunctionArn", "")),

@@ -61,7 +61,7 @@ class MetricMathError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scope:
+class MetricScope:
     """
     What an expression may refer to.
 
@@ -75,7 +75,7 @@ class Scope:
     metrics: Mapping[str, Series]
 
 
-def evaluate(expression: str, scope: Scope) -> Value:
+def evaluate(expression: str, scope: MetricScope) -> Value:
     """Evaluate an expression. Raises MetricMathError."""
     parser = _Parser(_tokens(expression), expression, scope)
     value = parser.level(0)
@@ -107,7 +107,7 @@ def _tokens(expression: str) -> list[str]:
 class _Parser:
     """A recursive-descent parser that evaluates as it reads."""
 
-    def __init__(self, tokens: list[str], expression: str, scope: Scope) -> None:
+    def __init__(self, tokens: list[str], expression: str, scope: MetricScope) -> None:
         self._tokens = tokens
         self._expression = expression
         self._scope = scope
@@ -207,8 +207,8 @@ def _at(value: float | Series, moment: int) -> float:
     return value[moment] if isinstance(value, dict) else value
 
 
-def _aggregate(reduce: Callable[[list[float]], float]) -> Callable[[Scope, Arguments], Value]:
-    def function(_: Scope, arguments: Arguments) -> Value:
+def _aggregate(reduce: Callable[[list[float]], float]) -> Callable[[MetricScope, Arguments], Value]:
+    def function(_: MetricScope, arguments: Arguments) -> Value:
         (value,) = arguments
         if isinstance(value, dict):
             return reduce(list(value.values())) if value else float("nan")
@@ -218,8 +218,8 @@ def _aggregate(reduce: Callable[[list[float]], float]) -> Callable[[Scope, Argum
     return function
 
 
-def _each_point(change: Callable[[float], float]) -> Callable[[Scope, Arguments], Value]:
-    def function(_: Scope, arguments: Arguments) -> Value:
+def _each_point(change: Callable[[float], float]) -> Callable[[MetricScope, Arguments], Value]:
+    def function(_: MetricScope, arguments: Arguments) -> Value:
         (value,) = arguments
         if isinstance(value, list):
             return [{at: change(each) for at, each in series.items()} for series in value]
@@ -230,7 +230,7 @@ def _each_point(change: Callable[[float], float]) -> Callable[[Scope, Arguments]
     return function
 
 
-def _if(scope: Scope, arguments: Arguments) -> Value:
+def _if(scope: MetricScope, arguments: Arguments) -> Value:
     condition, then, *rest = arguments
     if not isinstance(condition, dict):
         if condition:
@@ -248,7 +248,7 @@ def _if(scope: Scope, arguments: Arguments) -> Value:
     return chosen
 
 
-def _fill(scope: Scope, arguments: Arguments) -> Value:
+def _fill(scope: MetricScope, arguments: Arguments) -> Value:
     value, filler = arguments
     if isinstance(value, list):
         return [cast("Series", _fill(scope, [series, filler])) for series in value]
@@ -275,12 +275,12 @@ def _filler_at(series: Series, filler: Any, moment: int) -> float | None:
     return filler.get(moment) if isinstance(filler, dict) else float(filler)
 
 
-def _metrics(scope: Scope, arguments: Arguments) -> Value:
+def _metrics(scope: MetricScope, arguments: Arguments) -> Value:
     wanted = arguments[0] if arguments else ""
     return [series for key, series in scope.metrics.items() if wanted in key]
 
 
-def _rate(_: Scope, arguments: Arguments) -> Value:
+def _rate(_: MetricScope, arguments: Arguments) -> Value:
     (series,) = arguments
     moments = sorted(series)
     return {
@@ -289,13 +289,13 @@ def _rate(_: Scope, arguments: Arguments) -> Value:
     }
 
 
-def _diff(_: Scope, arguments: Arguments) -> Value:
+def _diff(_: MetricScope, arguments: Arguments) -> Value:
     (series,) = arguments
     moments = sorted(series)
     return {at: series[at] - series[before] for before, at in itertools.pairwise(moments)}
 
 
-def _running_sum(_: Scope, arguments: Arguments) -> Value:
+def _running_sum(_: MetricScope, arguments: Arguments) -> Value:
     (series,) = arguments
     total, sums = 0.0, {}
     for at in sorted(series):
@@ -304,11 +304,11 @@ def _running_sum(_: Scope, arguments: Arguments) -> Value:
     return sums
 
 
-def _period(scope: Scope, _: Arguments) -> Value:
+def _period(scope: MetricScope, _: Arguments) -> Value:
     return float(scope.grid[1] - scope.grid[0])
 
 
-FUNCTIONS: dict[str, Callable[[Scope, Arguments], Value]] = {
+FUNCTIONS: dict[str, Callable[[MetricScope, Arguments], Value]] = {
     "ABS": _each_point(abs),
     "AVG": _aggregate(lambda values: sum(values) / len(values)),
     "CEIL": _each_point(lambda value: float(-(-value // 1))),

@@ -13,7 +13,7 @@ from ministack.services import cloudwatch
 
 from shardfleet.local.aws.metric_math import (
     MetricMathError,
-    Scope,
+    MetricScope,
     Series,
     Value,
     as_series,
@@ -119,7 +119,7 @@ class QuerySet:
             for key, each in self._queries.items()
             if each.get("MetricStat")
         }
-        scope = Scope(values=_Lazy(self, query), grid=self.grid, metrics=metrics)
+        scope = MetricScope(values=_Lazy(self, query), grid=self.grid, metrics=metrics)
         return evaluate(str(expression), scope)
 
     def _metric(self, stat: Mapping[str, Any]) -> Series:

@@ -39,7 +39,7 @@ _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-spawner
 """Starts every process: the kernel's death signal follows the *thread* that started a process."""
 
 
-class Process(subprocess.Popen[str]):
+class ProcessGroup(subprocess.Popen[str]):
     """A process that leads a group of its own, and whose end is the end of the group."""
 
     def terminate(self) -> None:
@@ -68,7 +68,7 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Invocation:
+class FunctionCall:
     """
     One event for the handler.
 
@@ -113,7 +113,7 @@ def timeout_error(request_id: str, timeout_s: float) -> dict[str, Any]:
     }
 
 
-class Sandbox:
+class FunctionSandbox:
     """
     A process that serves one invocation at a time, and does not run in between.
 
@@ -126,7 +126,7 @@ class Sandbox:
         self._marks: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._replies: IO[str] | None = None
         self._frozen = False
-        self.process: Process | None = None
+        self.process: ProcessGroup | None = None
 
     @property
     def alive(self) -> bool:
@@ -138,7 +138,7 @@ class Sandbox:
         """Whether the process is stopped, waiting for its next invocation."""
         return self._frozen and self.alive
 
-    def invoke(self, invocation: Invocation) -> Reply:
+    def invoke(self, invocation: FunctionCall) -> Reply:
         """
         Run one invocation, starting or thawing the process, and freeze it again after the reply.
 
@@ -171,7 +171,7 @@ class Sandbox:
             self._replies.close()
             self._replies = None
 
-    def _start(self, invocation: Invocation) -> Mapping[str, Any] | None:
+    def _start(self, invocation: FunctionCall) -> Mapping[str, Any] | None:
         """Start the process and wait for its init; the error payload if that fails."""
         self.stop()
         read, write = os.pipe()
@@ -193,7 +193,7 @@ class Sandbox:
         error: Mapping[str, Any] = reply["error"]
         return error
 
-    def _spawn(self, reply_descriptor: int) -> Process:
+    def _spawn(self, reply_descriptor: int) -> ProcessGroup:
         own_path = self._launch.environment.get("PYTHONPATH")  # On AWS, too, it comes last.
         environment = {
             **self._launch.environment,
@@ -204,7 +204,7 @@ class Sandbox:
                 [*self._launch.search_path, *([own_path] if own_path else [])]
             ),
         }
-        return Process(
+        return ProcessGroup(
             [sys.executable, "-P", "-u", str(BOOTSTRAP)],
             cwd=self._launch.folder,
             env=environment,
@@ -219,7 +219,7 @@ class Sandbox:
             process_group=0,
         )
 
-    def _exchange(self, invocation: Invocation) -> Mapping[str, Any] | None:
+    def _exchange(self, invocation: FunctionCall) -> Mapping[str, Any] | None:
         """Send the event and wait for the reply; None if the process ended or was too slow."""
         assert self.process is not None
         assert self.process.stdin is not None
@@ -248,7 +248,7 @@ class Sandbox:
         reply: Mapping[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         return reply
 
-    def _ended_early(self, invocation: Invocation) -> dict[str, Any]:
+    def _ended_early(self, invocation: FunctionCall) -> dict[str, Any]:
         """Tell a dead process from one that is too slow, and leave none behind."""
         assert self.process is not None
         try:
@@ -293,7 +293,7 @@ class Sandbox:
 class _LifeWatch:
     """Waits for a descriptor to become readable while a process lives."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ProcessGroup) -> None:
         self._process = process
         self._pidfd: int | None = None
         open_pidfd: Callable[[int], int] | None = getattr(os, "pidfd_open", None)

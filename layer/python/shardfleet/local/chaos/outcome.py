@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardfleet.local.demo.verdict import Verdict
+from shardfleet.local.demo.verdict import RunVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class ChaosOutcome:
     feed_ms: int
     wall_ms: int
     settled_ms: int
-    verdict: Verdict
+    verdict: RunVerdict
     unsettled: Mapping[str, str]
     strikes: Mapping[str, int]
     reshards: int

@@ -14,20 +14,20 @@ Tests use these too: feed a `running_fleet`, do something to it, and ask for the
 
 from shardfleet.local.demo.feed import FeedPace, InputRecord, SentRecord, feed, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
-from shardfleet.local.demo.ledger import Handled, Ledger, LedgerLine
-from shardfleet.local.demo.verdict import FirstDeliveries, Verdict, unsettled_leases, verdict
+from shardfleet.local.demo.ledger import DemoLedger, HandledRecord, LedgerLine
+from shardfleet.local.demo.verdict import FirstDeliveries, RunVerdict, unsettled_leases, verdict
 
 __all__ = [
+    "DemoLedger",
     "FeedPace",
     "FirstDeliveries",
     "FleetPlan",
-    "Handled",
+    "HandledRecord",
     "InputRecord",
-    "Ledger",
     "LedgerLine",
+    "RunVerdict",
     "RunningFleet",
     "SentRecord",
-    "Verdict",
     "feed",
     "feed_stream",
     "running_fleet",

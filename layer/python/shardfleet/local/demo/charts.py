@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from shardfleet.local.demo.incidents import short
-from shardfleet.local.demo.timeline import Happening, ShardSeries
+from shardfleet.local.demo.timeline import FleetDisturbance, ShardSeries
 
 COLOURS = (
     *("#3b6fd4", "#e0803a", "#2d9d78", "#c2509a", "#8a6cd1", "#c9a227", "#3aa6c4", "#b5524b"),
@@ -88,7 +88,7 @@ def throughput_chart(
     axis: TimeAxis,
     *,
     sent_per_step: Sequence[int],
-    happenings: Sequence[Happening],
+    happenings: Sequence[FleetDisturbance],
 ) -> str:
     """
     Return the stacked throughput of all shards, with what was sent as a line above.
@@ -146,7 +146,7 @@ def lag_chart(
     series: Sequence[ShardSeries],
     axis: TimeAxis,
     *,
-    happenings: Sequence[Happening],
+    happenings: Sequence[FleetDisturbance],
     throttled: Callable[[str], Iterable[tuple[int, int]]],
 ) -> str:
     """
@@ -262,7 +262,12 @@ def _time_labels(axis: TimeAxis, bottom: float) -> str:
 
 
 def _markers(
-    axis: TimeAxis, happenings: Sequence[Happening], *, top: float, bottom: float, badges: bool
+    axis: TimeAxis,
+    happenings: Sequence[FleetDisturbance],
+    *,
+    top: float,
+    bottom: float,
+    badges: bool,
 ) -> str:
     parts = []
     for number, each in enumerate(happenings, start=1):

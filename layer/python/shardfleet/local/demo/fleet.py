@@ -25,7 +25,7 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.errors import ConfigurationError
 from shardfleet.local.aws.deploy import StackOutputs, deploy
 from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
-from shardfleet.local.demo.ledger import Ledger
+from shardfleet.local.demo.ledger import DemoLedger
 
 HANDLER_VARIABLE = "SHARDFLEET_HANDLER"
 
@@ -69,7 +69,7 @@ class RunningFleet:
 
     aws: EmbeddedAws
     stack: StackOutputs
-    ledger: Ledger
+    ledger: DemoLedger
     template: Path
 
     @property
@@ -181,7 +181,7 @@ def running_fleet(
 
     """
     plan = plan or FleetPlan()
-    ledger = Ledger(ledger_file)
+    ledger = DemoLedger(ledger_file)
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as folder:
         say("synthesizing the stack")
         template = synthesized(Path(folder) / "cdk.out", plan)

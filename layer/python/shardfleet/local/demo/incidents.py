@@ -21,7 +21,7 @@ from shardfleet.engine.ports import Clock
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.demo.fleet import RunningFleet
 from shardfleet.local.demo.recovery import Blackout, Kill
-from shardfleet.local.demo.timeline import Happening
+from shardfleet.local.demo.timeline import FleetDisturbance
 
 THROTTLED_MS = 60_000
 """How long a shard refuses every read."""
@@ -50,7 +50,7 @@ class IncidentLog:
 
     """
 
-    happenings: list[Happening] = field(default_factory=list)
+    happenings: list[FleetDisturbance] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
     manager_kills: int = 0
     blackouts: list[Blackout] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Troublemaker:
         *,
         clock: Clock,
         seed: int,
-        say: Callable[[Happening], None] = lambda _: None,
+        say: Callable[[FleetDisturbance], None] = lambda _: None,
     ) -> None:
         self._fleet = fleet
         self._clock = clock
@@ -245,7 +245,9 @@ class Troublemaker:
         return sorted(shards, key=lambda shard: shard.hash_key_range)
 
     def _note(self, kind: str, text: str, *, until_ms: int | None = None) -> None:
-        happening = Happening(at_ms=self._clock.now_ms(), kind=kind, text=text, until_ms=until_ms)
+        happening = FleetDisturbance(
+            at_ms=self._clock.now_ms(), kind=kind, text=text, until_ms=until_ms
+        )
         self.log.happenings.append(happening)
         self._say(happening)
 

@@ -16,7 +16,7 @@ from shardfleet.local.demo.probe import ledger_probe
 PROBE_FOLDER = Path(ledger_probe.__file__).parent
 
 
-class Handled(NamedTuple):
+class HandledRecord(NamedTuple):
     """
     One record that a handler has finished.
 
@@ -47,10 +47,10 @@ class LedgerLine(NamedTuple):
     at_ms: int
     pid: int
     shard_id: str
-    records: tuple[Handled, ...]
+    records: tuple[HandledRecord, ...]
 
 
-class Ledger:
+class DemoLedger:
     """
     Reads a ledger as it grows.
 
@@ -114,5 +114,5 @@ def _line(found: Mapping[str, object]) -> LedgerLine:
         int(str(found["at_ms"])),
         int(str(found["pid"])),
         str(found["shard"]),
-        tuple(Handled(*row) for row in rows),
+        tuple(HandledRecord(*row) for row in rows),
     )

@@ -17,7 +17,7 @@ from rich.text import Text
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.local.demo.incidents import short
 from shardfleet.local.demo.progress import ShardView
-from shardfleet.local.demo.timeline import Happening
+from shardfleet.local.demo.timeline import FleetDisturbance
 
 PLAIN_EVERY_MS = 5_000
 """Without a terminal: time between two lines."""
@@ -29,7 +29,7 @@ _DIGITS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class RunSnapshot:
     """
     A run at one moment.
 
@@ -63,7 +63,7 @@ class Display:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
-        self._happenings: deque[tuple[int, Happening]] = deque(maxlen=HAPPENINGS_SHOWN)
+        self._happenings: deque[tuple[int, FleetDisturbance]] = deque(maxlen=HAPPENINGS_SHOWN)
         self._began_ms = 0
         self._next_line_ms = 0.0
         self._bar = Progress(
@@ -92,14 +92,14 @@ class Display:
             finally:
                 self._live = None
 
-    def happened(self, happening: Happening) -> None:
+    def happened(self, happening: FleetDisturbance) -> None:
         """Show something that was done to the fleet."""
         after_ms = happening.at_ms - self._began_ms
         self._happenings.append((after_ms, happening))
         if not self._console.is_terminal:
             self.say(f"{clock_text(after_ms)}  {happening.text}")
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: RunSnapshot) -> None:
         """Show the run as it is now."""
         self._bar.update(self._task, total=snapshot.total, completed=snapshot.handled)
         if self._live is not None:
@@ -108,7 +108,7 @@ class Display:
             self._next_line_ms = snapshot.elapsed_ms + PLAIN_EVERY_MS
             self.say(_line(snapshot))
 
-    def _screen(self, snapshot: Snapshot) -> RenderableType:
+    def _screen(self, snapshot: RunSnapshot) -> RenderableType:
         parts: list[RenderableType] = [_table(snapshot), self._bar]
         for after_ms, happening in self._happenings:
             colour = _COLOURS.get(happening.kind, "white")
@@ -116,7 +116,7 @@ class Display:
         return Group(*parts)
 
 
-def _table(snapshot: Snapshot) -> Table:
+def _table(snapshot: RunSnapshot) -> Table:
     table = Table(
         title=f"{clock_text(snapshot.elapsed_ms)}  {snapshot.sent:,} of {snapshot.total:,} "
         f"records sent, {snapshot.workers} worker processes",
@@ -147,7 +147,7 @@ def _table(snapshot: Snapshot) -> Table:
     return table
 
 
-def _line(snapshot: Snapshot) -> str:
+def _line(snapshot: RunSnapshot) -> str:
     open_shards = sum(view.shard.is_open for view in snapshot.views)
     lag_ms = max((view.lag_ms for view in snapshot.views), default=0)
     return (

@@ -14,10 +14,10 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer import ProducerCounts
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.incidents import IncidentLog
-from shardfleet.local.demo.recovery import Recovery
+from shardfleet.local.demo.recovery import ShardRecovery
 from shardfleet.local.demo.source import Source
 from shardfleet.local.demo.spark_part import SparkOutcome
-from shardfleet.local.demo.verdict import Verdict
+from shardfleet.local.demo.verdict import RunVerdict
 
 RECOVERY_WANTED_S = 5.0
 """A killed worker's shards go on within this time; above it the demo says so."""
@@ -55,9 +55,9 @@ class Outcome:
     source: Source
     seed: int
     enforce_iam: bool
-    verdict: Verdict
+    verdict: RunVerdict
     unsettled: Mapping[str, str]
-    recoveries: Sequence[Recovery]
+    recoveries: Sequence[ShardRecovery]
     log: IncidentLog
     sent: Sequence[SentRecord]
     first_handled_ms: Mapping[int, int]

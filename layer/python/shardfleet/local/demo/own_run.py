@@ -16,7 +16,7 @@ from shardfleet.local.demo.handler_output import HandlerOutput
 from shardfleet.local.demo.own_code import staged
 from shardfleet.local.demo.source import Source
 from shardfleet.local.demo.tables import opened_tables
-from shardfleet.local.demo.verdict import Verdict, verdict
+from shardfleet.local.demo.verdict import RunVerdict, verdict
 
 SHARDS = 4
 SHARDS_MOST = 64
@@ -74,7 +74,7 @@ class OwnRunResult:
 
     """
 
-    verdict: Verdict
+    verdict: RunVerdict
     stops: Sequence[StoppedShard]
     took_ms: int
 
@@ -150,7 +150,7 @@ def _line_of(note: StopNote, sent: Sequence[SentRecord]) -> int | None:
 
 async def _until_handled(
     fleet: RunningFleet, sent: Sequence[SentRecord], *, on_look: Callable[[], None]
-) -> tuple[Verdict, Sequence[StopNote]]:
+) -> tuple[RunVerdict, Sequence[StopNote]]:
     """Look until every record is handled, or stands still because its shard has been stopped."""
     clock = SystemClock()
     moved_ms = clock.monotonic_ms()

@@ -53,7 +53,7 @@ class Blackout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
+class ShardRecovery:
     """
     One shard of one killed worker.
 
@@ -76,7 +76,7 @@ def recoveries(
     *,
     sent: Sequence[SentRecord],
     blackouts: Sequence[Blackout] = (),
-) -> list[Recovery]:
+) -> list[ShardRecovery]:
     """Return one entry per kill and shard that counts, in order."""
     last_sent_ms: dict[str, int] = {}
     for record in sent:
@@ -90,7 +90,7 @@ def recoveries(
             if back_ms is None and last_sent_ms.get(shard_id, 0) < kill.at_ms:
                 continue  # The shard has ended: nothing more came, so nothing had to recover.
             took_ms = None if back_ms is None else back_ms - kill.at_ms
-            found.append(Recovery(kill=kill, shard_id=shard_id, took_ms=took_ms))
+            found.append(ShardRecovery(kill=kill, shard_id=shard_id, took_ms=took_ms))
     return found
 
 

@@ -24,7 +24,7 @@ from shardfleet.local.demo.explained import explained_leases
 from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.incidents import FULL_SCENARIO, Incident, Troublemaker
-from shardfleet.local.demo.live import Display, Snapshot
+from shardfleet.local.demo.live import Display, RunSnapshot
 from shardfleet.local.demo.outcome import Outcome
 from shardfleet.local.demo.progress import Progress, shard_views
 from shardfleet.local.demo.recovery import recoveries
@@ -191,12 +191,12 @@ class _Run:
                 self._display.update(await self._snapshot())
             await self._clock.sleep_ms(LOOK_EVERY_MS)
 
-    async def _snapshot(self) -> Snapshot:
+    async def _snapshot(self) -> RunSnapshot:
         seen = await self._look()
         workers = await asyncio.to_thread(self._fleet.workers)
         self._worker_pids |= {each.pid for each in workers}
         now_ms = self._clock.now_ms()
-        return Snapshot(
+        return RunSnapshot(
             elapsed_ms=now_ms - self._began_ms,
             total=self._progress.total,
             sent=self._progress.sent,

@@ -89,7 +89,7 @@ class SparkOutcome:
 
 
 @dataclass(slots=True)
-class Figures:
+class KeyFigures:
     """
     Of one key.
 
@@ -188,9 +188,11 @@ def integer_fields(records: Iterable[InputRecord]) -> list[str]:
     return usable[:_FIELDS_MOST]
 
 
-def figures_of_input(records: Iterable[InputRecord], fields: Sequence[str]) -> dict[str, Figures]:
+def figures_of_input(
+    records: Iterable[InputRecord], fields: Sequence[str]
+) -> dict[str, KeyFigures]:
     """Count and sum the input itself, per key."""
-    found: dict[str, Figures] = defaultdict(Figures)
+    found: dict[str, KeyFigures] = defaultdict(KeyFigures)
     for record in records:
         figures = found[record.key]
         figures.count += 1
@@ -200,9 +202,11 @@ def figures_of_input(records: Iterable[InputRecord], fields: Sequence[str]) -> d
     return dict(found)
 
 
-def figures_of_rows(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, Figures]:
+def figures_of_rows(
+    rows: Iterable[Mapping[str, Any]], fields: Sequence[str]
+) -> dict[str, KeyFigures]:
     """Add up the windows of each key."""
-    found: dict[str, Figures] = defaultdict(Figures)
+    found: dict[str, KeyFigures] = defaultdict(KeyFigures)
     for row in rows:
         figures = found[row["key"]]
         figures.count += row["count"]
@@ -216,7 +220,7 @@ def figures_of_rows(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) ->
     return dict(found)
 
 
-def differences(wanted: Mapping[str, Figures], found: Mapping[str, Figures]) -> list[str]:
+def differences(wanted: Mapping[str, KeyFigures], found: Mapping[str, KeyFigures]) -> list[str]:
     """Return in words where the two differ, the first few of each kind."""
     missing = sorted(wanted.keys() - found.keys())
     strange = sorted(found.keys() - wanted.keys())

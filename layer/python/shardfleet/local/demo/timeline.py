@@ -14,7 +14,7 @@ from shardfleet.local.demo.feed import SentRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
+class FleetDisturbance:
     """
     Something that was done to the fleet.
 

@@ -15,11 +15,11 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.local.demo.feed import SentRecord
-from shardfleet.local.demo.ledger import Handled, LedgerLine
+from shardfleet.local.demo.ledger import HandledRecord, LedgerLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RunVerdict:
     """
     What became of the records.
 
@@ -95,7 +95,7 @@ class FirstDeliveries:
             else:
                 self.first_ms[number] = line.at_ms
 
-    def _number_of(self, shard_id: str, row: Handled) -> int | None:
+    def _number_of(self, shard_id: str, row: HandledRecord) -> int | None:
         place = (shard_id, row.sequence_number, row.sub_sequence_number)
         known = self._positions.get(place)
         if known is not None:
@@ -110,7 +110,7 @@ class FirstDeliveries:
 
 def verdict(
     sent: Sequence[SentRecord], lines: Sequence[LedgerLine], *, shards: Sequence[Shard]
-) -> Verdict:
+) -> RunVerdict:
     """
     Judge a run.
 
@@ -124,7 +124,7 @@ def verdict(
     deliveries.sent(sent)
     for line in lines:
         deliveries.handled(line)
-    return Verdict(
+    return RunVerdict(
         records_in=len(sent),
         records_handled_distinct=len(deliveries.first_ms),
         duplicates=deliveries.duplicates,

@@ -15,14 +15,14 @@ It is one idea, a service whole: one module per kind of operation around one eng
 from shardfleet.local.kinesis.account import AccountSettings, Phases
 from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.errors import KinesisError
-from shardfleet.local.kinesis.faults import FaultKind, Faults
+from shardfleet.local.kinesis.faults import ActiveFaults, FaultKind
 from shardfleet.local.kinesis.metrics import MetricSample
 from shardfleet.local.kinesis.service import KinesisService, Response, ministack_handler
 
 __all__ = [
     "AccountSettings",
+    "ActiveFaults",
     "FaultKind",
-    "Faults",
     "KinesisEngine",
     "KinesisError",
     "KinesisService",

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardfleet.local.kinesis.errors import in_use, invalid_argument, not_found
-from shardfleet.local.kinesis.faults import Faults
+from shardfleet.local.kinesis.faults import ActiveFaults
 from shardfleet.local.kinesis.metrics import MetricLog
 from shardfleet.local.kinesis.quotas import OperationQuota
 from shardfleet.local.kinesis.requests import Request, broken, name, optional_text
-from shardfleet.local.kinesis.shards import Shard
+from shardfleet.local.kinesis.shards import StoredShard
 from shardfleet.local.kinesis.streams import Consumer, Stream, StreamStatus
 
 _STREAM_ARN: Final = re.compile(
@@ -69,7 +69,7 @@ class Account:
         self._clock = clock
         self._now_ms = 0
         self._due: list[tuple[int, Callable[[int], None]]] = []
-        self.faults = Faults(self.now_ms)
+        self.faults = ActiveFaults(self.now_ms)
 
     def now_ms(self) -> int:
         """Return the time in epoch ms; it never goes backwards, whatever the clock does."""
@@ -170,7 +170,7 @@ class Account:
             )
         return stream
 
-    def shard(self, stream: Stream, shard_id: str) -> Shard:
+    def shard(self, stream: Stream, shard_id: str) -> StoredShard:
         """Return the shard, its expired records gone; ResourceNotFoundException if it is gone."""
         shard = stream.live_shard(shard_id, self.now_ms())
         if shard is None:

@@ -15,7 +15,7 @@ from shardfleet.local.kinesis.requests import (
 )
 from shardfleet.local.kinesis.streams import Consumer, Stream
 from shardfleet.local.kinesis.tag_operations import tag_map
-from shardfleet.local.kinesis.tokens import Page, page_of
+from shardfleet.local.kinesis.tokens import PageToken, page_of
 
 Response = dict[str, Any]
 
@@ -89,7 +89,7 @@ def list_consumers(account: Account, request: Request) -> Response:
     names = sorted(each for each in stream.consumers if each > start)
     answer: Response = {"Consumers": [_described(stream.consumers[each]) for each in names[:limit]]}
     if len(names) > limit:
-        answer["NextToken"] = Page(
+        answer["NextToken"] = PageToken(
             "ListStreamConsumers", stream.arn, stream.created_ms, names[limit - 1], {}, now_ms
         ).sealed()
     return answer

@@ -25,7 +25,7 @@ from shardfleet.local.kinesis import (
 )
 from shardfleet.local.kinesis.account import Account, AccountSettings
 from shardfleet.local.kinesis.errors import KinesisError, limit_exceeded, validation
-from shardfleet.local.kinesis.faults import FaultKind, Faults, Site, injected
+from shardfleet.local.kinesis.faults import ActiveFaults, FaultKind, Site, injected
 from shardfleet.local.kinesis.metrics import MetricSample
 from shardfleet.local.kinesis.quotas import OPERATION_RATES
 from shardfleet.local.kinesis.requests import Request
@@ -58,7 +58,7 @@ class KinesisEngine:
         self._account = Account(self.settings, clock)
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> ActiveFaults:
         """The faults in force on this engine."""
         return self._account.faults
 

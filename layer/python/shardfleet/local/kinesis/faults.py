@@ -49,7 +49,7 @@ EVERYWHERE: Final = Site()
 
 
 @dataclass(slots=True)
-class Fault:
+class ActiveFault:
     """One fault in force; `until_ms` and `remaining` are None when not limited."""
 
     kind: FaultKind
@@ -69,28 +69,32 @@ class Fault:
         return late or self.remaining == 0
 
 
-class Faults:
+class ActiveFaults:
     """The faults in force on one engine."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._faults: list[Fault] = []
+        self._faults: list[ActiveFault] = []
 
     def throttle_reads(self, stream: str = "", *, shard: str = "", duration_ms: int) -> None:
         """Refuse every GetRecords for that long."""
-        self._add(Fault(FaultKind.THROTTLE_READS, Site(stream, shard)), duration_ms, count=None)
+        self._add(
+            ActiveFault(FaultKind.THROTTLE_READS, Site(stream, shard)), duration_ms, count=None
+        )
 
     def throttle_writes(self, stream: str = "", *, shard: str = "", duration_ms: int) -> None:
         """Refuse every record for that long."""
-        self._add(Fault(FaultKind.THROTTLE_WRITES, Site(stream, shard)), duration_ms, count=None)
+        self._add(
+            ActiveFault(FaultKind.THROTTLE_WRITES, Site(stream, shard)), duration_ms, count=None
+        )
 
     def empty_reads(self, stream: str = "", *, shard: str = "", count: int) -> None:
         """Answer the next `count` GetRecords with nothing, lag, and the same place."""
-        self._add(Fault(FaultKind.EMPTY_READS, Site(stream, shard)), None, count=count)
+        self._add(ActiveFault(FaultKind.EMPTY_READS, Site(stream, shard)), None, count=count)
 
     def expired_iterators(self, stream: str = "", *, shard: str = "", count: int) -> None:
         """Let the next `count` iterators be expired."""
-        self._add(Fault(FaultKind.EXPIRED_ITERATORS, Site(stream, shard)), None, count=count)
+        self._add(ActiveFault(FaultKind.EXPIRED_ITERATORS, Site(stream, shard)), None, count=count)
 
     def false_end(
         self, stream: str = "", *, shard: str = "", count: int, with_children: bool = False
@@ -101,26 +105,28 @@ class Faults:
         Without children: no iterator and no ChildShards. With children: both of them.
         """
         kind = FaultKind.CHILDREN_WITHOUT_END if with_children else FaultKind.END_WITHOUT_CHILDREN
-        self._add(Fault(kind, Site(stream, shard)), None, count=count)
+        self._add(ActiveFault(kind, Site(stream, shard)), None, count=count)
 
     def latency(
         self, stream: str = "", *, operation: str = "", delay_ms: int, duration_ms: int
     ) -> None:
         """Delay the answers of an operation (or of all) for that long."""
         site = Site(stream, "", operation)
-        self._add(Fault(FaultKind.LATENCY, site, delay_ms=delay_ms), duration_ms, count=None)
+        self._add(ActiveFault(FaultKind.LATENCY, site, delay_ms=delay_ms), duration_ms, count=None)
 
     def failure(
         self, stream: str = "", *, operation: str = "", count: int, code: str = "InternalFailure"
     ) -> None:
         """Let the next `count` calls fail with the code, doing nothing."""
         self._add(
-            Fault(FaultKind.FAILURE, Site(stream, "", operation), code=code), None, count=count
+            ActiveFault(FaultKind.FAILURE, Site(stream, "", operation), code=code),
+            None,
+            count=count,
         )
 
     def lost_reply(self, stream: str = "", *, operation: str = "", count: int) -> None:
         """Carry out the next `count` calls and answer InternalFailure all the same."""
-        self._add(Fault(FaultKind.LOST_REPLY, Site(stream, "", operation)), None, count=count)
+        self._add(ActiveFault(FaultKind.LOST_REPLY, Site(stream, "", operation)), None, count=count)
 
     @property
     def any(self) -> bool:
@@ -131,7 +137,7 @@ class Faults:
         """Lift every fault."""
         self._faults.clear()
 
-    def take(self, kind: FaultKind, site: Site) -> Fault | None:
+    def take(self, kind: FaultKind, site: Site) -> ActiveFault | None:
         """Return the first fault of that kind in force at the place, counting this use of it."""
         if not self._faults:
             return None
@@ -169,7 +175,7 @@ class Faults:
         if numbers["DurationMs"] is None and numbers["Count"] is None:
             raise validation("A fault needs DurationMs, Count, or both, so that it ends.")
         texts = [str(request.get(name) or "") for name in ("StreamName", "ShardId", "Operation")]
-        fault = Fault(
+        fault = ActiveFault(
             FaultKind(request["Kind"]),
             Site(*texts),
             delay_ms=numbers["DelayMs"] or 0,
@@ -195,7 +201,7 @@ class Faults:
             if not fault.is_over(now_ms)
         ]
 
-    def _add(self, fault: Fault, duration_ms: int | None, *, count: int | None) -> None:
+    def _add(self, fault: ActiveFault, duration_ms: int | None, *, count: int | None) -> None:
         fault.until_ms = None if duration_ms is None else self._now_ms() + duration_ms
         fault.remaining = count
         self._faults.append(fault)

@@ -22,7 +22,7 @@ from shardfleet.local.kinesis.requests import (
     timestamp_ms,
 )
 from shardfleet.local.kinesis.sequence import is_well_formed
-from shardfleet.local.kinesis.shards import Shard, child_shards
+from shardfleet.local.kinesis.shards import StoredShard, child_shards
 from shardfleet.local.kinesis.streams import Stream
 from shardfleet.local.kinesis.tokens import Iterator, expired_iterator, iterator_of
 
@@ -59,7 +59,7 @@ def get_shard_iterator(account: Account, request: Request) -> Response:
 
 def starting_offset(
     stream: Stream,
-    shard: Shard,
+    shard: StoredShard,
     *,
     kind: str,
     number: str | None,
@@ -96,7 +96,7 @@ def starting_offset(
             return shard.log.offset_after_sequence(number)
 
 
-def _check_number(stream: Stream, shard: Shard, *, number: str) -> None:
+def _check_number(stream: Stream, shard: StoredShard, *, number: str) -> None:
     if not is_well_formed(number):
         raise broken(
             number, "startingSequenceNumber", constraint="Member must be a sequence number"
@@ -155,7 +155,9 @@ def get_records(account: Account, request: Request) -> Response:
     return answer | _continuation(account, site, shard=shard, following=following)
 
 
-def _continuation(account: Account, site: Site, *, shard: Shard, following: Iterator) -> Response:
+def _continuation(
+    account: Account, site: Site, *, shard: StoredShard, following: Iterator
+) -> Response:
     if account.faults.take(FaultKind.END_WITHOUT_CHILDREN, site) is not None:
         return {}
     if account.faults.take(FaultKind.CHILDREN_WITHOUT_END, site) is not None:
@@ -175,7 +177,7 @@ def _limit(request: Request) -> int:
     return limit
 
 
-def _place(account: Account, request: Request, *, iterator: Iterator) -> tuple[Stream, Shard]:
+def _place(account: Account, request: Request, *, iterator: Iterator) -> tuple[Stream, StoredShard]:
     stream = account.stream_named(iterator.stream)
     if request.get("StreamARN") not in (None, stream.arn):
         raise invalid_argument(
@@ -189,13 +191,13 @@ def _place(account: Account, request: Request, *, iterator: Iterator) -> tuple[S
     return stream, account.shard(stream, iterator.shard)
 
 
-def _is_throttled(account: Account, site: Site, *, shard: Shard) -> bool:
+def _is_throttled(account: Account, site: Site, *, shard: StoredShard) -> bool:
     if account.faults.take(FaultKind.THROTTLE_READS, site) is not None:
         return True
     return account.settings.quotas and not shard.quota.take_read(account.now_ms())
 
 
-def _throttled(account: Account, stream: Stream, *, shard: Shard) -> Exception:
+def _throttled(account: Account, stream: Stream, *, shard: StoredShard) -> Exception:
     return throughput_exceeded(
         rate_exceeded_text(
             shard_id=shard.shard_id,

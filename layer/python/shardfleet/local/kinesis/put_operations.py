@@ -22,7 +22,7 @@ from shardfleet.local.kinesis.faults import FaultKind, Site
 from shardfleet.local.kinesis.quotas import KIB, PUT_RECORDS_BYTES, PUT_RECORDS_COUNT
 from shardfleet.local.kinesis.requests import Request, broken, hash_key, optional_text
 from shardfleet.local.kinesis.sequence import is_well_formed
-from shardfleet.local.kinesis.shards import HASH_KEYS, Shard
+from shardfleet.local.kinesis.shards import HASH_KEYS, StoredShard
 from shardfleet.local.kinesis.streams import Stream
 
 Response = dict[str, Any]
@@ -128,7 +128,7 @@ def _check_ordering(stream: Stream, number: str) -> None:
 class Tally:
     """What one call did to one shard."""
 
-    shard: Shard
+    shard: StoredShard
     records: int = 0
     size_bytes: int = 0
     throttled: int = 0
@@ -148,7 +148,7 @@ class Write:
         self._arrival_s = self._now_ms / 1000
         # Most calls meet neither quotas nor faults; they should not pay for them per record.
         self._may_throttle = account.settings.quotas or account.faults.any
-        self._tallies: dict[Shard, Tally] = {}
+        self._tallies: dict[StoredShard, Tally] = {}
         encrypted = stream.settings.key_id is not None
         self.encryption = {"EncryptionType": "KMS"} if encrypted else {}
 
@@ -187,7 +187,7 @@ class Write:
                 self._count("IncomingBytes", tally.size_bytes, shard_id=shard_id)
             self._count("WriteProvisionedThroughputExceeded", tally.throttled, shard_id=shard_id)
 
-    def _is_throttled(self, shard: Shard, size_bytes: int) -> bool:
+    def _is_throttled(self, shard: StoredShard, size_bytes: int) -> bool:
         site = Site(self._stream.name, shard.shard_id)
         if self._account.faults.take(FaultKind.THROTTLE_WRITES, site) is not None:
             return True

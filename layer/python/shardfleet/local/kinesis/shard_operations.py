@@ -23,9 +23,9 @@ from shardfleet.local.kinesis.requests import (
     timestamp_ms,
     whole_number,
 )
-from shardfleet.local.kinesis.shards import Shard, shard_description
+from shardfleet.local.kinesis.shards import StoredShard, shard_description
 from shardfleet.local.kinesis.streams import Stream, StreamStatus
-from shardfleet.local.kinesis.tokens import Page, page_of
+from shardfleet.local.kinesis.tokens import PageToken, page_of
 
 Response = dict[str, Any]
 
@@ -84,12 +84,12 @@ def list_shards(account: Account, request: Request) -> Response:
     answer: Response = {"Shards": [shard_description(shard) for shard in shards[:limit]]}
     if len(shards) > limit:
         last = shards[limit - 1].shard_id
-        page = Page("ListShards", stream.arn, stream.created_ms, last, filters, now_ms)
+        page = PageToken("ListShards", stream.arn, stream.created_ms, last, filters, now_ms)
         answer["NextToken"] = page.sealed()
     return answer
 
 
-def _page(request: Request, token: str, *, now_ms: int) -> Page:
+def _page(request: Request, token: str, *, now_ms: int) -> PageToken:
     for field in EXCLUDED_BY_TOKEN:
         if request.get(field) is not None:
             raise invalid_argument(f"NextToken and {field} cannot be provided together.")
@@ -181,7 +181,7 @@ def _reshardable(account: Account, request: Request) -> Stream:
     return stream
 
 
-def _open_shard(account: Account, stream: Stream, *, shard_id: str) -> Shard:
+def _open_shard(account: Account, stream: Stream, *, shard_id: str) -> StoredShard:
     shard = account.shard(stream, shard_id)
     if not shard.is_open:
         raise in_use(

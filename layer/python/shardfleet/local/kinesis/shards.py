@@ -23,7 +23,7 @@ def shard_id_of(number: int) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Shard:
+class StoredShard:
     """
     One shard of one stream.
 
@@ -40,7 +40,7 @@ class Shard:
     quota: ShardQuota
     closed_ms: int | None = None
     ending_number: str | None = None
-    children: list["Shard"] = field(default_factory=list)
+    children: list["StoredShard"] = field(default_factory=list)
     log: RecordLog = field(default_factory=RecordLog)
     wakers: set[Callable[[], object]] = field(default_factory=set)
     shard_id: str = field(init=False)
@@ -80,12 +80,12 @@ class Shard:
             waker()
 
 
-def hash_key_range(shard: Shard) -> dict[str, str]:
+def hash_key_range(shard: StoredShard) -> dict[str, str]:
     """Return the wire form of the hash key range."""
     return {"StartingHashKey": str(shard.first_hash), "EndingHashKey": str(shard.last_hash)}
 
 
-def shard_description(shard: Shard) -> dict[str, Any]:
+def shard_description(shard: StoredShard) -> dict[str, Any]:
     """Return the wire form of a shard, as ListShards and DescribeStream give it."""
     numbers = {"StartingSequenceNumber": shard.starting_number}
     if shard.ending_number is not None:
@@ -99,7 +99,7 @@ def shard_description(shard: Shard) -> dict[str, Any]:
     return description | dict(lineage)
 
 
-def child_shards(shard: Shard) -> list[dict[str, Any]]:
+def child_shards(shard: StoredShard) -> list[dict[str, Any]]:
     """Return the wire form of a closed shard's children, as GetRecords gives it at the end."""
     return [
         {

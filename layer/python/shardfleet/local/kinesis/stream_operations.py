@@ -31,7 +31,7 @@ from shardfleet.local.kinesis.streams import (
     StreamStatus,
 )
 from shardfleet.local.kinesis.tag_operations import tag_map
-from shardfleet.local.kinesis.tokens import Page, page_of
+from shardfleet.local.kinesis.tokens import PageToken, page_of
 
 Response = dict[str, Any]
 
@@ -198,7 +198,7 @@ def list_streams(account: Account, request: Request) -> Response:
         "HasMoreStreams": more,
     }
     if more:
-        answer["NextToken"] = Page("ListStreams", "", 0, page[-1], {}, now_ms).sealed()
+        answer["NextToken"] = PageToken("ListStreams", "", 0, page[-1], {}, now_ms).sealed()
     return answer
 
 

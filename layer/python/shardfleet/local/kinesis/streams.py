@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from shardfleet.local.kinesis.quotas import ShardQuota
 from shardfleet.local.kinesis.sequence import SequenceMint
-from shardfleet.local.kinesis.shards import HASH_KEYS, Shard, shard_id_of
+from shardfleet.local.kinesis.shards import HASH_KEYS, StoredShard, shard_id_of
 
 MS_PER_HOUR: Final = 3_600_000
 DEFAULT_RETENTION_HOURS: Final = 24
@@ -72,23 +72,23 @@ class Stream:
         self.created_ms = created_ms
         self.settings = settings
         self.status = StreamStatus.CREATING
-        self.shards: dict[str, Shard] = {}
+        self.shards: dict[str, StoredShard] = {}
         self.consumers: dict[str, Consumer] = {}
         self.tags: dict[str, str] = {}
         self.mint = SequenceMint(created_ms)
         self._shards_since_ms = created_ms
         self._shards_ever = 0
-        self._open: list[Shard] = []
+        self._open: list[StoredShard] = []
         self._first_hashes: list[int] = []
 
     # Routing
 
     @property
-    def open_shards(self) -> list[Shard]:
+    def open_shards(self) -> list[StoredShard]:
         """The open shards in the order of their hash ranges; they tile all hash keys."""
         return self._open
 
-    def route(self, hash_key: int) -> Shard:
+    def route(self, hash_key: int) -> StoredShard:
         """Return the open shard whose range holds the hash key."""
         return self._open[bisect_right(self._first_hashes, hash_key) - 1]
 
@@ -100,7 +100,7 @@ class Stream:
         for first, last in even_ranges(count):
             self._open_shard((first, last), (), now_ms=now_ms)
 
-    def split(self, parent: Shard, new_first_hash: int, *, now_ms: int) -> None:
+    def split(self, parent: StoredShard, new_first_hash: int, *, now_ms: int) -> None:
         """Close the shard and open two: below the new starting hash key, and from it on."""
         self._close(parent, now_ms)
         for part in (
@@ -110,7 +110,7 @@ class Stream:
             parent.children.append(self._open_shard(part, (parent.shard_id,), now_ms=now_ms))
         parent.wake()
 
-    def merge(self, one: Shard, other: Shard, *, now_ms: int) -> None:
+    def merge(self, one: StoredShard, other: StoredShard, *, now_ms: int) -> None:
         """Close two adjacent shards and open one over both ranges."""
         self._close(one, now_ms)
         self._close(other, now_ms)
@@ -141,10 +141,10 @@ class Stream:
 
     def _open_shard(
         self, hashes: tuple[int, int], parents: tuple[str, ...], *, now_ms: int
-    ) -> Shard:
+    ) -> StoredShard:
         number = self._shards_ever
         self._shards_ever += 1
-        shard = Shard(
+        shard = StoredShard(
             number=number,
             first_hash=hashes[0],
             last_hash=hashes[1],
@@ -158,7 +158,7 @@ class Stream:
         self._first_hashes = [each.first_hash for each in self._open]
         return shard
 
-    def _close(self, shard: Shard, now_ms: int) -> None:
+    def _close(self, shard: StoredShard, now_ms: int) -> None:
         shard.closed_ms = now_ms
         shard.ending_number = self.mint.mint(shard.number, now_ms)
         self._open.remove(shard)
@@ -179,7 +179,7 @@ class Stream:
             else:
                 shard.log.trim(horizon_ms)
 
-    def live_shard(self, shard_id: str, now_ms: int) -> Shard | None:
+    def live_shard(self, shard_id: str, now_ms: int) -> StoredShard | None:
         """Return the shard without its expired records, or None if there is none (any more)."""
         shard = self.shards.get(shard_id)
         if shard is None:
@@ -193,7 +193,7 @@ class Stream:
 
     # Listing
 
-    def shards_matching(self, kind: str, *, at_ms: int | None, now_ms: int) -> list[Shard]:
+    def shards_matching(self, kind: str, *, at_ms: int | None, now_ms: int) -> list[StoredShard]:
         """
         Return shards by ShardFilter type (all but AFTER_SHARD_ID), in the order of their ids.
 
@@ -224,9 +224,9 @@ def even_ranges(count: int) -> list[tuple[int, int]]:
     return [(first, following - 1) for first, following in pairwise(starts)]
 
 
-def _was_open(shard: Shard, at_ms: int) -> bool:
+def _was_open(shard: StoredShard, at_ms: int) -> bool:
     return shard.opened_ms <= at_ms and _ends_after(shard, at_ms)
 
 
-def _ends_after(shard: Shard, at_ms: int) -> bool:
+def _ends_after(shard: StoredShard, at_ms: int) -> bool:
     return shard.closed_ms is None or shard.closed_ms >= at_ms

@@ -25,7 +25,7 @@ from shardfleet.local.kinesis.requests import (
     structure,
     timestamp_ms,
 )
-from shardfleet.local.kinesis.shards import Shard, child_shards
+from shardfleet.local.kinesis.shards import StoredShard, child_shards
 from shardfleet.local.kinesis.streams import Consumer, Stream
 
 LIFE_MS: Final = 300_000
@@ -42,7 +42,13 @@ class Subscription:
     """One subscription; `events` yields what is to be sent until it is over."""
 
     def __init__(
-        self, account: Account, *, stream: Stream, consumer: Consumer, shard: Shard, offset: int
+        self,
+        account: Account,
+        *,
+        stream: Stream,
+        consumer: Consumer,
+        shard: StoredShard,
+        offset: int,
     ) -> None:
         self.stream = stream
         self.consumer = consumer

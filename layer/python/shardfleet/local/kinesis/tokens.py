@@ -39,7 +39,7 @@ class Iterator(NamedTuple):
         return _seal(["iterator", *self])
 
 
-class Page(NamedTuple):
+class PageToken(NamedTuple):
     """
     Where a listing goes on: after the item named `after`; `filters` repeats the first call's.
 
@@ -86,7 +86,7 @@ def expired_iterator(age_ms: int) -> KinesisError:
     )
 
 
-def page_of(token: str, listing: str, *, now_ms: int) -> Page:
+def page_of(token: str, listing: str, *, now_ms: int) -> PageToken:
     """
     Return where the listing goes on.
 
@@ -98,7 +98,7 @@ def page_of(token: str, listing: str, *, now_ms: int) -> Page:
     fields = _unseal(token, "page")
     if fields is None or fields[0] != listing:
         raise invalid_argument(f"NextToken is no token of {listing}.")
-    page = Page(*fields)
+    page = PageToken(*fields)
     if now_ms - page.issued_ms > NEXT_TOKEN_LIFE_MS:
         raise KinesisError("ExpiredNextTokenException", "NextToken is older than 300 seconds.")
     return page
@@ -111,7 +111,7 @@ def named_arn(request: Request) -> str:
             return str(request[field])
     token = request.get("NextToken")
     fields = _unseal(token, "page") if isinstance(token, str) else None
-    return "" if fields is None else Page(*fields).stream_arn
+    return "" if fields is None else PageToken(*fields).stream_arn
 
 
 def named_stream(request: Request) -> str:

@@ -34,7 +34,7 @@ from shardfleet.testing.checkers.leases import (
     NothingForeign,
     OneEffectiveOwner,
 )
-from shardfleet.testing.checkers.ledger import Entry, Ledger
+from shardfleet.testing.checkers.ledger import RunLedger, SourceRecord
 from shardfleet.testing.checkers.ownership import (
     HandoversEnd,
     NobodyIsRobbed,
@@ -140,11 +140,9 @@ __all__ = [
     "DeletedOnlyFinished",
     "DeliveredWhileFresh",
     "DocumentWrite",
-    "Entry",
     "Handled",
     "HandoversEnd",
     "LeaseWrite",
-    "Ledger",
     "NoRecordLost",
     "NobodyIsRobbed",
     "NobodyLosesToItself",
@@ -169,9 +167,11 @@ __all__ = [
     "ReplacedStreamIsLeft",
     "RestartedOwnersHandOver",
     "RewindsOnlyUnowned",
+    "RunLedger",
     "SleepersAreWoken",
     "SleepersCostNoTurns",
     "SlotsEndServed",
+    "SourceRecord",
     "Suspect",
     "TakenBackAtOnce",
     "TurnsEndCleanly",

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events import Event
-from shardfleet.testing.checkers.ledger import Entry, Ledger
+from shardfleet.testing.checkers.ledger import RunLedger, SourceRecord
 
 
 class Suspect(Protocol):
@@ -101,7 +101,7 @@ class Handled:
 
     at_ms: int
     by: Suspect
-    entry: Entry
+    entry: SourceRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class Checker:
     """The root of all checkers; every hook does nothing."""
 
     def __init__(
-        self, ledger: Ledger, report: Callable[[Violation], None], *, renew_ms: int
+        self, ledger: RunLedger, report: Callable[[Violation], None], *, renew_ms: int
     ) -> None:
         """Check against the ledger; say what is wrong to ``report``."""
         self.ledger = ledger
@@ -195,7 +195,7 @@ class Checker:
     def record_handled(self, handled: Handled) -> None:
         """See a record that the handler is done with."""
 
-    def record_kept(self, at_ms: int, by: Suspect, entry: Entry, *, attempts: int) -> None:
+    def record_kept(self, at_ms: int, by: Suspect, entry: SourceRecord, *, attempts: int) -> None:
         """See a record that was given up after so many attempts, and kept elsewhere."""
 
     def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:

@@ -14,7 +14,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 
 @dataclass(slots=True)
-class Entry:
+class SourceRecord:
     """
     One user record.
 
@@ -76,18 +76,18 @@ class ShardTruth:
     shard_id: str
     parents: tuple[str, ...]
     children: tuple[str, ...] = ()
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[SourceRecord] = field(default_factory=list)
     prefix: int = 0
     has_left: bool = False
 
-    def first_unfinished(self) -> Entry | None:
+    def first_unfinished(self) -> SourceRecord | None:
         """Return the first record that somebody still has to handle."""
         while self.prefix < len(self.entries) and self.entries[self.prefix].is_done:
             self.prefix += 1
         return self.entries[self.prefix] if self.prefix < len(self.entries) else None
 
 
-class Ledger:
+class RunLedger:
     """
     All shards and records of one run.
 
@@ -100,7 +100,7 @@ class Ledger:
     def __init__(self) -> None:
         """Begin with no shards."""
         self.shards: dict[str, ShardTruth] = {}
-        self._by_position: dict[tuple[str, int, int], Entry] = {}
+        self._by_position: dict[tuple[str, int, int], SourceRecord] = {}
         self._numbers: dict[str, int] = {}
         self.recreated_ms: int | None = None
 
@@ -120,7 +120,7 @@ class Ledger:
         """Return the number of the latest record of a key, 0 if there is none."""
         return self._numbers.get(key, 0)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: SourceRecord) -> None:
         """Note a record that the stream has taken."""
         self.shards[entry.shard_id].entries.append(entry)
         self._by_position[entry.shard_id, *entry.position] = entry
@@ -137,18 +137,18 @@ class Ledger:
             for entry in truth.entries:
                 entry.is_excused = True
 
-    def find(self, shard_id: str, sequence_number: str, sub: int) -> Entry | None:
+    def find(self, shard_id: str, sequence_number: str, sub: int) -> SourceRecord | None:
         """Find a record by where it stands."""
         return self._by_position.get((shard_id, int(sequence_number), sub))
 
-    def unfinished(self) -> Iterator[Entry]:
+    def unfinished(self) -> Iterator[SourceRecord]:
         """Return the first unfinished record of each shard that has one."""
         for truth in self.shards.values():
             entry = truth.first_unfinished()
             if entry is not None:
                 yield entry
 
-    def covered(self, shard_id: str, checkpoint: ExtendedSequenceNumber) -> Sequence[Entry]:
+    def covered(self, shard_id: str, checkpoint: ExtendedSequenceNumber) -> Sequence[SourceRecord]:
         """Return the records that a checkpoint says are done, from the first unfinished one on."""
         truth = self.shards[shard_id]
         truth.first_unfinished()

@@ -14,7 +14,7 @@ from shardfleet.testing.checkers.checker import (
     LeaseWrite,
     Suspect,
 )
-from shardfleet.testing.checkers.ledger import Entry
+from shardfleet.testing.checkers.ledger import SourceRecord
 
 # The least of max_attempts and crashes_most in any simulated configuration.
 ATTEMPTS_LEAST = 3
@@ -135,7 +135,7 @@ class RepetitionsExplained(Checker):
             self.found(handled.at_ms, entry.shard_id, text)
         self._who[by.name] = by
 
-    def _is_explained(self, entry: Entry, by: Suspect) -> bool:
+    def _is_explained(self, entry: SourceRecord, by: Suspect) -> bool:
         before = self._who[entry.by]
         return (
             bool(before.faults or by.faults)
@@ -169,7 +169,7 @@ class OnlyTheGuiltyGivenUp(Checker):
         """See the call that was noted."""
         self._noted.get(call.shard_id, {}).pop(call.by.name, None)
 
-    def record_kept(self, at_ms: int, by: Suspect, entry: Entry, *, attempts: int) -> None:
+    def record_kept(self, at_ms: int, by: Suspect, entry: SourceRecord, *, attempts: int) -> None:
         """Compare the attempts with the calls that there were; one that kills may have fewer."""
         is_hasty = attempts < ATTEMPTS_LEAST and not entry.kills
         ranges = self._noted.get(entry.shard_id, {}).values()

@@ -1,4 +1,4 @@
-"""What must hold after each write and in each state; a breach is a `Violation` with its reason."""
+"""What must hold after each write and in each state; a breach is a `ModelViolation` that says why."""
 
 from __future__ import annotations
 
@@ -9,80 +9,81 @@ from shardfleet.testing.protocol_model.state import (
     KEYS,
     PARENT,
     RECORDS,
-    Invocation,
+    ModelWorld,
     Phase,
-    World,
+    WorkerRun,
     handled_by,
 )
 
 _COUNTER_STAYS = frozenset({"set_children", "set_hash_range", "initiate_handover"})
 
 
-class Violation(AssertionError):
+class ModelViolation(AssertionError):
     """An invariant does not hold; the message says which and where."""
 
 
-def check_write(world: World, change: LeaseChange, after: Lease) -> None:
+def check_write(world: ModelWorld, change: LeaseChange, after: Lease) -> None:
     """
     Check one applied write against the state before it.
 
     Raises:
-        Violation: the counter moved wrongly, the checkpoint went back or too far, or the end of
-            the parent was stored before its child was there.
+        ModelViolation: the counter moved wrongly, the checkpoint went back or too far, or the end
+            of the parent was stored before its child was there.
 
     """
     before = world.leases[KEYS.index(change.lease_key)]
     what = f"{change.operation} of {change.lease_key}"
     if change.operation == "create":
         if before is not None:
-            raise Violation(f"{what}: it existed at counter {before.lease_counter}")
+            raise ModelViolation(f"{what}: it existed at counter {before.lease_counter}")
     elif change.operation == "delete":
         if before is not None and not before.is_finished:
-            raise Violation(f"{what}: it was not finished")
+            raise ModelViolation(f"{what}: it was not finished")
     elif before is not None:
         _check_update(world, change, before=before, after=after)
 
 
-def _check_update(world: World, change: LeaseChange, *, before: Lease, after: Lease) -> None:
+def _check_update(world: ModelWorld, change: LeaseChange, *, before: Lease, after: Lease) -> None:
     shard = KEYS.index(change.lease_key)
     what = f"{change.operation} of {change.lease_key}"
     steps = after.lease_counter - before.lease_counter
     if steps != (0 if change.operation in _COUNTER_STAYS else 1):
-        raise Violation(f"{what}: the counter moved by {steps}")
+        raise ModelViolation(f"{what}: the counter moved by {steps}")
     if after.checkpoint < before.checkpoint:
-        raise Violation(f"{what}: the checkpoint went back from {before.checkpoint}")
+        raise ModelViolation(f"{what}: the checkpoint went back from {before.checkpoint}")
     if handled_by(after.checkpoint, shard) > world.done[shard]:
-        raise Violation(
+        raise ModelViolation(
             f"{what}: checkpoint {after.checkpoint}, but only {world.done[shard]} records are done"
         )
     if shard == PARENT and after.is_finished and not before.is_finished:
         if world.leases[CHILD] is None:
-            raise Violation(f"{what}: SHARD_END before the child's lease exists")
+            raise ModelViolation(f"{what}: SHARD_END before the child's lease exists")
         if not before.child_shard_ids:
-            raise Violation(f"{what}: SHARD_END before the child's id is stored")
+            raise ModelViolation(f"{what}: SHARD_END before the child's id is stored")
 
 
-def check_delivery(world: World, shard: int, record: int) -> None:
+def check_delivery(world: ModelWorld, shard: int, record: int) -> None:
     """
     Check a record that is about to be handled.
 
     Raises:
-        Violation: a record before it was never handled, or its parent shard is not done.
+        ModelViolation: a record before it was never handled, or its parent shard is not done.
 
     """
     if record > world.done[shard] + 1:
-        raise Violation(f"{KEYS[shard]}: record {record} handled, {record - 1} never was")
+        raise ModelViolation(f"{KEYS[shard]}: record {record} handled, {record - 1} never was")
     if shard == CHILD and world.done[PARENT] < RECORDS[PARENT]:
-        raise Violation("a record of the child was handled before the parent was done")
+        raise ModelViolation("a record of the child was handled before the parent was done")
 
 
-def check_state(world: World) -> None:
+def check_state(world: ModelWorld) -> None:
     """
     Check what must hold at any moment.
 
     Raises:
-        Violation: two invocations could write to one lease, one could that is not its effective
-            owner, or a slot has ended on an assignment that it was told of and never served.
+        ModelViolation: two invocations could write to one lease, one could that is not its
+            effective owner, or a slot has ended on an assignment that it was told of and never
+            served.
 
     """
     for shard, lease in enumerate(world.leases):
@@ -91,18 +92,20 @@ def check_state(world: World) -> None:
         able = [each for each in world.running if _could_write(each, shard, lease)]
         if len(able) > 1:
             names = " and ".join(name_of(each) for each in able)
-            raise Violation(f"{names} can both write to {KEYS[shard]} at {lease.lease_counter}")
+            raise ModelViolation(
+                f"{names} can both write to {KEYS[shard]} at {lease.lease_counter}"
+            )
         for each in able:
             if lease.effective_owner != world.slots[each.slot].worker_id:
-                raise Violation(
+                raise ModelViolation(
                     f"{name_of(each)} can write to {KEYS[shard]} of {lease.effective_owner}"
                 )
     for slot in world.slots:
         if slot.state is SlotState.ENDED and slot.assigned:
-            raise Violation(f"{slot.worker_id} has ended, {', '.join(slot.assigned)} unserved")
+            raise ModelViolation(f"{slot.worker_id} has ended, {', '.join(slot.assigned)} unserved")
 
 
-def _could_write(invocation: Invocation, shard: int, lease: Lease) -> bool:
+def _could_write(invocation: WorkerRun, shard: int, lease: Lease) -> bool:
     held = invocation.holds[shard]
     return (
         held is not None
@@ -112,6 +115,6 @@ def _could_write(invocation: Invocation, shard: int, lease: Lease) -> bool:
     )
 
 
-def name_of(invocation: Invocation) -> str:
+def name_of(invocation: WorkerRun) -> str:
     """Return how traces call an invocation."""
     return f"w{invocation.slot}/{invocation.epoch}"

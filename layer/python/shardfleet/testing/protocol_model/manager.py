@@ -16,17 +16,24 @@ from shardfleet.domain.leases.expiry import expired_leases, update_sightings
 from shardfleet.domain.leases.lease import Applied, ChangeResult, Lease, LeaseChange
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
 from shardfleet.domain.slots.slot import SlotState, intend_start
-from shardfleet.testing.protocol_model.checks import Violation
+from shardfleet.testing.protocol_model.checks import ModelViolation
 from shardfleet.testing.protocol_model.outcomes import send
 from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.state import KEYS, SHARDS, Letter, Manager, World, letter
+from shardfleet.testing.protocol_model.state import (
+    KEYS,
+    SHARDS,
+    Letter,
+    Manager,
+    ModelWorld,
+    letter,
+)
 
-Steps = Iterator[tuple[str, World]]
+Steps = Iterator[tuple[str, ModelWorld]]
 
 _NOW_MS, _FAILOVER_MS = 10_000, 5_000  # A counter seen twice stood still for long enough.
 
 
-def manager_steps(rules: Rules, world: World) -> Steps:
+def manager_steps(rules: Rules, world: ModelWorld) -> Steps:
     """Yield every step of the manager."""
     turn = world.manager
     if turn is None:
@@ -46,13 +53,13 @@ def manager_steps(rules: Rules, world: World) -> Steps:
         yield from _give(rules, world, turn)
 
 
-def _on(world: World, turn: Manager | None) -> World:
+def _on(world: ModelWorld, turn: Manager | None) -> ModelWorld:
     """Go on with a turn, or end it when nothing is left to do."""
     is_over = turn is None or not (turn.todo or turn.give)
     return replace(world, manager=None if is_over else turn)
 
 
-def _begin(rules: Rules, world: World) -> Steps:
+def _begin(rules: Rules, world: ModelWorld) -> Steps:
     leases = [lease for lease in world.leases if lease is not None]
     previous = {key: seen for key, seen in zip(KEYS, world.sightings, strict=True) if seen}
     sightings = update_sightings(
@@ -101,7 +108,7 @@ def _table_work(rules: Rules, leases: Sequence[Lease]) -> tuple[Letter, ...]:
 
 
 def _assignments(
-    world: World, leases: Sequence[Lease], expired: frozenset[str]
+    world: ModelWorld, leases: Sequence[Lease], expired: frozenset[str]
 ) -> tuple[Assignment, ...]:
     able = [s.worker_id for s in world.slots if s.state is SlotState.RUNNING and not s.drain]
     losers = {lease.effective_owner for lease in leases if lease.lease_key in expired}
@@ -111,7 +118,7 @@ def _assignments(
     return tuple(replace(each, reason="") for each in plan)
 
 
-def _start_ended(world: World) -> Steps:
+def _start_ended(world: ModelWorld) -> Steps:
     for number, slot in enumerate(world.slots):
         if slot.state is SlotState.ENDED:
             intended = intend_start(
@@ -125,7 +132,7 @@ def _start_ended(world: World) -> Steps:
             yield f"the manager starts {slot.worker_id} again", begun.with_slot(intended, number)
 
 
-def _give(rules: Rules, world: World, turn: Manager) -> Steps:
+def _give(rules: Rules, world: ModelWorld, turn: Manager) -> Steps:
     """Carry out the first assignment: announce, write, look again."""
     given = turn.give[0]
     key, worker_id = given.lease.lease_key, given.worker_id
@@ -155,7 +162,7 @@ def _give(rules: Rules, world: World, turn: Manager) -> Steps:
         yield from _look_again(rules, world, turn.given)
 
 
-def _write(world: World, turn: Manager, change: LeaseChange) -> Steps:
+def _write(world: ModelWorld, turn: Manager, change: LeaseChange) -> Steps:
     given = turn.give[0]
     following = Manager((), turn.give[1:])
     for how, after, result in send(world, change):
@@ -167,7 +174,7 @@ def _write(world: World, turn: Manager, change: LeaseChange) -> Steps:
             yield f"manager: {what}{how}", _on(after, None if result is None else following)
 
 
-def _look_again(rules: Rules, world: World, given: Lease) -> Steps:
+def _look_again(rules: Rules, world: ModelWorld, given: Lease) -> Steps:
     """Release what was given to a slot that ended in between."""
     turn = world.manager
     assert turn is not None
@@ -190,19 +197,19 @@ def _assignment(rules: Rules, given: Assignment, stolen: Lease | None) -> tuple[
     return (rules.assign(given.lease, given.worker_id, expired=is_expired),)
 
 
-def _check_robbery(world: World, given: Assignment, result: ChangeResult | None) -> None:
+def _check_robbery(world: ModelWorld, given: Assignment, result: ChangeResult | None) -> None:
     """Check that nobody loses a lease who has renewed it since it was read (hazard H15)."""
     before = world.leases[KEYS.index(given.lease.lease_key)]
     if not isinstance(result, Applied) or before is None or given.kind is AssignmentKind.STEAL:
         return
     if before.lease_counter != given.lease.lease_counter and before.effective_owner is not None:
-        raise Violation(
+        raise ModelViolation(
             f"{before.effective_owner} is robbed of {given.lease.lease_key}: read at "
             f"{given.lease.lease_counter}, now at {before.lease_counter}"
         )
 
 
-def leader_steps(rules: Rules, world: World) -> Steps:
+def leader_steps(rules: Rules, world: ModelWorld) -> Steps:
     """
     Yield the steps of a foreign leader: it reads a lease, then hands it over or takes it.
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import Applied, ChangeKind, ChangeResult, LeaseChange
 from shardfleet.testing.protocol_model.checks import check_write
-from shardfleet.testing.protocol_model.state import KEYS, World, letter
+from shardfleet.testing.protocol_model.state import KEYS, ModelWorld, letter
 
-Sent = tuple[str, World, ChangeResult | None]
+Sent = tuple[str, ModelWorld, ChangeResult | None]
 """What to add to the step's name, the world after it, and the answer (None: none came)."""
 
 
-def carry_out(world: World, change: LeaseChange) -> tuple[World, ChangeResult]:
+def carry_out(world: ModelWorld, change: LeaseChange) -> tuple[ModelWorld, ChangeResult]:
     """Carry out one write in the table, checked."""
     shard = KEYS.index(change.lease_key)
     result = apply_change(change, world.leases[shard])
@@ -25,7 +25,7 @@ def carry_out(world: World, change: LeaseChange) -> tuple[World, ChangeResult]:
     return world, result
 
 
-def send(world: World, change: LeaseChange) -> Iterator[Sent]:
+def send(world: ModelWorld, change: LeaseChange) -> Iterator[Sent]:
     """Yield every way in which one write may turn out."""
     after, result = carry_out(world, change)
     outcome = "" if isinstance(result, Applied) else f": {type(result).__name__.lower()}"
@@ -38,7 +38,7 @@ def send(world: World, change: LeaseChange) -> Iterator[Sent]:
         yield ", to land late", replace(world, budget=left, mail=mail), None
 
 
-def deliveries(world: World) -> Iterator[tuple[str, World]]:
+def deliveries(world: ModelWorld) -> Iterator[tuple[str, ModelWorld]]:
     """Let each late write land, in any order."""
     for place, late in enumerate(world.mail):
         left = replace(world, mail=world.mail[:place] + world.mail[place + 1 :])

@@ -14,7 +14,7 @@ from itertools import chain
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.testing.protocol_model.manager import manager_steps
 from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.state import CHILD, RECORDS, Budget, Phase, World
+from shardfleet.testing.protocol_model.state import CHILD, RECORDS, Budget, ModelWorld, Phase
 from shardfleet.testing.protocol_model.worker import Worker, claims
 
 ROUNDS = 10
@@ -24,7 +24,7 @@ _STEPS_MOST = 200
 _PLENTY = Budget(turns=99, renewals=99)
 
 
-def obstacle(rules: Rules, world: World) -> str | None:
+def obstacle(rules: Rules, world: ModelWorld) -> str | None:
     """Return what is still not as it should be after a time without faults; None: all is well."""
     world = replace(world, mail=(), leader=None, budget=_PLENTY)
     what = None
@@ -37,7 +37,7 @@ def obstacle(rules: Rules, world: World) -> str | None:
     return f"does not recover: {what}"
 
 
-def _unwell(world: World) -> str | None:
+def _unwell(world: ModelWorld) -> str | None:
     parent, child = world.leases
     if world.done != RECORDS:
         return f"of {RECORDS} records only {world.done} are handled"
@@ -53,7 +53,7 @@ def _unwell(world: World) -> str | None:
     return None
 
 
-def _everybody_works(rules: Rules, world: World) -> World:
+def _everybody_works(rules: Rules, world: ModelWorld) -> ModelWorld:
     """Let every invocation do everything it can, then renew once."""
     for renewals in range(2):
         for _ in range(_STEPS_MOST):
@@ -70,7 +70,7 @@ def _everybody_works(rules: Rules, world: World) -> World:
     return world
 
 
-def _useful(rules: Rules, world: World) -> Iterator[World]:
+def _useful(rules: Rules, world: ModelWorld) -> Iterator[ModelWorld]:
     steps = chain(
         claims(rules, world),
         *(Worker(rules, world, each).steps() for each in world.running),
@@ -78,7 +78,7 @@ def _useful(rules: Rules, world: World) -> Iterator[World]:
     return (w for _, w in steps if w != world and w.budget == world.budget)
 
 
-def _manager_turn(rules: Rules, world: World) -> World:
+def _manager_turn(rules: Rules, world: ModelWorld) -> ModelWorld:
     """Finish the turn that is going on and run another; start a slot if none is running."""
     for _ in range(2):
         while world.manager is not None:

@@ -13,9 +13,9 @@ from shardfleet.testing.protocol_model.state import (
     SHARDS,
     Budget,
     Held,
-    Invocation,
+    ModelWorld,
     Phase,
-    World,
+    WorkerRun,
     at,
 )
 
@@ -33,7 +33,7 @@ def running_slot(number: int) -> Slot:
     )
 
 
-def owned_parent(workers: int, *, done: int = 1, budget: Budget) -> World:
+def owned_parent(workers: int, *, done: int = 1, budget: Budget) -> ModelWorld:
     """Return a fleet whose worker 0 holds the parent and has handled some of it."""
     lease = Lease(
         lease_key="parent",
@@ -42,9 +42,9 @@ def owned_parent(workers: int, *, done: int = 1, budget: Budget) -> World:
         lease_counter=1,
         hash_key_range=SHARDS[0].hash_key_range,
     )
-    holder = Invocation(0, 1).with_held(0, Held(lease, done, Phase.HELD))
-    idle = [Invocation(number, 1) for number in range(1, workers)]
-    return World(
+    holder = WorkerRun(0, 1).with_held(0, Held(lease, done, Phase.HELD))
+    idle = [WorkerRun(number, 1) for number in range(1, workers)]
+    return ModelWorld(
         leases=(lease, None),
         slots=tuple(running_slot(number) for number in range(workers)),
         running=(holder, *idle),
@@ -53,7 +53,7 @@ def owned_parent(workers: int, *, done: int = 1, budget: Budget) -> World:
     )
 
 
-def child_beside_parent(*, budget: Budget) -> World:
+def child_beside_parent(*, budget: Budget) -> ModelWorld:
     """Return two workers, the parent half done, and the child's lease free for the taking."""
     child = Lease(
         lease_key="child",
@@ -64,7 +64,7 @@ def child_beside_parent(*, budget: Budget) -> World:
     return owned_parent(2, budget=budget).with_lease(1, child)
 
 
-def both_at_one(*, budget: Budget) -> World:
+def both_at_one(*, budget: Budget) -> ModelWorld:
     """Return two workers, of which one holds both leases: the manager evens that out."""
     world = child_beside_parent(budget=budget)
     child = world.leases[1]
@@ -75,17 +75,17 @@ def both_at_one(*, budget: Budget) -> World:
     return world.with_lease(1, child).with_invocation(holder, also)
 
 
-def free_parent(workers: int, *, budget: Budget) -> World:
+def free_parent(workers: int, *, budget: Budget) -> ModelWorld:
     """Return a fleet of idle workers and a table that is still empty."""
-    return World(
+    return ModelWorld(
         leases=(None, None),
         slots=tuple(running_slot(number) for number in range(workers)),
-        running=tuple(Invocation(number, 1) for number in range(workers)),
+        running=tuple(WorkerRun(number, 1) for number in range(workers)),
         budget=budget,
     )
 
 
-SMALL: Mapping[str, World] = {
+SMALL: Mapping[str, ModelWorld] = {
     "the end of a shard, a lost reply": owned_parent(2, budget=Budget(turns=1, lost=1)),
     "expiry": owned_parent(2, budget=Budget(turns=2, renewals=1)),
     "a handover, a crash": owned_parent(
@@ -111,7 +111,7 @@ SMALL: Mapping[str, World] = {
 }
 """Searched to their end within seconds."""
 
-DEEP: Mapping[str, World] = {
+DEEP: Mapping[str, ModelWorld] = {
     "everything once": owned_parent(
         2,
         done=0,

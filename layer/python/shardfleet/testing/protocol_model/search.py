@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardfleet.testing.protocol_model.checks import Violation, check_state
+from shardfleet.testing.protocol_model.checks import ModelViolation, check_state
 from shardfleet.testing.protocol_model.manager import leader_steps, manager_steps
 from shardfleet.testing.protocol_model.outcomes import deliveries
 from shardfleet.testing.protocol_model.recovery import obstacle
 from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.state import KEYS, World
+from shardfleet.testing.protocol_model.state import KEYS, ModelWorld
 from shardfleet.testing.protocol_model.worker import Worker, claims
 
 
@@ -33,7 +33,7 @@ class Counterexample:
 
     reason: str
     steps: tuple[str, ...]
-    world: World
+    world: ModelWorld
 
     def __str__(self) -> str:
         """Render it on one screen."""
@@ -49,7 +49,7 @@ class Counterexample:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """
     What a search found.
 
@@ -71,7 +71,7 @@ class Found:
     counterexample: Counterexample | None
 
 
-def successors(rules: Rules, world: World) -> Iterator[tuple[str, World]]:
+def successors(rules: Rules, world: ModelWorld) -> Iterator[tuple[str, ModelWorld]]:
     """Yield everything that may happen next."""
     yield from claims(rules, world)
     for invocation in world.running:
@@ -81,7 +81,9 @@ def successors(rules: Rules, world: World) -> Iterator[tuple[str, World]]:
     yield from deliveries(world)
 
 
-def search(rules: Rules, start: World, *, states_most: int, recover_one_in: int = 0) -> Found:
+def search(
+    rules: Rules, start: ModelWorld, *, states_most: int, recover_one_in: int = 0
+) -> SearchResult:
     """
     Search from one state until everything is seen, something is violated, or it is enough.
 
@@ -98,9 +100,11 @@ def search(rules: Rules, start: World, *, states_most: int, recover_one_in: int 
     depths = [0]
     transitions = recoveries = at = 0
 
-    def found(counterexample: Counterexample | None = None, *, complete: bool = False) -> Found:
+    def found(
+        counterexample: Counterexample | None = None, *, complete: bool = False
+    ) -> SearchResult:
         depth = depths[-1]
-        return Found(len(worlds), transitions, recoveries, depth, complete, counterexample)
+        return SearchResult(len(worlds), transitions, recoveries, depth, complete, counterexample)
 
     while at < len(worlds):
         steps = _path(came, at)
@@ -109,7 +113,7 @@ def search(rules: Rules, start: World, *, states_most: int, recover_one_in: int 
                 recoveries += 1
                 stuck = obstacle(rules, worlds[at])
                 if stuck is not None:
-                    raise Violation(stuck)
+                    raise ModelViolation(stuck)
             for label, following in successors(rules, worlds[at]):
                 transitions += 1
                 if following in seen:
@@ -121,7 +125,7 @@ def search(rules: Rules, start: World, *, states_most: int, recover_one_in: int 
                 worlds.append(following)
                 came.append((at, label))
                 depths.append(depths[at] + 1)
-        except Violation as violation:
+        except ModelViolation as violation:
             return found(Counterexample(str(violation), tuple(steps), worlds[at]))
         if len(worlds) > states_most:
             return found()

@@ -91,7 +91,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Invocation:
+class WorkerRun:
     """
     One running invocation of a worker.
 
@@ -110,7 +110,7 @@ class Invocation:
     holds: tuple[Held | None, ...] = (None, None)
     wanted: Lease | None = None
 
-    def with_held(self, shard: int, held: Held | None) -> Invocation:
+    def with_held(self, shard: int, held: Held | None) -> WorkerRun:
         """Return the invocation with another memory of one shard."""
         holds = list(self.holds)
         holds[shard] = held
@@ -170,7 +170,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ModelWorld:
     """
     Everything.
 
@@ -189,7 +189,7 @@ class World:
 
     leases: tuple[Lease | None, ...]
     slots: tuple[Slot, ...]
-    running: tuple[Invocation, ...] = ()
+    running: tuple[WorkerRun, ...] = ()
     manager: Manager | None = None
     sightings: tuple[Sighting | None, ...] = (None, None)
     leader: Lease | None = None
@@ -197,19 +197,19 @@ class World:
     done: tuple[int, ...] = (0, 0)
     budget: Budget = Budget()
 
-    def with_lease(self, shard: int, lease: Lease | None) -> World:
+    def with_lease(self, shard: int, lease: Lease | None) -> ModelWorld:
         """Return the world with another row in the table."""
         leases = list(self.leases)
         leases[shard] = lease
         return replace(self, leases=tuple(leases))
 
-    def with_slot(self, slot: Slot, number: int) -> World:
+    def with_slot(self, slot: Slot, number: int) -> ModelWorld:
         """Return the world with another slot record; what charges crashes is left out."""
         slots = list(self.slots)
         slots[number] = replace(slot, lags_ms=NO_LAGS, turn_open=False, open_turns=0)
         return replace(self, slots=tuple(slots))
 
-    def with_invocation(self, old: Invocation, new: Invocation | None) -> World:
+    def with_invocation(self, old: WorkerRun, new: WorkerRun | None) -> ModelWorld:
         """Return the world with one invocation changed or gone."""
         left = list(self.running)
         left.remove(old)

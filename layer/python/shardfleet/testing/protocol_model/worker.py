@@ -24,7 +24,7 @@ from shardfleet.domain.leases.lease import (
 )
 from shardfleet.domain.slots.slot import ClaimRefused, SlotState, heartbeat
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.testing.protocol_model.checks import Violation, check_delivery, name_of
+from shardfleet.testing.protocol_model.checks import ModelViolation, check_delivery, name_of
 from shardfleet.testing.protocol_model.outcomes import send
 from shardfleet.testing.protocol_model.rules import Rules
 from shardfleet.testing.protocol_model.state import (
@@ -35,17 +35,17 @@ from shardfleet.testing.protocol_model.state import (
     RECORDS,
     SHARDS,
     Held,
-    Invocation,
+    ModelWorld,
     Phase,
-    World,
+    WorkerRun,
     at,
     handled_by,
 )
 
-Steps = Iterator[tuple[str, World]]
+Steps = Iterator[tuple[str, ModelWorld]]
 
 
-def claims(rules: Rules, world: World) -> Steps:
+def claims(rules: Rules, world: ModelWorld) -> Steps:
     """Begin an invocation: of a slot that has none, or a second one (hazard H1)."""
     for number, slot in enumerate(world.slots):
         if slot.state is SlotState.ENDED:
@@ -56,7 +56,7 @@ def claims(rules: Rules, world: World) -> Steps:
         claimed = rules.claim(slot, slot.slot_input(), now_ms=0)
         if isinstance(claimed, ClaimRefused):
             continue
-        begun = Invocation(slot=number, epoch=claimed.epoch, served=slot.served_seq)
+        begun = WorkerRun(slot=number, epoch=claimed.epoch, served=slot.served_seq)
         after = world.with_slot(claimed, number)
         running = sorted((*after.running, begun), key=lambda each: (each.slot, each.epoch))
         budget = world.budget.less("doubles") if is_double else world.budget
@@ -67,7 +67,7 @@ def claims(rules: Rules, world: World) -> Steps:
 class Worker:
     """One invocation in one state of the world."""
 
-    def __init__(self, rules: Rules, world: World, me: Invocation) -> None:
+    def __init__(self, rules: Rules, world: ModelWorld, me: WorkerRun) -> None:
         """Look at the world from here."""
         self._rules = rules
         self._world = world
@@ -120,7 +120,7 @@ class Worker:
                 kept = replace(held, lease=result.lease, phase=Phase.RENEWED)
             yield f"{self._name} renews {KEYS[shard]}{how}", self._with(shard, kept, world)
 
-    def _look_at_epoch(self, shard: int, held: Held, mine: Held) -> tuple[str, World]:
+    def _look_at_epoch(self, shard: int, held: Held, mine: Held) -> tuple[str, ModelWorld]:
         if not self._is_current:
             label = f"{self._name} finds another epoch and stops"
             return label, self._world.with_invocation(self._me, None)
@@ -176,7 +176,7 @@ class Worker:
         is_free = shard == PARENT or parent is None or parent.is_finished
         return is_free or not self._rules.waits_for_parents
 
-    def _handle(self, shard: int, held: Held) -> tuple[str, World]:
+    def _handle(self, shard: int, held: Held) -> tuple[str, ModelWorld]:
         done = list(self._world.done)
         done[shard] = max(done[shard], held.done + 1)
         after = replace(self._world, done=tuple(done))
@@ -220,7 +220,7 @@ class Worker:
 
     def _check_trespass(self, before: Lease, result: ChangeResult | None) -> None:
         if isinstance(result, Applied):
-            raise Violation(
+            raise ModelViolation(
                 f"{self._name} wrote to {before.lease_key}, which {before.effective_owner} owns"
             )
 
@@ -258,7 +258,7 @@ class Worker:
         if current.checkpoint_owner == current.lease_owner:
             return None
         if all(isinstance(each, CheckpointNotPast) for each in lost.failed):
-            raise Violation(f"{self._name}: {_named(change)} is a step back")
+            raise ModelViolation(f"{self._name}: {_named(change)} is a step back")
         return replace(held, lease=current)
 
     def _may_be_mine(self, held: Held, current: Lease) -> bool:
@@ -292,7 +292,7 @@ class Worker:
                 after = poorer.with_slot(ended, me.slot).with_invocation(me, None)
                 yield f"{self._name} ends its slot", after
 
-    def _with(self, shard: int, held: Held | None, world: World | None = None) -> World:
+    def _with(self, shard: int, held: Held | None, world: ModelWorld | None = None) -> ModelWorld:
         changed = self._me.with_held(shard, held)
         return (world or self._world).with_invocation(self._me, changed)
 

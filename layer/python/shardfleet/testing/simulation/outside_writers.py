@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, ChangeKind, LeaseChange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.testing.checkers import Entry
+from shardfleet.testing.checkers import SourceRecord
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import LeaseTable
 
@@ -152,11 +152,11 @@ class OtherHands:
         result = await self._table.apply(change, self._operator)
         self._around.log(self._operator.name, "rewinds", key, target, "->", result)
 
-    def _done(self, key: str) -> Sequence[Entry]:
+    def _done(self, key: str) -> Sequence[SourceRecord]:
         truth = self._around.ledger.shards[key]
         truth.first_unfinished()
         return truth.entries[: truth.prefix]
 
 
-def _position(entry: Entry) -> ExtendedSequenceNumber:
+def _position(entry: SourceRecord) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(str(entry.position[0]), entry.position[1])

@@ -25,7 +25,7 @@ from shardfleet.errors import IteratorExpired, ShardGone
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
-from shardfleet.testing.checkers import Entry, Suspect
+from shardfleet.testing.checkers import SourceRecord, Suspect
 from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Wire
@@ -95,7 +95,7 @@ class TrueStream:
         sequence = int(self.memory.put(data, key=outer, shard_id=shard_id))
         self.memory.calls.clear()
         for sub, (number, payload) in enumerate(zip(numbers, payloads, strict=True)):
-            entry = Entry(shard_id, (sequence, sub), key, number, now_ms, payload)
+            entry = SourceRecord(shard_id, (sequence, sub), key, number, now_ms, payload)
             entry.kills = kills and sub == users // 2
             ledger.put(entry)
         self._around.log("producer", "put", f"{key}/{numbers[0]}+{users}", shard_id, sequence)

@@ -15,7 +15,7 @@ from shardfleet.testing.checkers import (
     Checker,
     DocumentWrite,
     LeaseWrite,
-    Ledger,
+    RunLedger,
     Suspect,
     Violation,
 )
@@ -56,7 +56,7 @@ class Surroundings:
         self.seed = seed
         self.faults = faults
         self.clock = VirtualClock()
-        self.ledger = Ledger()
+        self.ledger = RunLedger()
         self.lines: list[str] = []
         self.calls: Counter[str] = Counter()
         self.violations: list[Violation] = []

@@ -8,7 +8,7 @@ from shardfleet.domain.delivery.failures import FAILURES
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.records import Batch, Record
-from shardfleet.testing.checkers import CallBegun, Entry, Handled, Violation
+from shardfleet.testing.checkers import CallBegun, Handled, SourceRecord, Violation
 from shardfleet.testing.memory_handler import MemoryHandler
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -129,7 +129,7 @@ def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
     around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")
 
 
-def _entry_of(record: Record, around: Surroundings) -> Entry | None:
+def _entry_of(record: Record, around: Surroundings) -> SourceRecord | None:
     sub = record.sub_sequence_number
     return around.ledger.find(record.shard_id, record.sequence_number, sub)
 
