@@ -1,4 +1,4 @@
-"""What must hold after each write and in each state; a breach is a `ModelViolation` that says why."""
+"""What must hold after each write and in each state; a breach is a `ModelViolation`, with why."""
 
 from __future__ import annotations
 
