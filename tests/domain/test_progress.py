@@ -17,43 +17,23 @@ def test_nothing_done_is_nothing_safe():
     assert BatchProgress([]).is_complete
 
 
-def test_done_in_order_each_is_safe_at_once():
+def test_the_last_of_the_leading_done_records_is_safe_and_none_behind_it():
     progress = BatchProgress(POSITIONS)
-    for index, position in enumerate(POSITIONS):
-        progress.complete(index)
-        assert progress.safe() == position
+    for count, position in enumerate(POSITIONS, start=1):
+        assert not progress.is_complete
+        progress.complete_through(count)
+        assert (progress.done_count, progress.safe()) == (count, position)
     assert progress.is_complete
-
-
-def test_what_is_done_out_of_order_waits_for_what_lies_before_it():
-    progress = BatchProgress(POSITIONS)
-    progress.complete(1)
-    progress.complete(3)
-    assert progress.safe() is None
-
-    progress.complete(0)
-    assert progress.safe() == number("9:0")
-
-    progress.complete(2)
-    assert progress.safe() == number("10")
-    assert not progress.is_complete
 
 
 def test_leading_records_can_be_done_at_once_and_never_less_than_before():
     progress = BatchProgress(POSITIONS)
-    progress.complete(3)
-    progress.complete_through(3)
+    progress.complete_through(4)
     assert (progress.done_count, progress.safe()) == (4, number("10"))
 
     progress.complete_through(1)
-    progress.complete(0)
-    assert progress.done_count == 4
-
-
-@pytest.mark.parametrize("index", [-1, 5])
-def test_a_record_that_is_not_there_cannot_be_done(index):
-    with pytest.raises(IndexError, match="batch of 5"):
-        BatchProgress(POSITIONS).complete(index)
+    assert (progress.done_count, progress.safe()) == (4, number("10"))
+    assert not progress.is_complete
 
 
 @pytest.mark.parametrize("count", [-1, 6])
@@ -68,22 +48,15 @@ def test_positions_that_do_not_ascend_or_are_no_numbers_are_refused(texts):
         BatchProgress([number(text) for text in texts])
 
 
-@given(
-    st.integers(0, 8).flatmap(
-        lambda n: st.tuples(st.just(n), st.lists(st.integers(0, max(n - 1, 0))))
-    )
-)
+@given(st.integers(0, 8).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n)))))
 def test_everything_up_to_the_safe_position_is_done_and_the_next_is_not(drawn):
-    size, completions = drawn
+    size, counts = drawn
     positions = [number(str(index + 1)) for index in range(size)]
     progress = BatchProgress(positions)
-    done = set()
-    for index in completions if size else ():
-        before = progress.done_count
-        progress.complete(index)
-        done.add(index)
-        assert progress.done_count >= before
-        assert set(range(progress.done_count)) <= done
-        assert progress.done_count not in done
-        expected = positions[progress.done_count - 1] if progress.done_count else None
-        assert progress.safe() == expected
+    most = 0
+    for count in counts:
+        progress.complete_through(count)
+        most = max(most, count)
+        assert progress.done_count == most
+        assert progress.safe() == (positions[most - 1] if most else None)
+        assert progress.is_complete is (most == size)

@@ -25,7 +25,6 @@ def test_the_aggregate_is_routed_as_its_first_record():
     first = OutgoingRecord("first", b"1", "42")
     built = filled(first, OutgoingRecord("second", b"2", "43")).build()
     assert (built.partition_key, built.explicit_hash_key) == ("first", "42")
-    assert built.record_count == 2
 
 
 def test_without_explicit_hash_key_the_first_partition_key_routes():

@@ -7,7 +7,6 @@ The tree::
     ├── ConfigurationError      wrong before anything ran; names every bad field
     ├── InvalidRecord           a record that Kinesis or the KPL format would refuse
     ├── ProtocolError           a rule of the lease protocol would be broken
-    │   ├── CheckpointOutOfRange   backwards, or beyond what was delivered
     │   └── MalformedLease         an item that cannot be a lease
     ├── OutcomeUnknown          a write was sent and its answer never came
     ├── StreamError             the stream did not answer as hoped
@@ -17,8 +16,7 @@ The tree::
     │   ├── StreamGone             no such stream (any more)
     │   ├── StreamReplaced         same name, other incarnation (hazard H12)
     │   └── PositionTrimmed        the position is older than the retention period
-    ├── HandlerFailed           the user's handler raised, timed out or reported failures
-    │   └── InvalidReply           it returned what is no reply
+    ├── InvalidReply            the user's handler returned what is no reply
     ├── HandlerTimedOut         a handler call outlived its time-out (the process must end, H10)
     └── StaleEpoch              another invocation of this slot has taken over (hazard H1)
 """
@@ -38,10 +36,6 @@ class InvalidRecord(ShardfleetError):
 
 class ProtocolError(ShardfleetError):
     """A rule of the lease protocol would be broken: a bug of ours or a foreign writer."""
-
-
-class CheckpointOutOfRange(ProtocolError):
-    """A checkpoint lies backwards, or beyond what was delivered to the handler."""
 
 
 class MalformedLease(ProtocolError):
@@ -80,11 +74,7 @@ class PositionTrimmed(StreamError):
     """The position is older than what the stream retains; records are lost to everybody."""
 
 
-class HandlerFailed(ShardfleetError):
-    """The user's handler raised or reported failed records."""
-
-
-class InvalidReply(HandlerFailed):
+class InvalidReply(ShardfleetError):
     """A handler returned what means nothing; the message holds types and no data."""
 
 

@@ -17,7 +17,6 @@ options over as text with names in lower case; case therefore never matters.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -263,18 +262,6 @@ def names(*, among: tuple[str, ...] = ()) -> Kind:
     return Kind(
         parse, f"names with commas between them{', of ' if among else ''}{', '.join(among)}"
     )
-
-
-def json_object() -> Kind:
-    """Take a JSON object; empty text means an empty one."""
-
-    def parse(value: str) -> dict[str, Any]:
-        found = json.loads(value or "{}")
-        if not isinstance(found, dict):
-            raise ValueError(f"a {type(found).__name__} found")  # noqa: TRY004 - the text is wrong
-        return found
-
-    return Kind(parse, "a JSON object")
 
 
 def _bounded(value: int, least: int, most: int | None) -> int:

@@ -88,14 +88,12 @@ class Aggregate(NamedTuple):
         explicit_hash_key: that of the first user record. Both together route the aggregate to
             the shard of its first user record, so put only records of one shard into it.
         data: the aggregated record.
-        record_count: user records inside.
 
     """
 
     partition_key: str
     explicit_hash_key: str | None
     data: bytes
-    record_count: int
 
 
 class AggregateBuilder:
@@ -244,7 +242,7 @@ class AggregateBuilder:
         if len(pieces) > _PIECES_MOST:
             pieces = (b"".join(pieces),)
         return Aggregate(
-            self._first.partition_key, self._first.explicit_hash_key, frame(*pieces), len(self)
+            self._first.partition_key, self._first.explicit_hash_key, frame(*pieces)
         )
 
     def _has_room_for(self, plan: _Plan) -> bool:

@@ -2,7 +2,7 @@
 Which records of a batch are safe to checkpoint.
 
 A checkpoint says that *everything* up to it is done, so it may not pass a record that is not:
-completions out of order are kept until what lies before them is done (protocol.md §8 row 1).
+the records of a batch are done from its front (protocol.md §8 row 1).
 Behaves like Java's ``RecordProcessorCheckpointer``, except that failed records hold it.
 """
 
@@ -88,14 +88,13 @@ class BatchProgress:
 
     """
 
-    __slots__ = ("_ahead", "_done", "_positions")
+    __slots__ = ("_done", "_positions")
 
     def __init__(self, positions: Sequence[ExtendedSequenceNumber]) -> None:
         """Begin with nothing done; ``positions`` are those of the records, in shard order."""
         checked = isinstance(positions, BatchPositions)
         self._positions = positions if checked else BatchPositions.of(positions)
         self._done = 0
-        self._ahead: set[int] = set()
 
     @property
     def done_count(self) -> int:
@@ -106,20 +105,6 @@ class BatchProgress:
     def is_complete(self) -> bool:
         """Tell whether every record is done."""
         return self._done == len(self._positions)
-
-    def complete(self, index: int) -> None:
-        """
-        Note that one record is done, in any order, any number of times.
-
-        Raises:
-            IndexError: no such record.
-
-        """
-        if not 0 <= index < len(self._positions):
-            raise IndexError(f"record {index} of a batch of {len(self._positions)}")
-        if index >= self._done:
-            self._ahead.add(index)
-        self._advance()
 
     def complete_through(self, count: int) -> None:
         """
@@ -132,14 +117,7 @@ class BatchProgress:
         if not 0 <= count <= len(self._positions):
             raise IndexError(f"{count} records of a batch of {len(self._positions)}")
         self._done = max(self._done, count)
-        self._ahead = {index for index in self._ahead if index >= self._done}
-        self._advance()
 
     def safe(self) -> ExtendedSequenceNumber | None:
         """Return the furthest position with everything before it done; None if there is none."""
         return self._positions[self._done - 1] if self._done else None
-
-    def _advance(self) -> None:
-        while self._done in self._ahead:
-            self._ahead.discard(self._done)
-            self._done += 1

@@ -60,7 +60,6 @@ class StackOutputs:
     """
 
     stack_name: str
-    stack_id: str
     template_sha256: str
     outputs: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, str] = field(default_factory=dict)
@@ -277,7 +276,6 @@ def _describe(cloudformation: Any, stack: Mapping[str, Any], digest: str) -> Sta
     resources = [resource for page in pages for resource in page["StackResourceSummaries"]]
     return StackOutputs(
         stack_name=stack["StackName"],
-        stack_id=stack["StackId"],
         template_sha256=digest,
         outputs={each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])},
         resources={

@@ -19,7 +19,6 @@ from shardfleet.local.demo.tables import opened_tables
 from shardfleet.local.demo.verdict import RunVerdict, verdict
 
 SHARDS = 4
-SHARDS_MOST = 64
 STILL_MOST_MS = 120_000
 """A run in which nothing is handled for so long is given up."""
 

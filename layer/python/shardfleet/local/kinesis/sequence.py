@@ -18,13 +18,11 @@ engine stores and compares strings only.
 
 import re
 
-DIGITS = 56
 VERSION = 2
 _VERSION_SHIFT = 184
 _TIME_SHIFT = 136
 _COUNTER_SHIFT = 36
 _SHARD_SHIFT = 4
-_SHARD_MASK = (1 << 32) - 1
 _TAIL = 2
 _FORMAT = re.compile(r"0|[1-9]\d{0,128}")
 
@@ -61,8 +59,3 @@ def _base(at_ms: int) -> int:
 def is_well_formed(number: str) -> bool:
     """Tell whether the text satisfies the API's pattern for sequence numbers."""
     return _FORMAT.fullmatch(number) is not None
-
-
-def shard_number_of(number: str) -> int:
-    """Return the shard number in bits 4 to 35."""
-    return (int(number) >> _SHARD_SHIFT) & _SHARD_MASK

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from shardfleet.local.kinesis.quotas import ShardQuota
 from shardfleet.local.kinesis.sequence import SequenceMint
-from shardfleet.local.kinesis.shards import HASH_KEYS, StoredShard, shard_id_of
+from shardfleet.local.kinesis.shards import HASH_KEYS, StoredShard
 
 MS_PER_HOUR: Final = 3_600_000
 DEFAULT_RETENTION_HOURS: Final = 24
@@ -212,10 +212,6 @@ class Stream:
                 return [each for each in shards if _ends_after(each, instant_ms)]
             case _:
                 return list(shards)
-
-    def newest_shard_id(self) -> str:
-        """Return the id of the youngest shard there ever was."""
-        return shard_id_of(self._shards_ever - 1)
 
 
 def even_ranges(count: int) -> list[tuple[int, int]]:

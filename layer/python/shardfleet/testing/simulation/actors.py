@@ -31,7 +31,6 @@ class Actor:
         name: unique in the run, e.g. ``s0001#12``.
         worker_id: the owner's name it works under; "" for a manager.
         is_dead: killed, or its process has ended.
-        has_returned: it ended by itself.
         ended: resolved at its return or death, whichever is first.
         tasks: those that run, in the order of their creation.
         frozen_ms: how long it has been frozen so far, milliseconds.
@@ -45,7 +44,6 @@ class Actor:
         self.name = name
         self.worker_id = worker_id
         self.is_dead = False
-        self.has_returned = False
         self.ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.frozen_ms = 0
@@ -72,7 +70,6 @@ class Actor:
         task.add_done_callback(self._returned)
 
     def _returned(self, task: asyncio.Task[object]) -> None:
-        self.has_returned = not self.is_dead
         if self.ended.done():
             return
         error = None if task.cancelled() else task.exception()
