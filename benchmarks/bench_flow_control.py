@@ -25,8 +25,8 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutEntry, PutOutcome
 from shardfleet.engine.producer import Producer, ProducerCounts, ShardAnswer
-from shardfleet.kpl.aggregate import OutgoingRecord
 from shardfleet.kpl.hash_keys import hash_of_partition_key
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.kinesis.account import AccountSettings
 from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.testing.clock import VirtualClock, run_virtual

@@ -29,7 +29,8 @@ from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import IteratorExpired, Throttled
 from shardfleet.events import AggregatesNotExpanded, ReadDelayed
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.memory import MemoryEvents
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
 

@@ -7,8 +7,8 @@ import pytest
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.engine.producer import BlockingProducer, Producer, ProducerSettings
 from shardfleet.errors import StreamGone
-from shardfleet.kpl.aggregate import OutgoingRecord
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
+from shardfleet.kpl.packing import OutgoingRecord
 from tests.adapters.kinesis_server import Stream, kinesis_server
 
 RECORDS, KEYS = 2_000, 60

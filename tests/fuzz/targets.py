@@ -26,9 +26,10 @@ from shardfleet.domain.delivery.failures import failures_of, lowest_failed
 from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ShardfleetError
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate, records_after
 from shardfleet.kpl.envelope import MAGIC
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
 from shardfleet.records import Record
 from tests.kpl.bombs import LOOKS_MOST, Work

@@ -7,9 +7,9 @@ from shardfleet.kpl.aggregate import (
     DEFAULT_MAX_BYTES,
     MAX_RECORD_BYTES,
     AggregateBuilder,
-    OutgoingRecord,
     aggregate,
 )
+from shardfleet.kpl.packing import OutgoingRecord
 
 SMALL = OutgoingRecord("k", b"x")
 

@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, UserRecord, Verdict
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY, hash_of_partition_key
+from shardfleet.kpl.packing import OutgoingRecord
 
 KEY_K = bytes.fromhex("0a 01 6b")  # partition key table: "k"
 DATA_X = bytes.fromhex("1a 05 08 00 1a 01 78")  # a record: key 0, data "x"

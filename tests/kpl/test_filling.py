@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.errors import InvalidRecord
-from shardfleet.kpl.aggregate import AggregateBuilder, OutgoingRecord
+from shardfleet.kpl.aggregate import AggregateBuilder
+from shardfleet.kpl.packing import OutgoingRecord
 
 KEYS = st.one_of(
     st.integers(0, 400).map("key-{}".format),

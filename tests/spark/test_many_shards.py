@@ -6,7 +6,7 @@ A page of ListShards never has more than 1,000 shards (API reference).
 
 from pyspark import cloudpickle
 
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import SourceOptions

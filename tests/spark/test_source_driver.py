@@ -15,7 +15,8 @@ from shardfleet.errors import (
     StreamReplaced,
     Throttled,
 )
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet_spark.offsets.plan_token import Emission, Quota, Stand, token_from_json

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet_spark.pipelines.patience import start_patiently
 
 pytestmark = pytest.mark.processes

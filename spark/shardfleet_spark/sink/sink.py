@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet.errors import ConfigurationError
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet_spark.options.options import option_names, read_options
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import BatchOptions

@@ -22,7 +22,7 @@ from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer import Producer, ProducerSettings, ShardAnswer
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 
 if TYPE_CHECKING:
     from shardfleet_spark.options.sink_options import SinkOptions

@@ -20,7 +20,8 @@ from shardfleet.engine.operate.pause import OperatorPorts
 from shardfleet.engine.operate.rewind import Rewinder
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
 

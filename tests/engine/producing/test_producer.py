@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardfleet.engine.producer import ENTRIES_MOST, Producer, ProducerSettings
 from shardfleet.errors import InvalidRecord, Throttled
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream

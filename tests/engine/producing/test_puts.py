@@ -13,7 +13,7 @@ from shardfleet.engine.producer import (
     ProducerSettings,
 )
 from shardfleet.errors import ConfigurationError, InvalidRecord, StreamGone, Throttled
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream

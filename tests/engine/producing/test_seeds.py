@@ -12,7 +12,7 @@ import pytest
 
 from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.engine.producer import Producer, ProducerSettings
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from shardfleet.engine.producer import Producer, ProducerSettings
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.engine.producing.embedded_stream import LATENCY_MS, NAME, EmbeddedStream

@@ -14,7 +14,8 @@ from shardfleet.events import (
     LeaseLost,
     ReadDelayed,
 )
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import World, a_lease, at, key

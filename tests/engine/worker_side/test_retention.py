@@ -10,7 +10,8 @@ from shardfleet.events import (
     PositionLost,
     ShardStopped,
 )
-from shardfleet.kpl.aggregate import OutgoingRecord, aggregate
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, at, key
 

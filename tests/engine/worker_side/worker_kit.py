@@ -10,7 +10,8 @@ from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceN
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.retry import Patience
-from shardfleet.engine.worker.turn import WorkerPorts, worker_turn
+from shardfleet.engine.worker.ports import WorkerPorts
+from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import (

@@ -60,7 +60,7 @@ def put(
 async def _send(fleet: "FleetAccess", source: "Source", *, aggregate: bool) -> "ProducerCounts":
     from shardfleet.adapters.system import SystemEntropy
     from shardfleet.engine.producer import Producer
-    from shardfleet.kpl.aggregate import OutgoingRecord
+    from shardfleet.kpl.packing import OutgoingRecord
 
     producer = Producer(fleet.writer, clock=fleet.clock, entropy=SystemEntropy())
     records = [OutgoingRecord(each.key, each.data) for each in source.records]

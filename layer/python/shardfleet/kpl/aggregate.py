@@ -23,20 +23,9 @@ from shardfleet.kpl.packing import (
     RECORD_HASH_INDEX,
     RECORD_KEY_INDEX,
     KeyIndexes,
-    OutgoingRecord,
     pack,
     varint,
 )
-
-__all__ = [
-    "DEFAULT_MAX_BYTES",
-    "MAX_RECORD_BYTES",
-    "Aggregatable",
-    "Aggregate",
-    "AggregateBuilder",
-    "OutgoingRecord",
-    "aggregate",
-]
 
 MAX_RECORD_BYTES = 10 * 1024 * 1024
 """
@@ -241,9 +230,7 @@ class AggregateBuilder:
         pieces = (*self._keys.entries, *self._hash_keys.entries, *self._parts)
         if len(pieces) > _PIECES_MOST:
             pieces = (b"".join(pieces),)
-        return Aggregate(
-            self._first.partition_key, self._first.explicit_hash_key, frame(*pieces)
-        )
+        return Aggregate(self._first.partition_key, self._first.explicit_hash_key, frame(*pieces))
 
     def _has_room_for(self, plan: _Plan) -> bool:
         return self.size_bytes + plan[0] <= self.max_bytes and len(self) < self.max_records

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import ProducerCounts, Receipt, ShardFlow
-from shardfleet.kpl.aggregate import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord
 
 T = TypeVar("T")
 

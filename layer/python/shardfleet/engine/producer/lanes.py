@@ -20,8 +20,8 @@ from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE, HashKeyRange
 from shardfleet.domain.stream.shard_map import ShardMap
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer.settings import ProducerSettings, Receipt, ShardFlow
-from shardfleet.kpl.aggregate import OutgoingRecord
 from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet.kpl.packing import OutgoingRecord
 
 _KEYS_REMEMBERED = 50_000  # About 10 MB; a stream of more keys begins anew.
 _PORTION = 10  # A paced lane waits until a tenth of a second's worth may go, not for each record.

@@ -14,7 +14,8 @@ from itertools import chain
 from shardfleet.engine.ports import PutEntry
 from shardfleet.engine.producer.lanes import Item, Lane, Lanes, size_of
 from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
-from shardfleet.kpl.aggregate import AggregateBuilder, OutgoingRecord
+from shardfleet.kpl.aggregate import AggregateBuilder
+from shardfleet.kpl.packing import OutgoingRecord
 
 # So many records of keys that are already in the request are passed over, then it is full: a hot
 # key must not make every request look at all that waits.

@@ -23,8 +23,8 @@ from shardfleet.engine.producer.settings import (
     ShardFlow,
 )
 from shardfleet.errors import InvalidRecord
-from shardfleet.kpl.aggregate import OutgoingRecord
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
+from shardfleet.kpl.packing import OutgoingRecord
 
 
 class Producer:

@@ -354,6 +354,3 @@ class WorkerTurn:
             f"{left_ms} ms left, of which turn_margin_ms keeps {config.turn_margin_ms} back; "
             "give the function more time, or make one of the two smaller"
         )
-
-
-__all__ = ["WorkerPorts", "WorkerTurn", "worker_turn"]

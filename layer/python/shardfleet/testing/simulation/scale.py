@@ -80,6 +80,7 @@ class Recovery:
 
     Attributes:
         name: what was lost.
+        slots_lost: how many.
         leases_lost: how many were theirs.
         half_s: until half of them were renewed by a living owner.
         most_s: until 99 % of them were.
@@ -92,6 +93,7 @@ class Recovery:
     """
 
     name: str
+    slots_lost: int
     leases_lost: int
     half_s: float | None
     most_s: float | None
@@ -237,6 +239,7 @@ class _ScaleRun:
         moves = self._served.moved - moved
         recovery = Recovery(
             name=name,
+            slots_lost=len(slots),
             leases_lost=whole,
             half_s=_reached(curve, whole // 2),
             most_s=_reached(curve, whole // 100),
