@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from shardfleet.domain.slots.slot import TurnOutcome
-from shardfleet.domain.slots.slot_input import SlotInput
+from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet_cdk.options import LOOPS_MOST
 from shardfleet_cdk.worker_definition import (
     ALREADY_EXISTS,

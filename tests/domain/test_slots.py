@@ -2,25 +2,31 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from shardfleet.domain.slots.slot import (
+    LIFE,
     ClaimRefused,
     Slot,
+    SlotEvent,
     SlotInput,
     SlotState,
     announce_assignment,
     ask_to_drain,
+    ask_to_leave,
+    ask_to_stay,
     claim,
     close_turn,
     end,
+    end_of_dead,
     heartbeat,
     intend_start,
     slot_body,
     slot_from_body,
 )
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ProtocolError
 
 SPANS = {"slot_id": "s0001", "worker_id": "fleet-s0001", "name_prefix": "fleet"}
 
@@ -230,11 +236,12 @@ def test_a_slot_that_is_asked_to_drain_says_so_with_its_next_heartbeat():
     assert heartbeat(slot, now_ms=3_000, served_seq=0, lags_ms={}).state is SlotState.ENDING
 
 
+@pytest.mark.parametrize("drain", [False, True])
 @pytest.mark.parametrize("state", [SlotState.STARTING, SlotState.ENDED])
-def test_a_heartbeat_revives_nothing(state):
-    slot = running(state=state, drain=True)
+def test_a_heartbeat_revives_nothing(state, drain):
+    slot = running(state=state, drain=drain)
 
-    assert heartbeat(slot, now_ms=3_000, served_seq=0, lags_ms={}).state is state
+    assert heartbeat(slot, now_ms=3_000, served_seq=0, lags_ms={}) is None
 
 
 # --- ending (H2) ---
@@ -269,6 +276,73 @@ def test_only_a_slot_that_runs_can_end(state):
 
 def test_a_draining_slot_ends():
     assert end(running(state=SlotState.ENDING), served_seq=0, now_ms=1).state is SlotState.ENDED
+
+
+def test_a_slot_found_dead_holds_nothing_and_outdates_who_may_still_run():
+    slot = announce_assignment(running(lags_ms={"7": 1}, busy=5, cpu=5), ["7"])
+    ended = end_of_dead(slot)
+
+    assert (ended.state, ended.epoch) == (SlotState.ENDED, slot.epoch + 1)
+    assert (ended.assigned, ended.lags_ms, ended.busy, ended.cpu) == ((), {}, -1, -1)
+    assert not ended.turn_open
+    assert ended.served_seq < ended.assign_seq
+
+
+# --- leaving ---
+
+
+def test_a_slot_that_is_to_leave_is_given_nothing_until_it_is_to_stay():
+    leaving = ask_to_leave(running(), now_ms=5_000)
+    staying = ask_to_stay(leaving)
+
+    assert (leaving.leaving_ms, leaving.state) == (5_000, SlotState.RUNNING)
+    assert announce_assignment(leaving, ["7"]) is None
+    assert staying.leaving_ms == 0
+    assert announce_assignment(staying, ["7"]).assigned == ("7",)
+
+
+# --- the whole life ---
+
+HAPPENINGS = {
+    SlotEvent.INTENDED: started,
+    SlotEvent.CLAIMED: lambda slot: claim(slot, slot.slot_input(), now_ms=1),
+    SlotEvent.HEARTBEAT: lambda slot: heartbeat(slot, now_ms=1, served_seq=0, lags_ms={}),
+    SlotEvent.DRAINING: lambda slot: heartbeat(
+        replace(slot, drain=True), now_ms=1, served_seq=0, lags_ms={}
+    ),
+    SlotEvent.CLOSED: lambda slot: close_turn(slot, now_ms=1, lags_ms={}),
+    SlotEvent.ANNOUNCED: lambda slot: announce_assignment(slot, ["7"]),
+    SlotEvent.TO_LEAVE: lambda slot: ask_to_leave(slot, now_ms=1),
+    SlotEvent.TO_STAY: ask_to_stay,
+    SlotEvent.TO_DRAIN: ask_to_drain,
+    SlotEvent.SERVED: lambda slot: end(slot, served_seq=0, now_ms=1),
+    SlotEvent.FOUND_DEAD: end_of_dead,
+}
+
+
+def state_after(state, event):
+    """Return the state that comes of an event, None when it is refused."""
+    try:
+        found = HAPPENINGS[event](running(state=state))
+    except ProtocolError:
+        return None
+    return found.state if isinstance(found, Slot) else None
+
+
+@pytest.mark.parametrize("state", SlotState)
+@pytest.mark.parametrize("event", SlotEvent)
+def test_what_happens_to_a_slot_is_what_the_table_says_and_nothing_else(state, event):
+    assert state_after(state, event) is LIFE[state].get(event)
+
+
+def test_the_diagram_of_the_page_is_the_table():
+    drawn = ["stateDiagram-v2", "    [*] --> ENDED: no record"]
+    for state, events in LIFE.items():
+        for after in dict.fromkeys(events.values()):
+            words = " / ".join(event for event, to in events.items() if to is after)
+            drawn.append(f"    {state} --> {after}: {words}")
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    assert "```mermaid\n" + "\n".join(drawn) + "\n```" in page
 
 
 # --- documents and inputs (H19) ---

@@ -19,7 +19,7 @@ NOTES, EXPIRY, POSITION = (
     "domain/leases/expiry.py",
     "engine/shard/start.py",
 )
-READER, UPKEEP = "engine/shard/reader.py", "engine/manager/slot_upkeep.py"
+READER, UPKEEP = "engine/shard/reader.py", "engine/manager/slots.py"
 GONE = "domain/stream/gone_shards.py"
 
 _MANAGER_TESTS = "tests/engine/manager_side"
@@ -65,7 +65,7 @@ HAZARDS = (
     mutant(
         "a slot ends whatever was announced",
         "H2",
-        (SLOTS, " or slot.assign_seq > served_seq:\n        return None", ":\n        return None"),
+        (SLOTS, "    if slot.assign_seq > served_seq:\n", "    if not slot.slot_id:\n"),
         arena="frozen looks",
     ),
     mutant(

@@ -58,7 +58,7 @@ def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str
     Run one turn of a worker slot.
 
     Args:
-        event: the state machine's, see :class:`shardfleet.domain.slots.slot_input.SlotInput`.
+        event: the state machine's, see :class:`shardfleet.domain.slots.slot.SlotInput`.
         context: Lambda's.
 
     Returns:

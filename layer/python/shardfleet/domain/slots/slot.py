@@ -3,21 +3,27 @@ A worker slot: a record with states, changed only by compare-and-set (hazards H1
 
 A slot is one Step Functions execution with a stable worker id. Two numbers fence it:
 ``start_epoch`` rises with each *execution* that a manager intends, ``epoch`` with that and with
-each *invocation* of the worker Lambda. Every function here maps a slot to the slot that should be
-written next, or to a refusal; writing is the engine's business.
+each *invocation* of the worker Lambda.
+
+Two rules. Everything that may happen to a slot is a row of :data:`LIFE`, and no other module
+changes a state; the diagram of docs/protocol.md is drawn from that table. And no function here
+knows whether its write will go through: each maps a slot to the one that should be written next, or
+refuses (None, or a reason) what the table or a guard does not allow; writing is the engine's
+business.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from shardfleet.domain.slots.slot_input import INPUT_VERSION, SlotInput
 from shardfleet.domain.slots.usage import UNKNOWN, Usage
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ProtocolError
 
+INPUT_VERSION = 1  # a worker accepts this and the previous version (hazard H19)
 _UNKNOWN_USAGE = Usage()
 EXECUTION_NAME_LIMIT = 80  # Step Functions: execution names have at most 80 characters
 
@@ -29,6 +35,62 @@ class SlotState(StrEnum):
     RUNNING = "RUNNING"  # heartbeats; leases may be assigned
     ENDING = "ENDING"  # draining: hands over what it holds, takes nothing
     ENDED = "ENDED"  # no execution needed
+
+
+class SlotEvent(StrEnum):
+    """What happens to a slot, in the words of the diagram."""
+
+    INTENDED = "an execution is intended"
+    CLAIMED = "claimed by an invocation"
+    HEARTBEAT = "heartbeat"
+    DRAINING = "heartbeat, asked to drain"
+    CLOSED = "an invocation ends in good order"
+    ANNOUNCED = "leases are announced"
+    TO_LEAVE = "to hand over its leases"
+    TO_STAY = "needed after all"
+    TO_DRAIN = "asked to drain"
+    SERVED = "holds nothing, all served"
+    FOUND_DEAD = "silent, its execution over"
+
+
+# What may happen in which state, and which state comes of it. What is not here is refused.
+LIFE: Mapping[SlotState, Mapping[SlotEvent, SlotState]] = {
+    SlotState.STARTING: {
+        SlotEvent.INTENDED: SlotState.STARTING,
+        SlotEvent.CLAIMED: SlotState.RUNNING,
+        SlotEvent.TO_DRAIN: SlotState.STARTING,
+    },
+    SlotState.RUNNING: {
+        SlotEvent.INTENDED: SlotState.STARTING,
+        SlotEvent.CLAIMED: SlotState.RUNNING,
+        SlotEvent.HEARTBEAT: SlotState.RUNNING,
+        SlotEvent.DRAINING: SlotState.ENDING,
+        SlotEvent.CLOSED: SlotState.RUNNING,
+        SlotEvent.ANNOUNCED: SlotState.RUNNING,
+        SlotEvent.TO_LEAVE: SlotState.RUNNING,
+        SlotEvent.TO_STAY: SlotState.RUNNING,
+        SlotEvent.TO_DRAIN: SlotState.RUNNING,
+        SlotEvent.SERVED: SlotState.ENDED,
+        SlotEvent.FOUND_DEAD: SlotState.ENDED,
+    },
+    SlotState.ENDING: {
+        SlotEvent.CLAIMED: SlotState.ENDING,
+        SlotEvent.HEARTBEAT: SlotState.ENDING,
+        SlotEvent.DRAINING: SlotState.ENDING,
+        SlotEvent.CLOSED: SlotState.ENDING,
+        SlotEvent.TO_DRAIN: SlotState.ENDING,
+        SlotEvent.SERVED: SlotState.ENDED,
+        SlotEvent.FOUND_DEAD: SlotState.ENDED,
+    },
+    SlotState.ENDED: {SlotEvent.INTENDED: SlotState.STARTING},
+}
+_HOLDS_NOTHING: Mapping[str, Any] = {
+    "assigned": (),
+    "lags_ms": {},
+    "busy": UNKNOWN,
+    "cpu": UNKNOWN,
+    "turn_open": False,
+}
 
 
 class TurnOutcome(StrEnum):
@@ -47,6 +109,80 @@ class LeaseOutcome(StrEnum):
     HANDED_OVER = "HANDED_OVER"
     LEASE_LOST = "LEASE_LOST"
     HELD = "HELD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotInput:
+    """
+    The input of a slot's execution and of its worker invocations.
+
+    Attributes:
+        slot_id: e.g. ``"s0003"``.
+        name: ``<fleet>-<slot>-<start epoch>``; an execution's name adds ``-<generation>``.
+        start_epoch: of the execution.
+        generation: how often the execution has continued as new.
+        crashes: consecutive crashes that the state machine has counted (not part of the
+            execution's own input).
+
+    """
+
+    slot_id: str
+    name: str
+    start_epoch: int
+    generation: int
+    crashes: int = 0
+
+    def execution_name(self) -> str:
+        """Return the execution's name: derived, so that a start happens once (H3)."""
+        return f"{self.name}-{self.generation}"
+
+    def execution_text(self) -> str:
+        """Return the exact bytes of the execution's input: same name, same input (H3)."""
+        body = {
+            "version": INPUT_VERSION,
+            "slot": self.slot_id,
+            "name": self.name,
+            "start_epoch": self.start_epoch,
+            "generation": self.generation,
+        }
+        return json.dumps(body, separators=(",", ":"))
+
+    @classmethod
+    def from_payload(cls, payload: object) -> SlotInput:
+        """
+        Read an invocation's payload, which may be any JSON value that somebody sent.
+
+        Raises:
+            ConfigurationError: it is no object, its version is unknown, a field is missing, or a
+                number is none.
+
+        """
+        if not isinstance(payload, Mapping):
+            message = f"worker input: {str(payload)[:80]!r} found, an object expected"
+            raise ConfigurationError(message)
+        version = payload.get("version")
+        if version not in (INPUT_VERSION, INPUT_VERSION - 1):
+            message = f"worker input: version {version!r} found, {INPUT_VERSION} expected"
+            raise ConfigurationError(message)
+        missing = {"slot", "name", "start_epoch", "generation"} - payload.keys()
+        if missing:
+            message = f"worker input: missing {', '.join(sorted(missing))}"
+            raise ConfigurationError(message)
+        return cls(
+            slot_id=str(payload["slot"]),
+            name=str(payload["name"]),
+            start_epoch=_number(payload, "start_epoch"),
+            generation=_number(payload, "generation"),
+            crashes=_number(payload, "crashes"),
+        )
+
+
+def _number(payload: Mapping[str, Any], name: str) -> int:
+    try:
+        return int(payload.get(name, 0))
+    except (TypeError, ValueError, OverflowError) as error:  # Overflow: int(float('inf'))
+        message = f"worker input: {name} {payload[name]!r} found, a whole number expected"
+        raise ConfigurationError(message) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +269,12 @@ def slot_from_body(body: Mapping[str, Any]) -> Slot:
     return Slot(**values)
 
 
+def _after(slot: Slot, event: SlotEvent, **changes: Any) -> Slot | None:
+    """Return the slot after an event; None when the event is none of its state's."""
+    state = LIFE[slot.state].get(event)
+    return None if state is None else replace(slot, state=state, **changes)
+
+
 def intend_start(
     slot: Slot | None, *, slot_id: str, worker_id: str, name_prefix: str, now_ms: int
 ) -> Slot:
@@ -141,12 +283,22 @@ def intend_start(
 
     The start epoch rises, so the name is new and its input is fixed. The epoch rises with it, so
     that an invocation of the closed execution that still runs somewhere finds itself outdated.
+    What has no record has ended before its first epoch.
 
     Raises:
         ConfigurationError: the execution name would be too long.
+        ProtocolError: the slot is about to end.
 
     """
-    start_epoch = (slot.start_epoch if slot else 0) + 1
+    before = slot or Slot(
+        slot_id=slot_id,
+        worker_id=worker_id,
+        state=SlotState.ENDED,
+        name="",
+        start_epoch=0,
+        epoch=-1,
+    )
+    start_epoch = before.start_epoch + 1
     name = f"{name_prefix}-{slot_id}-{start_epoch}"
     if len(name) > EXECUTION_NAME_LIMIT - 6:
         message = (
@@ -154,25 +306,21 @@ def intend_start(
             f"Functions' limit of {EXECUTION_NAME_LIMIT} characters; shorten the fleet's name"
         )
         raise ConfigurationError(message)
-    before = slot or Slot(
-        slot_id=slot_id,
-        worker_id=worker_id,
-        state=SlotState.STARTING,
-        name=name,
-        start_epoch=start_epoch,
-    )
-    return replace(
+    intended = _after(
         before,
-        state=SlotState.STARTING,
+        SlotEvent.INTENDED,
         name=name,
         start_epoch=start_epoch,
         generation=0,
-        epoch=slot.epoch + 1 if slot else 0,
+        epoch=before.epoch + 1,
         drain=False,
         leaving_ms=0,
         started_ms=now_ms,
         heartbeat_ms=0,
     )
+    if intended is None:
+        raise ProtocolError(f"slot {slot_id} is {before.state}: no execution can be intended")
+    return intended
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +344,9 @@ def claim(
         return ClaimRefused(f"start epoch {given.start_epoch}, on record {slot.start_epoch}")
     if given.generation not in (slot.generation, slot.generation + 1):
         return ClaimRefused(f"generation {given.generation}, on record {slot.generation}")
-    if slot.state is SlotState.ENDED:
-        return ClaimRefused("the slot has ended")
-    ending = slot.state is SlotState.ENDING
-    return replace(
+    claimed = _after(
         slot,
-        state=SlotState.ENDING if ending else SlotState.RUNNING,
+        SlotEvent.CLAIMED,
         generation=given.generation,
         epoch=slot.epoch + 1,
         heartbeat_ms=now_ms,
@@ -209,6 +354,7 @@ def claim(
         open_turns=slot.open_turns + 1 if slot.turn_open else 0,
         claimed_by=token,
     )
+    return claimed or ClaimRefused("the slot has ended")
 
 
 def heartbeat(
@@ -218,83 +364,80 @@ def heartbeat(
     served_seq: int,
     lags_ms: Mapping[str, int],
     usage: Usage = _UNKNOWN_USAGE,
-) -> Slot:
+) -> Slot | None:
     """Record a sign of life: assignments served, the lag of each lease held, utilisation."""
     served = max(slot.served_seq, min(served_seq, slot.assign_seq))
-    ending = slot.drain and slot.state is SlotState.RUNNING
-    return replace(
+    return _after(
         slot,
+        SlotEvent.DRAINING if slot.drain else SlotEvent.HEARTBEAT,
         heartbeat_ms=now_ms,
         served_seq=served,
         assigned=() if served >= slot.assign_seq else slot.assigned,
-        state=SlotState.ENDING if ending else slot.state,
         lags_ms=dict(lags_ms),
         busy=usage.busy,
         cpu=usage.cpu,
     )
 
 
-def close_turn(slot: Slot, *, now_ms: int, lags_ms: Mapping[str, int]) -> Slot:
+def close_turn(slot: Slot, *, now_ms: int, lags_ms: Mapping[str, int]) -> Slot | None:
     """
     Record that the invocation ended in good order (nothing is charged, H9), holding these leases.
 
     The next one finds there also what was taken in the last moment: a lease that a leader has
     begun to hand over right then is in the index under its next owner only.
     """
-    return replace(slot, turn_open=False, open_turns=0, heartbeat_ms=now_ms, lags_ms=dict(lags_ms))
+    return _after(
+        slot,
+        SlotEvent.CLOSED,
+        turn_open=False,
+        open_turns=0,
+        heartbeat_ms=now_ms,
+        lags_ms=dict(lags_ms),
+    )
 
 
 def announce_assignment(slot: Slot, lease_keys: Iterable[str]) -> Slot | None:
     """Bump ``assign_seq`` before leases are written; None when the slot cannot take any (H2)."""
-    if slot.state is not SlotState.RUNNING or slot.drain or slot.leaving_ms:
+    if slot.drain or slot.leaving_ms:
         return None
     waiting = slot.assigned if slot.served_seq < slot.assign_seq else ()
-    return replace(
+    return _after(
         slot,
+        SlotEvent.ANNOUNCED,
         assign_seq=slot.assign_seq + 1,
         assigned=tuple(dict.fromkeys((*waiting, *lease_keys))),
     )
 
 
-def ask_to_drain(slot: Slot) -> Slot:
+def ask_to_leave(slot: Slot, *, now_ms: int) -> Slot | None:
+    """Begin to move its leases to others."""
+    return _after(slot, SlotEvent.TO_LEAVE, leaving_ms=now_ms)
+
+
+def ask_to_stay(slot: Slot) -> Slot | None:
+    """Move no more of its leases to others: it is needed."""
+    return _after(slot, SlotEvent.TO_STAY, leaving_ms=0)
+
+
+def ask_to_drain(slot: Slot) -> Slot | None:
     """Ask the slot to hand over and end."""
-    return replace(slot, drain=True)
+    return _after(slot, SlotEvent.TO_DRAIN, drain=True)
 
 
 def end(slot: Slot, *, served_seq: int, now_ms: int) -> Slot | None:
     """End a slot that holds nothing; None while assignments are not served (H2)."""
-    if slot.state not in (SlotState.RUNNING, SlotState.ENDING) or slot.assign_seq > served_seq:
+    if slot.assign_seq > served_seq:
         return None
-    return replace(
+    return _after(
         slot,
-        state=SlotState.ENDED,
+        SlotEvent.SERVED,
         served_seq=slot.assign_seq,
-        assigned=(),
         heartbeat_ms=now_ms,
-        turn_open=False,
         open_turns=0,
-        lags_ms={},
-        busy=UNKNOWN,
-        cpu=UNKNOWN,
+        **_HOLDS_NOTHING,
     )
 
 
-__all__ = [
-    "EXECUTION_NAME_LIMIT",
-    "INPUT_VERSION",
-    "ClaimRefused",
-    "LeaseOutcome",
-    "Slot",
-    "SlotInput",
-    "SlotState",
-    "TurnOutcome",
-    "announce_assignment",
-    "ask_to_drain",
-    "claim",
-    "close_turn",
-    "end",
-    "heartbeat",
-    "intend_start",
-    "slot_body",
-    "slot_from_body",
-]
+def end_of_dead(slot: Slot) -> Slot | None:
+    """End a slot on its behalf; an invocation that still runs somewhere finds itself outdated."""
+    return _after(slot, SlotEvent.FOUND_DEAD, epoch=slot.epoch + 1, **_HOLDS_NOTHING)

@@ -1,22 +1,45 @@
-"""The manager's slots in one turn: how many there should be, and what is done about each."""
+"""
+The manager's slots in one turn: how many there should be, and what is done about each.
+
+Intent comes before effect, by compare-and-set (hazards H2, H3). Nothing is concluded from a name
+alone: when Step Functions says that a name exists, that one execution is described, and only a
+closed one raises the epoch.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import count_to_read
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.lags import lags_of
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
-from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.slots.upkeep import SlotFacts, SlotPlan, SlotTask, plan_slots, stays
-from shardfleet.engine.manager.slot_upkeep import SlotUpkeep
-from shardfleet.engine.ports import Clock, EventSink, WorkerLauncher
+from shardfleet.domain.slots.slot import (
+    Slot,
+    SlotState,
+    ask_to_drain,
+    ask_to_leave,
+    ask_to_stay,
+    end_of_dead,
+    intend_start,
+)
+from shardfleet.domain.slots.upkeep import (
+    SlotDecision,
+    SlotFacts,
+    SlotPlan,
+    SlotTask,
+    plan_slots,
+    stays,
+)
+from shardfleet.engine.ports import Clock, EventSink, ExecutionStatus, WorkerLauncher
+from shardfleet.engine.retry import each_of
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState, VersionedSlot
-from shardfleet.errors import OutcomeUnknown
+from shardfleet.errors import OutcomeUnknown, ShardfleetError
+from shardfleet.events import SlotRestarted, SlotStarted, SlotUpkeepFailed
 
 PACE = "pace"
 LAG_MOST_MS = 60_000  # without an objective
@@ -190,3 +213,123 @@ class SlotKeeper:
         body = {"surplus_ms": pace.surplus_ms, "raised_ms": pace.raised_ms}
         with suppress(OutcomeUnknown):
             await self._state.store.write(PACE, MANAGER, body, expected_version=version)
+
+
+class SlotUpkeep:
+    """Starts, repairs and drains slots."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        *,
+        state: FleetState,
+        launcher: WorkerLauncher,
+        clock: Clock,
+        events: EventSink,
+    ) -> None:
+        """Keep the ports."""
+        self._config = config
+        self._state = state
+        self._launcher = launcher
+        self._clock = clock
+        self._events = events
+
+    async def carry_out(
+        self, plan: SlotPlan, slots: Iterable[VersionedSlot], *, holders: frozenset[str]
+    ) -> None:
+        """
+        Carry out every decision; one slot's failure does not keep the others from theirs.
+
+        Args:
+            plan: from :func:`shardfleet.domain.slots.upkeep.plan_slots`.
+            slots: as read at the beginning of the turn.
+            holders: worker ids that own unfinished leases.
+
+        """
+        known = {found.slot.slot_id: found for found in slots}
+
+        async def carry_out_one(decision: SlotDecision) -> None:
+            try:
+                await self._one(decision, known, holders)
+            except ShardfleetError as error:
+                self._events.emit(
+                    SlotUpkeepFailed(
+                        slot_id=decision.slot_id, task=decision.task.value, error=str(error)
+                    )
+                )
+
+        await each_of(plan.decisions, carry_out_one)
+
+    async def _one(
+        self,
+        decision: SlotDecision,
+        known: Mapping[str, VersionedSlot],
+        holders: frozenset[str],
+    ) -> None:
+        found = known.get(decision.slot_id)
+        match decision.task:
+            case SlotTask.START:
+                await self._intend(decision.slot_id, found)
+            case SlotTask.REPEAT_START if found is not None:
+                await self._start(found)
+            case SlotTask.EXAMINE if found is not None:
+                await self._examine(found, holders)
+            case SlotTask.LEAVE:
+                now_ms = self._clock.now_ms()
+                await self._state.update_slot(
+                    decision.slot_id, lambda slot: ask_to_leave(slot, now_ms=now_ms)
+                )
+            case SlotTask.STAY:
+                await self._state.update_slot(decision.slot_id, ask_to_stay)
+            case SlotTask.DRAIN:
+                await self._state.update_slot(decision.slot_id, ask_to_drain)
+            case _:
+                pass
+
+    async def _intend(self, slot_id: str, found: VersionedSlot | None) -> None:
+        """Write the intent, then start. Losing the write means that another manager did it."""
+        slot = intend_start(
+            found.slot if found else None,
+            slot_id=slot_id,
+            worker_id=f"{self._config.fleet}-{slot_id}",
+            name_prefix=self._config.fleet,
+            now_ms=self._clock.now_ms(),
+        )
+        written = await self._state.write_slot(slot, found.version if found else None)
+        if written is not None:
+            self._events.emit(
+                SlotStarted(
+                    slot_id=slot_id,
+                    worker_id=slot.worker_id,
+                    start_epoch=slot.start_epoch,
+                )
+            )
+            await self._start(written)
+
+    async def _start(self, found: VersionedSlot) -> None:
+        """Start the execution on record; one that has closed needs a new epoch."""
+        given = found.slot.slot_input()
+        name = given.execution_name()
+        if await self._launcher.start(name, given.execution_text()):
+            return
+        if await self._launcher.status(name) is ExecutionStatus.CLOSED:
+            await self._restart(found, f"execution {name} closed before its first heartbeat")
+
+    async def _examine(self, found: VersionedSlot, holders: frozenset[str]) -> None:
+        """Describe a silent slot's execution and its successor; restart or end if both are over."""
+        slot = found.slot
+        for generation in (slot.generation, slot.generation + 1):
+            name = replace(slot.slot_input(), generation=generation).execution_name()
+            if await self._launcher.status(name) is ExecutionStatus.RUNNING:
+                return
+        if slot.worker_id in holders and not slot.drain:
+            await self._restart(found, "silent, and its execution is over")
+        elif (ended := end_of_dead(slot)) is not None:
+            await self._state.write_slot(ended, found.version)
+
+    async def _restart(self, found: VersionedSlot, reason: str) -> None:
+        slot = found.slot
+        self._events.emit(
+            SlotRestarted(slot_id=slot.slot_id, worker_id=slot.worker_id, reason=reason)
+        )
+        await self._intend(slot.slot_id, found)

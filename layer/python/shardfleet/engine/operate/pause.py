@@ -93,7 +93,7 @@ class Operator:
         """
         asked: dict[str, int] = {}
         for slot_id in slot_ids:
-            written = await self._ports.state.update_slot(slot_id, _drained)
+            written = await self._ports.state.update_slot(slot_id, ask_to_drain)
             if written is not None:
                 asked[slot_id] = written.slot.start_epoch
         left = tuple(sorted(asked))
@@ -167,10 +167,6 @@ class Operator:
 
 def _is_held(lease: Lease) -> bool:
     return lease.effective_owner is not None and not lease.is_finished
-
-
-def _drained(slot: Slot) -> Slot | None:
-    return None if slot.state is SlotState.ENDED else ask_to_drain(slot)
 
 
 def _still_runs(slot: Slot | None, start_epoch: int) -> bool:

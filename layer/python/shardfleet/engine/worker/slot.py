@@ -116,7 +116,7 @@ class SlotRecord:
         is told under a new time is then of that time (H18).
         """
 
-        def change(slot: Slot) -> Slot:
+        def change(slot: Slot) -> Slot | None:
             self._check(slot)
             now_ms = self._clock.now_ms()
             return heartbeat(
@@ -129,7 +129,7 @@ class SlotRecord:
     async def close_turn(self, lags_ms: Mapping[str, int]) -> None:
         """Record that this invocation ended in good order, and what it holds."""
 
-        def change(slot: Slot) -> Slot:
+        def change(slot: Slot) -> Slot | None:
             self._check(slot)
             return close_turn(slot, now_ms=self._clock.now_ms(), lags_ms=lags_ms)
 

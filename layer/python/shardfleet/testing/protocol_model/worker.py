@@ -275,8 +275,8 @@ class Worker:
         if not self._is_current:
             return
         world, me, slot = self._world, self._me, self._slot
-        if slot.assign_seq > me.served:
-            beaten = heartbeat(slot, now_ms=0, served_seq=slot.assign_seq, lags_ms=NO_LAGS)
+        beaten = heartbeat(slot, now_ms=0, served_seq=slot.assign_seq, lags_ms=NO_LAGS)
+        if slot.assign_seq > me.served and beaten is not None:
             served = replace(me, served=slot.assign_seq)
             keys = [KEYS.index(key) for key in slot.assigned]
             if all(me.holds[key] or _is_finished(world.leases[key]) for key in keys):
