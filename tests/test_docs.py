@@ -16,6 +16,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import NOTHING, Consumption, Setup, per_month, price_of
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.spending import Chosen, Regime
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.answer import Event, Explanation
 from shardfleet.domain.explain.doctor import Finding
 from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
@@ -27,7 +28,6 @@ from shardfleet.domain.positions.positions import positions_from_text, positions
 from shardfleet.domain.positions.rewinds import RewindRow
 from shardfleet.domain.sleep.pauses import Pause
 from shardfleet.engine.producer import ProducerCounts
-from shardfleet.engine.state.fleet_state import StopNote
 from shardfleet.records import Record
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.doctor import OWNER_INDEX, Severity, diagnose
 from shardfleet.domain.explain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
 from shardfleet.domain.explain.fleet_view import FleetReading
-from shardfleet.domain.explain.stops import Stop
 from shardfleet.domain.sleep.pauses import Pause, Pauses
 from tests.domain.builders import a_lease
 
@@ -54,9 +54,27 @@ HEALTHY = Facts(
     unread_shards=(),
 )
 MANY = replace(READING, leases=[a_lease(f"{number} at 5") for number in range(17)])
-STOPPED = replace(READING, stops={"1": Stop(at_ms=1, position="5:2", error="ValueError: x")})
+STOPPED = replace(
+    READING,
+    stops={
+        "1": StopNote(
+            lease_key="1", attempts=3, worker_id="w", at_ms=1, position="5:2", error="ValueError: x"
+        )
+    },
+)
 RETRIED = replace(
-    READING, stops={"1": Stop(at_ms=1, position="5:2", error="KeyError: x", retry_ms=NOW_MS)}
+    READING,
+    stops={
+        "1": StopNote(
+            lease_key="1",
+            attempts=3,
+            worker_id="w",
+            at_ms=1,
+            position="5:2",
+            error="KeyError: x",
+            retry_ms=NOW_MS,
+        )
+    },
 )
 
 

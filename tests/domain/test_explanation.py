@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.answer import Known, explain_shard, explain_worker
 from shardfleet.domain.explain.fleet_story import explain_fleet
 from shardfleet.domain.explain.fleet_view import FleetReading, lease_rows
 from shardfleet.domain.explain.last_seen import FIRST_LOOK, Place
-from shardfleet.domain.explain.stops import Stop
 from shardfleet.domain.explain.turn_log import Entry, Happening
 from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_lease, a_shard
@@ -107,14 +107,29 @@ def test_a_child_says_that_it_waits_for_its_parent():
 
 
 def test_a_stopped_shard_says_at_what_and_how_it_goes_on():
-    stop = Stop(at_ms=NOW - 5_000, position="5:2", error="ValueError: x")
+    stop = StopNote(
+        lease_key="1",
+        attempts=3,
+        worker_id="w",
+        at_ms=NOW - 5_000,
+        position="5:2",
+        error="ValueError: x",
+    )
     found = explain_shard(known("1 by f-s1 at 5", stops={"1": stop}), "1")
     assert "at 5:2: ValueError: x" in found.now
     assert "shardfleet resume" in found.now
 
 
 def test_a_shard_that_rests_after_an_error_says_that_it_is_tried_again():
-    stop = Stop(at_ms=NOW - 5_000, position="5:2", error="KeyError: x", retry_ms=NOW + 1)
+    stop = StopNote(
+        lease_key="1",
+        attempts=3,
+        worker_id="w",
+        at_ms=NOW - 5_000,
+        position="5:2",
+        error="KeyError: x",
+        retry_ms=NOW + 1,
+    )
     found = explain_shard(known("1 by f-s1 at 5", stops={"1": stop}), "1")
     assert "at 5:2: KeyError: x. It is tried again by itself" in found.now
 

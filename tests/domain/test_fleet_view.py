@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     LeaseState,
@@ -9,7 +10,6 @@ from shardfleet.domain.explain.fleet_view import (
     slot_rows,
     summary,
 )
-from shardfleet.domain.explain.stops import Stop
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.slot import Slot, SlotState
@@ -37,7 +37,16 @@ def states(reading):
 STILL = {"1": Sighting(counter=4, owner="a", first_seen_ms=NOW_MS - FAILOVER_MS)}
 NAP = Nap(lease_key="1", worker_id="a", since_ms=7_000, done=number("55"))
 WHY_ASLEEP = "asleep since 1970-01-01 00:00:07Z: a found nothing more to read"
-STOPPED = {"1": Stop(at_ms=NOW_MS - 7, position="55:2", error="ValueError: x")}
+STOPPED = {
+    "1": StopNote(
+        lease_key="1",
+        attempts=3,
+        worker_id="w",
+        at_ms=NOW_MS - 7,
+        position="55:2",
+        error="ValueError: x",
+    )
+}
 
 
 @pytest.mark.parametrize(

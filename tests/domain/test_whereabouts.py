@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.whereabouts import Whereabouts, whereabouts
 from tests.domain.builders import a_lease, a_shard, number
 
@@ -51,7 +51,16 @@ def test_a_record_is_where_the_leases_say(position, shard, leases, state, why):
 
 
 def test_a_stopped_shard_says_why_unless_it_has_passed_the_record():
-    stops = {"1": Stop(at_ms=1, position="55:1", error="ValueError: x")}
+    stops = {
+        "1": StopNote(
+            lease_key="1",
+            attempts=3,
+            worker_id="w",
+            at_ms=1,
+            position="55:1",
+            error="ValueError: x",
+        )
+    }
 
     assert ask("60", "1", "1 at 55 by a", stops=stops).state is Whereabouts.STOPPED
     assert "ValueError: x" in ask("60", "1", "1 at 55 by a", stops=stops).why

@@ -3,11 +3,12 @@
 import pytest
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Document
-from shardfleet.engine.state.fleet_state import CrashNote, FleetState, StopNote
+from shardfleet.engine.state.fleet_state import CrashNote, FleetState
 from shardfleet.errors import OutcomeUnknown, StreamReplaced
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore

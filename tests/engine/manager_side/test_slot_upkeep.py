@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import ClaimRefused, SlotState, claim
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.manager.turn import LeaseManager
-from shardfleet.engine.state.fleet_state import StopNote
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import ConfigurationError, StaleEpoch
 from shardfleet.testing.clock import run_virtual

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from shardfleet.cli.fleet_access import FleetAccess
+    from shardfleet.domain.delivery.stops import StopNote
     from shardfleet.domain.sleep.pauses import Pauses
-    from shardfleet.engine.state.fleet_state import StopNote
 
 
 def resume(

@@ -201,7 +201,7 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
             yield _error(
                 "shard-stopped",
                 f"{row.lease_key} is stopped {row.why}",
-                reading.stops[row.lease_key].advice(row.lease_key),
+                reading.stops[row.lease_key].advice,
             )
     if pause := reading.pauses.fleet:
         yield _warning(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.sleep.pauses import Pauses
@@ -72,7 +72,7 @@ class FleetReading:
     leases: Sequence[Lease]
     slots: Sequence[Slot]
     sightings: Mapping[str, Sighting]
-    stops: Mapping[str, Stop]
+    stops: Mapping[str, StopNote]
     planned_ms: int
     failover_ms: int
     pauses: Pauses = _NOTHING_PAUSED

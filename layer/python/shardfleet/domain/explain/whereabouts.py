@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shardfleet.domain.explain.stops import Stop
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import LATEST, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
@@ -62,7 +62,7 @@ def whereabouts(
     *,
     leases: Iterable[Lease],
     shards: Sequence[Shard],
-    stops: Mapping[str, Stop],
+    stops: Mapping[str, StopNote],
 ) -> Answer:
     """
     Say what became of a record.
@@ -89,7 +89,7 @@ def _of_lease(
     position: ExtendedSequenceNumber,
     *,
     table: Mapping[str, Lease],
-    stop: Stop | None,
+    stop: StopNote | None,
 ) -> tuple[Whereabouts, str]:
     if lease.is_finished:
         return Whereabouts.PROCESSED, "its shard is finished"

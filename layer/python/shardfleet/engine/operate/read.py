@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.stops import MissingShard, StopNote
 from shardfleet.domain.explain.answer import Known
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.explain.forecast import Snapshot
-from shardfleet.domain.explain.stops import Stop
 from shardfleet.domain.leases.expiry import expired_leases
 from shardfleet.domain.leases.unreadable import held_up
 from shardfleet.domain.sleep.sleep import plan_naps
@@ -18,7 +18,7 @@ from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.ports import Clock, LeaseStore
-from shardfleet.engine.state.fleet_state import FleetState, StopNote
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NapRecord
@@ -60,7 +60,7 @@ async def read_fleet(
         unreadable=found.unreadable,
         slots=[each.slot for each in slots],
         sightings=sightings,
-        stops=_missing(missed) | _stopped(stops),
+        stops=_missing(missed) | {stop.lease_key: stop for stop in stops},
         planned_ms=int(plan["at_ms"]) if plan else 0,
         failover_ms=failover_ms,
         pauses=pauses,
@@ -70,20 +70,16 @@ async def read_fleet(
     )
 
 
-def _stopped(stops: Sequence[StopNote]) -> dict[str, Stop]:
-    return {
-        stop.lease_key: Stop(
-            at_ms=stop.at_ms, position=stop.position, error=stop.error, retry_ms=stop.retry_ms
-        )
-        for stop in stops
-    }
-
-
-def _missing(missed: Sequence[GoneNote]) -> dict[str, Stop]:
+def _missing(missed: Sequence[GoneNote]) -> dict[str, StopNote]:
     """Return the shards that the service does not know as stopped ones."""
     return {
-        note.lease_key: Stop(
-            at_ms=note.first_ms, position=note.checkpoint, error=note.reason, is_missing=True
+        note.lease_key: MissingShard(
+            lease_key=note.lease_key,
+            position=note.checkpoint,
+            error=note.reason,
+            attempts=0,
+            worker_id="",
+            at_ms=note.first_ms,
         )
         for note in missed
     }

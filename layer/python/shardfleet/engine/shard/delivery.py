@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.failures import FailureAction, decide_failure
 from shardfleet.domain.delivery.progress import BatchProgress
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
@@ -28,7 +29,7 @@ from shardfleet.engine.shard.dispatch import (
     positions_of,
 )
 from shardfleet.engine.shard.reader import Page
-from shardfleet.engine.state.fleet_state import FleetState, StopNote
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet.events import (
     BatchFailed,

@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.retry import Halted, Patience
-from shardfleet.engine.state.fleet_state import FleetState, StopNote
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import (
     ConfigurationError,
     HandlerTimedOut,

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.slots.slot import Slot, slot_body, slot_from_body
@@ -69,31 +70,6 @@ class CrashNote:
     count: int
     crashes: int
     is_open: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopNote:
-    """
-    A stopped shard: by policy, until somebody resumes it, or by what it raised, for a while.
-
-    Attributes:
-        lease_key: the lease.
-        position: of the record that could not be handled, ``sequence:sub``; or the progress.
-        error: what went wrong, for a person.
-        attempts: how often it was tried; 0: it goes on, and nothing is stopped any more.
-        worker_id: who stopped it.
-        at_ms: since when, epoch milliseconds.
-        retry_ms: when it is tried again, epoch milliseconds; 0: when somebody resumes it.
-
-    """
-
-    lease_key: str
-    position: str
-    error: str
-    attempts: int
-    worker_id: str
-    at_ms: int
-    retry_ms: int = 0
 
 
 class FleetState:

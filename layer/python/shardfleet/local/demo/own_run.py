@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardfleet.adapters.system import SystemClock
-from shardfleet.engine.state.fleet_state import StopNote
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.handler_output import HandlerOutput
