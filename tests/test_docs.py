@@ -1,5 +1,6 @@
 """The pages in docs: their commands exist, their JSON is what the commands print."""
 
+import ast
 import json
 import re
 import shlex
@@ -134,3 +135,70 @@ def test_the_page_about_cost_has_the_prices_and_the_estimate_of_the_code():
         assert float(told[item]) == pytest.approx(costs[item], abs=0.005), item
     for regime in Regime:
         assert f"| `{regime}` |" in page
+
+
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+ROOT = DOCS.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+
+
+def heading_anchor(line):
+    """Return the anchor that GitHub gives a heading."""
+    words = re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower())
+    return words.replace(" ", "-")
+
+
+def names_in(tree):
+    """Return what a module defines, methods and fields as Class.name."""
+    found = set()
+    for node in tree.body:
+        for owner in [node, *(node.body if isinstance(node, ast.ClassDef) else ())]:
+            prefix = "" if owner is node else f"{node.name}."
+            targets = getattr(owner, "targets", [getattr(owner, "target", None)])
+            names = [getattr(target, "id", None) for target in targets]
+            found |= {f"{prefix}{name}" for name in (*names, getattr(owner, "name", None)) if name}
+    return found
+
+
+def dead_links(page, text):
+    """Complain of links to files, headings and names of the code that are not there."""
+    for words, link in LINK.findall(text):
+        place, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / place).resolve() if place else page
+        if not target.exists():
+            yield f"{page.name}: {link} does not exist"
+        elif anchor and target.suffix == ".md":
+            lines = (target.read_text("utf-8") if place else text).splitlines()
+            if anchor not in {heading_anchor(line) for line in lines if line.startswith("#")}:
+                yield f"{page.name}: {link}: no such heading"
+        elif (
+            target.suffix == ".py"
+            and words.startswith("`")
+            and words.strip("`") not in names_in(ast.parse(target.read_text("utf-8")))
+        ):
+            yield f"{page.name}: {place} does not define {words}"
+
+
+def test_every_link_of_a_page_leads_somewhere():
+    complaints = [found for page in PAGES for found in dead_links(page, page.read_text("utf-8"))]
+
+    assert complaints == []
+
+
+def test_a_dead_link_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.touch()
+    (tmp_path / "code.py").write_text("class A:\n    x: int = 1\n    def b(self): ...\n")
+    text = (
+        "# The top\n[a](#the-top) [b](#the-bottom) [c](gone.md) [`A.b`](code.py) [`A.x`](code.py)"
+        " [`A.c`](code.py) [`B`](code.py) [d](https://example.org/e)"
+    )
+
+    assert list(dead_links(page, text)) == [
+        "page.md: #the-bottom: no such heading",
+        "page.md: gone.md does not exist",
+        "page.md: code.py does not define `A.c`",
+        "page.md: code.py does not define `B`",
+    ]

@@ -266,3 +266,38 @@ def test_a_crowded_room_is_seen_unless_it_says_why():
     assert not list(crowded_rooms(sources | trees_of(leases___init__="")))[1:]
     first = {f"{DOMAIN}/leases/__init__.py": ast.parse('"""Leases: one idea, for they are."""')}
     assert list(crowded_rooms(sources | first)) == []
+
+
+# --- the map in the docs ---
+
+
+def map_of(floors, trees):
+    """Return the tables of the page about the architecture: each floor's rooms, top first."""
+    lines = []
+    for floor, declared in floors.items():
+        package = PACKAGES.get(floor) or f"{PACKAGES['shardfleet']}/{floor}"
+        lines += [f"### {floor}", "", "| room | what is in it | uses |", "|---|---|---|"]
+        for room in reversed(declared["rooms"]):
+            uses = [arrow.split(" -> ")[1] for arrow in declared["arrows"]]
+            rooms = [arrow.split(" -> ")[0] for arrow in declared["arrows"]]
+            used = [reached for here, reached in zip(rooms, uses, strict=True) if here == room]
+            is_root = room == "."
+            first = trees.get(f"{package}/{room}/__init__.py") or trees.get(f"{package}/{room}.py")
+            about = (
+                "what all of them need"
+                if is_root
+                else ast.get_docstring(first).split("\n")[0].replace("``", "`")
+            )
+            name = "at the root" if is_root else f"`{room}`"
+            told = ", ".join("root" if reached == "." else reached for reached in used)
+            lines.append(f"| {name} | {about} | {told} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_the_page_about_the_architecture_has_the_rooms_as_they_are():
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    expected = map_of(FLOORS, TREES)
+
+    if expected not in page:
+        pytest.fail(f"docs/architecture.md, floors and rooms, should read:\n\n{expected}")
