@@ -278,19 +278,16 @@ def map_of(floors, trees):
         package = PACKAGES.get(floor) or f"{PACKAGES['shardfleet']}/{floor}"
         lines += [f"### {floor}", "", "| room | what is in it | uses |", "|---|---|---|"]
         for room in reversed(declared["rooms"]):
-            uses = [arrow.split(" -> ")[1] for arrow in declared["arrows"]]
-            rooms = [arrow.split(" -> ")[0] for arrow in declared["arrows"]]
-            used = [reached for here, reached in zip(rooms, uses, strict=True) if here == room]
-            is_root = room == "."
-            first = trees.get(f"{package}/{room}/__init__.py") or trees.get(f"{package}/{room}.py")
-            about = (
-                "what all of them need"
-                if is_root
-                else ast.get_docstring(first).split("\n")[0].replace("``", "`")
-            )
-            name = "at the root" if is_root else f"`{room}`"
-            told = ", ".join("root" if reached == "." else reached for reached in used)
-            lines.append(f"| {name} | {about} | {told} |")
+            steps_down = (arrow.split(" -> ") for arrow in declared["arrows"])
+            used = ["root" if there == "." else there for here, there in steps_down if here == room]
+            name, about = f"`{room}`", "what all of them need"
+            if room == ".":
+                name = "at the root"
+            else:
+                file = f"{package}/{room}/__init__.py"
+                page = ast.get_docstring(trees.get(file) or trees[f"{package}/{room}.py"])
+                about = page.split("\n")[0].replace("``", "`")
+            lines.append(f"| {name} | {about} | {', '.join(used)} |")
         lines.append("")
     return "\n".join(lines)
 
