@@ -63,7 +63,7 @@ alarms: install ## drive each alarm of the run-book to ALARM and back, by its re
 	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
 
 model: install ## search the lease protocol's model; STATES= most states per scenario (100,000)
-	@$(BIN)/python -m shardfleet.testing.protocol_model $(if $(STATES),--states $(STATES)) \
+	@$(BIN)/python -m tests.protocol_model $(if $(STATES),--states $(STATES)) \
 	  --output benchmarks/results/model.json
 
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew

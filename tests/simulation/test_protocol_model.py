@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.testing.protocol_model import __main__ as program
-from shardfleet.testing.protocol_model.checks import ModelViolation, check_state
-from shardfleet.testing.protocol_model.mutants import MUTANTS
-from shardfleet.testing.protocol_model.recovery import obstacle
-from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.scenarios import SMALL, free_parent, owned_parent
-from shardfleet.testing.protocol_model.search import search, successors
-from shardfleet.testing.protocol_model.state import Budget
+from tests.protocol_model import __main__ as program
+from tests.protocol_model.checks import ModelViolation, check_state
+from tests.protocol_model.mutants import MUTANTS
+from tests.protocol_model.recovery import obstacle
+from tests.protocol_model.rules import Rules
+from tests.protocol_model.scenarios import SMALL, free_parent, owned_parent
+from tests.protocol_model.search import search, successors
+from tests.protocol_model.state import Budget
 
 # `make model` looks at 100,000 states of each, and at the larger scenarios.
 STATES_MOST = int(os.environ.get("SHARDFLEET_TEST_MODEL_STATES", "4000"))

@@ -24,10 +24,10 @@ from shardfleet.domain.leases.lease import (
 )
 from shardfleet.domain.slots.slot import ClaimRefused, SlotState, heartbeat
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.testing.protocol_model.checks import ModelViolation, check_delivery, name_of
-from shardfleet.testing.protocol_model.outcomes import send
-from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.state import (
+from tests.protocol_model.checks import ModelViolation, check_delivery, name_of
+from tests.protocol_model.outcomes import send
+from tests.protocol_model.rules import Rules
+from tests.protocol_model.state import (
     CHILD,
     KEYS,
     NO_LAGS,

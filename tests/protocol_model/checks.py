@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.testing.protocol_model.state import (
+from tests.protocol_model.state import (
     CHILD,
     KEYS,
     PARENT,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import Applied, ChangeKind, ChangeResult, LeaseChange
-from shardfleet.testing.protocol_model.checks import check_write
-from shardfleet.testing.protocol_model.state import KEYS, ModelWorld, letter
+from tests.protocol_model.checks import check_write
+from tests.protocol_model.state import KEYS, ModelWorld, letter
 
 Sent = tuple[str, ModelWorld, ChangeResult | None]
 """What to add to the step's name, the world after it, and the answer (None: none came)."""

@@ -5,7 +5,7 @@ A model of the lease protocol, searched exhaustively: every interleaving of sing
     rules.py     the transitions under test, taken from the domain as they are; mutants replace one
     worker.py    the steps of one invocation of a worker
     manager.py   the steps of a manager turn, and of a foreign leader that begins handovers
-    post.py      how a write may turn out: answered, unheard, late
+    outcomes.py  how a write may turn out: answered, unheard, late
     checks.py    what must hold after each write and in each state
     search.py    breadth-first search with the shortest counterexample
     recovery.py  whether a state recovers once nothing goes wrong any more

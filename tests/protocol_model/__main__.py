@@ -1,5 +1,5 @@
 """
-Search every scenario and every mutant: `python -m shardfleet.testing.protocol_model`.
+Search every scenario and every mutant: `python -m tests.protocol_model`.
 
 Exit code 1 when a scenario has a counterexample or a mutant has none.
 """
@@ -13,17 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shardfleet.testing.protocol_model.mutants import MUTANTS
-from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.scenarios import DEEP, SMALL
-from shardfleet.testing.protocol_model.search import search
+from tests.protocol_model.mutants import MUTANTS
+from tests.protocol_model.rules import Rules
+from tests.protocol_model.scenarios import DEEP, SMALL
+from tests.protocol_model.search import search
 
 RECOVER_ONE_IN = 25
 
 
 def main(arguments: list[str]) -> int:
     """Run everything and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m shardfleet.testing.protocol_model")
+    parser = argparse.ArgumentParser(prog="python -m tests.protocol_model")
     parser.add_argument("--states", type=int, default=100_000, help="most states per scenario")
     parser.add_argument("--output", type=Path, help="where the figures go, as JSON")
     given = parser.parse_args(arguments)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardfleet.testing.protocol_model.checks import ModelViolation, check_state
-from shardfleet.testing.protocol_model.manager import leader_steps, manager_steps
-from shardfleet.testing.protocol_model.outcomes import deliveries
-from shardfleet.testing.protocol_model.recovery import obstacle
-from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.state import KEYS, ModelWorld
-from shardfleet.testing.protocol_model.worker import Worker, claims
+from tests.protocol_model.checks import ModelViolation, check_state
+from tests.protocol_model.manager import leader_steps, manager_steps
+from tests.protocol_model.outcomes import deliveries
+from tests.protocol_model.recovery import obstacle
+from tests.protocol_model.rules import Rules
+from tests.protocol_model.state import KEYS, ModelWorld
+from tests.protocol_model.worker import Worker, claims
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import chain
 
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.testing.protocol_model.manager import manager_steps
-from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.state import CHILD, RECORDS, Budget, ModelWorld, Phase
-from shardfleet.testing.protocol_model.worker import Worker, claims
+from tests.protocol_model.manager import manager_steps
+from tests.protocol_model.rules import Rules
+from tests.protocol_model.state import CHILD, RECORDS, Budget, ModelWorld, Phase
+from tests.protocol_model.worker import Worker, claims
 
 ROUNDS = 10
 """Each is a renewal of everybody and a turn of the manager; three are enough for most states."""

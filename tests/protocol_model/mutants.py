@@ -9,7 +9,7 @@ from typing import Any
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Condition, FieldAbsent, FieldEquals, Lease, LeaseField
 from shardfleet.domain.slots import slot as slots
-from shardfleet.testing.protocol_model.rules import Rules, without
+from tests.protocol_model.rules import Rules, without
 
 
 def _on(*fields: LeaseField) -> Any:

@@ -16,10 +16,10 @@ from shardfleet.domain.leases.expiry import expired_leases, update_sightings
 from shardfleet.domain.leases.lease import Applied, ChangeResult, Lease, LeaseChange
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
 from shardfleet.domain.slots.slot import SlotState, intend_start
-from shardfleet.testing.protocol_model.checks import ModelViolation
-from shardfleet.testing.protocol_model.outcomes import send
-from shardfleet.testing.protocol_model.rules import Rules
-from shardfleet.testing.protocol_model.state import (
+from tests.protocol_model.checks import ModelViolation
+from tests.protocol_model.outcomes import send
+from tests.protocol_model.rules import Rules
+from tests.protocol_model.state import (
     KEYS,
     SHARDS,
     Letter,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.testing.protocol_model.state import (
+from tests.protocol_model.state import (
     NO_LAGS,
     SHARDS,
     Budget,
