@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from shardfleet.cli.app import app
-from shardfleet.cli.position import _step_json, _Telling
+from shardfleet.cli.position import import_json
 from shardfleet.cli.tail import _as_json
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import NOTHING, Consumption, Setup, per_month, price_of
@@ -80,8 +80,7 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(resumed["paused"][0]) == ["lease_key", *names(Pause)]
     assert list(shape("shardfleet put")["sent"]) == names(ProducerCounts)
     imported = shape("shardfleet position import FILE")
-    step = ImportStep(lease_key="s", action=ImportAction.SAME, before="", after="", change=None)
-    assert list(imported["steps"][0]) == list(_step_json(step, ""))
+    assert list(imported["steps"][0]) == list(_json_of_import()["steps"][0])
     explained = shape("shardfleet explain SHARD")
     assert list(explained) == [*names(Explanation), "since_age_ms"]
     assert list(explained["story"][0]) == [*names(Event), "age_ms"]
@@ -113,8 +112,9 @@ def test_the_documented_positions_can_be_read():
 
 
 def _json_of_import():
-    plan = ImportPlan(steps=(), obstacles=(), notes=())
-    return _Telling("app", plan, as_json=True).as_json_of(None)
+    step = ImportStep(lease_key="s", action=ImportAction.SAME, before="", after="", change=None)
+    plan = ImportPlan(steps=(step,), obstacles=(), notes=())
+    return import_json("app", plan, applied=False, results=[""])
 
 
 def test_every_state_is_explained():

@@ -7,9 +7,10 @@ register it below, in the order in which `--help` shall list it:
 * one command: `app.command("name")(module.function)`;
 * a group: the module makes `group = typer.Typer(...)`, and `app.add_typer(module.group, name=…)`.
 
-A command module imports at its top only typer, rich and the standard library; what the command
-works with is imported inside the function, so that `shardfleet --help` stays quick and a missing
-extra hurts only the command that needs it. A test asserts it.
+A command module imports at its top only typer, rich, the standard library, and of this library
+what is pure and small; what the command works with is imported inside the function, so that
+`shardfleet --help` stays quick and a missing extra hurts only the command that needs it. A test
+asserts that no SDK is loaded.
 """
 
 import sys

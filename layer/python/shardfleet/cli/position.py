@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from shardfleet.cli.application_access import (
     ApplicationOption,
@@ -20,19 +18,36 @@ from shardfleet.cli.application_access import (
     with_application,
 )
 from shardfleet.cli.approval import DryRunOption, YesOption, approved
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    reaching_aws,
+    with_fleet,
+)
+from shardfleet.cli.status import plain_table
+from shardfleet.domain.leases.lease import Applied, Lease
+from shardfleet.domain.positions.position_import import ImportPlan, ImportStep, plan_import
+from shardfleet.domain.positions.positions import (
+    Positions,
+    option_text,
+    position_at,
+    positions_from_text,
+    positions_to_json,
+)
+from shardfleet.domain.stream.sequence import (
+    AT_LATEST,
+    AT_TIMESTAMP,
+    ExtendedSequenceNumber,
+    StreamIncarnation,
+)
+from shardfleet.domain.stream.shards import ShardGraph
+from shardfleet.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.leases.lease import Lease
-    from shardfleet.domain.positions.position_import import ImportPlan, ImportStep
-    from shardfleet.domain.positions.positions import Positions
-    from shardfleet.domain.stream.sequence import StreamIncarnation
     from shardfleet.engine.ports import LeaseStore
-    from shardfleet_spark.offsets.seals import SealStore
-    from shardfleet_spark.plan.checkpoints import CheckpointFolder
 
-_EXIT_FAILED = 1
 _LOOK_EVERY_S = 1.0
 
 group = typer.Typer(
@@ -70,8 +85,6 @@ def export(
     ] = False,
 ) -> None:
     """Write the positions of a stopped query, of an application or of a fleet as JSON."""
-    from shardfleet.domain.positions.positions import option_text, positions_to_json
-
     if checkpoint:
         found = _from_checkpoint(checkpoint, seals=seals, stream=stream)
     elif application:
@@ -105,26 +118,27 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Write positions as checkpoints into a lease table, after showing what would be written."""
-    from shardfleet.domain.positions.positions import positions_from_text
-
     wanted = positions_from_text(file.read_text("utf-8"))
 
     async def into(leases: "LeaseStore", stream: StreamAccess, name: str) -> int:
         await _check_stream(stream, wanted.incarnation)
         plan = await _plan(wanted, leases, stream, watch_s=watch)
-        telling = _Telling(name, plan, as_json=as_json)
-        telling.preview()
-        go_on = not plan.obstacles and approved(yes=yes, dry_run=dry_run, as_json=as_json)
-        results = await _carried_out(plan, leases) if go_on else None
-        telling.result(results)
-        failed = bool(plan.obstacles) or "LOST" in (results or ())
-        return _EXIT_FAILED if failed else 0
+        if not as_json:
+            _print_plan(name, plan)
+        applied = not plan.obstacles and approved(yes=yes, dry_run=dry_run, as_json=as_json)
+        results = await _carried_out(plan, leases) if applied else [""] * len(plan.steps)
+        if as_json:
+            found = import_json(name, plan, applied=applied, results=results)
+            typer.echo(json.dumps(found, indent=2))
+        elif applied:
+            _print_results(plan, results)
+        return 1 if plan.obstacles or "LOST" in results else 0
 
     async def into_table(table: ApplicationTable) -> int:
         async with opened_stream(wanted.incarnation.stream_arn) as stream:
             return await into(table.leases, stream, table.name)
 
-    async def into_fleet(fleet: "FleetAccess") -> int:
+    async def into_fleet(fleet: FleetAccess) -> int:
         return await into(fleet.leases, fleet.stream, fleet.config.lease_table)
 
     if application:
@@ -135,14 +149,23 @@ def import_(
 # --- export
 
 
-def _from_checkpoint(folder: str, *, seals: str, stream: str) -> "Positions":
+def _from_checkpoint(folder: str, *, seals: str, stream: str) -> Positions:
+    from shardfleet.adapters.clients.account_access import Access, AccountClients
     from shardfleet.adapters.system import SystemClock
-    from shardfleet.cli.fleet_access import reaching_aws
-    from shardfleet_spark.plan.checkpoints import positions_of, read_logs, standing_after
+    from shardfleet_spark.access import store_named
+    from shardfleet_spark.plan import checkpoints
+
+    def files() -> checkpoints.CheckpointFolder:
+        if not folder.startswith(("s3://", "s3a://")):
+            return checkpoints.LocalCheckpoint(Path(folder.removeprefix("file://")))
+        bucket, _, prefix = folder.partition("://")[2].partition("/")
+        s3 = AccountClients(Access()).s3()
+        return checkpoints.S3Checkpoint(s3, bucket=bucket, prefix=prefix)
 
     with reaching_aws():
-        logged = read_logs(_folder(folder), stream=stream)
-        family = standing_after(logged, _seal_store(seals))
+        logged = checkpoints.read_logs(files(), stream=stream)
+        seal_store = store_named(seals, lambda: AccountClients(Access()))
+        family = checkpoints.standing_after(logged, seal_store)
     if logged.begun is not None:
         typer.echo(
             f"batch {logged.batch + 1} was begun and is not committed: whoever goes on from here "
@@ -150,30 +173,10 @@ def _from_checkpoint(folder: str, *, seals: str, stream: str) -> "Positions":
             "Do not start the query again",
             err=True,
         )
-    return positions_of(logged, family, at_ms=SystemClock().now_ms())
+    return checkpoints.positions_of(logged, family, at_ms=SystemClock().now_ms())
 
 
-def _folder(text: str) -> "CheckpointFolder":
-    from shardfleet_spark.plan.checkpoints import LocalCheckpoint, S3Checkpoint
-
-    if text.startswith(("s3://", "s3a://")):
-        from shardfleet.adapters.clients.account_access import Access, AccountClients
-
-        bucket, _, prefix = text.partition("://")[2].partition("/")
-        return S3Checkpoint(AccountClients(Access()).s3(), bucket=bucket, prefix=prefix)
-    return LocalCheckpoint(Path(text.removeprefix("file://")))
-
-
-def _seal_store(text: str) -> "SealStore | None":
-    from shardfleet.adapters.clients.account_access import Access, AccountClients
-    from shardfleet_spark.access import store_named
-
-    return store_named(text, lambda: AccountClients(Access()))
-
-
-async def _from_table(table: ApplicationTable, stream: str) -> "Positions":
-    from shardfleet.errors import ConfigurationError
-
+async def _from_table(table: ApplicationTable, stream: str) -> Positions:
     if not stream:
         raise ConfigurationError(
             "--application needs --stream: a lease table does not say which stream it is about"
@@ -186,19 +189,15 @@ async def _from_table(table: ApplicationTable, stream: str) -> "Positions":
     )
 
 
-async def _from_fleet(fleet: "FleetAccess") -> "Positions":
-    from dataclasses import replace
-
-    from shardfleet.domain.stream.sequence import AT_LATEST, AT_TIMESTAMP, ExtendedSequenceNumber
+async def _from_fleet(fleet: FleetAccess) -> Positions:
     from shardfleet.engine.state.fleet_state import PIN
 
     leases = []
     for lease in await fleet.leases.scan():
-        pin = None
-        if lease.checkpoint == AT_LATEST:
-            pin = await fleet.state.store.read(PIN, lease.lease_key)
-        at = ExtendedSequenceNumber(AT_TIMESTAMP, int(pin.body["instant_ms"])) if pin else None
-        leases.append(replace(lease, checkpoint=at or lease.checkpoint))
+        at = lease.checkpoint
+        if at == AT_LATEST and (pin := await fleet.state.store.read(PIN, lease.lease_key)):
+            at = ExtendedSequenceNumber(AT_TIMESTAMP, int(pin.body["instant_ms"]))
+        leases.append(replace(lease, checkpoint=at))
     return _from_leases(
         leases,
         await fleet.stream.incarnation(),
@@ -208,11 +207,8 @@ async def _from_fleet(fleet: "FleetAccess") -> "Positions":
 
 
 def _from_leases(
-    leases: "Sequence[Lease]", incarnation: "StreamIncarnation", *, origin: str, at_ms: int
-) -> "Positions":
-    from shardfleet.domain.positions.positions import Positions, position_at
-    from shardfleet.errors import ConfigurationError
-
+    leases: Sequence[Lease], incarnation: StreamIncarnation, *, origin: str, at_ms: int
+) -> Positions:
     found = {
         lease.lease_key: position_at(lease.checkpoint, incarnation, lease.lease_key)
         for lease in leases
@@ -237,9 +233,7 @@ def _from_leases(
 # --- import
 
 
-async def _check_stream(stream: StreamAccess, expected: "StreamIncarnation") -> None:
-    from shardfleet.errors import ConfigurationError
-
+async def _check_stream(stream: StreamAccess, expected: StreamIncarnation) -> None:
     found = await stream.incarnation()
     if found != expected:
         raise ConfigurationError(
@@ -249,28 +243,23 @@ async def _check_stream(stream: StreamAccess, expected: "StreamIncarnation") -> 
 
 
 async def _plan(
-    wanted: "Positions", leases: "LeaseStore", stream: StreamAccess, *, watch_s: float
-) -> "ImportPlan":
-    from shardfleet.domain.positions.position_import import plan_import
-    from shardfleet.domain.stream.shards import ShardGraph
-
-    before = {lease.lease_key: lease for lease in await leases.scan()}
-    now, begun_s = list(before.values()), asyncio.get_running_loop().time()
-    moved: set[str] = set()
-    while asyncio.get_running_loop().time() - begun_s < watch_s:
+    wanted: Positions, leases: "LeaseStore", stream: StreamAccess, *, watch_s: float
+) -> ImportPlan:
+    """Look at the leases, for a while if that was asked for, and plan by what is there then."""
+    now = await leases.scan()
+    counters = {lease.lease_key: lease.lease_counter for lease in now}
+    gone = set(counters) if watch_s else set[str]()
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + watch_s
+    while loop.time() < end_s:
         await asyncio.sleep(_LOOK_EVERY_S)
-        now = list(await leases.scan())
-        moved |= {
-            each.lease_key
-            for each in now
-            if each.lease_key not in before
-            or each.lease_counter != before[each.lease_key].lease_counter
-        }
-    gone = frozenset(set(before) - moved) if watch_s else frozenset[str]()
-    return plan_import(wanted, now, ShardGraph(await stream.list_shards()), gone=gone)
+        now = await leases.scan()
+        gone -= {le.lease_key for le in now if le.lease_counter != counters.get(le.lease_key)}
+    graph = ShardGraph(await stream.list_shards())
+    return plan_import(wanted, now, graph, gone=frozenset(gone))
 
 
-async def _carried_out(plan: "ImportPlan", leases: "LeaseStore") -> list[str]:
+async def _carried_out(plan: ImportPlan, leases: "LeaseStore") -> list[str]:
     """Write in the plan's order, up to the first write that somebody else's got before."""
     results: list[str] = []
     for step in plan.steps:
@@ -278,74 +267,55 @@ async def _carried_out(plan: "ImportPlan", leases: "LeaseStore") -> list[str]:
     return results
 
 
-async def _written(leases: "LeaseStore", step: "ImportStep") -> str:
+async def _written(leases: "LeaseStore", step: ImportStep) -> str:
     """Make one write; an answer that never came is looked up."""
-    from shardfleet.domain.leases.lease import Applied
-    from shardfleet.errors import OutcomeUnknown
-
     if step.change is None:
         return "SAME"
     try:
-        return "WRITTEN" if isinstance(await leases.apply(step.change), Applied) else "LOST"
+        written = isinstance(await leases.apply(step.change), Applied)
     except OutcomeUnknown:
         current = await leases.get(step.lease_key)
-        at = step.change.sets.values()
-        return "WRITTEN" if current is not None and current.checkpoint in at else "LOST"
+        written = current is not None and current.checkpoint in step.change.sets.values()
+    return "WRITTEN" if written else "LOST"
 
 
-@dataclass(frozen=True, slots=True)
-class _Telling:
-    """What a person, or a program, is told."""
+def _print_plan(application: str, plan: ImportPlan) -> None:
+    table = plain_table("shard", "what", "now", "then")
+    for step in plan.steps:
+        table.add_row(step.lease_key, step.action.value.lower(), step.before, step.after)
+    typer.echo(f"Into the lease table {application}:")
+    Console(highlight=False, soft_wrap=True).print(table)
+    for note in plan.notes:
+        typer.echo(note)
+    for obstacle in plan.obstacles:
+        typer.echo(f"shardfleet: {obstacle}", err=True)
 
-    application: str
-    plan: "ImportPlan"
-    as_json: bool
 
-    def preview(self) -> None:
-        if self.as_json:
-            return
-        console = Console(highlight=False, soft_wrap=True)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("shard", "what", "now", "then"):
-            table.add_column(name, overflow="fold")
-        for step in self.plan.steps:
-            table.add_row(step.lease_key, step.action.value.lower(), step.before, step.after)
-        console.print(f"Into the lease table {self.application}:")
-        console.print(table)
-        for note in self.plan.notes:
-            console.print(note, markup=False)
-        for obstacle in self.plan.obstacles:
-            sys.stderr.write(f"shardfleet: {obstacle}\n")
+def _print_results(plan: ImportPlan, results: Sequence[str]) -> None:
+    typer.echo(f"{results.count('WRITTEN')} leases written.")
+    if "LOST" in results:
+        lost = plan.steps[results.index("LOST")].lease_key
+        typer.echo(f"Somebody else wrote {lost} meanwhile: look, and import again.")
 
-    def result(self, results: Sequence[str] | None) -> None:
-        if self.as_json:
-            typer.echo(json.dumps(self.as_json_of(results), indent=2))
-            return
-        lost = [step.lease_key for step, result in self._rows(results) if result == "LOST"]
-        if results is not None:
-            typer.echo(f"{results.count('WRITTEN')} leases written.")
-        if lost:
-            typer.echo(f"Somebody else wrote {', '.join(lost)} meanwhile: look, and import again.")
 
-    def as_json_of(self, results: Sequence[str] | None) -> dict[str, Any]:
-        return {
-            "application": self.application,
-            "applied": results is not None,
-            "steps": [_step_json(step, result) for step, result in self._rows(results)],
-            "obstacles": list(self.plan.obstacles),
-            "notes": list(self.plan.notes),
+def import_json(
+    application: str, plan: ImportPlan, *, applied: bool, results: Sequence[str]
+) -> dict[str, Any]:
+    """Return what an import would write, or has written, for programs."""
+    steps = [
+        {
+            "lease_key": step.lease_key,
+            "action": step.action.value,
+            "before": step.before,
+            "after": step.after,
+            "result": result,
         }
-
-    def _rows(self, results: Sequence[str] | None) -> "list[tuple[ImportStep, str]]":
-        told = results or [""] * len(self.plan.steps)
-        return list(zip(self.plan.steps, told, strict=True))
-
-
-def _step_json(step: "ImportStep", result: str) -> dict[str, Any]:
+        for step, result in zip(plan.steps, results, strict=True)
+    ]
     return {
-        "lease_key": step.lease_key,
-        "action": step.action.value,
-        "before": step.before,
-        "after": step.after,
-        "result": result,
+        "application": application,
+        "applied": applied,
+        "steps": steps,
+        "obstacles": list(plan.obstacles),
+        "notes": list(plan.notes),
     }

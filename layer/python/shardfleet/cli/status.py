@@ -151,7 +151,7 @@ def _lag_words(found: "FleetSummary") -> str:
 
 def slot_table(rows: list["SlotRow"]) -> Table:
     """Show worker slots, one per row."""
-    table = _table("slot", "worker", "state", "leases", "lag", "heartbeat", "")
+    table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "")
     for row in rows:
         table.add_row(
             row.slot_id,
@@ -172,7 +172,7 @@ def _slot_remarks(row: "SlotRow") -> str:
 
 def lease_table(rows: list["LeaseRow"]) -> Table:
     """Show leases, one per row."""
-    table = _table("lease", "state", "owner", "checkpoint", "lag", "counter", "")
+    table = plain_table("lease", "state", "owner", "checkpoint", "lag", "counter", "")
     for row in rows:
         table.add_row(
             row.lease_key,
@@ -191,7 +191,8 @@ def _shortened(checkpoint: str) -> str:
     return checkpoint if len(tail) == len(checkpoint) else f"…{tail}"
 
 
-def _table(*names: str) -> Table:
+def plain_table(*names: str) -> Table:
+    """Return a table without lines, figures to the right."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         right = name in ("leases", "lag", "counter", "heartbeat")

@@ -13,12 +13,12 @@ from enum import StrEnum
 
 from shardfleet.domain.leases.changes import checkpoint, create
 from shardfleet.domain.leases.lease import Lease, LeaseChange
-from shardfleet.domain.positions.positions import Positions, checkpoint_of
+from shardfleet.domain.positions.positions import Positions, checkpoint_of, checkpoint_text
 from shardfleet.domain.stream.sequence import (
+    AT_SHARD_END,
     AT_TIMESTAMP,
+    AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
-    PointKind,
-    Position,
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 
@@ -106,20 +106,18 @@ class _Import:
     ) -> None:
         self._leases = leases
         self._graph = graph
-        self._shards: dict[str, Position] = dict(positions.shards)
+        self._to = {key: checkpoint_of(position) for key, position in positions.shards.items()}
         self._waiting = positions.waiting
         for child, parents in positions.waiting.items():
             # As at the end of a shard: the child of a merge has a lease when one parent ends.
             if any(self._is_done(parent) for parent in parents):
-                start = Position(positions.incarnation, child, PointKind.TRIM_HORIZON)
-                self._shards.setdefault(child, start)
+                self._to.setdefault(child, AT_TRIM_HORIZON)
 
     def _is_done(self, shard_id: str) -> bool:
-        position = self._shards.get(shard_id)
-        return position is not None and position.kind is PointKind.END
+        return self._to.get(shard_id) == AT_SHARD_END
 
     def steps(self) -> list[ImportStep]:
-        by_age = sorted(self._shards, key=self._age)
+        by_age = sorted(self._to, key=self._age)
         made, missed, leased = [], [], set(self._leases)
         for key in by_age:
             shard = self._graph.shards.get(key)
@@ -131,10 +129,8 @@ class _Import:
                 # Done, and never leased: lease sync would begin it behind its parent (S8).
                 leased.add(key)
                 missed.append(self._created(shard))
-        known = [key for key in by_age if key in self._leases]
-        moved = [self._moved(key) for key in known if not self._is_done(key)]
-        ended = [self._ended(key) for key in known if self._is_done(key)]
-        return [*made, *reversed(missed), *moved, *ended]
+        known = sorted((key for key in by_age if key in self._leases), key=self._is_done)
+        return [*made, *reversed(missed), *map(self._moved, known)]
 
     def _age(self, key: str) -> tuple[int, str]:
         shard = self._graph.shards.get(key)
@@ -144,25 +140,36 @@ class _Import:
         key = shard.shard_id
         lease = Lease(
             lease_key=key,
-            checkpoint=checkpoint_of(self._shards[key]),
+            checkpoint=self._to[key],
             parent_shard_ids=shard.parent_shard_ids,
             child_shard_ids=self._children(key) if self._is_done(key) else (),
             hash_key_range=shard.hash_key_range,
         )
-        return _step(ImportAction.CREATE, None, lease.checkpoint, change=create(lease))
+        return ImportStep(
+            lease_key=key,
+            action=ImportAction.CREATE,
+            before="",
+            after=checkpoint_text(lease.checkpoint),
+            change=create(lease),
+        )
 
     def _moved(self, key: str) -> ImportStep:
-        lease, to = self._leases[key], checkpoint_of(self._shards[key])
+        lease, to = self._leases[key], self._to[key]
+        change: LeaseChange | None = None
         if to == lease.checkpoint or _is_past(lease.checkpoint, to):
-            return _step(ImportAction.SAME, lease, lease.checkpoint, change=None)
-        return _step(ImportAction.ADVANCE, lease, to, change=checkpoint(lease, to))
-
-    def _ended(self, key: str) -> ImportStep:
-        lease, to = self._leases[key], checkpoint_of(self._shards[key])
-        if lease.is_finished:
-            return _step(ImportAction.SAME, lease, to, change=None)
-        known = replace(lease, child_shard_ids=self._children(key))
-        return _step(ImportAction.END, lease, to, change=checkpoint(known, to))
+            action, to = ImportAction.SAME, lease.checkpoint
+        elif to.is_shard_end:
+            known = replace(lease, child_shard_ids=self._children(key))
+            action, change = ImportAction.END, checkpoint(known, to)
+        else:
+            action, change = ImportAction.ADVANCE, checkpoint(lease, to)
+        return ImportStep(
+            lease_key=key,
+            action=action,
+            before=str(lease.checkpoint),
+            after=checkpoint_text(to),
+            change=change,
+        )
 
     def _children(self, key: str) -> tuple[str, ...]:
         waiting = {child for child, parents in self._waiting.items() if key in parents}
@@ -187,20 +194,20 @@ class _Import:
     def backwards(self) -> list[str]:
         return [
             f"{key}: the lease is at {lease.checkpoint} already, past the position to import, "
-            f"{checkpoint_of(self._shards[key])}: an import goes forwards only"
+            f"{self._to[key]}: an import goes forwards only"
             for key, lease in sorted(self._leases.items())
-            if key in self._shards and _is_past(lease.checkpoint, checkpoint_of(self._shards[key]))
+            if key in self._to and _is_past(lease.checkpoint, self._to[key])
         ]
 
     def lost(self) -> list[str]:
         return [
             f"{key}: the stream does not list it any more, so what was not read of it is gone"
-            for key in sorted(self._shards)
+            for key in sorted(self._to)
             if key not in self._graph.shards and key not in self._leases and not self._is_done(key)
         ]
 
     def unread(self) -> list[str]:
-        reached = {*self._shards, *self._leases, *self._waiting}
+        reached = {*self._to, *self._leases, *self._waiting}
         return [
             f"{key}: an open shard to which no position and no lease leads; the fleet's lease "
             "sync makes its lease"
@@ -212,25 +219,3 @@ class _Import:
 def _is_past(stored: ExtendedSequenceNumber, to: ExtendedSequenceNumber) -> bool:
     """Tell whether a lease is further already; one that holds a word never is (L13)."""
     return stored > to and (stored.is_shard_end or not stored.is_sentinel)
-
-
-def _step(
-    action: ImportAction,
-    lease: Lease | None,
-    to: ExtendedSequenceNumber,
-    *,
-    change: LeaseChange | None,
-) -> ImportStep:
-    key = change.lease_key if change is not None else ""
-    return ImportStep(
-        lease_key=lease.lease_key if lease else key,
-        action=action,
-        before=str(lease.checkpoint) if lease else "",
-        after=_text(to),
-        change=change,
-    )
-
-
-def _text(to: ExtendedSequenceNumber) -> str:
-    instant = to.sub_sequence_number if to.sequence_number == AT_TIMESTAMP else 0
-    return f"{AT_TIMESTAMP}:{instant}" if instant else str(to)

@@ -84,6 +84,14 @@ def checkpoint_of(position: Position) -> ExtendedSequenceNumber:
             return AT_TRIM_HORIZON
 
 
+def checkpoint_text(checkpoint: ExtendedSequenceNumber) -> str:
+    """Spell a checkpoint; that of an instant has it as its sub-sequence number."""
+    instant_ms = checkpoint.sub_sequence_number
+    if checkpoint.sequence_number == AT_TIMESTAMP and instant_ms:
+        return f"{AT_TIMESTAMP}:{instant_ms}"
+    return str(checkpoint)
+
+
 def position_at(
     checkpoint: ExtendedSequenceNumber, incarnation: StreamIncarnation, shard_id: str
 ) -> Position | None:

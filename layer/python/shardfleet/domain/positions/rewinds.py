@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.domain.stream.shards import Shard
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 
 _UNBEGUN = (TRIM_HORIZON, AT_TIMESTAMP)
 
@@ -92,25 +92,16 @@ class RewindTarget:
         return stands > self.checkpoint
 
 
-def descendants(leases: Sequence[Lease], lease_key: str) -> tuple[str, ...]:
-    """Return the leases of a shard's children, their children and so on, sorted."""
+def begun_descendants(leases: Sequence[Lease], lease_key: str) -> tuple[str, ...]:
+    """Return the leases of a shard's descendants of which anything has been read, sorted."""
     found: set[str] = set()
     generation = {lease_key}
     while generation:
-        children = {
-            lease.lease_key for lease in leases if generation & set(lease.parent_shard_ids)
-        } - found
+        children = {le.lease_key for le in leases if generation & set(le.parent_shard_ids)}
+        generation = children - found
         found |= children
-        generation = children
-    return tuple(sorted(found))
-
-
-def begun_descendants(leases: Sequence[Lease], lease_key: str) -> tuple[str, ...]:
-    """Return those of the descendants of which anything has been read."""
-    begun = {
-        lease.lease_key for lease in leases if lease.checkpoint.sequence_number not in _UNBEGUN
-    }
-    return tuple(key for key in descendants(leases, lease_key) if key in begun)
+    begun = {le.lease_key for le in leases if le.checkpoint.sequence_number not in _UNBEGUN}
+    return tuple(sorted(found & begun))
 
 
 def unleased_shards(
@@ -121,14 +112,12 @@ def unleased_shards(
 
     They were read to their ends and their leases deleted: nothing brings their records back.
     """
+    graph = ShardGraph(shards)
     leased = {lease.lease_key for lease in leases}
-    by_id = {shard.shard_id: shard for shard in shards}
     found: set[str] = set()
     waiting = list(chosen)
     while waiting:
-        shard = by_id.get(waiting.pop())
-        for parent in shard.parent_shard_ids if shard else ():
-            if parent in by_id and parent not in leased and parent not in found:
-                found.add(parent)
-                waiting.append(parent)
+        parents = set(graph.parents(waiting.pop())) - leased - found
+        found |= parents
+        waiting += parents
     return tuple(sorted(found))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
+from shardfleet.domain.positions.positions import checkpoint_text
 from shardfleet.domain.positions.rewinds import (
     RewindRow,
     RewindState,
@@ -238,7 +239,7 @@ class Rewinder:
             state=RewindState.LEFT,
             owner=owner,
             checkpoint=str(lease.checkpoint),
-            to=_text(target.checkpoint),
+            to=checkpoint_text(target.checkpoint),
         )
         if not target.may_be_before(lease.checkpoint):
             return replace(row, why="it stands there, or before that, already")
@@ -251,7 +252,7 @@ class Rewinder:
         return replace(
             row,
             state=RewindState.SET_BACK,
-            to=_text(count.to),
+            to=checkpoint_text(count.to),
             records=count.records,
             bytes=count.bytes,
             complete=count.complete,
@@ -335,9 +336,3 @@ async def _exactly(
 def _held(row: RewindRow, held: Collection[str]) -> RewindRow:
     why = f"{', '.join(held)} was not given up in time, or taken again; nothing was set back"
     return replace(row, state=RewindState.HELD, why=why)
-
-
-def _text(checkpoint: ExtendedSequenceNumber) -> str:
-    """Spell a checkpoint; that of an instant has it as its sub-sequence number."""
-    sub = checkpoint.sub_sequence_number
-    return f"{checkpoint.sequence_number}:{sub}" if sub else checkpoint.sequence_number
