@@ -1,16 +1,15 @@
 """What `shardfleet release --ended` would do to a shard that the service does not know."""
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from dataclasses import replace
 
+from shardfleet.cli.fleet_access import FleetAccess
 from shardfleet.cli.instants import spoken_instant
-
-if TYPE_CHECKING:
-    from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict
+from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict, judge_gone
+from shardfleet.errors import ConfigurationError
 
 
-async def preview(fleet: "FleetAccess", lease_keys: Collection[str], *, person: str) -> str:
+async def preview(fleet: FleetAccess, lease_keys: Collection[str], *, person: str) -> str:
     """
     Return what is known of missing shards, and what their end would make of them.
 
@@ -24,11 +23,7 @@ async def preview(fleet: "FleetAccess", lease_keys: Collection[str], *, person: 
         StreamGone: there is no such stream.
 
     """
-    from dataclasses import replace
-
-    from shardfleet.domain.stream.gone_shards import judge_gone
     from shardfleet.engine.state.gone_record import GoneRecord
-    from shardfleet.errors import ConfigurationError
 
     missed = {note.lease_key: note for note in await GoneRecord(fleet.state.store).missed()}
     unknown = [key for key in lease_keys if key not in missed]
@@ -54,21 +49,21 @@ async def preview(fleet: "FleetAccess", lease_keys: Collection[str], *, person: 
     return "\n".join(lines)
 
 
-def _lines(note: "GoneNote", verdict: "GoneVerdict", *, now_ms: int) -> Sequence[str]:
+def _lines(note: GoneNote, verdict: GoneVerdict, *, now_ms: int) -> list[str]:
     def since(instant_ms: int) -> str:
         return spoken_instant(instant_ms, now_ms=now_ms) if instant_ms else "unknown"
 
-    known = [
+    lines = [
         f"{note.lease_key}: {note.reason or 'not found'}",
         f"  not found since: {since(note.first_ms)}",
         f"  first missing from a whole listing: {since(note.unlisted_ms)}",
         f"  last known to have had records, or to be open: {since(note.known_ms)}",
     ]
     if not verdict.is_over:
-        return [*known, f"  it would not end now: {verdict.reason}"]
+        return [*lines, f"  it would not end now: {verdict.reason}"]
     children = ", ".join(child.shard_id for child in verdict.children)
     return [
-        *known,
+        *lines,
         f"  its worker would make leases for its children: {children or 'none are listed'}",
         f"  records after {note.checkpoint} that it may have had are lost; that is told",
     ]

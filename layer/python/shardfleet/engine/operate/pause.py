@@ -7,11 +7,12 @@ nothing is lost and nothing comes twice. Only a forced release takes, by the cou
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.leases.lease import Applied, Lease
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.sleep.pauses import Pause, Pauses
 from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.engine.ports import Clock, LeaseStore
@@ -41,7 +42,6 @@ class Operator:
         """Touch nothing yet."""
         self._ports = ports
         self._record = PauseRecord(ports.state.store)
-        self._gone = GoneRecord(ports.state.store)
 
     async def pauses(self) -> Pauses:
         """Read what is paused."""
@@ -55,14 +55,14 @@ class Operator:
             ConfigurationError: too many are paused by name.
 
         """
-        before = await self._record.read()
+        before = await self.pauses()
 
-        def change(pauses: Pauses) -> Pauses:
+        def paused(pauses: Pauses) -> Pauses:
             if lease_keys is None:
                 return replace(pauses, fleet=pauses.fleet or pause)
             return pauses.with_leases(lease_keys, pause)
 
-        await self._record.change(change)
+        await self._record.change(paused)
         return before
 
     async def resume(self, lease_keys: Collection[str] | None) -> None:
@@ -74,16 +74,7 @@ class Operator:
 
     async def until_free(self, lease_keys: Collection[str], *, within_ms: int) -> tuple[str, ...]:
         """Wait until nobody has these leases any more; return those that somebody still has."""
-        held = tuple(sorted(lease_keys))
-
-        async def look() -> bool:
-            nonlocal held
-            found = await each_of(held, self._ports.leases.get)
-            held = tuple(le.lease_key for le in found if le is not None and _is_held(le))
-            return not held
-
-        await self._until(look, within_ms=within_ms)
-        return held
+        return await self._until_none(lease_keys, _is_held, within_ms=within_ms)
 
     async def drain(self, slot_ids: Collection[str], *, within_ms: int) -> tuple[str, ...]:
         """
@@ -96,24 +87,19 @@ class Operator:
             written = await self._ports.state.update_slot(slot_id, ask_to_drain)
             if written is not None:
                 asked[slot_id] = written.slot.start_epoch
-        left = tuple(sorted(asked))
 
-        async def look() -> bool:
-            nonlocal left
-            found = {each.slot.slot_id: each.slot for each in await self._ports.state.slots()}
-            left = tuple(key for key in left if _still_runs(found.get(key), asked[key]))
-            return not left
+        async def still_running(left: Sequence[str]) -> list[str]:
+            slots = {each.slot.slot_id: each.slot for each in await self._ports.state.slots()}
+            return [key for key in left if _still_runs(slots.get(key), asked[key])]
 
-        await self._until(look, within_ms=within_ms)
-        return left
+        return await self._until(asked, still_running, within_ms=within_ms)
 
-    async def force(self, lease_keys: Collection[str]) -> tuple[str, ...]:
+    async def force(self, lease_keys: Collection[str]) -> None:
         """
-        Take leases from whoever has them, by the counter; return those that were taken.
+        Take leases from whoever has them, by the counter.
 
         What was handled since the last checkpoint comes again.
         """
-        taken = set()
         for key in sorted(lease_keys):
             for _ in range(_TRIES_MOST):
                 lease = await self._ports.leases.get(key)
@@ -121,47 +107,49 @@ class Operator:
                 if lease is None or not _is_held(lease):
                     break
                 try:
-                    result = await self._ports.leases.apply(lease_changes.evict(lease))
+                    await self._ports.leases.apply(lease_changes.evict(lease))
                 except (Throttled, OutcomeUnknown):
                     await self._ports.clock.sleep_ms(_LOOK_EVERY_MS)
-                    continue
-                if isinstance(result, Applied):
-                    taken.add(key)
-        return tuple(sorted(taken))
 
-    async def decide_over(self, lease_keys: Collection[str], *, person: str) -> None:
-        """Note that missed shards are over; their owners end them at their next look."""
+    async def end(
+        self, lease_keys: Collection[str], *, person: str, within_ms: int
+    ) -> tuple[str, ...]:
+        """
+        Note that missed shards are over; their owners end them at their next look.
+
+        Wait until the leases are finished, and return those that are not in time.
+        """
         for key in lease_keys:
-            await self._gone.decide(key, person=person)
+            await GoneRecord(self._ports.state.store).decide(key, person=person)
+        return await self._until_none(
+            lease_keys, lambda lease: not lease.is_finished, within_ms=within_ms
+        )
 
-    async def until_over(self, lease_keys: Collection[str], *, within_ms: int) -> tuple[str, ...]:
-        """Wait until leases are finished; return those that are not in time."""
-        left = tuple(lease_keys)
+    async def _until_none(
+        self, lease_keys: Collection[str], are_meant: Callable[[Lease], bool], *, within_ms: int
+    ) -> tuple[str, ...]:
+        async def look(left: Sequence[str]) -> list[str]:
+            leases = await each_of(left, self._ports.leases.get)
+            return [each.lease_key for each in leases if each is not None and are_meant(each)]
 
-        async def look() -> bool:
-            nonlocal left
-            found = [await self._ports.leases.get(key) for key in left]
-            left = tuple(le.lease_key for le in found if le is not None and not le.is_finished)
-            return not left
+        return await self._until(lease_keys, look, within_ms=within_ms)
 
-        await self._until(look, within_ms=within_ms)
-        return left
-
-    async def prompt(self) -> None:
-        """Ask the manager for an early turn."""
-        await self._ports.state.prompt_manager()
-
-    async def _until(self, look: Callable[[], Awaitable[bool]], *, within_ms: int) -> None:
+    async def _until(
+        self,
+        keys: Collection[str],
+        look: Callable[[Sequence[str]], Awaitable[list[str]]],
+        *,
+        within_ms: int,
+    ) -> tuple[str, ...]:
+        """Look which keys are left, again and again, until none is or the time is over."""
         clock = self._ports.clock
         end_ms = clock.monotonic_ms() + within_ms
+        left = sorted(keys)
         while True:
-            try:
-                if await look():
-                    return
-            except (Throttled, OutcomeUnknown):
-                pass
-            if clock.monotonic_ms() >= end_ms:
-                return
+            with suppress(Throttled, OutcomeUnknown):
+                left = await look(left)
+            if not left or clock.monotonic_ms() >= end_ms:
+                return tuple(left)
             await clock.sleep_ms(_LOOK_EVERY_MS)
 
 
