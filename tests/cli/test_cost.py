@@ -11,7 +11,13 @@ from shardfleet.cli import cost as command
 from shardfleet.engine.state.ledger import day_of
 from tests.cli.conftest import CONFIG
 
-MEMORY = {"worker_mb": 512, "manager_mb": 256, "worker_timeout_ms": 900_000}
+AROUND = {
+    "alarms": 20,
+    "dashboards": 1,
+    "worker_mb": 512,
+    "manager_mb": 256,
+    "worker_timeout_ms": 900_000,
+}
 HOUR_MS = 3_600_000
 
 
@@ -25,7 +31,7 @@ def running(fleet, monkeypatch):
     page = {"used": used, "metrics": ["lag", "records"]}
     times = {"began_ms": now_ms - 12 * HOUR_MS, "until_ms": now_ms}
     fleet.put_document(f"ledger {day_of(now_ms)}", "manager", page | times)
-    monkeypatch.setattr(command, "_around", lambda stack: (20, 1, MEMORY))
+    monkeypatch.setattr(command, "_around", lambda stack: AROUND)
     return fleet
 
 

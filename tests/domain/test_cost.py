@@ -13,7 +13,6 @@ from shardfleet.domain.cost.estimate import (
     per_month,
     price_of,
     stream_per_month,
-    total,
     workers_for,
 )
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
@@ -51,7 +50,7 @@ def test_every_unit_has_its_price():
 
 def test_consumptions_add_up_field_by_field():
     one = Consumption(**{field.name: number for number, field in enumerate(fields(Consumption))})
-    assert total([one, one]) == one + one
+    assert sum([one, one], NOTHING) == one + one
     assert (one + one).scheduled_runs == 2 * one.scheduled_runs
 
 

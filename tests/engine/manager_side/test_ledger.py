@@ -1,6 +1,6 @@
 """The ledger: added up by day and writer, never in the way."""
 
-from shardfleet.domain.cost.estimate import Consumption, total
+from shardfleet.domain.cost.estimate import Consumption
 from shardfleet.engine.state import ledger
 from shardfleet.engine.state.ledger import Ledger, day_of
 from shardfleet.errors import Throttled
@@ -34,7 +34,7 @@ def test_what_a_writer_uses_on_a_day_is_added_up_apart_from_others_and_other_day
             ("2026-11-21", "s1"),
             ("2026-11-22", "manager"),
         ]
-        assert pages["2026-11-21", "manager"].used == total([USED, USED])
+        assert pages["2026-11-21", "manager"].used == USED + USED
         assert pages["2026-11-21", "s1"].used == USED
         assert pages["2026-11-22", "manager"].metrics == {"lag", "records"}
         expiry = store.expires_ms["ledger 2026-11-21", "s1"]
@@ -73,7 +73,7 @@ def test_a_writer_in_between_is_added_to_and_a_refusal_is_no_failure():
         store.read = overtaken
         assert await book.add("s1", USED, metrics=[], at_ms=NOON)
         (page,) = await book.pages(at_ms=NOON)
-        assert page.used == total([USED] * 3)
+        assert page.used == USED + USED + USED
 
         async def refused(*_, **__):
             raise Throttled

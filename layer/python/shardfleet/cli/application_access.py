@@ -8,26 +8,31 @@ Whether its owners live is seen by looking again: a counter that stands still is
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
-from shardfleet.cli.fleet_access import reaching_aws, with_fleet
+from shardfleet.cli.fleet_access import (
+    CALLS_AT_ONCE,
+    NobodyListens,
+    table_pools,
+    thread_pool,
+    with_fleet,
+    with_opened,
+)
+from shardfleet.domain.explain.fleet_view import FleetReading
+from shardfleet.domain.leases.expiry import Sighting, update_sightings
+from shardfleet.domain.stream.sequence import StreamIncarnation
+from shardfleet.domain.stream.shards import Shard
 
 if TYPE_CHECKING:
-    from shardfleet.domain.explain.fleet_view import FleetReading
-    from shardfleet.domain.leases.expiry import Sighting
-    from shardfleet.domain.stream.sequence import StreamIncarnation
-    from shardfleet.domain.stream.shards import Shard
     from shardfleet.engine.ports import Clock, LeaseStore
-    from shardfleet.events import Event
 
 T = TypeVar("T")
 
 # KCL's failover time, which the table does not say.
 FAILOVER_MS = 10_000
-_THREADS = 4
-_CLOSE_MS = 10_000
 
 ApplicationOption = Annotated[
     str,
@@ -41,10 +46,11 @@ ApplicationOption = Annotated[
 class Readable(Protocol):
     """A fleet, or an application, of which a command wants a reading."""
 
-    async def reading(self) -> "FleetReading":
+    async def reading(self) -> FleetReading:
         """Read the tables once."""
 
 
+@dataclass(slots=True)
 class ApplicationTable:
     """
     A lease table, opened for one command.
@@ -53,17 +59,16 @@ class ApplicationTable:
         name: of the table.
         leases: what is in it.
         clock: this machine's.
+        sightings: counters as seen at the last reading.
 
     """
 
-    def __init__(self, name: str, leases: "LeaseStore", clock: "Clock") -> None:
-        """Nothing is read yet."""
-        self.name = name
-        self.leases = leases
-        self.clock = clock
-        self._sightings: dict[str, Sighting] = {}
+    name: str
+    leases: "LeaseStore"
+    clock: "Clock"
+    sightings: dict[str, Sighting] = field(default_factory=dict)
 
-    async def reading(self) -> "FleetReading":
+    async def reading(self) -> FleetReading:
         """
         Read the table once; from the second reading on, owners that stand still are seen.
 
@@ -72,14 +77,11 @@ class ApplicationTable:
             Throttled: the table refused; try again.
 
         """
-        from shardfleet.domain.explain.fleet_view import FleetReading
-        from shardfleet.domain.leases.expiry import update_sightings
-
         started_ms = self.clock.now_ms()
         found = await self.leases.survey()
         now_ms = self.clock.now_ms()
-        self._sightings = update_sightings(
-            self._sightings,
+        self.sightings = update_sightings(
+            self.sightings,
             found.leases,
             read_started_ms=started_ms,
             read_finished_ms=now_ms,
@@ -90,18 +92,11 @@ class ApplicationTable:
             leases=found.leases,
             unreadable=found.unreadable,
             slots=[],
-            sightings=self._sightings,
+            sightings=self.sightings,
             stops={},
             planned_ms=0,
             failover_ms=FAILOVER_MS,
         )
-
-
-class _NobodyListens:
-    """A command's reader sees rows, not the events of the adapters."""
-
-    def emit(self, event: "Event") -> None:
-        """Drop it."""
 
 
 def with_reading(stack: str, application: str, work: Callable[[Readable], Awaitable[T]]) -> T:
@@ -123,45 +118,29 @@ def with_application(name: str, work: Callable[[ApplicationTable], Awaitable[T]]
         ConfigurationError: no such table, or no way to reach AWS.
 
     """
-
-    async def run() -> T:
-        async with opened(name) as application:
-            return await work(application)
-
-    with reaching_aws():
-        return asyncio.run(run())
+    return with_opened(_opened(name), work)
 
 
 @asynccontextmanager
-async def opened(name: str) -> AsyncIterator[ApplicationTable]:
-    """Open a lease table."""
+async def _opened(name: str) -> AsyncIterator[ApplicationTable]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
-    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
     from shardfleet.adapters.system import SystemClock
-    from shardfleet.adapters.thread_pool import ThreadPool
 
-    limits = ConnectionLimits(writes=_THREADS, reads=_THREADS, streams=1)
-    clients, pool = AwsClients(limits), ThreadPool("leases", threads=_THREADS)
-    pools = TablePools(
-        writes=pool,
-        reads=pool,
-        write_client=clients.table_writes,
-        read_client=clients.table_reads,
-    )
-    try:
-        store = DynamoDBLeaseStore(name, pools, events=_NobodyListens())
+    limits = ConnectionLimits(writes=CALLS_AT_ONCE, reads=CALLS_AT_ONCE, streams=1)
+    async with thread_pool("leases") as pool:
+        pools = table_pools(AwsClients(limits), pool)
+        store = DynamoDBLeaseStore(name, pools, events=NobodyListens())
         yield ApplicationTable(name, store, SystemClock())
-    finally:
-        await pool.close(within_ms=_CLOSE_MS)
 
 
 class StreamAccess(Protocol):
     """What a command asks of a stream that no fleet names."""
 
-    async def incarnation(self) -> "StreamIncarnation":
+    async def incarnation(self) -> StreamIncarnation:
         """Describe the stream."""
 
-    async def list_shards(self) -> "Sequence[Shard]":
+    async def list_shards(self) -> Sequence[Shard]:
         """List shards, all pages."""
 
 
@@ -176,12 +155,9 @@ async def opened_stream(stream: str) -> AsyncIterator[StreamAccess]:
     """
     from shardfleet.adapters.clients.account_access import Access, AccountClients
     from shardfleet.adapters.kinesis.polling import KinesisPollingReader
-    from shardfleet.adapters.thread_pool import ThreadPool
 
-    clients, pool = AccountClients(Access(), stream=stream), ThreadPool("stream", threads=1)
+    clients = AccountClients(Access(), stream=stream)
     arn = await asyncio.to_thread(clients.stream_arn, stream)
     control = clients.stream_control()
-    try:
+    async with thread_pool("stream") as pool:
         yield KinesisPollingReader(arn, records=control, control=control, pool=pool)
-    finally:
-        await pool.close(within_ms=_CLOSE_MS)

@@ -9,25 +9,31 @@ the AWS command line.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from shardfleet.config import FleetConfig
+from shardfleet.errors import ConfigurationError
+from shardfleet.events import Event
+
 if TYPE_CHECKING:
+    from shardfleet.adapters.clients.aws_clients import AwsClients
+    from shardfleet.adapters.dynamodb.leases import TablePools
     from shardfleet.adapters.kinesis.polling import KinesisPollingReader
     from shardfleet.adapters.kinesis.writer import KinesisWriter
-    from shardfleet.config import FleetConfig
+    from shardfleet.adapters.thread_pool import ThreadPool
     from shardfleet.domain.explain.fleet_view import FleetReading
     from shardfleet.engine.ports import Clock, LeaseStore
     from shardfleet.engine.state.fleet_state import FleetState
-    from shardfleet.events import Event
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 DEFAULT_STACK = "ShardFleetStack"
-_THREADS = 4
+CALLS_AT_ONCE = 4
 _CLOSE_MS = 10_000
 
 StackOption = Annotated[
@@ -54,7 +60,7 @@ class FleetAccess:
 
     """
 
-    config: "FleetConfig"
+    config: FleetConfig
     leases: "LeaseStore"
     state: "FleetState"
     stream: "KinesisPollingReader"
@@ -76,10 +82,10 @@ class FleetAccess:
         )
 
 
-class _NobodyListens:
+class NobodyListens:
     """A command's reader sees rows, not the events of the adapters."""
 
-    def emit(self, event: "Event") -> None:
+    def emit(self, event: Event) -> None:
         """Drop it."""
 
 
@@ -91,10 +97,21 @@ def with_fleet(stack: str, work: Callable[[FleetAccess], Awaitable[T]]) -> T:
         ConfigurationError: no such stack, no fleet in it, or no way to reach AWS.
 
     """
+    return with_opened(_opened(stack), work)
+
+
+def with_opened(opened: AbstractAsyncContextManager[A], work: Callable[[A], Awaitable[T]]) -> T:
+    """
+    Open something of AWS, do the work, and close it again.
+
+    Raises:
+        ConfigurationError: it is not there, or there is no way to reach AWS.
+
+    """
 
     async def run() -> T:
-        async with _opened(stack) as fleet:
-            return await work(fleet)
+        async with opened as access:
+            return await work(access)
 
     with reaching_aws():
         return asyncio.run(run())
@@ -104,8 +121,6 @@ def with_fleet(stack: str, work: Callable[[FleetAccess], Awaitable[T]]) -> T:
 def reaching_aws() -> Iterator[None]:
     """Turn what keeps the SDK from even asking (no region, no credentials) into one message."""
     from botocore.exceptions import BotoCoreError
-
-    from shardfleet.errors import ConfigurationError
 
     try:
         yield
@@ -117,33 +132,49 @@ def reaching_aws() -> Iterator[None]:
 
 
 @asynccontextmanager
+async def thread_pool(name: str) -> AsyncIterator["ThreadPool"]:
+    """Provide threads for the calls of one command, and wait for them at its end."""
+    from shardfleet.adapters.thread_pool import ThreadPool
+
+    pool = ThreadPool(name, threads=CALLS_AT_ONCE)
+    try:
+        yield pool
+    finally:
+        await pool.close(within_ms=_CLOSE_MS)
+
+
+def table_pools(clients: "AwsClients", pool: "ThreadPool") -> "TablePools":
+    """Return what tables are asked by: in a command, no renewal waits for a slow read."""
+    from shardfleet.adapters.dynamodb.leases import TablePools
+
+    return TablePools(
+        writes=pool,
+        reads=pool,
+        write_client=clients.table_writes,
+        read_client=clients.table_reads,
+    )
+
+
+@asynccontextmanager
 async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
-    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
     from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
     from shardfleet.adapters.kinesis.polling import KinesisPollingReader
     from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.adapters.system import SystemClock
-    from shardfleet.adapters.thread_pool import ThreadPool
     from shardfleet.engine.state.fleet_state import FleetState
 
     config = await asyncio.to_thread(fleet_config, stack)
-    limits = ConnectionLimits(writes=_THREADS, reads=_THREADS, streams=_THREADS)
+    limits = ConnectionLimits(writes=CALLS_AT_ONCE, reads=CALLS_AT_ONCE, streams=CALLS_AT_ONCE)
     clients = AwsClients(limits, stream_region=region_of(config.stream_arn))
-    names = ("writes", "reads", "streams")
-    writes, reads, streams = (ThreadPool(name, threads=_THREADS) for name in names)
-    tables = TablePools(
-        writes=writes,
-        reads=reads,
-        write_client=clients.table_writes,
-        read_client=clients.table_reads,
-    )
     clock = SystemClock()
-    try:
+    async with thread_pool("tables") as tables, thread_pool("streams") as streams:
+        pools = table_pools(clients, tables)
         yield FleetAccess(
             config=config,
-            leases=DynamoDBLeaseStore(config.lease_table, tables, events=_NobodyListens()),
-            state=FleetState(DynamoDBStateStore(config.state_table, tables), clock),
+            leases=DynamoDBLeaseStore(config.lease_table, pools, events=NobodyListens()),
+            state=FleetState(DynamoDBStateStore(config.state_table, pools), clock),
             stream=KinesisPollingReader(
                 config.stream_arn,
                 records=clients.stream_records,
@@ -158,12 +189,9 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
             ),
             clock=clock,
         )
-    finally:
-        for pool in (writes, reads, streams):
-            await pool.close(within_ms=_CLOSE_MS)
 
 
-def fleet_config(stack: str) -> "FleetConfig":
+def fleet_config(stack: str) -> FleetConfig:
     """
     Read a deployed fleet's configuration from its manager's function.
 
@@ -172,8 +200,6 @@ def fleet_config(stack: str) -> "FleetConfig":
 
     """
     import boto3
-
-    from shardfleet.config import FleetConfig
 
     function = stack_outputs(stack)["ManagerFunction"]
     found = (
@@ -192,8 +218,6 @@ def stack_outputs(stack: str) -> Mapping[str, str]:
     """
     import boto3
     from botocore.exceptions import ClientError
-
-    from shardfleet.errors import ConfigurationError
 
     try:
         # A session of its own: the default one keeps the credentials that it saw first.

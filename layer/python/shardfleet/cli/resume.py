@@ -1,21 +1,25 @@
 """`shardfleet resume`: let stopped and paused shards go on."""
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from shardfleet.cli.approval import DryRunOption
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    with_fleet,
+)
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from shardfleet.cli.fleet_access import FleetAccess
     from shardfleet.domain.delivery.stops import StopNote
-    from shardfleet.domain.sleep.pauses import Pauses
 
 
 def resume(
@@ -33,37 +37,31 @@ def resume(
 ) -> None:
     """Let shards go on that a failing record stopped, or that a person paused."""
 
-    async def let_go_on(fleet: "FleetAccess") -> None:
-        await _let_go_on(fleet, shard or [], every=every, dry_run=dry_run, as_json=as_json)
+    async def let_go_on(fleet: FleetAccess) -> None:
+        from shardfleet.engine.operate.pause import Operator, OperatorPorts
+
+        ports = OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock)
+        operator = Operator(ports)
+        stopped = {note.lease_key: note for note in await fleet.state.stops()}
+        pauses = await operator.pauses()
+        _check(shard or [], stopped, pauses)
+        chosen = [*stopped, *pauses.leases] if every else shard or []
+        is_wanted = bool(chosen or (every and pauses.fleet)) and not dry_run
+        if as_json:
+            typer.echo(json.dumps(_document(chosen, stopped, pauses, written=is_wanted), indent=2))
+        elif chosen or every:
+            _print_chosen(chosen, stopped, pauses, every=every)
+        else:
+            _print_all(stopped, pauses)
+        if is_wanted:
+            for key in chosen:
+                await fleet.state.resume(key)
+            await operator.resume(None if every else chosen)
 
     with_fleet(stack, let_go_on)
 
 
-async def _let_go_on(
-    fleet: "FleetAccess", given: list[str], *, every: bool, dry_run: bool, as_json: bool
-) -> None:
-    from shardfleet.engine.operate.pause import Operator, OperatorPorts
-
-    at_work = Operator(OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock))
-    stopped = {note.lease_key: note for note in await fleet.state.stops()}
-    pauses = await at_work.pauses()
-    _check(given, stopped, pauses)
-    chosen = [*stopped, *pauses.leases] if every else given
-    is_wanted = bool(chosen or (every and pauses.fleet)) and not dry_run
-    if as_json:
-        typer.echo(json.dumps(_document(chosen, stopped, pauses, written=is_wanted), indent=2))
-    else:
-        _tell(chosen, stopped, pauses, every=every)
-    if not is_wanted:
-        return
-    for key in chosen:
-        await fleet.state.resume(key)
-    await at_work.resume(None if every else chosen)
-
-
-def _check(given: list[str], stopped: "dict[str, StopNote]", pauses: "Pauses") -> None:
-    from shardfleet.errors import ConfigurationError
-
+def _check(given: list[str], stopped: "dict[str, StopNote]", pauses: Pauses) -> None:
     unknown = [shard for shard in given if shard not in stopped and shard not in pauses.leases]
     if unknown and pauses.fleet:
         raise ConfigurationError(
@@ -77,44 +75,32 @@ def _check(given: list[str], stopped: "dict[str, StopNote]", pauses: "Pauses") -
         )
 
 
-def _tell(
-    chosen: "Collection[str]",
-    stopped: "dict[str, StopNote]",
-    pauses: "Pauses",
-    *,
-    every: bool,
+def _print_chosen(
+    chosen: Collection[str], stopped: "dict[str, StopNote]", pauses: Pauses, *, every: bool
 ) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-
-    def say(line: str) -> None:
-        console.print(line, markup=False)
-
     for key in chosen:
         goes_on = f" from {stopped[key].position}" if key in stopped else f": was {pauses.of(key)}"
-        say(f"{key} goes on{goes_on}")
+        typer.echo(f"{key} goes on{goes_on}")
     if every and pauses.fleet:
-        say(f"The fleet goes on: was {pauses.fleet}")
-    if chosen or every:
-        return
+        typer.echo(f"The fleet goes on: was {pauses.fleet}")
+
+
+def _print_all(stopped: "dict[str, StopNote]", pauses: Pauses) -> None:
     for note in stopped.values():
-        say(
+        typer.echo(
             f"{note.lease_key} is stopped at {note.position} after {note.attempts} attempts: "
             f"{note.error}"
         )
     if pauses.fleet:
-        say(f"The whole fleet is {pauses.fleet}")
+        typer.echo(f"The whole fleet is {pauses.fleet}")
     for key, pause in sorted(pauses.leases.items()):
-        say(f"{key} is {pause}")
+        typer.echo(f"{key} is {pause}")
     if not stopped and not pauses.leases and not pauses.fleet:
-        say("No shard is stopped, and none is paused.")
+        typer.echo("No shard is stopped, and none is paused.")
 
 
 def _document(
-    chosen: "Collection[str]",
-    stopped: "dict[str, StopNote]",
-    pauses: "Pauses",
-    *,
-    written: bool,
+    chosen: Collection[str], stopped: "dict[str, StopNote]", pauses: Pauses, *, written: bool
 ) -> dict[str, Any]:
     fleet = [{"lease_key": None, **asdict(pauses.fleet)}] if pauses.fleet else []
     paused = [{"lease_key": key, **asdict(each)} for key, each in sorted(pauses.leases.items())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.cost.estimate import Consumption, Costs, price_of, total
+from shardfleet.domain.cost.estimate import NOTHING, Consumption, Costs, price_of
 from shardfleet.domain.cost.prices import PRICES, Prices
 
 DAY_MS = 86_400_000
@@ -68,18 +68,17 @@ def days_of(pages: Iterable[LedgerPage], prices: Prices = PRICES) -> list[Billed
 
 
 def _billed(day: str, pages: Sequence[LedgerPage], prices: Prices) -> BilledDay:
-    used = total(page.used for page in pages)
+    used = sum((page.used for page in pages), NOTHING)
     metrics = len(frozenset().union(*(page.metrics for page in pages)))
     until_ms = max(page.until_ms for page in pages)
-    covered_ms = until_ms - min(page.began_ms for page in pages)
-    part = min(1.0, max(0, covered_ms) / DAY_MS)
+    covered_ms = max(0, until_ms - min(page.began_ms for page in pages))
     return BilledDay(
         day=day,
         used=used,
         metrics=metrics,
         # CloudWatch bills a metric by the hour in which it is written.
-        costs=price_of(used, metric_days=metrics * part, prices=prices),
-        covered_ms=max(0, covered_ms),
+        costs=price_of(used, metric_days=metrics * min(1.0, covered_ms / DAY_MS), prices=prices),
+        covered_ms=covered_ms,
         until_ms=until_ms,
     )
 

@@ -8,7 +8,7 @@ the handler itself calls, and bytes sent over networks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from shardfleet.config import MANAGER_EVERY_MS, FleetConfig
@@ -65,14 +65,6 @@ class Consumption:
 
 
 NOTHING = Consumption()
-
-
-def total(parts: Iterable[Consumption]) -> Consumption:
-    """Return all together."""
-    found = NOTHING
-    for part in parts:
-        found += part
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +151,8 @@ def per_month(config: FleetConfig, setup: Setup, prices: Prices = PRICES) -> Cos
 
     """
     workers = workers_for(config, setup.shards) if setup.workers is None else setup.workers
-    used = total(
-        [_of_manager(config, setup), *(_of_worker(config, setup, workers) for _ in range(workers))]
-    )
+    of_workers = (_of_worker(config, setup, workers) for _ in range(workers))
+    used = sum(of_workers, _of_manager(config, setup))
     found = dict(price_of(used, metric_days=METRICS * DAYS_PER_MONTH, prices=prices).by_item)
     found["monitoring"] = (
         setup.alarms * prices.alarm_month
