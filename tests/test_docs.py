@@ -27,7 +27,7 @@ from shardfleet.domain.explain.whereabouts import Whereabouts
 from shardfleet.domain.positions.position_import import ImportAction, ImportPlan, ImportStep
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
 from shardfleet.domain.positions.rewinds import RewindRow
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause
 from shardfleet.engine.producer import ProducerCounts
 from shardfleet.records import Record
 

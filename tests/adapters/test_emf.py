@@ -10,6 +10,7 @@ import pytest
 from shardfleet import events
 from shardfleet.adapters.telemetry import metrics as measured
 from shardfleet.adapters.telemetry.emf import FLUSH_MS, EmfEventSink, Telling
+from shardfleet.domain.reasons import HoldsFewest
 from shardfleet.events import (
     BatchFailed,
     BatchHandled,
@@ -23,6 +24,7 @@ from shardfleet.events import (
     SlotDelayed,
     TurnBegun,
     TurnEnded,
+    TurnEnding,
     WorkerBeat,
 )
 
@@ -50,7 +52,7 @@ TURN_ENDED = TurnEnded(
     slot_id="s0001",
     worker_id="orders-s0001",
     outcome="CONTINUE",
-    reason="time is over",
+    reason=TurnEnding.TIME,
     held_leases=6,
     duration_ms=1,
 )
@@ -227,7 +229,7 @@ def test_an_unknown_lag_is_no_lag_of_zero(sink, out):
 
 
 def an_assignment(kind):
-    return LeaseAssigned(lease_key="a", worker_id="w", kind=kind, reason="r")
+    return LeaseAssigned(lease_key="a", worker_id="w", kind=kind, reason=HoldsFewest(2))
 
 
 def total(out, metric):
@@ -442,3 +444,9 @@ def test_it_tells_how_many_bytes_it_wrote_and_which_metrics_are_billed(clock, ou
     sink.flush()
     assert sink.told_bytes == len(out.getvalue().encode())
     assert {"total_leases", "records", "records@shard-1"} <= sink.metric_names
+
+
+def test_a_reason_is_logged_in_words(sink, out):
+    sink.emit(LeaseAssigned(lease_key="a", worker_id="w", kind="UNOWNED", reason=HoldsFewest(2)))
+
+    assert logs(out)[0]["reason"] == "that worker had the fewest shards (2)"

@@ -76,13 +76,16 @@ def test_objective_budget_and_regime_are_told(running, capsys, monkeypatch):
             }
         ),
     )
-    chosen = {"name": "THRIFTY", "reason": "the day comes to $9.00", "since_ms": 1_700_000_000_000}
+    why = {"is": "DayComesTo", "expected_cents": 900, "budget_cents": 250}
+    chosen = {"name": "THRIFTY", "reason": why, "since_ms": 1_700_000_000_000}
     running.put_document("regime", "fleet", chosen)
     out = output(capsys)
 
     assert "Objective: no shard more than 60 s behind." in out
     assert "Budget: $2.50 a day." in out
-    assert "Regime: thrifty since 2023-11-14 22:13:20 UTC: the day comes to $9.00." in out
+    assert (
+        "Regime: thrifty since 2023-11-14 22:13:20 UTC: the day comes to $9.00 at this rate" in out
+    )
     assert json.loads(output(capsys, "--json"))["regime"] == chosen
 
 

@@ -11,7 +11,13 @@ from shardfleet.domain.slots.slot import Slot, SlotState, slot_body
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 
-PLACE = ["clicks-s1", 1_700_000_000_000, "TAKEN_OVER", "clicks-s2", "expired under clicks-s2"]
+PLACE = [
+    "clicks-s1",
+    1_700_000_000_000,
+    "TAKEN_OVER",
+    "clicks-s2",
+    {"is": "HoldsFewest", "held": 0},
+]
 TURN = {
     "at_ms": 1_700_000_000_000,
     "entries": [
@@ -20,10 +26,10 @@ TURN = {
             "shard-1",
             "",
             "",
-            "the lease table is empty and the initial listing shows the shard",
+            {"is": "EmptyTable"},
         ],
-        ["TAKEN_OVER", "shard-1", "clicks-s1", "clicks-s2", "expired under clicks-s2"],
-        ["CREATED", "shard-2", "", "", ""],
+        ["TAKEN_OVER", "shard-1", "clicks-s1", "clicks-s2", {"is": "HoldsFewest", "held": 0}],
+        ["CREATED", "shard-2", "", "", None],
     ],
 }
 
@@ -41,7 +47,9 @@ def running(fleet):
     fleet.put_document("slot", "s1", slot_body(slot))
     fleet.put_document("places", "00", {"leases": {"shard-1": PLACE}})
     fleet.put_document("turn", "001700000000000-00", TURN)
-    fleet.put_document("plan", "last", {"at_ms": 1, "left": [["shard-2", "no worker has room"]]})
+    fleet.put_document(
+        "plan", "last", {"at_ms": 1, "left": [["shard-2", {"is": "NoWorkerHasRoom"}]]}
+    )
     return fleet
 
 
@@ -58,7 +66,8 @@ def test_a_shard_is_explained_in_words_with_its_story(running, capsys):
     assert lines[0].endswith(" d ago)")
     assert lines[1].startswith("Now: clicks-s1 reads it.")
     assert lines[2] == (
-        "Why: clicks-s2 was lost (it had stopped renewing), so clicks-s1 was given it."
+        "Why: clicks-s2 was lost (it had stopped renewing), so clicks-s1 was given it: that worker "
+        "had the fewest shards (0)."
     )
     assert lines[4].endswith(
         "The manager made a lease for it: the fleet was new and the stream has this shard."

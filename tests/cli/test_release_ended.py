@@ -21,7 +21,7 @@ NOTE = {
     "unlisted_ms": 2_000,
     "known_ms": 0,
     "checkpoint": "77",
-    "reason": "not found and not listed",
+    "reason": {"is": "SecondListingAwaited"},
     "ended_by": "",
 }
 
@@ -81,7 +81,10 @@ def test_leases_and_doctor_tell_of_it(missing, capsys):
 
     rows = {row["lease_key"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["shard-1"]["state"] == "STOPPED"
-    assert rows["shard-1"]["why"] == "at 77: not found and not listed"
+    assert (
+        rows["shard-1"]["why"]
+        == "at 77: not found and not listed for once; a second listing is awaited"
+    )
     assert rows["shard-2"]["state"] != "STOPPED"
 
 

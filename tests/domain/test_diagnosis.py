@@ -6,10 +6,18 @@ import pytest
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.doctor import OWNER_INDEX, Severity, diagnose
-from shardfleet.domain.explain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
+from shardfleet.domain.explain.doctor import (
+    OWNER_INDEX,
+    Facts,
+    FunctionFacts,
+    Severity,
+    StreamFacts,
+    TableFacts,
+    diagnose,
+)
 from shardfleet.domain.explain.fleet_view import FleetReading
-from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from tests.domain.builders import a_lease
 
 NOW_MS = 10_000_000

@@ -5,11 +5,26 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.answer import Known, explain_shard, explain_worker
-from shardfleet.domain.explain.fleet_story import explain_fleet
+from shardfleet.domain.explain.answer import (
+    Known,
+    explain_fleet,
+    explain_shard,
+    explain_worker,
+)
 from shardfleet.domain.explain.fleet_view import FleetReading, lease_rows
-from shardfleet.domain.explain.last_seen import FIRST_LOOK, Place
+from shardfleet.domain.explain.last_seen import Place
 from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.reasons import (
+    FollowedBy,
+    HoldsFewest,
+    HoldsMore,
+    LeastSlots,
+    NoBudget,
+    NoWorkerHasRoom,
+    RegimeIs,
+    SlotsWanted,
+    ThereAlready,
+)
 from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_lease, a_shard
 
@@ -41,12 +56,12 @@ def known(*leases, slots=(), stops=None, places=None, turns=(), waits=None, shar
     )
 
 
-def place(owner, what, *, before="", reason="", since_ms=NOW - 1_000):
+def place(owner, what, *, before="", reason=None, since_ms=NOW - 1_000):
     return Place(owner=owner, since_ms=since_ms, what=what, before=before, reason=reason)
 
 
 def test_a_shard_that_is_read_says_by_whom_since_when_and_why():
-    given = place("f-s1", Happening.ASSIGNED, reason="unowned; f-s1 holds fewest (0)")
+    given = place("f-s1", Happening.ASSIGNED, reason=HoldsFewest(0))
     slot = a_slot(lags_ms={"1": 500})
     found = explain_shard(known("1 by f-s1 at 5", slots=[slot], places={"1": given}), "1")
     assert (found.state, found.owner, found.since_ms) == ("READING", "f-s1", NOW - 1_000)
@@ -65,26 +80,29 @@ def test_how_far_behind_a_shard_is_is_said(lag_ms, words):
 
 
 def test_a_shard_that_was_taken_from_a_lost_worker_names_it():
-    taken = place("f-s1", Happening.TAKEN_OVER, before="f-s2", reason="expired under f-s2")
+    taken = place("f-s1", Happening.TAKEN_OVER, before="f-s2", reason=HoldsFewest(0))
     why = explain_shard(known("1 by f-s1 at 5", places={"1": taken}), "1").why
-    assert why == "f-s2 was lost (it had stopped renewing), so f-s1 was given it."
+    assert why == (
+        "f-s2 was lost (it had stopped renewing), so f-s1 was given it: that worker had the fewest "
+        "shards (0)."
+    )
 
 
 def test_a_note_about_another_owner_explains_nothing():
-    noted = place("f-s2", Happening.ASSIGNED, reason="unowned")
+    noted = place("f-s2", Happening.ASSIGNED)
     found = explain_shard(known("1 by f-s1 at 5", places={"1": noted}), "1")
     assert found.since_ms is None
     assert "has not noted yet" in found.why
 
 
 def test_a_lease_older_than_the_notes_says_so():
-    first = place("f-s1", Happening.APPEARED, reason=FIRST_LOOK)
+    first = place("f-s1", Happening.APPEARED, reason=ThereAlready())
     why = explain_shard(known("1 by f-s1 at 5", places={"1": first}), "1").why
     assert why == "It was so already when the manager began to keep notes."
 
 
 def test_a_handover_names_both_workers_and_its_reason():
-    asked = place("f-s2", Happening.HANDOVER, before="f-s1", reason="f-s1 holds 5, f-s2 3")
+    asked = place("f-s2", Happening.HANDOVER, before="f-s1", reason=HoldsMore("f-s1", 5, "f-s2", 3))
     slots = [a_slot("s1"), a_slot("s2")]
     lease = "1 by f-s2 renewed-by f-s1 at 5"
     found = explain_shard(known(lease, slots=slots, places={"1": asked}), "1")
@@ -94,7 +112,7 @@ def test_a_handover_names_both_workers_and_its_reason():
 
 
 def test_a_free_shard_says_what_it_waits_for():
-    found = explain_shard(known("1 at 5", waits={"1": "no worker has room"}), "1")
+    found = explain_shard(known("1 at 5", waits={"1": NoWorkerHasRoom()}), "1")
     assert found.state == "UNOWNED"
     assert found.now == "Nobody reads it: every worker has as many shards as it may have."
     assert "at its next look" in explain_shard(known("1 at 5"), "1").now
@@ -144,7 +162,7 @@ def test_a_shard_whose_lease_cannot_be_read_says_why_and_its_child_what_it_waits
 
 
 def test_a_finished_shard_says_who_read_it_to_its_end():
-    done = place("f-s1", Happening.FINISHED, reason="followed by 2, 3")
+    done = place("f-s1", Happening.FINISHED, reason=FollowedBy(("2", "3")))
     found = explain_shard(known("1 by f-s1 at SHARD_END", places={"1": done}), "1")
     assert found.state == "FINISHED"
     assert found.why == "f-s1 read it to its end: followed by 2, 3."
@@ -190,7 +208,7 @@ def test_the_story_of_a_shard_is_its_own_in_order():
 
 
 def test_a_worker_says_what_it_has_why_and_what_it_had():
-    given = place("f-s1", Happening.ASSIGNED, reason="unowned; f-s1 holds fewest (0)")
+    given = place("f-s1", Happening.ASSIGNED, reason=HoldsFewest(0))
     turns = [
         (1, [Entry(what=Happening.SLOT_STARTED, subject="s1", worker_id="f-s1")]),
         (2, [Entry(what=Happening.MOVED, subject="2", worker_id="f-s2", before="f-s1")]),
@@ -216,21 +234,30 @@ def test_a_worker_of_another_application_is_named_as_such():
 
 def test_the_fleet_tells_its_size_its_workers_and_its_regime():
     turns = [
-        (1, [Entry(what=Happening.SIZED, subject="fleet", reason="2 worker slots wanted")]),
+        (1, [Entry(what=Happening.SIZED, subject="fleet", reason=SlotsWanted(2, LeastSlots(2)))]),
         (2, [Entry(what=Happening.SLOT_STARTED, subject="s2", worker_id="f-s2")]),
-        (3, [Entry(what=Happening.REGIME, subject="fleet", reason="thrifty, it is dear")]),
+        (
+            3,
+            [
+                Entry(
+                    what=Happening.REGIME,
+                    subject="fleet",
+                    reason=RegimeIs("thrifty", NoBudget()),
+                )
+            ],
+        ),
         (4, [Entry(what=Happening.CREATED, subject="1")]),
     ]
-    waits = {"2": "no worker has room"}
+    waits = {"2": NoWorkerHasRoom()}
     found = explain_fleet(known("1 by f-s1 at 5", "2 at 5", "3 by java", turns=turns, waits=waits))
     assert found.now == (
         "Leases: 2 reading, 1 unowned. Workers: 1 running. Others that share the lease table: java."
     )
-    assert found.why == "What waits: no worker has room."
+    assert found.why == "What waits: every worker has as many shards as it may have."
     assert [event.text for event in found.story] == [
-        "The fleet was sized: the fleet needs 2 workers.",
+        "The fleet was sized: the fleet needs 2 workers: at least 2 (workers_min).",
         "f-s2 was started.",
-        "The fleet goes on otherwise: thrifty, it is dear.",
+        "The fleet goes on otherwise: thrifty, there is no budget.",
     ]
 
 

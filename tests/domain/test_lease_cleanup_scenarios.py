@@ -20,8 +20,8 @@ def planned(case, turn=list):
 def test_cleanup_deletes(case):
     plan = planned(case)
 
-    assert {gone.lease.lease_key: gone.reason for gone in plan.delete} == case["delete"]
-    assert dict(plan.kept) == case["kept"]
+    assert {gone.lease.lease_key: str(gone.reason) for gone in plan.delete} == case["delete"]
+    assert {key: str(why) for key, why in plan.kept} == case["kept"]
     assert {lease.lease_key: list(ids) for lease, ids in plan.learn_children} == case["learn"]
 
 

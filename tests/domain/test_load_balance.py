@@ -55,7 +55,7 @@ def test_load_is_balanced(case):
     assert [
         f"{a.lease.lease_key} to {a.worker_id} as {a.kind}: {a.reason}" for a in plan.assignments
     ] == case["moves"]
-    assert dict(plan.left) == case.get("left", {})
+    assert {key: str(why) for key, why in plan.left} == case.get("left", {})
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["why"][:70] for case in CASES])
@@ -166,7 +166,7 @@ def test_any_fleet_is_balanced_within_the_rules(fleet, rebalance, shuffler):
             held[a.lease.lease_owner] -= 1
         held[a.worker_id] += 1
         assert a.reason
-        assert "nan" not in a.reason
+        assert "nan" not in str(a.reason)
     assert all(held[w] <= max(most[w], sum(le.lease_owner == w for le in leases)) for w in most)
     keys = [a.lease.lease_key for a in plan.assignments]
     assert len(keys) == len(set(keys))

@@ -7,6 +7,7 @@ import pytest
 from shardfleet.domain.cost.bill import DAY_MS, LedgerPage, days_of, rate_per_day
 from shardfleet.domain.cost.estimate import Consumption
 from shardfleet.domain.cost.spending import RELIEF, Chosen, Regime, Spending, choose
+from shardfleet.domain.reasons import NoBudget
 
 NOW = 5_000_000
 WELL = Spending(
@@ -25,34 +26,35 @@ def chosen(now, before=None):
 
 
 def since(name):
-    return Chosen(name=name, reason="before", since_ms=7)
+    return Chosen(name=name, reason=NoBudget(), since_ms=7)
 
 
 def test_within_objective_and_budget_the_fleet_is_eager():
     found = chosen(WELL)
     assert (found.name, found.since_ms) == (Regime.EAGER, NOW)
-    assert found.reason == "the day comes to $1.00 at this rate, the budget is $2.00"
+    assert str(found.reason) == "the day comes to $1.00 at this rate, the budget is $2.00"
 
 
 def test_without_a_budget_nothing_makes_it_thrifty():
     found = chosen(replace(WELL, budget=0.0, spent=99.0, may_pause=True))
-    assert (found.name, found.reason) == (Regime.EAGER, "there is no budget")
+    assert (found.name, found.reason) == (Regime.EAGER, NoBudget())
 
 
 def test_where_the_day_would_come_to_more_than_the_budget_it_is_thrifty():
     found = chosen(replace(WELL, rate=4.0))
     assert found.name is Regime.THRIFTY
-    assert found.reason == "the day comes to $2.50 at this rate, the budget is $2.00"
+    assert str(found.reason) == "the day comes to $2.50 at this rate, the budget is $2.00"
 
 
 def test_where_both_cannot_hold_the_objective_does_and_the_reason_says_what_was_given_up():
     found = chosen(replace(WELL, rate=4.0, lag_ms=75_000), since(Regime.THRIFTY))
     assert found.name is Regime.EAGER
-    assert found.reason == (
+    assert str(found.reason) == (
         "a shard is 75 s behind, the objective is 60 s; the budget is given up for it: the day "
         "comes to $2.50 at this rate, the budget is $2.00"
     )
-    assert "given up" not in chosen(replace(WELL, lag_ms=75_000), since(Regime.THRIFTY)).reason
+    late = chosen(replace(WELL, lag_ms=75_000), since(Regime.THRIFTY))
+    assert "given up" not in str(late.reason)
 
 
 def test_a_budget_without_an_objective_knows_no_lag():
@@ -75,7 +77,7 @@ def test_a_spent_budget_stops_the_fleet_only_where_that_was_asked_for(may_pause,
 
 def test_a_spent_budget_that_may_pause_pauses_however_late_the_shards_are():
     late = replace(WELL, spent=2.5, may_pause=True, lag_ms=10**9)
-    assert chosen(late).reason == (
+    assert str(chosen(late).reason) == (
         "$2.50 of $2.00 are spent today, and reading on was not wanted then"
     )
 

@@ -55,7 +55,7 @@ def sized(case, turn=list):
 def test_the_fleet_is_sized(case):
     found = sized(case)
 
-    assert {"wanted": found.wanted, "reason": found.reason} == {
+    assert {"wanted": found.wanted, "reason": str(found.reason)} == {
         "wanted": case["wanted"],
         "reason": case["reason"],
     }

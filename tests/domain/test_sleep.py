@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
+from shardfleet.domain.reasons import OtherApplication, Reason
 from shardfleet.domain.sleep.sleep import (
     ITERATOR_AGE_MOST_MS,
     Found,
@@ -42,7 +43,7 @@ def names(case):
     return case["why"][:70]
 
 
-def planned(naps, leases, off=""):
+def planned(naps, leases, off=None):
     return plan_naps(naps, leases, off=off, now_ms=NOW_MS, settle_ms=SETTLE_MS)
 
 
@@ -51,11 +52,11 @@ def test_naps_last_or_are_taken_away(case):
     plan = planned(
         [nap_of(text) for text in case["naps"]],
         [a_lease(text) for text in case["leases"]],
-        case.get("off", ""),
+        OtherApplication(case["off"]) if "off" in case else None,
     )
 
     assert list(plan.asleep) == case.get("asleep", [])
-    assert plan.woken == case.get("woken", {})
+    assert {key: str(why) for key, why in plan.woken.items()} == case.get("woken", {})
 
 
 @pytest.mark.parametrize("case", PAGE["looks"], ids=names)
@@ -67,7 +68,7 @@ def test_a_look_is_remembered_or_wakes(case):
     after = after_look(glance, Found[case["found"]], iterator=case.get("iterator", ""), at_ms=100)
 
     if "woken" in case:
-        assert after == case["woken"]
+        assert str(after) == case["woken"]
     else:
         wanted = case["remembered"]
         assert after == Glance(
@@ -202,8 +203,8 @@ def test_the_first_look_that_is_not_quiet_wakes_and_so_does_the_second_refusal(
         refused = refused + 1 if found in (Found.REFUSED, Found.EXPIRED) else 0
         wakes = refused == 2 or (found is not Found.NOTHING and not refused)
         after = after_look(glance, found, iterator=f"i{at_ms}", at_ms=at_ms)
-        assert isinstance(after, str) == wakes
-        if isinstance(after, str):
+        assert isinstance(after, Reason) == wakes
+        if isinstance(after, Reason):
             return
         glance = after
 
@@ -226,4 +227,5 @@ def test_naps_and_glances_survive_their_documents():
 def test_a_nap_says_who_found_nothing_since_when():
     nap = Nap(lease_key="0", worker_id="f-s0001", since_ms=1_795_000_000_000, done=number("7"))
 
-    assert str(nap) == "asleep since 2026-11-18 11:06:40Z: f-s0001 found nothing more to read"
+    words = "asleep since 2026-11-18 11:06:40Z: f-s0001 found nothing more to read"
+    assert str(nap.reason) == words

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.slots.sizing import Pace, Sizing
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, plan_slots
@@ -26,7 +27,7 @@ def a_slot(number, state=SlotState.RUNNING, heartbeat_ms=NOW, *, drain=False, le
 
 
 def plan(slots, wanted, *, held=None, lost=()):
-    sizing = Sizing(wanted=wanted, reason="so the test says", pace=Pace())
+    sizing = Sizing(wanted=wanted, reason=Quoted("so the test says"), pace=Pace())
     facts = SlotFacts(
         now_ms=NOW,
         silent_ms=20_000,
@@ -54,8 +55,8 @@ def test_missing_slots_start_ended_ones_first_then_the_lowest_free_numbers():
 def test_every_decision_says_how_many_are_wanted_and_why():
     (start,) = plan([], 1).decisions
 
-    assert start.reason == "1 slot wanted: so the test says"
-    assert plan([], 1).reason == "so the test says"
+    assert str(start.reason) == "the fleet needs 1 worker: so the test says"
+    assert plan([], 1).reason == start.reason
 
 
 def test_a_slot_on_its_way_counts_and_its_start_is_repeated():

@@ -15,6 +15,7 @@ from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.expiry import expired_leases, update_sightings
 from shardfleet.domain.leases.lease import Applied, ChangeResult, Lease, LeaseChange
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.slots.slot import SlotState, intend_start
 from tests.protocol_model.checks import ModelViolation
 from tests.protocol_model.outcomes import send
@@ -115,7 +116,7 @@ def _assignments(
     able = [worker_id for worker_id in able if worker_id not in losers] or able
     views = [WorkerView(worker_id=worker_id, leases_most=2) for worker_id in able]
     plan = plan_balanced(leases, expired=expired, workers=views).assignments
-    return tuple(replace(each, reason="") for each in plan)
+    return tuple(replace(each, reason=Quoted("")) for each in plan)
 
 
 def _start_ended(world: ModelWorld) -> Steps:

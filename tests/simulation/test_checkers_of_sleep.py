@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from shardfleet.domain.leases.changes import assign
+from shardfleet.domain.reasons import RecordsCame
 from shardfleet.domain.sleep.sleep import Found
 from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.shard.sleep import Drowsiness
@@ -71,7 +72,7 @@ def test_a_sleeper_that_is_woken_or_taken_is_none_any_more():
     checker.ledger.put(an_entry(1, 10))
 
     checker.told(0, ME, asleep)
-    checker.told(1, MANAGER, LeaseWoken(lease_key=KEY, reason="records came", slept_ms=1))
+    checker.told(1, MANAGER, LeaseWoken(lease_key=KEY, reason=RecordsCame(), slept_ms=1))
     for look in range(9):
         checker.read_begun(60_000 * (look + 1), MANAGER, KEY)
     checker.told(0, ME, asleep)

@@ -17,7 +17,7 @@ from shardfleet.domain.leases.changes import (
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.state.fleet_state import LOCK, NOTE, SLOT
-from shardfleet.events import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
+from shardfleet.events import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import (
     CallBegun,
@@ -186,7 +186,7 @@ def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
         slot_id=SLOT_ID,
         worker_id=ME.worker_id,
         outcome="CONTINUE",
-        reason="time is over",
+        reason=TurnEnding.TIME,
         held_leases=1,
         duration_ms=1,
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases import sync as lease_sync
-from shardfleet.domain.leases.sync import CreateReason
+from shardfleet.domain.reasons import NoLeasedRelative
 from shardfleet.domain.stream.sequence import AT_LATEST
 from shardfleet.engine.manager import turn as lease_manager
 from shardfleet.testing import checkers
@@ -52,7 +52,7 @@ def test_made_again_at_latest_it_would_lose_records(monkeypatch):
     async def unknown(*_):
         return None
 
-    monkeypatch.setattr(lease_sync, "_LOST", (AT_LATEST, CreateReason.NO_LEASED_RELATIVE))
+    monkeypatch.setattr(lease_sync, "_LOST", (AT_LATEST, NoLeasedRelative()))
     monkeypatch.setattr(lease_manager, "began_ms", unknown)
     skipped = {"NoRecordLost", "CheckpointCoversDone"}
     found = (run(seed, "LATEST").violations for seed in (6, 22, *range(23, 60)))

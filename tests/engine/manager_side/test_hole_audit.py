@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.reasons import LeaseLostUnseen
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.engine.manager.history import History
@@ -59,7 +60,7 @@ def test_at_latest_a_lost_lease_is_made_at_the_third_sighting_and_not_at_latest(
         assert fleet.leases.leases[KEYS[1]].lease_owner
         (healed,) = fleet.named("LeaseHealed")
         assert healed.lease_key == KEYS[1]
-        assert "its lease was lost" in healed.reason
+        assert healed.reason == LeaseLostUnseen()
         place = (await History(fleet.store).places())[KEYS[1]]
         assert place.owner == fleet.leases.leases[KEYS[1]].lease_owner
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import SlotEnds
 from shardfleet.domain.slots.slot import SlotState, ask_to_drain, end
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
@@ -123,7 +124,7 @@ def test_a_slot_that_began_to_drain_after_it_was_read_gets_nothing():
         fleet.state.slots = stale
         await fleet.manager.turn()
         assert set(fleet.owners().values()) == {None}
-        assert {e.reason for e in fleet.named("AssignmentLost")} == {"slot takes no leases"}
+        assert {e.reason for e in fleet.named("AssignmentLost")} == {SlotEnds()}
 
     run_virtual(main())
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
@@ -37,7 +38,7 @@ def test_a_paused_lease_is_left_to_nobody_with_its_reason_until_it_is_resumed():
         report = await fleet.manager.turn()
         assert fleet.owners()[1] is None
         assert fleet.owners()[2] == "f-s0001"
-        assert report.assignment.left == ((key(1), str(ANN)),)
+        assert report.assignment.left == ((key(1), ANN),)
         told = fleet.named("ManagerTurnDone")[-1]
         # As read, before the turn assigned it: lease 2.
         assert (told.paused_leases, told.unclaimed_leases, told.leases_of_unknown_lag) == (1, 1, 3)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.reasons import Asleep, Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.manager.loop import run_manager
@@ -69,7 +70,7 @@ class SleepingFleet(Fleet):
         ]
 
     def woken(self):
-        return {int(e.lease_key[-3:]): e.reason for e in self.named("LeaseWoken")}
+        return {int(e.lease_key[-3:]): str(e.reason) for e in self.named("LeaseWoken")}
 
     @property
     def told(self):
@@ -95,7 +96,7 @@ def test_a_fleet_that_sleeps_wants_no_slots_and_nobody_is_alarmed():
         told = fleet.told
         assert (told.sleeping_leases, told.unclaimed_leases, told.slots_missing) == (2, 0, 0)
         assert (told.leases_of_unknown_lag, told.millis_behind_latest_max) == (0, 0)
-        assert dict(report.assignment.left)[key(0)].startswith("asleep since ")
+        assert isinstance(dict(report.assignment.left)[key(0)], Asleep)
         assert fleet.looks(0) == fleet.looks(1) == [0]
 
     in_fleet(scenario)
@@ -287,11 +288,11 @@ def test_somebody_else_in_the_lease_table_switches_sleep_off_until_an_hour_witho
         reason = "java-1 shares the lease table, and would take a lease that nobody renews"
         assert fleet.woken() == {0: reason}
         assert fleet.told.sleep_off == 1
-        assert report.sleepers.off == reason
+        assert str(report.sleepers.off) == reason
         (switched,) = fleet.named("SleepSwitched")
-        assert (switched.is_on, switched.reason) == (False, reason)
+        assert (switched.is_on, str(switched.reason)) == (False, reason)
         plan = await fleet.state.plan()
-        assert plan["sleep_off"] == reason
+        assert plan["sleep_off"] == {"is": "OtherApplication", "owner": "java-1"}
         assert fleet.looks() == []
 
         lease = fleet.leases.leases[key(1)]

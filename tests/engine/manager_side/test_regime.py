@@ -5,7 +5,7 @@ from dataclasses import replace
 from shardfleet.domain.cost.bill import DAY_MS
 from shardfleet.domain.cost.estimate import Consumption
 from shardfleet.domain.cost.spending import Regime
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.loop import run_manager
@@ -62,11 +62,11 @@ def test_a_dear_fleet_rests_between_its_managers_turns_and_says_why():
         await a_turn(fleet)
         found = await RegimeRecord(fleet.store).read()
         assert found.name is Regime.THRIFTY
-        assert "the budget is $2.00" in found.reason
+        assert "the budget is $2.00" in str(found.reason)
         assert [e.regime for e in fleet.named("RegimeChosen")] == ["EAGER", "THRIFTY"]
         assert await a_turn(fleet) == 1
         turns = await History(fleet.store).turns(since_ms=0)
-        told = [e.reason for turn in turns for e in turn.entries if e.what == "REGIME"]
+        told = [str(e.reason) for turn in turns for e in turn.entries if e.what == "REGIME"]
         assert told[-1].startswith("thrifty, the day comes to")
 
     run_virtual(main())

@@ -6,6 +6,7 @@ import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.reasons import HoldsFewest, OwnerEnds
 from shardfleet.domain.slots.slot import ClaimRefused, SlotState, claim
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.manager.turn import LeaseManager
@@ -198,8 +199,8 @@ def test_a_slot_leaves_only_when_a_surplus_has_lasted_and_hands_its_leases_over_
         assert (await fleet.slot("s0002")).drain
         reasons = {e.reason for e in fleet.named("LeaseAssigned") if e.kind == "HANDOVER"}
         assert reasons == {
-            "f-s0002 is to end; f-s0001 holds fewest (2)",
-            "f-s0002 is to end; f-s0001 holds fewest (3)",
+            OwnerEnds("f-s0002", HoldsFewest(2)),
+            OwnerEnds("f-s0002", HoldsFewest(3)),
         }
 
     run_virtual(main())

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from shardfleet.domain.explain.turn_log import Entry, Happening
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
+from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.engine.manager import history as turn_history
 from shardfleet.engine.manager import turn as lease_manager
@@ -37,7 +38,9 @@ def test_a_new_fleet_tells_how_every_lease_came_to_its_worker():
             assert all(entry.reason for entry in entries)
         (started,) = await story(fleet, "s0001")
         assert (started.what, started.worker_id) == (Happening.SLOT_STARTED, "f-s0001")
-        assert started.reason == "2 slots wanted: 4 leases to read, 2 at most in a slot"
+        assert str(started.reason) == (
+            "the fleet needs 2 workers: 4 leases to read, 2 at most in a slot"
+        )
         places = await History(fleet.store).places()
         assert {key[-1]: place.owner for key, place in places.items()} == {
             "0": "f-s0001",
@@ -65,10 +68,10 @@ def test_a_plan_of_any_size_fits_its_document_and_no_turn_fails_by_it(monkeypatc
 
         def kept(shards, leases):
             found = read(shards, leases)
-            return replace(found, delete=(), kept=tuple((key, long) for key in children))
+            return replace(found, delete=(), kept=tuple((key, Quoted(long)) for key in children))
 
         monkeypatch.setattr(lease_manager, "plan_lease_cleanup", kept)
-        problems = tuple(f"{n} {long}" for n in range(1_000))
+        problems = tuple(Quoted(f"{n} {long}") for n in range(1_000))
         audit = fleet.manager._audit
         plan = audit.plan
 
@@ -138,7 +141,7 @@ def test_what_workers_did_between_two_turns_is_told_by_the_next():
         assert (finished.what, finished.worker_id) == (Happening.FINISHED, owner)
         appeared = (await story(fleet, NUMBERS[1]))[0]
         assert (appeared.what, appeared.worker_id) == (Happening.APPEARED, owner)
-        assert NUMBERS[0] in appeared.reason
+        assert NUMBERS[0] in str(appeared.reason)
         made = [entry.what for entry in await story(fleet, NUMBERS[2])]
         assert made == [Happening.CREATED, Happening.ASSIGNED]
 

@@ -7,6 +7,7 @@ import pytest
 from shardfleet.config import FleetConfig
 from shardfleet.domain.explain.forecast import Question, Snapshot
 from shardfleet.domain.explain.turn_log import Happening
+from shardfleet.domain.reasons import NoWorkerHasRoom
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.operate.what_if import what_if
 from shardfleet.errors import ConfigurationError
@@ -86,7 +87,7 @@ def test_too_few_workers_leave_shards_to_nobody_and_say_so():
     config = a_config(leases_per_worker=1)
     forecast = ask(a_snapshot((1, 2, 3, 3), [a_slot(1), a_slot(2), a_slot(3)]), config, workers=1)
     assert len(forecast.left) == 2  # The worker that stays keeps its two, of which one is too many.
-    assert set(forecast.left.values()) == {"no worker has room"}
+    assert set(forecast.left.values()) == {NoWorkerHasRoom()}
 
 
 @pytest.mark.parametrize("name", ["s0002", "f-s0002"])

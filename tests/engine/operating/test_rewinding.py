@@ -7,7 +7,7 @@ import pytest
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.positions.rewinds import RewindState, RewindTarget
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import Throttled

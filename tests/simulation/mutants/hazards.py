@@ -219,8 +219,8 @@ HAZARDS = (
         "H12",
         (
             GONE,
-            'return _waits(replace(note, unlisted_ms=0), "not found, though it is listed")',
-            'return _over(note, graph, "")',
+            "return _waits(replace(note, unlisted_ms=0), ListedStill())",
+            "return _over(note, graph, MissedForRetention())",
         ),
         arena="false news",
     ),
@@ -229,8 +229,8 @@ HAZARDS = (
         "H12",
         (
             GONE,
-            'return _waits(seen, "not found and not listed for once; a second listing is awaited")',
-            'return _over(seen, graph, "")',
+            "return _waits(seen, SecondListingAwaited())",
+            "return _over(seen, graph, MissedForRetention())",
         ),
         arena="false and old news",
     ),

@@ -154,8 +154,8 @@ MUSEUM = (
         "§8 row 7, KCL #751",
         (
             SYNC,
-            "return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING",
-            "return initial.checkpoint, CreateReason.HOLE_BESIDE_SIBLING",
+            "return AT_TRIM_HORIZON, HoleBesideSibling()",
+            "return initial.checkpoint, HoleBesideSibling()",
         ),
         _TIP_OF_NOW,
         arena="holes",
@@ -193,8 +193,8 @@ MUSEUM = (
         "§8 row 9, KCL #461, kcl-rust",
         (
             CLEANUP,
-            '                kept.append((key, "unfinished, though its shard is no longer listed"))\n',
-            '                delete.append(LeaseToDelete(lease, "not listed"))\n',
+            "                kept.append((key, Unlisted()))\n",
+            "                delete.append(LeaseToDelete(lease, AgedOut()))\n",
         ),
         arena="short retention",
     ),

@@ -58,7 +58,7 @@ SLEEPERS = (
         (
             PROBER,
             "            off=off,\n            now_ms",
-            '            off="",\n            now_ms',
+            "            off=None,\n            now_ms",
         ),
         test=f"{_PROBER_TESTS}::"
         "test_somebody_else_in_the_lease_table_switches_sleep_off_until_an_hour_without_them",

@@ -28,6 +28,7 @@ from shardfleet.domain.cost.estimate import (
     workers_for,
 )
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
+from shardfleet.domain.reasons import reason_json, reason_of_json
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.errors import ConfigurationError
 
@@ -136,7 +137,7 @@ async def _found(
         "part_of_stream": None if rate is None or not stream else rate * DAYS_PER_MONTH / stream,
         "lag_objective_ms": config.lag_objective_ms or None,
         "budget_per_day": config.budget_cents_per_day / 100 or None,
-        "regime": None if regime is None else asdict(regime),
+        "regime": regime and {**asdict(regime), "reason": reason_json(regime.reason)},
         "at_ms": now_ms,
     }
 
@@ -174,7 +175,9 @@ def _print(found: dict[str, Any]) -> None:
         typer.echo(f"Budget: ${found['budget_per_day']:.2f} a day.")
     if regime := found["regime"]:
         since = spoken_instant(regime["since_ms"], now_ms=found["at_ms"])
-        typer.echo(f"Regime: {regime['name'].lower()} since {since}: {regime['reason']}.")
+        typer.echo(
+            f"Regime: {regime['name'].lower()} since {since}: {reason_of_json(regime['reason'])}."
+        )
 
 
 def _table(days: list[dict[str, Any]]) -> Table:

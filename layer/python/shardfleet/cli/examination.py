@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
     from shardfleet.config import FleetConfig
-    from shardfleet.domain.explain.fleet_facts import Facts, FunctionFacts, StreamFacts, TableFacts
+    from shardfleet.domain.explain.doctor import Facts, FunctionFacts, StreamFacts, TableFacts
     from shardfleet.domain.explain.fleet_view import FleetReading
     from shardfleet.domain.stream.shards import Shard
 
@@ -94,7 +94,7 @@ class _Examination:
 
     def facts(self) -> "Facts":
         from shardfleet.adapters.dynamodb.items import LEASE_KEY
-        from shardfleet.domain.explain.fleet_facts import Facts
+        from shardfleet.domain.explain.doctor import Facts
         from shardfleet.domain.leases.unreadable import stand_ins
         from shardfleet.domain.slots.lags import unread_shards
 
@@ -136,7 +136,7 @@ class _Examination:
         return make(service, region_name=region, config=client_config(1))
 
     def _table(self, name: str, *wanted: tuple[str, str]) -> "TableFacts":
-        from shardfleet.domain.explain.fleet_facts import TableFacts
+        from shardfleet.domain.explain.doctor import TableFacts
 
         with self._looking(f"table {name}"):
             found = self._client("dynamodb").describe_table(TableName=name)["Table"]
@@ -166,7 +166,7 @@ class _Examination:
 
     def _stream(self) -> "tuple[StreamFacts | None, int]":
         """Describe the stream; the answer's date tells how far apart the clocks are."""
-        from shardfleet.domain.explain.fleet_facts import StreamFacts
+        from shardfleet.domain.explain.doctor import StreamFacts
 
         with self._looking("the stream"):
             asked_ms = self._now_ms()
@@ -211,7 +211,7 @@ class _Examination:
         return reading, []
 
     def _function(self, name: str) -> "FunctionFacts":
-        from shardfleet.domain.explain.fleet_facts import FunctionFacts
+        from shardfleet.domain.explain.doctor import FunctionFacts
 
         with self._looking(f"function {name}"):
             found = self._client("lambda").get_function(FunctionName=name)

@@ -63,8 +63,7 @@ def explain(
 
 
 def _answers(known: "Known", subject: str | None) -> "list[Explanation]":
-    from shardfleet.domain.explain.answer import explain_shard, explain_worker
-    from shardfleet.domain.explain.fleet_story import explain_fleet
+    from shardfleet.domain.explain.answer import explain_fleet, explain_shard, explain_worker
     from shardfleet.domain.explain.turn_log import FLEET
     from shardfleet.errors import ConfigurationError
 

@@ -28,7 +28,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.status import lease_table, slot_table
 from shardfleet.domain.explain.fleet_view import LeaseRow, SlotRow, lease_rows, slot_rows
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.errors import ConfigurationError
 

@@ -26,7 +26,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.instants import instant_ms
 from shardfleet.domain.positions.rewinds import RewindRow, RewindState, RewindTarget
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
 

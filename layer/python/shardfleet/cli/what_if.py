@@ -57,24 +57,30 @@ def what_if(
 
 
 def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
-    from shardfleet.domain.explain.story_words import about
+    from shardfleet.domain.explain.turn_log import about
+    from shardfleet.domain.reasons import reason_json
 
     return {
         "turns": forecast.turns,
         "settled": forecast.settled,
         "within_ms": forecast.turns * cycle_ms,
         "steps": [
-            {"turn": turn} | asdict(entry) | {"text": about(entry)}
+            {
+                "turn": turn,
+                **asdict(entry),
+                "reason": reason_json(entry.reason) if entry.reason else None,
+                "text": about(entry),
+            }
             for turn, entry in forecast.steps
         ],
         "before": dict(forecast.before),
         "after": dict(forecast.after),
-        "left": dict(forecast.left),
+        "left": {key: reason_json(why) for key, why in forecast.left.items()},
     }
 
 
 def _told(forecast: "Forecast", cycle_ms: int) -> list[str]:
-    from shardfleet.domain.explain.story_words import about, plain_reason
+    from shardfleet.domain.explain.turn_log import about
 
     if not forecast.steps:
         lines = ["Nothing would happen: every shard stays where it is."]
@@ -92,5 +98,5 @@ def _told(forecast: "Forecast", cycle_ms: int) -> list[str]:
         lines += [f"    - {key}" for key in had if key not in has]
         lines += [f"    + {key}" for key in has if key not in had]
     for key, why in forecast.left.items():
-        lines.append(f"  nobody: {key}: {plain_reason(why)}")
+        lines.append(f"  nobody: {key}: {why}")
     return [*lines, "", "This was a forecast: nothing was changed."]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardfleet.domain.reasons import Reason
 from shardfleet.events.base import Event
 
 
@@ -37,4 +38,4 @@ class RegimeChosen(Event):
     """How eager the fleet is from now on, and why."""
 
     regime: str
-    reason: str
+    reason: Reason

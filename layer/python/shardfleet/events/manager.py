@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from shardfleet.domain.reasons import Reason
 from shardfleet.events.base import Event, LeaseEvent, Level
 
 
@@ -92,7 +93,7 @@ class ManagerLockedOut(Event):
 class LeaseSyncProblem(Event):
     """The shard list cannot be trusted, so no lease was made from it."""
 
-    problem: str
+    problem: Reason
 
     level: ClassVar[Level] = Level.WARNING
 
@@ -101,14 +102,14 @@ class LeaseSyncProblem(Event):
 class LeaseCreated(LeaseEvent):
     """A lease was created."""
 
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHealed(LeaseEvent):
     """A lease that others had deleted was made again: nothing is lost, some records come twice."""
 
-    reason: str
+    reason: Reason
 
     level: ClassVar[Level] = Level.WARNING
 
@@ -117,7 +118,7 @@ class LeaseHealed(LeaseEvent):
 class LeaseDeleted(LeaseEvent):
     """A finished lease was deleted."""
 
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +126,14 @@ class LeaseAssigned(LeaseEvent):
     """A lease was given to a worker."""
 
     kind: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseWoken(LeaseEvent):
     """A sleeping shard is to be read again, or its lease needs no waking any more."""
 
-    reason: str
+    reason: Reason
     slept_ms: int
 
 
@@ -143,12 +144,12 @@ class SleepSwitched(Event):
 
     Attributes:
         is_on: whether idle shards may sleep.
-        reason: why not; "" if they may.
+        reason: why not; None if they may.
 
     """
 
     is_on: bool
-    reason: str
+    reason: Reason | None
 
     level: ClassVar[Level] = Level.WARNING
 
@@ -167,7 +168,7 @@ class HandoverForced(LeaseEvent):
 class AssignmentLost(LeaseEvent):
     """A planned assignment lost its race; the next turn plans anew."""
 
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +186,7 @@ class SlotRestarted(Event):
 
     slot_id: str
     worker_id: str
-    reason: str
+    reason: Reason
 
     level: ClassVar[Level] = Level.WARNING
 

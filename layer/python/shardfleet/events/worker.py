@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
+from shardfleet.domain.reasons import Reason
 from shardfleet.events.base import Event, LeaseEvent, Level
 
 
@@ -37,6 +39,16 @@ class TurnRefused(Event):
     reason: str
 
 
+class TurnEnding(StrEnum):
+    """Why a worker invocation ended."""
+
+    TIME = "time is over"
+    HALTED = "no answer in time"
+    IDLE = "nothing held, nothing assigned"
+    DRAINED = "asked to drain"
+    STALE = "another invocation has taken over"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(Event):
     """A worker invocation ended in good order, or because another one took over."""
@@ -44,7 +56,7 @@ class TurnEnded(Event):
     slot_id: str
     worker_id: str
     outcome: str
-    reason: str
+    reason: TurnEnding
     held_leases: int
     duration_ms: int
 
@@ -174,7 +186,7 @@ class ShardMissing(LeaseEvent):
 
     checkpoint: str
     since_ms: int
-    reason: str
+    reason: Reason
 
     level: ClassVar[Level] = Level.WARNING
 
@@ -184,7 +196,7 @@ class ShardExpired(LeaseEvent):
     """A shard left the stream before it was read to its end: records may be lost."""
 
     checkpoint: str
-    reason: str
+    reason: Reason
 
     level: ClassVar[Level] = Level.ERROR
 

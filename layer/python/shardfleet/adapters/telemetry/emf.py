@@ -29,6 +29,7 @@ from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
 from shardfleet.adapters.telemetry import metrics
 from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, unit_of
 from shardfleet.adapters.telemetry.otlp import OtlpMetrics
+from shardfleet.domain.reasons import Reason
 from shardfleet.engine.ports import Clock
 from shardfleet.events import Event, LeaseEvent, Level, ManagerTurnDone, ManagerTurnFailed
 
@@ -159,7 +160,11 @@ class EmfEventSink:
         values = {f.name: getattr(event, f.name) for f in fields(event)}
         if not self._telling.log_errors:
             values |= {name: _kind(values[name]) for name in event.users_words}
-        told = {f"{k}_" if k in _TAKEN else k: v for k, v in values.items() if v is not None}
+        told = {
+            f"{name}_" if name in _TAKEN else name: str(v) if isinstance(v, Reason) else v
+            for name, v in values.items()
+            if v is not None
+        }
         self._log.log(event.level, type(event).__name__, extra=told)
 
     def _flush(self) -> None:

@@ -16,9 +16,22 @@ from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import (
+    ChildOfEnded,
+    HoldsFewest,
+    HoldsMore,
+    NoWorkerHasRoom,
+    NoWorkerRuns,
+    OwnerEnds,
+    Reason,
+    TookWhatWasFree,
+    WaitsForParents,
+    WorkerIsFull,
+    WorkerTakesFew,
+)
 
 STEAL_DIFFERENCE = 2  # kcl-rust: stealing at a difference of one would go to and fro for ever
-NOTHING_PAUSED: Mapping[str, str] = MappingProxyType({})
+NOTHING_PAUSED: Mapping[str, Reason] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +70,7 @@ class Assignment:
     lease: Lease
     worker_id: str
     kind: AssignmentKind
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,7 @@ class AssignmentPlan:
     """
 
     assignments: tuple[Assignment, ...]
-    left: tuple[tuple[str, str], ...]
+    left: tuple[tuple[str, Reason], ...]
 
 
 def plan_balanced(
@@ -81,7 +94,7 @@ def plan_balanced(
     *,
     expired: frozenset[str],
     workers: Sequence[WorkerView],
-    paused: Mapping[str, str] = NOTHING_PAUSED,
+    paused: Mapping[str, Reason] = NOTHING_PAUSED,
 ) -> AssignmentPlan:
     """
     Give free leases to the workers with fewest, then even out by at most one steal.
@@ -98,7 +111,7 @@ def plan_balanced(
     load = Counter({w.worker_id: table.load[w.worker_id] for w in workers})
     by_id = sorted(workers, key=lambda worker: worker.worker_id)
     assignments: list[Assignment] = []
-    left: dict[str, str] = dict(table.waiting)
+    left = dict(table.waiting)
     most = {w.worker_id: w.leases_most for w in workers}
     # The worker with fewest first: 100,000 leases for 10,000 workers are given in one pass.
     roomy = [(load[w], w) for w in most if load[w] < most[w]]
@@ -106,18 +119,17 @@ def plan_balanced(
     for lease in table.free:
         if not roomy:
             if table.kind(lease) is not AssignmentKind.STEAL:
-                left[lease.lease_key] = "no worker has room" if workers else "no worker is running"
+                left[lease.lease_key] = NoWorkerHasRoom() if workers else NoWorkerRuns()
             continue
         held, chosen = roomy[0]
-        reason = f"{table.state(lease)}; {chosen} holds fewest ({held})"
-        assignments.append(Assignment(lease, chosen, table.kind(lease), reason))
+        assignments.append(table.given(lease, chosen, HoldsFewest(held)))
         load[chosen] = held + 1
         if held + 1 < most[chosen]:
             heapreplace(roomy, (held + 1, chosen))
         else:
             heappop(roomy)
     stolen = _even_out(table, load, workers=by_id)
-    return AssignmentPlan((*assignments, *stolen), tuple(sorted(left.items())))
+    return AssignmentPlan((*assignments, *stolen), in_key_order(left))
 
 
 def _even_out(
@@ -135,7 +147,7 @@ def _even_out(
         movable = table.movable(donor)
         if movable:
             lease = min(movable, key=lambda le: (le.owner_switches_since_checkpoint, le.lease_key))
-            reason = f"{donor} holds {load[donor]}, {emptiest} {load[emptiest]}"
+            reason = HoldsMore(donor, load[donor], emptiest, load[emptiest])
             return (Assignment(lease, emptiest, AssignmentKind.STEAL, reason),)
     return ()
 
@@ -147,7 +159,7 @@ def plan_greedy(
     worker: WorkerView,
     leases_to_acquire: int,
     order: Callable[[Sequence[Lease]], Sequence[Lease]],
-    paused: Mapping[str, str] = NOTHING_PAUSED,
+    paused: Mapping[str, Reason] = NOTHING_PAUSED,
 ) -> AssignmentPlan:
     """
     Let one worker take what is free, or else one lease from a worker with two more (kcl-rust).
@@ -166,21 +178,17 @@ def plan_greedy(
     room = max(0, worker.leases_most - mine)
     children = [le for le in table.free if worker.recently_ended & set(le.parent_shard_ids)]
     others = [le for le in table.free if not worker.recently_ended & set(le.parent_shard_ids)]
-    wanted = [(le, "child of a shard it has just ended") for le in order(children)]
-    wanted += [(le, table.state(le)) for le in order(others)]
+    wanted: list[tuple[Lease, Reason]] = [(le, ChildOfEnded()) for le in order(children)]
+    wanted += [(le, TookWhatWasFree()) for le in order(others)]
     most = min(room, max(0, leases_to_acquire))
-    assignments = [
-        Assignment(lease, worker.worker_id, table.kind(lease), reason)
-        for lease, reason in wanted[:most]
-    ]
+    assignments = [table.given(lease, worker.worker_id, reason) for lease, reason in wanted[:most]]
+    obstacle: Reason = WorkerTakesFew(worker.worker_id, leases_to_acquire)
     if room <= leases_to_acquire:
-        obstacle = f"{worker.worker_id} has no room for more ({worker.leases_most} at most)"
-    else:
-        obstacle = f"{worker.worker_id} acquires {leases_to_acquire} per turn"
+        obstacle = WorkerIsFull(worker.worker_id, worker.leases_most)
     left = dict(table.waiting) | {lease.lease_key: obstacle for lease, _ in wanted[most:]}
     if not wanted and most > 0:
         assignments += _steal_one(table, worker.worker_id, order=order)
-    return AssignmentPlan(tuple(assignments), tuple(sorted(left.items())))
+    return AssignmentPlan(tuple(assignments), in_key_order(left))
 
 
 def _steal_one(
@@ -193,9 +201,14 @@ def _steal_one(
             break
         movable = table.movable(donor)
         if movable:
-            reason = f"{donor} holds {table.load[donor]}, {thief} {mine}"
+            reason = HoldsMore(donor, table.load[donor], thief, mine)
             return [Assignment(order(movable)[0], thief, AssignmentKind.STEAL, reason)]
     return []
+
+
+def in_key_order(left: Mapping[str, Reason]) -> tuple[tuple[str, Reason], ...]:
+    """Return what is left to nobody, ordered by key."""
+    return tuple((key, left[key]) for key in sorted(left))
 
 
 def leaving_among(workers: Sequence[WorkerView]) -> frozenset[str]:
@@ -209,7 +222,7 @@ class LeaseGroups:
 
     Attributes:
         free: may be given to somebody, ordered by key; what an owner that leaves has is among it.
-        waiting: lease key and reason of what must wait for a parent, or is paused.
+        waiting: lease key to why: what must wait for a parent, or is paused.
         load: owner to how many leases it has, a handover counted for the next owner.
 
     """
@@ -218,7 +231,7 @@ class LeaseGroups:
         self,
         leases: Sequence[Lease],
         expired: frozenset[str],
-        paused: Mapping[str, str] = NOTHING_PAUSED,
+        paused: Mapping[str, Reason] = NOTHING_PAUSED,
         *,
         leaving: Collection[str] = (),
     ) -> None:
@@ -229,7 +242,7 @@ class LeaseGroups:
         self._by_key = {key: by_key[key] for key in sorted(by_key)}
         self._expired = expired
         self.free: list[Lease] = []
-        self.waiting: list[tuple[str, str]] = []
+        self.waiting: dict[str, Reason] = {}
         self.load: Counter[str] = Counter()
         self._held: defaultdict[str, list[Lease]] = defaultdict(list)
         for lease in self._by_key.values():
@@ -242,9 +255,9 @@ class LeaseGroups:
                 self.load[lease.lease_owner] += 1
                 self._held[lease.lease_owner].append(lease)
             elif lease.lease_key in paused:
-                self.waiting.append((lease.lease_key, paused[lease.lease_key]))
+                self.waiting[lease.lease_key] = paused[lease.lease_key]
             elif blocking := self._unfinished_parents(lease):
-                self.waiting.append((lease.lease_key, f"waits for parent {', '.join(blocking)}"))
+                self.waiting[lease.lease_key] = WaitsForParents(tuple(blocking))
             else:
                 self.free.append(lease)
 
@@ -264,11 +277,11 @@ class LeaseGroups:
             and not self._unfinished_parents(lease)
         )
 
-    def state(self, lease: Lease) -> str:
-        """Describe a free lease."""
+    def given(self, lease: Lease, worker_id: str, reason: Reason) -> Assignment:
+        """Give a free lease away."""
         if self._moves_away(lease):
-            return f"{lease.lease_owner} is to end"
-        return "unowned" if lease.lease_owner is None else f"expired under {lease.effective_owner}"
+            reason = OwnerEnds(lease.lease_owner or "", reason)
+        return Assignment(lease, worker_id, self.kind(lease), reason)
 
     def held(self, owner: str) -> Sequence[Lease]:
         """Return what an owner has, also what is being handed over to it, ordered by key."""

@@ -20,6 +20,7 @@ from shardfleet.domain.balance.by_count import (
     AssignmentPlan,
     LeaseGroups,
     WorkerView,
+    in_key_order,
     leaving_among,
     plan_balanced,
 )
@@ -30,6 +31,13 @@ from shardfleet.domain.balance.worker_loads import (
     throughputs,
 )
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import (
+    ExchangedToEvenOut,
+    LeastLoaded,
+    MovedToEvenOut,
+    NoWorkerHasRoom,
+    Reason,
+)
 
 # A move must bring donor and receiver closer by this part of the average. It keeps rounding, and
 # leases that are as large as the difference, from moving to and fro.
@@ -64,7 +72,7 @@ def plan_by_load(
     workers: Sequence[WorkerView],
     limits: BalanceLimits,
     rebalance: bool,
-    paused: Mapping[str, str] = NOTHING_PAUSED,
+    paused: Mapping[str, Reason] = NOTHING_PAUSED,
 ) -> AssignmentPlan:
     """
     Give free leases to the least loaded workers; in a balancing run, even out the others.
@@ -88,24 +96,21 @@ def plan_by_load(
     assignments, left = _place(groups, loads)
     if rebalance:
         assignments += _even_out(groups, loads, limits)
-    return AssignmentPlan(tuple(assignments), tuple(sorted((*groups.waiting, *left))))
+    return AssignmentPlan(tuple(assignments), in_key_order(groups.waiting | left))
 
 
-def _place(
-    groups: LeaseGroups, loads: WorkerLoads
-) -> tuple[list[Assignment], list[tuple[str, str]]]:
+def _place(groups: LeaseGroups, loads: WorkerLoads) -> tuple[list[Assignment], dict[str, Reason]]:
     """Give the free leases away, the largest first, each to the least loaded worker (B3)."""
     assignments: list[Assignment] = []
-    left: list[tuple[str, str]] = []
+    left: dict[str, Reason] = {}
     for lease in sorted(groups.free, key=lambda le: (-loads.rates[le.lease_key], le.lease_key)):
         chosen = loads.least_loaded()
         if chosen is None:
             if groups.kind(lease) is not AssignmentKind.STEAL:
-                left.append((lease.lease_key, "no worker has room"))
+                left[lease.lease_key] = NoWorkerHasRoom()
             continue
-        share = f"{loads.share(chosen):.0%} of the average"
-        reason = f"{groups.state(lease)}; {chosen} is least loaded ({share})"
-        assignments.append(Assignment(lease, chosen, groups.kind(lease), reason))
+        reason = LeastLoaded(_percent(loads.share(chosen)))
+        assignments.append(groups.given(lease, chosen, reason))
         loads.give(chosen, lease)
     return assignments, left
 
@@ -200,13 +205,10 @@ def _exchanges(
         if not pairs:
             break
         *_, mine, theirs, receiver = min(pairs, key=lambda pair: pair[:3])
-        reason = (
-            f"{metric}: {donor} has {values[donor] / average:.0%} of the average, "
-            f"{receiver} {values[receiver] / average:.0%}; exchanged for "
-        )
-        steal = AssignmentKind.STEAL
-        moves.append(Assignment(mine, receiver, steal, reason + theirs.lease_key))
-        moves.append(Assignment(theirs, donor, steal, reason + mine.lease_key))
+        before = _uneven(loads, metric, donor=donor, receiver=receiver)
+        for lease, taker, other in ((mine, receiver, theirs), (theirs, donor, mine)):
+            reason = ExchangedToEvenOut(*before, other.lease_key)
+            moves.append(Assignment(lease, taker, AssignmentKind.STEAL, reason))
         loads.move(mine, donor, receiver)
         loads.move(theirs, receiver, donor)
         left -= loads.rates[mine.lease_key] - loads.rates[theirs.lease_key]
@@ -236,10 +238,20 @@ def _move(
     values, cost = loads.metrics[metric], loads.cost(metric, donor, lease)
     if values[receiver] + cost > values[donor] - gain:
         return None
-    average = loads.averages[metric]
-    reason = (
-        f"{metric}: {donor} has {values[donor] / average:.0%} of the average, "
-        f"{receiver} {values[receiver] / average:.0%}; this lease {cost / average:.0%}"
-    )
+    share = _percent(cost / loads.averages[metric])
+    reason = MovedToEvenOut(*_uneven(loads, metric, donor=donor, receiver=receiver), share)
     loads.move(lease, donor, receiver)
     return Assignment(lease, receiver, AssignmentKind.STEAL, reason)
+
+
+def _uneven(
+    loads: WorkerLoads, metric: str, *, donor: str, receiver: str
+) -> tuple[str, str, int, str, int]:
+    """Return the facts of a :class:`~shardfleet.domain.reasons.LoadedMore`."""
+    values, average = loads.metrics[metric], loads.averages[metric]
+    percent, less = (_percent(values[worker] / average) for worker in (donor, receiver))
+    return metric, donor, percent, receiver, less
+
+
+def _percent(part: float) -> int:
+    return round(100 * part)

@@ -10,6 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shardfleet.domain.reasons import (
+    BudgetGivenUp,
+    BudgetSpent,
+    DayComesTo,
+    NoBudget,
+    ObjectiveMissed,
+    Reason,
+)
+
 # Back to eager only when this part of the budget suffices, or the fleet would go to and fro.
 RELIEF = 0.8
 
@@ -35,13 +44,13 @@ class Chosen:
 
     Attributes:
         name: see :class:`Regime`.
-        reason: for a person.
+        reason: why.
         since_ms: epoch milliseconds.
 
     """
 
     name: Regime
-    reason: str
+    reason: Reason
     since_ms: int
 
 
@@ -91,21 +100,18 @@ def choose(now: Spending, before: Chosen | None, *, now_ms: int) -> Chosen:
     return Chosen(name=name, reason=reason, since_ms=now_ms)
 
 
-def _choice(now: Spending, before: Regime) -> tuple[Regime, str]:
+def _choice(now: Spending, before: Regime) -> tuple[Regime, Reason]:
     if not now.budget:
-        return Regime.EAGER, "there is no budget"
-    spent = f"${now.spent:.2f} of ${now.budget:.2f} are spent today"
-    expected = f"the day comes to ${now.expected:.2f} at this rate, the budget is ${now.budget:.2f}"
+        return Regime.EAGER, NoBudget()
+    budget_cents = round(100 * now.budget)
     if now.may_pause and now.spent >= now.budget:
-        return Regime.PAUSED, f"{spent}, and reading on was not wanted then"
-    lag = f"a shard is {now.lag_ms / 1000:.0f} s behind"
+        return Regime.PAUSED, BudgetSpent(round(100 * now.spent), budget_cents)
     is_late = bool(now.objective_ms) and now.lag_ms > now.objective_ms
     limit = now.budget * (1.0 if before is Regime.EAGER else RELIEF)
     is_dear = now.expected > limit
+    cost = DayComesTo(round(100 * now.expected), budget_cents)
+    if is_late and is_dear:
+        return Regime.EAGER, BudgetGivenUp(now.lag_ms, now.objective_ms, cost)
     if is_late:
-        given_up = f"; the budget is given up for it: {expected}" if is_dear else ""
-        objective = f"the objective is {now.objective_ms / 1000:.0f} s"
-        return Regime.EAGER, f"{lag}, {objective}{given_up}"
-    if is_dear:
-        return Regime.THRIFTY, f"{expected}"
-    return Regime.EAGER, f"{expected}"
+        return Regime.EAGER, ObjectiveMissed(now.lag_ms, now.objective_ms)
+    return (Regime.THRIFTY if is_dear else Regime.EAGER), cost

@@ -16,11 +16,12 @@ from shardfleet.domain.explain.fleet_view import (
     LeaseState,
     lease_rows,
     slot_rows,
+    summary,
 )
-from shardfleet.domain.explain.last_seen import FIRST_LOOK, Place
-from shardfleet.domain.explain.story_words import about, plain_reason, sentence
-from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.explain.last_seen import Place
+from shardfleet.domain.explain.turn_log import FLEET, Entry, Happening, about, sentence
 from shardfleet.domain.explain.whereabouts import Whereabouts, reach
+from shardfleet.domain.reasons import Reason, ThereAlready
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 
@@ -54,8 +55,8 @@ class Explanation:
     The answer.
 
     Attributes:
-        subject: the shard or the worker.
-        kind: ``shard`` or ``worker``.
+        subject: the shard, the worker, or ``fleet``.
+        kind: ``shard``, ``worker`` or ``fleet``.
         state: of the lease or of the slot, ``NO_LEASE`` without one.
         owner: who has the shard; None for nobody and for workers.
         since_ms: since when it is where it is, epoch milliseconds; None unknown.
@@ -94,7 +95,7 @@ class Known:
     reading: FleetReading
     places: Mapping[str, Place]
     turns: Sequence[tuple[int, Sequence[Entry]]]
-    waits: Mapping[str, str]
+    waits: Mapping[str, Reason]
     shards: Sequence[Shard]
 
     def slot_of(self, name: str) -> Slot | None:
@@ -166,6 +167,29 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
     )
 
 
+def explain_fleet(known: Known) -> Explanation:
+    """Return how the fleet is, and what was decided about all of it and about its workers."""
+    found = summary(known.reading)
+    leases = _counted({str(state): count for state, count in found.leases.items()})
+    slots = _counted({str(state): count for state, count in found.slots.items()})
+    others = ""
+    if found.workers:
+        others = f" Others that share the lease table: {', '.join(found.workers)}."
+    waits = "; ".join(sorted({str(why) for why in known.waits.values()}))
+    story = story_of(known, lambda e: e.subject == FLEET or e.what.startswith("SLOT_"), named=True)
+    return Explanation(
+        subject=FLEET,
+        kind="fleet",
+        state="FLEET",
+        owner=None,
+        since_ms=None,
+        now=f"Leases: {leases}. Workers: {slots}.{others}",
+        why=f"What waits: {waits}." if waits else "",
+        leases=(),
+        story=tuple(story),
+    )
+
+
 def _fits(place: Place, row: LeaseRow) -> bool:
     """Tell whether the manager's note is about the lease as it is."""
     if row.state is LeaseState.FINISHED or place.what is Happening.FINISHED:
@@ -203,9 +227,10 @@ def _now(known: Known, row: LeaseRow) -> str:
         case LeaseState.FINISHED:
             return "It is read to its end; nothing more comes from it."
         case LeaseState.UNOWNED:
-            reason = plain_reason(known.waits.get(row.lease_key, ""))
-            why = reason and f": {reason}."
-            return f"Nobody reads it{why or '; the manager gives it to a worker at its next look.'}"
+            reason = known.waits.get(row.lease_key)
+            if reason is not None:
+                return f"Nobody reads it: {reason}."
+            return "Nobody reads it; the manager gives it to a worker at its next look."
         case LeaseState.EXPIRED:
             return (
                 f"{row.owner} has it but has {row.why}, so it is taken for lost; the manager gives "
@@ -240,7 +265,7 @@ def _why(row: LeaseRow, place: Place | None) -> str:
             "The manager has not noted yet how it came there: it changed after the manager's last "
             "look, or before the manager began to keep notes."
         )
-    if place.reason == FIRST_LOOK:
+    if isinstance(place.reason, ThereAlready):
         return "It was so already when the manager began to keep notes."
     entry = Entry(
         what=place.what,
@@ -301,3 +326,7 @@ def _without_lease(known: Known, shard_id: str, story: tuple[Event, ...]) -> Exp
         leases=(),
         story=story,
     )
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "none"

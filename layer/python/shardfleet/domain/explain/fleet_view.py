@@ -270,7 +270,7 @@ def _state(
     if (pause := reading.pauses.of(lease.lease_key)) is not None:
         return LeaseState.PAUSED, str(pause)
     if (nap := reading.naps.get(lease.lease_key)) is not None:
-        return LeaseState.ASLEEP, str(nap)
+        return LeaseState.ASLEEP, str(nap.reason)
     if lease.effective_owner is None:
         return LeaseState.UNOWNED, f"parents: {', '.join(waits_for)}" if waits_for else ""
     if seen_ms is not None and seen_ms >= reading.failover_ms:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from shardfleet.domain.explain.turn_log import Entry
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import Reason
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.shards import Shard
 
@@ -31,7 +32,7 @@ class Snapshot:
     slots: Sequence[Slot]
     shards: Sequence[Shard]
     expired: frozenset[str] = frozenset()
-    paused: Mapping[str, str] = field(default_factory=dict)
+    paused: Mapping[str, Reason] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,4 +72,4 @@ class Forecast:
     steps: tuple[tuple[int, Entry], ...]
     before: Mapping[str, tuple[str, ...]]
     after: Mapping[str, tuple[str, ...]]
-    left: Mapping[str, str]
+    left: Mapping[str, Reason]

@@ -10,14 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from shardfleet.domain.explain.turn_log import REASON_MOST, Entry, Happening
+from shardfleet.domain.explain.turn_log import Entry, Happening
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import (
+    AskedToEnd,
+    EndedInOrder,
+    FollowedBy,
+    FollowsParents,
+    GaveBack,
+    MadeByOthers,
+    NoWorkerOfOurs,
+    OfAnotherApplication,
+    PutBack,
+    Reason,
+    ThereAlready,
+    TookItself,
+    WentOnWithChild,
+    reason_json,
+    reason_of_json,
+)
 from shardfleet.domain.slots.slot import Slot, SlotState
 
 # A scan is eventually consistent: what was changed so lately may be read as it was before.
 STALE_MS = 5_000
-FIRST_LOOK = "it was there already when this record of decisions began"
 _COMES = frozenset(
     {
         Happening.CREATED,
@@ -45,7 +62,7 @@ class Place:
         since_ms: when it came there as far as the manager saw, epoch milliseconds.
         what: how it came there.
         before: who had it before, empty for nobody.
-        reason: for a person.
+        reason: None when there is nothing left to say.
 
     """
 
@@ -53,23 +70,23 @@ class Place:
     since_ms: int
     what: Happening
     before: str
-    reason: str
+    reason: Reason | None
 
-    def row(self) -> list[str | int]:
+    def row(self) -> list[Any]:
         """Return the place as a row of a document."""
-        return [self.owner, self.since_ms, self.what.value, self.before, self.reason[:REASON_MOST]]
+        reason = reason_json(self.reason) if self.reason else None
+        return [self.owner, self.since_ms, self.what.value, self.before, reason]
 
 
-def place_of_row(row: Sequence[str | int]) -> Place:
+def place_of_row(row: Sequence[Any]) -> Place:
     """Read a row back; what a later version calls otherwise was found so."""
     owner, since_ms, what, before, reason, *_ = row
-    known = str(what) in Happening.__members__
     return Place(
-        owner=str(owner),
+        owner=owner,
         since_ms=int(since_ms),
-        what=Happening(str(what)) if known else Happening.TAKEN,
-        before=str(before),
-        reason=str(reason),
+        what=Happening(what) if what in Happening.__members__ else Happening.TAKEN,
+        before=before,
+        reason=reason_of_json(reason) if reason else None,
     )
 
 
@@ -137,13 +154,11 @@ def _appeared(lease: Lease, by_key: Mapping[str, Lease], *, is_first: bool) -> E
     ended = _ended_parents(lease, by_key)
     owner = lease.lease_owner
     if is_first:
-        reason = FIRST_LOOK
+        reason: Reason = ThereAlready()
     elif ended and owner and owner in {by_key[key].lease_owner for key in ended}:
-        reason = f"{owner} had read its parent {' and '.join(ended)} to the end and went on with it"
-    elif ended:
-        reason = f"its parent {' and '.join(ended)} was read to the end, and this shard follows"
+        reason = WentOnWithChild(ended)
     else:
-        reason = "made by somebody else than the manager"
+        reason = FollowsParents(ended) if ended else MadeByOthers()
     return Entry(
         what=Happening.FINISHED if lease.is_finished else Happening.APPEARED,
         subject=lease.lease_key,
@@ -153,13 +168,12 @@ def _appeared(lease: Lease, by_key: Mapping[str, Lease], *, is_first: bool) -> E
 
 
 def _finished(lease: Lease, place: Place) -> Entry:
-    followers = ", ".join(lease.child_shard_ids)
     return Entry(
         what=Happening.FINISHED,
         subject=lease.lease_key,
         worker_id=lease.lease_owner or place.owner,
         before=place.owner if place.owner != lease.lease_owner else "",
-        reason=f"followed by {followers}" if followers else "",
+        reason=FollowedBy(lease.child_shard_ids) if lease.child_shard_ids else None,
     )
 
 
@@ -167,17 +181,16 @@ def _changed(
     lease: Lease, place: Place, *, by_key: Mapping[str, Lease], by_worker: Mapping[str, Slot]
 ) -> Entry:
     owner = lease.lease_owner or ""
-    ended = [key for key in _ended_parents(lease, by_key) if by_key[key].lease_owner == owner]
+    parents = _ended_parents(lease, by_key)
+    ended = tuple(key for key in parents if by_key[key].lease_owner == owner)
     if place.what is Happening.FINISHED:
-        reason = "its position was put back, so there is something to read again"
+        reason: Reason = PutBack()
     elif not owner:
         reason = _why_released(place.owner, by_worker.get(place.owner))
     elif owner not in by_worker:
-        reason = f"{owner} belongs to another application that shares the lease table"
-    elif ended:
-        reason = f"{owner} had read its parent {', '.join(ended)} to the end and went on with it"
+        reason = OfAnotherApplication()
     else:
-        reason = f"{owner} took it by itself, or the manager was cut off before it noted why"
+        reason = WentOnWithChild(ended) if ended else TookItself()
     return Entry(
         what=Happening.TAKEN if owner else Happening.RELEASED,
         subject=lease.lease_key,
@@ -187,16 +200,14 @@ def _changed(
     )
 
 
-def _why_released(worker_id: str, slot: Slot | None) -> str:
+def _why_released(worker_id: str, slot: Slot | None) -> Reason:
     if slot is None:
-        return f"{worker_id} is no worker of this fleet (any more)"
+        return NoWorkerOfOurs(worker_id)
     if slot.drain or slot.state is SlotState.ENDING:
-        return f"{worker_id} was asked to end and gave it back"
-    if slot.state is SlotState.ENDED:
-        return f"{worker_id} ended and gave it back"
-    return f"{worker_id} gave it back"
+        return AskedToEnd(worker_id)
+    return (EndedInOrder if slot.state is SlotState.ENDED else GaveBack)(worker_id)
 
 
-def _ended_parents(lease: Lease, by_key: Mapping[str, Lease]) -> list[str]:
+def _ended_parents(lease: Lease, by_key: Mapping[str, Lease]) -> tuple[str, ...]:
     parents = (by_key.get(parent) for parent in lease.parent_shard_ids)
-    return [parent.lease_key for parent in parents if parent is not None and parent.is_finished]
+    return tuple(p.lease_key for p in parents if p is not None and p.is_finished)

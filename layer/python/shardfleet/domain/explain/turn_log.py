@@ -15,6 +15,14 @@ from enum import StrEnum
 from typing import Any
 
 from shardfleet.domain.balance.by_count import AssignmentKind
+from shardfleet.domain.reasons import (
+    NotLetGo,
+    Reason,
+    RegimeIs,
+    UpkeepFailed,
+    reason_json,
+    reason_of_json,
+)
 from shardfleet.domain.slots.upkeep import SlotTask
 from shardfleet.events import (
     AssignmentLost,
@@ -31,7 +39,6 @@ from shardfleet.events import (
 )
 
 FLEET = "fleet"  # the subject of what concerns no single lease or slot
-REASON_MOST = 300  # characters: an error of the SDK may be a page
 
 
 class Happening(StrEnum):
@@ -76,7 +83,7 @@ class Entry:
         subject: the lease key, the slot id, or ``fleet``.
         worker_id: who has the lease now, or whose slot it is; empty for nobody.
         before: who had the lease before, empty for nobody.
-        reason: for a person.
+        reason: None when there is nothing left to say.
 
     """
 
@@ -84,26 +91,30 @@ class Entry:
     subject: str
     worker_id: str = ""
     before: str = ""
-    reason: str = ""
+    reason: Reason | None = None
 
-    def row(self) -> list[str]:
+    def row(self) -> list[Any]:
         """Return the entry as a row of a document."""
         return [
             self.what.value,
             self.subject,
             self.worker_id,
             self.before,
-            self.reason[:REASON_MOST],
+            reason_json(self.reason) if self.reason else None,
         ]
 
 
-def entry_of_row(row: Sequence[str]) -> Entry | None:
+def entry_of_row(row: Sequence[Any]) -> Entry | None:
     """Read a row back; None for what a later version has written."""
     if len(row) < len(Entry.__dataclass_fields__) or row[0] not in Happening.__members__:
         return None
     what, subject, worker_id, before, reason, *_ = row
     return Entry(
-        what=Happening(what), subject=subject, worker_id=worker_id, before=before, reason=reason
+        what=Happening(what),
+        subject=subject,
+        worker_id=worker_id,
+        before=before,
+        reason=reason_of_json(reason) if reason else None,
     )
 
 
@@ -129,7 +140,7 @@ TELLING = (
 
 
 def entry_of_event(
-    event: Event, *, owners: Mapping[str, str], starts: Mapping[str, str]
+    event: Event, *, owners: Mapping[str, str], starts: Mapping[str, Reason]
 ) -> Entry | None:
     """
     Return what an event of the manager's says, None when it is no decision.
@@ -161,7 +172,7 @@ def entry_of_event(
                 subject=key,
                 worker_id=worker_id or "",
                 before=before,
-                reason=f"{before} had not let go after {event.waited_ms / 1000:.0f} s",
+                reason=NotLetGo(before, event.waited_ms),
             )
         case LeaseWoken(lease_key=key, reason=reason) if not owners.get(key):
             return Entry(what=Happening.WOKEN, subject=key, reason=reason)
@@ -173,7 +184,7 @@ def entry_of_event(
             return _entry_of_slot(event, starts)
 
 
-def _entry_of_slot(event: Event, starts: Mapping[str, str]) -> Entry | None:
+def _entry_of_slot(event: Event, starts: Mapping[str, Reason]) -> Entry | None:
     match event:
         case SlotStarted(slot_id=slot_id, worker_id=worker_id) if slot_id in starts:
             return Entry(
@@ -187,9 +198,13 @@ def _entry_of_slot(event: Event, starts: Mapping[str, str]) -> Entry | None:
                 what=Happening.SLOT_RESTARTED, subject=slot_id, worker_id=worker_id, reason=reason
             )
         case RegimeChosen(regime=regime, reason=reason):
-            return Entry(what=Happening.REGIME, subject=FLEET, reason=f"{regime.lower()}, {reason}")
+            return Entry(
+                what=Happening.REGIME, subject=FLEET, reason=RegimeIs(regime.lower(), reason)
+            )
         case SlotUpkeepFailed(slot_id=slot_id, task=task, error=error):
-            return Entry(what=Happening.SLOT_FAILED, subject=slot_id, reason=f"{task}: {error}")
+            return Entry(
+                what=Happening.SLOT_FAILED, subject=slot_id, reason=UpkeepFailed(task, error)
+            )
         case _:
             return None
 
@@ -202,34 +217,76 @@ def standing(plan: Mapping[str, Any]) -> list[Entry]:
         plan: the document's body; empty before the first turn.
 
     """
-    found = [
-        Entry(what=Happening.WAITS, subject=key, reason=why) for key, why in plan.get("left", ())
-    ]
-    found += [
-        Entry(what=Happening.STAYS, subject=key, reason=why) for key, why in plan.get("kept", ())
-    ]
-    found += [
-        Entry(what=Happening.LISTING, subject=FLEET, reason=why) for why in plan.get("problems", ())
-    ]
-    if "slots_wanted" in plan:
-        found.append(
-            Entry(
-                what=Happening.SIZED,
-                subject=FLEET,
-                reason=plan.get("slots_why") or f"{plan['slots_wanted']} worker slots wanted",
-            )
-        )
+    parts = (("left", Happening.WAITS), ("kept", Happening.STAYS))
+    rows = [(what, key, why) for part, what in parts for key, why in plan.get(part, ())]
+    rows += [(Happening.LISTING, FLEET, why) for why in plan.get("problems", ())]
+    if plan:
+        rows.append((Happening.SIZED, FLEET, plan["slots_why"]))
     # How long a slot has been silent changes with each turn, and would be news each time.
-    silent, drained = Happening.SLOT_SILENT, Happening.SLOT_DRAINED
-    for slot_id, task, why in plan.get("slots", ()):
-        if task == SlotTask.EXAMINE:
-            found.append(Entry(what=silent, subject=slot_id))
-        elif task == SlotTask.LEAVE:
-            found.append(Entry(what=drained, subject=slot_id, reason=why))
-    return found
+    told = {SlotTask.EXAMINE: Happening.SLOT_SILENT, SlotTask.LEAVE: Happening.SLOT_DRAINED}
+    rows += [
+        (told[task], slot_id, why if task == SlotTask.LEAVE else None)
+        for slot_id, task, why in plan.get("slots", ())
+        if task in told
+    ]
+    return [
+        Entry(what=what, subject=subject, reason=reason_of_json(why) if why else None)
+        for what, subject, why in rows
+    ]
 
 
 def news(previous: Mapping[str, Any], plan: Mapping[str, Any]) -> list[Entry]:
     """Return what stands otherwise than in the plan before."""
     known = set(standing(previous))
     return [entry for entry in standing(plan) if entry not in known]
+
+
+_TEMPLATES = {
+    Happening.CREATED: "The manager made a lease for it{reason}.",
+    Happening.APPEARED: "A lease for it was found{reason}.",
+    Happening.ASSIGNED: "Nobody had it, so {worker} was given it{reason}.",
+    Happening.TAKEN_OVER: "{before} was lost (it had stopped renewing), so {worker} was given it"
+    "{reason}.",
+    Happening.MOVED: "It was taken from {before} and given to {worker}{reason}.",
+    Happening.HANDOVER: "{before} was asked to finish its batch and hand it over to {worker}"
+    "{reason}.",
+    Happening.FORCED: "{worker} has it without waiting any longer{reason}.",
+    Happening.WOKEN: "It slept and is to be read again{reason}.",
+    Happening.REFUSED: "{worker} was to be given it, but it was too late{reason}.",
+    Happening.TAKEN: "{worker} has it now, before {before}{reason}.",
+    Happening.RELEASED: "Nobody has it any more{reason}.",
+    Happening.FINISHED: "{worker} read it to its end{reason}.",
+    Happening.DELETED: "Its lease was deleted{reason}.",
+    Happening.VANISHED: "Its lease is gone, and the manager did not delete it{reason}.",
+    Happening.WAITS: "Nobody has it{reason}.",
+    Happening.STAYS: "Its lease is kept although the shard is read to its end{reason}.",
+    Happening.LISTING: "No lease could be made from the list of shards{reason}.",
+    Happening.SIZED: "The fleet was sized{reason}.",
+    Happening.REGIME: "The fleet goes on otherwise{reason}.",
+    Happening.SLOT_STARTED: "{worker} was started{reason}.",
+    Happening.SLOT_RESTARTED: "{worker} was started again{reason}.",
+    Happening.SLOT_DRAINED: "{worker} was asked to hand over its shards and end{reason}.",
+    Happening.SLOT_SILENT: "{worker} gave no sign of life, so its execution was examined{reason}.",
+    Happening.SLOT_FAILED: "{worker} could not be looked after{reason}.",
+}
+
+
+def sentence(entry: Entry) -> str:
+    """Return what happened as a sentence about the entry's subject, which is called "it"."""
+    template = _TEMPLATES[entry.what]
+    if entry.what is Happening.APPEARED and entry.worker_id:
+        template = "{worker} has it, with a new lease{reason}."
+    is_slot = entry.what.startswith("SLOT_")
+    text = template.format(
+        worker=entry.worker_id or (f"Slot {entry.subject}" if is_slot else "Somebody"),
+        before=entry.before or ("nobody" if entry.what is Happening.TAKEN else "another worker"),
+        reason=f": {entry.reason}" if entry.reason else "",
+    )
+    return text if entry.worker_id or entry.before else f"{text[0].upper()}{text[1:]}"
+
+
+def about(entry: Entry) -> str:
+    """Return the sentence with the name of its subject, for a story of several."""
+    if entry.subject in (FLEET, entry.worker_id) or entry.what.startswith("SLOT_"):
+        return sentence(entry)
+    return f"{entry.subject}: {sentence(entry)}"

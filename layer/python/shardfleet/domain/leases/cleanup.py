@@ -12,6 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import (
+    AgedOut,
+    ChildNotStarted,
+    ChildrenStarted,
+    ChildrenUnknown,
+    ChildWithoutLease,
+    ParentStays,
+    Reason,
+    Unlisted,
+)
 from shardfleet.domain.stream.hash_ranges import hash_range_holes
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph
@@ -22,7 +32,7 @@ class LeaseToDelete:
     """A lease to delete, and why."""
 
     lease: Lease
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class CleanupPlan:
     """
 
     delete: tuple[LeaseToDelete, ...]
-    kept: tuple[tuple[str, str], ...]
+    kept: tuple[tuple[str, Reason], ...]
     learn_children: tuple[tuple[Lease, tuple[str, ...]], ...]
 
 
@@ -55,29 +65,24 @@ def plan_lease_cleanup(shards: Sequence[Shard], leases: Sequence[Lease]) -> Clea
     """
     table = _Table(shards, leases)
     delete: list[LeaseToDelete] = []
-    kept: list[tuple[str, str]] = []
+    kept: list[tuple[str, Reason]] = []
     learn: list[tuple[Lease, tuple[str, ...]]] = []
     for key, lease in table.leases.items():
         if not lease.is_finished:
             if table.graph.shards and key not in table.graph.shards:
-                kept.append((key, "unfinished, though its shard is no longer listed"))
+                kept.append((key, Unlisted()))
             continue
         found = table.complete_children(lease)
         children = lease.child_shard_ids or found
         obstacle = table.obstacle(lease, children)
         if obstacle is None:
-            delete.append(LeaseToDelete(lease, _why(children)))
+            why = ChildrenStarted(children) if children else AgedOut()
+            delete.append(LeaseToDelete(lease, why))
             continue
         kept.append((key, obstacle))
         if found and not lease.child_shard_ids:
             learn.append((lease, found))
     return CleanupPlan(tuple(delete), tuple(kept), tuple(learn))
-
-
-def _why(children: tuple[str, ...]) -> str:
-    if children:
-        return f"finished, its parents are gone and its children {', '.join(children)} have started"
-    return "finished, its parents are gone and its shard has aged out of the stream"
 
 
 class _Table:
@@ -93,18 +98,18 @@ class _Table:
         open_ranges = (s.hash_key_range for s in self.graph.shards.values() if s.is_open)
         self._listing_is_complete = not hash_range_holes(open_ranges)
 
-    def obstacle(self, lease: Lease, children: tuple[str, ...]) -> str | None:
+    def obstacle(self, lease: Lease, children: tuple[str, ...]) -> Reason | None:
         """Return why a finished lease must stay, None if it need not (C2, C4, C5)."""
         for parent in lease.parent_shard_ids:
             if parent in self.leases:
-                return f"the lease of its parent {parent} is still there"
+                return ParentStays(parent)
         if not children and not self._aged_out(lease):
-            return "its children are unknown"
+            return ChildrenUnknown()
         for child in children:
             if child not in self.leases:
-                return f"its child {child} has no lease"
+                return ChildWithoutLease(child)
             if self.leases[child].checkpoint.sequence_number in (TRIM_HORIZON, AT_TIMESTAMP):
-                return f"its child {child} has not started"
+                return ChildNotStarted(child)
         return None
 
     def complete_children(self, lease: Lease) -> tuple[str, ...]:

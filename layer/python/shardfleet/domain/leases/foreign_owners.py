@@ -37,10 +37,6 @@ class Foreign:
         """Tell whether it may still be about."""
         return now_ms - self.seen_ms < FOREIGN_REST_MS
 
-    def __str__(self) -> str:
-        """Say why nothing may sleep."""
-        return f"{self.owner} shares the lease table, and would take a lease that nobody renews"
-
 
 def foreign_owners(
     leases: Iterable[Lease], *, ours: Collection[str], expired: Collection[str]

@@ -12,9 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import (
+    ChildOfFinished,
+    EmptyTable,
+    HoleBesideSibling,
+    LeaseLostUnseen,
+    ListedMidReshard,
+    ListingUntiled,
+    NoLeasedRelative,
+    NothingListed,
+    OldestOfItsLine,
+    OtherParent,
+    Reason,
+)
 from shardfleet.domain.stream.hash_ranges import tiles_exactly
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
@@ -64,24 +76,12 @@ class InitialPosition:
         return self.kind != LATEST
 
 
-class CreateReason(StrEnum):
-    """Why a lease is created."""
-
-    EMPTY_TABLE = "the lease table is empty and the initial listing shows the shard"
-    NO_LEASED_RELATIVE = "an open shard of which no ancestor has a lease"
-    OLDEST_OF_ITS_LINE = "the oldest listed ancestor of an open shard without a lease"
-    OTHER_PARENT = "the other parent of a merge whose first parent is covered"
-    CHILD_OF_FINISHED = "its parent's lease is at SHARD_END and nobody created the child"
-    HOLE_BESIDE_SIBLING = "its sibling's lease has been read, so this one was lost, not new"
-    LOST = "others have been read and no lease leads to this shard: its lease was lost"
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseToCreate:
     """A lease that should exist, as it should be written, and why."""
 
     lease: Lease
-    reason: CreateReason
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,15 @@ class LeaseSyncPlan:
     Attributes:
         create: in write order (starting sequence number, then shard id), so that a crash midway
             leaves a prefix that the next sync completes.
-        problems: why nothing could be concluded from the listing, for a person; then ``create``
-            is empty and the listing wants to be read again.
+        problems: why nothing could be concluded from the listing; then ``create`` is empty and
+            the listing wants to be read again.
         suspects: shards whose lease seems lost; the audit counts how often (S10), sorted.
         repairs: keys of those to create whose lease was lost, not new.
 
     """
 
     create: tuple[LeaseToCreate, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[Reason, ...] = ()
     suspects: tuple[str, ...] = ()
     repairs: frozenset[str] = frozenset()
 
@@ -108,7 +108,7 @@ class LeaseSyncPlan:
     def begins_late(self) -> bool:
         """Tell whether a lease is to begin at the tip of a fleet that has begun already."""
         return any(
-            wanted.lease.checkpoint == AT_LATEST and wanted.reason is not CreateReason.EMPTY_TABLE
+            wanted.lease.checkpoint == AT_LATEST and not isinstance(wanted.reason, EmptyTable)
             for wanted in self.create
         )
 
@@ -168,17 +168,15 @@ def plan_lease_sync(
         return _first_leases(listed_at_initial, initial)
     graph = ShardGraph(shards)
     if not graph.shards:
-        return LeaseSyncPlan(problems=("the listing shows no shard at all: nothing is changed",))
+        return LeaseSyncPlan(problems=(NothingListed(),))
     inconsistent = graph.inconsistent()
     if inconsistent:
-        problem = (
-            f"the listing shows open children of open parents ({', '.join(inconsistent)}): it was "
-            "read in the middle of a reshard, nothing is changed"
-        )
-        return LeaseSyncPlan(problems=(problem,))
+        return LeaseSyncPlan(problems=(ListedMidReshard(tuple(inconsistent)),))
     missing = _missing(graph, leases, initial=initial, audit=audit)
     missing |= _abandoned_children(graph, leases)
-    suspects = {k for k, (_, why) in missing.items() if why is CreateReason.LOST} - audit.lost
+    suspects = {
+        k for k, (_, why) in missing.items() if isinstance(why, LeaseLostUnseen)
+    } - audit.lost
     wanted = _in_write_order(graph.shards[key] for key in missing if key not in suspects)
     is_read = any(_was_read(lease) for lease in leases)
     return LeaseSyncPlan(
@@ -190,7 +188,7 @@ def plan_lease_sync(
         repairs=frozenset(
             shard.shard_id
             for shard in wanted
-            if is_read and missing[shard.shard_id][1] is not CreateReason.CHILD_OF_FINISHED
+            if is_read and not isinstance(missing[shard.shard_id][1], ChildOfFinished)
         ),
     )
 
@@ -200,22 +198,18 @@ def _was_read(lease: Lease) -> bool:
 
 
 # Shard id to the checkpoint at which its lease must begin, and the reason.
-_Missing = dict[str, tuple[ExtendedSequenceNumber, CreateReason]]
-_LOST = (AT_TRIM_HORIZON, CreateReason.LOST)
+_Missing = dict[str, tuple[ExtendedSequenceNumber, Reason]]
+_LOST = (AT_TRIM_HORIZON, LeaseLostUnseen())
 
 
 def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyncPlan:
     """S2: an empty table gets a lease for every shard of the filtered listing, if that tiles."""
     graph = ShardGraph(listed)
     if not tiles_exactly(shard.hash_key_range for shard in graph.shards.values()):
-        problem = (
-            f"the initial listing at {initial.kind} ({len(graph.shards)} shards) does not cover "
-            "the hash key space exactly: nothing is created, list again"
-        )
-        return LeaseSyncPlan(problems=(problem,))
+        return LeaseSyncPlan(problems=(ListingUntiled(initial.kind, len(graph.shards)),))
     return LeaseSyncPlan(
         create=tuple(
-            LeaseToCreate(_new_lease(shard, initial.checkpoint), CreateReason.EMPTY_TABLE)
+            LeaseToCreate(_new_lease(shard, initial.checkpoint), EmptyTable())
             for shard in _in_write_order(graph.shards.values())
         )
     )
@@ -230,7 +224,7 @@ def _missing(
     # skipped. Once anything has been read, no shard is new without a parent that has a lease.
     is_audited = not initial.reads_history and any(_was_read(lease) for lease in leases)
     begins = _Beginnings(graph, leases, initial=initial, is_audited=is_audited)
-    other_parent = (initial.checkpoint, CreateReason.OTHER_PARENT)
+    other_parent = (initial.checkpoint, OtherParent())
     covered = set(leased)  # has a lease, or descends from a shard that has or gets one
     missing: _Missing = {}
     for shard_id in _unleased_lines(graph, leases):
@@ -307,17 +301,15 @@ class _Beginnings:
             return self._is_audited and shard_id not in self._done
         return shard_id in audit.readable and shard_id not in self._done
 
-    def at(self, shard_id: str) -> tuple[ExtendedSequenceNumber, CreateReason]:
+    def at(self, shard_id: str) -> tuple[ExtendedSequenceNumber, Reason]:
         """S4, S7, S10: where it begins."""
         initial, shard = self._initial, self._graph.shards[shard_id]
         if not initial.reads_history:
             if not self._read.isdisjoint(shard.parent_shard_ids):
-                return AT_TRIM_HORIZON, CreateReason.HOLE_BESIDE_SIBLING
+                return AT_TRIM_HORIZON, HoleBesideSibling()
             if self._is_audited:
                 return _LOST
-        alone = shard.is_open
-        reason = CreateReason.NO_LEASED_RELATIVE if alone else CreateReason.OLDEST_OF_ITS_LINE
-        return initial.checkpoint, reason
+        return initial.checkpoint, NoLeasedRelative() if shard.is_open else OldestOfItsLine()
 
 
 def _with_ancestors(graph: ShardGraph, shard_ids: Iterable[str]) -> set[str]:
@@ -336,7 +328,7 @@ def _abandoned_children(graph: ShardGraph, leases: Sequence[Lease]) -> _Missing:
     """S8: children of finished leases that nobody created, once their other parent is leased."""
     leased = {lease.lease_key for lease in leases}
     return {
-        child: (AT_TRIM_HORIZON, CreateReason.CHILD_OF_FINISHED)
+        child: (AT_TRIM_HORIZON, ChildOfFinished())
         for lease in leases
         if lease.is_finished
         for child in graph.children(lease.lease_key)

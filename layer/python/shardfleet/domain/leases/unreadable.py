@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from shardfleet.domain.leases.lease import Lease, Survey
 from shardfleet.domain.leases.sync import LeaseSyncPlan
+from shardfleet.domain.reasons import ParentHeldUp, ParentUnreadable, Reason
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 
@@ -34,7 +35,7 @@ class Unreadable:
 
     reasons: Mapping[str, str] = field(default_factory=dict)
     stand_ins: tuple[Lease, ...] = ()
-    held_up: Mapping[str, str] = field(default_factory=dict)
+    held_up: Mapping[str, Reason] = field(default_factory=dict)
 
     @classmethod
     def among(cls, survey: Survey, shards: Sequence[Shard]) -> Unreadable:
@@ -65,7 +66,7 @@ class Unreadable:
 
 def held_up(
     unreadable: Iterable[str], leases: Sequence[Lease], shards: Sequence[Shard]
-) -> dict[str, str]:
+) -> dict[str, Reason]:
     """
     Return the unfinished descendants of leases that cannot be read, each with what it waits for.
 
@@ -77,7 +78,7 @@ def held_up(
     for lease in leases:
         for parent in lease.parent_shard_ids:
             children.setdefault(parent, set()).add(lease.lease_key)
-    found: dict[str, str] = {}
+    found: dict[str, Reason] = {}
     stopped = set(unreadable)
     waiting = sorted(stopped)
     while waiting:
@@ -85,8 +86,8 @@ def held_up(
         for child in sorted(children.get(parent, set()).union(graph.children(parent))):
             is_finished = child in by_key and by_key[child].is_finished
             if child not in stopped and child not in found and not is_finished:
-                cause = "cannot be read" if parent in stopped else "waits for one that cannot"
-                found[child] = f"its parent {parent} {cause}"
+                is_cause = parent in stopped
+                found[child] = ParentUnreadable(parent) if is_cause else ParentHeldUp(parent)
                 waiting.append(child)
     return found
 

@@ -10,36 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
+from shardfleet.domain.reasons import Pause
 from shardfleet.errors import ConfigurationError
 
 # An item of DynamoDB holds 400 KB, and a row some 150 bytes.
 LEASES_MOST = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """
-    Who paused something, when, and what for.
-
-    Attributes:
-        by: a person, or a command of theirs.
-        since_ms: epoch milliseconds.
-        reason: for other people; may be empty.
-
-    """
-
-    by: str
-    since_ms: int
-    reason: str = ""
-
-    def __str__(self) -> str:
-        """Say it in words: the manager's reason for leaving a lease to nobody."""
-        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        why = f": {self.reason}" if self.reason else ""
-        return f"paused by {self.by} since {since}{why}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

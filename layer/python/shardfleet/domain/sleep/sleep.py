@@ -12,11 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import (
+    Asleep,
+    IteratorTooOld,
+    LeaseGone,
+    LeftItsTip,
+    LooksRefused,
+    OwnerHasIt,
+    PositionChanged,
+    PositionExpired,
+    ReadToItsEnd,
+    Reason,
+    RecordsCame,
+    ShardClosed,
+    ShardUnknown,
+)
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 # Kinesis quota: an iterator lives 5 minutes. The two clocks may differ, and a look takes time.
@@ -62,10 +76,10 @@ class Nap:
             "made_ms": self.made_ms,
         }
 
-    def __str__(self) -> str:
-        """Say it in words: the manager's reason for leaving the lease to nobody."""
-        since = datetime.fromtimestamp(self.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        return f"asleep since {since}: {self.worker_id} found nothing more to read"
+    @property
+    def reason(self) -> Asleep:
+        """Return why the manager leaves the lease to nobody."""
+        return Asleep(self.since_ms, self.worker_id)
 
 
 def nap_from_body(lease_key: str, body: Mapping[str, Any]) -> Nap:
@@ -92,16 +106,16 @@ class NapPlan:
 
     Attributes:
         asleep: by lease key: those that nobody is to read.
-        woken: lease key to the reason why its nap is taken away; the lease is one like any other.
+        woken: lease key to why its nap is taken away; the lease is one like any other.
 
     """
 
     asleep: Mapping[str, Nap]
-    woken: Mapping[str, str]
+    woken: Mapping[str, Reason]
 
 
 def plan_naps(
-    naps: Iterable[Nap], leases: Iterable[Lease], *, off: str, now_ms: int, settle_ms: int
+    naps: Iterable[Nap], leases: Iterable[Lease], *, off: Reason | None, now_ms: int, settle_ms: int
 ) -> NapPlan:
     """
     Decide about each nap.
@@ -109,7 +123,7 @@ def plan_naps(
     Args:
         naps: all there are.
         leases: all leases, as read before the naps.
-        off: why nothing may sleep; "" if it may.
+        off: why nothing may sleep; None if it may.
         now_ms: epoch milliseconds.
         settle_ms: as long after its beginning a lease may still be owned: the worker writes the
             nap first, then gives the lease up, and leases are read a moment earlier.
@@ -117,20 +131,20 @@ def plan_naps(
     """
     by_key = {lease.lease_key: lease for lease in leases}
     asleep: dict[str, Nap] = {}
-    woken: dict[str, str] = {}
+    woken: dict[str, Reason] = {}
     for nap in sorted(naps, key=lambda nap: nap.lease_key):
         lease = by_key.get(nap.lease_key)
         if lease is None:
-            woken[nap.lease_key] = "its lease is gone"
+            woken[nap.lease_key] = LeaseGone()
         elif lease.is_finished:
-            woken[nap.lease_key] = "it is finished"
-        elif off:
+            woken[nap.lease_key] = ReadToItsEnd()
+        elif off is not None:
             woken[nap.lease_key] = off
         elif lease.lease_owner is not None or lease.checkpoint_owner is not None:
             if now_ms - nap.since_ms >= settle_ms:
-                woken[nap.lease_key] = f"{lease.effective_owner} has it"
+                woken[nap.lease_key] = OwnerHasIt(lease.effective_owner or "")
         elif lease.checkpoint != nap.done:
-            woken[nap.lease_key] = f"its position is {lease.checkpoint}, no longer {nap.done}"
+            woken[nap.lease_key] = PositionChanged(str(lease.checkpoint), str(nap.done))
         else:
             asleep[nap.lease_key] = nap
     return NapPlan(asleep=asleep, woken=woken)
@@ -152,16 +166,12 @@ class Found(StrEnum):
     REFUSED = "REFUSED"  # throttled, or no answer
 
 
-_WAKING = {
-    Found.RECORDS: "records came",
-    Found.LAG: "it is no longer at its tip",
-    Found.END: "it is closed: its end is to be read",
-    Found.GONE: "the stream no longer has it",
-    Found.TRIMMED: "its position is older than the retention",
-}
-_FAILING = {
-    Found.EXPIRED: "its iterator was too old",
-    Found.REFUSED: "it could not be looked at",
+_WAKING: Mapping[Found, Reason] = {
+    Found.RECORDS: RecordsCame(),
+    Found.LAG: LeftItsTip(),
+    Found.END: ShardClosed(),
+    Found.GONE: ShardUnknown(),
+    Found.TRIMMED: PositionExpired(),
 }
 
 
@@ -217,9 +227,9 @@ def _known(nap: Nap, last: Glance | None) -> Glance:
     )
 
 
-def after_look(glance: Glance, found: Found, *, iterator: str, at_ms: int) -> Glance | str:
+def after_look(glance: Glance, found: Found, *, iterator: str, at_ms: int) -> Glance | Reason:
     """
-    Return what to remember of a look, or the reason why the shard is woken.
+    Return what to remember of a look, or why the shard is woken.
 
     Args:
         glance: from where was looked.
@@ -234,7 +244,7 @@ def after_look(glance: Glance, found: Found, *, iterator: str, at_ms: int) -> Gl
         return _WAKING[found]
     failures = glance.failures + 1
     if failures >= FAILURES_MOST:
-        return f"{_FAILING[found]}, {failures} times in a row"
+        return IteratorTooOld(failures) if found is Found.EXPIRED else LooksRefused(failures)
     kept = glance.iterator if found is Found.REFUSED else ""
     return replace(glance, iterator=kept, failures=failures)
 

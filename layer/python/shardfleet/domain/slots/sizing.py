@@ -12,6 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from shardfleet.domain.reasons import (
+    CappedSize,
+    CatchingUp,
+    LeasesToRead,
+    LeastSlots,
+    LoadToCarry,
+    MostSlots,
+    NothingToRead,
+    Reason,
+    SlotForEachLease,
+    SurplusToLast,
+    TooFarBehind,
+)
+
 # A slot leaves only if the others would not come nearer to the target than this part of it: else
 # the next turn would start one again.
 _MARGIN = 0.8
@@ -84,13 +98,13 @@ class Sizing:
 
     Attributes:
         wanted: slots.
-        reason: for a person.
+        reason: why so many.
         pace: to be kept.
 
     """
 
     wanted: int
-    reason: str
+    reason: Reason
     pace: Pace
 
 
@@ -110,27 +124,26 @@ def plan_size(
     """
     present = len(needs)
     if unfinished == 0:
-        return Sizing(wanted=0, reason="nothing to read", pace=Pace(raised_ms=pace.raised_ms))
+        return Sizing(wanted=0, reason=NothingToRead(), pace=Pace(raised_ms=pace.raised_ms))
     needed, reason = _needed(needs, unfinished, limits, pace=pace, now_ms=now_ms)
     if needed >= present:
         # Only lag has a pace upwards; the raise is remembered when lag was what decided.
-        raised_ms = now_ms if reason.startswith(_LAG) and needed > present else pace.raised_ms
+        decisive = reason.why if isinstance(reason, CappedSize) else reason
+        is_raise = needed > present and isinstance(decisive, TooFarBehind | CatchingUp)
+        raised_ms = now_ms if is_raise else pace.raised_ms
         return Sizing(wanted=needed, reason=reason, pace=Pace(raised_ms=raised_ms))
     if present > limits.workers_max:
         # No measurement that may be wrong: somebody has said so.
         most = max(needed, limits.workers_max)
-        return Sizing(wanted=most, reason=f"at most {most} (workers_max)", pace=pace)
+        return Sizing(wanted=most, reason=MostSlots(most), pace=pace)
     surplus_ms = pace.surplus_ms if 0 < pace.surplus_ms <= now_ms else now_ms
     lasted_ms = now_ms - surplus_ms
     kept = replace(pace, surplus_ms=surplus_ms)
     if lasted_ms < limits.scale_down_ms:
-        return Sizing(wanted=present, reason=f"{reason}; more until that has lasted", pace=kept)
+        return Sizing(wanted=present, reason=SurplusToLast(reason), pace=kept)
     # One at a time: the next one when this one has gone and nobody has missed it.
     one_less = max(needed, present - 1)
     return Sizing(wanted=one_less, reason=reason, pace=replace(pace, surplus_ms=now_ms))
-
-
-_LAG = "lag: "
 
 
 def _needed(
@@ -140,11 +153,11 @@ def _needed(
     *,
     pace: Pace,
     now_ms: int,
-) -> tuple[int, str]:
+) -> tuple[int, Reason]:
     """Return what is needed now, and why: the greatest of what count, load and lag ask for."""
     per_slot = limits.leases_per_worker
     needed = ceil(unfinished / per_slot)
-    reason = f"{_plural(unfinished, 'lease')} to read, {per_slot} at most in a slot"
+    reason: Reason = LeasesToRead(unfinished, per_slot)
     by_load, why = _by_load(needs, limits)
     if by_load > needed:
         needed, reason = by_load, why
@@ -152,32 +165,31 @@ def _needed(
     if by_lag > needed:
         needed, reason = by_lag, why
     if needed > unfinished:
-        needed, reason = unfinished, f"a slot for each of {_plural(unfinished, 'lease')}"
+        needed, reason = unfinished, SlotForEachLease(unfinished)
     if needed > limits.workers_max:
-        needed, reason = limits.workers_max, f"{reason}; at most {limits.workers_max} (workers_max)"
+        needed, reason = limits.workers_max, CappedSize(reason, limits.workers_max)
     if needed < limits.workers_min:
-        needed, reason = limits.workers_min, f"at least {limits.workers_min} (workers_min)"
+        needed, reason = limits.workers_min, LeastSlots(limits.workers_min)
     return needed, reason
 
 
-def _by_load(needs: Sequence[SlotNeed], limits: SizingLimits) -> tuple[int, str]:
+def _by_load(needs: Sequence[SlotNeed], limits: SizingLimits) -> tuple[int, Reason]:
     """Spread what all slots do over so many that each has the target; 0: unknown."""
     known = [need.used for need in needs if need.used is not None]
     if not known or len(known) < len(needs):
-        return 0, ""
+        return 0, NothingToRead()
     total = sum(known)
     needed = ceil(total / limits.target - _ROUNDING)
     if needed < len(needs):
         # With one less than now the others must stay well below the target.
         needed = ceil(total / (limits.target * _MARGIN) - _ROUNDING)
         needed = min(needed, len(needs))
-    reason = f"load: {total:.1f} slots' worth of work, {limits.target:.0%} aimed at in each"
-    return needed, reason
+    return needed, LoadToCarry(round(10 * total), round(100 * limits.target))
 
 
 def _by_lag(
     needs: Sequence[SlotNeed], limits: SizingLimits, *, pace: Pace, now_ms: int
-) -> tuple[int, str]:
+) -> tuple[int, Reason]:
     """One more for each slot that is behind, has enough to do, and has a lease to give; 0: none."""
     asking = [
         need
@@ -187,16 +199,9 @@ def _by_lag(
         and (need.used is None or need.used >= limits.target)
     ]
     if not asking:
-        return 0, ""
+        return 0, NothingToRead()
     if 0 <= now_ms - pace.raised_ms < limits.scale_down_ms:
-        return len(needs), f"{_LAG}the slots that were added have not caught up yet"
+        return len(needs), CatchingUp()
     worst = max(asking, key=lambda need: (need.lag_ms, need.slot_id))
-    reason = (
-        f"{_LAG}{worst.slot_id} is {worst.lag_ms / 1000:.0f} s behind with "
-        f"{_plural(worst.leases, 'lease')}, {limits.lag_most_ms / 1000:.0f} s allowed"
-    )
-    return len(needs) + len(asking), reason
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    why = TooFarBehind(worst.slot_id, worst.lag_ms, worst.leases, limits.lag_most_ms)
+    return len(needs) + len(asking), why

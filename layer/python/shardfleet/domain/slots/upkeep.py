@@ -12,6 +12,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shardfleet.domain.reasons import (
+    HandedOver,
+    HandsOverTooLong,
+    LeasesExpired,
+    NoHeartbeatYet,
+    Reason,
+    SlotAlive,
+    SlotSilent,
+    SlotsTooMany,
+    SlotsWanted,
+)
 from shardfleet.domain.slots.sizing import Sizing
 from shardfleet.domain.slots.slot import Slot, SlotState
 
@@ -34,7 +45,7 @@ class SlotDecision:
 
     slot_id: str
     task: SlotTask
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class SlotPlan:
 
     wanted: int
     decisions: tuple[SlotDecision, ...]
-    reason: str = ""
+    reason: SlotsWanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +98,7 @@ def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> Sl
     decisions = {s.slot_id: _upkeep(s, facts) for s in ordered if s.state is not SlotState.ENDED}
     staying = [s for s in ordered if stays(s)]
     missing = sizing.wanted - len(staying)
-    slots_wanted = "1 slot" if sizing.wanted == 1 else f"{sizing.wanted} slots"
-    reason = f"{slots_wanted} wanted: {sizing.reason}"
+    reason = SlotsWanted(sizing.wanted, sizing.reason)
     if missing > 0:
         back = [s.slot_id for s in ordered if s.leaving_ms and _may_stay(s)][:missing]
         for slot_id in back:
@@ -98,31 +108,30 @@ def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> Sl
     elif missing < 0 and sizing.wanted:
         for slot in _least_burdened(staying, facts)[:-missing]:
             if decisions[slot.slot_id].task is SlotTask.NOTHING:
-                why = f"{len(staying)} slots, {reason}"
+                why = SlotsTooMany(sizing.wanted, sizing.reason, len(staying))
                 decisions[slot.slot_id] = SlotDecision(slot.slot_id, SlotTask.LEAVE, why)
     by_id = tuple(decisions[slot_id] for slot_id in sorted(decisions))
-    return SlotPlan(sizing.wanted, by_id, sizing.reason)
+    return SlotPlan(sizing.wanted, by_id, reason)
 
 
 def _upkeep(slot: Slot, facts: SlotFacts) -> SlotDecision:
-    def decided(task: SlotTask, reason: str) -> SlotDecision:
+    def decided(task: SlotTask, reason: Reason) -> SlotDecision:
         return SlotDecision(slot.slot_id, task, reason)
 
     if slot.state is SlotState.STARTING:
-        return decided(SlotTask.REPEAT_START, "no heartbeat yet")
+        return decided(SlotTask.REPEAT_START, NoHeartbeatYet())
     silence_ms = facts.now_ms - slot.heartbeat_ms
     if slot.worker_id in facts.lost:
-        reason = f"its leases have expired, heartbeat {silence_ms} ms ago"
-        return decided(SlotTask.EXAMINE, reason)
+        return decided(SlotTask.EXAMINE, LeasesExpired(silence_ms))
     if silence_ms > facts.silent_ms:
-        return decided(SlotTask.EXAMINE, f"silent for {silence_ms} ms")
+        return decided(SlotTask.EXAMINE, SlotSilent(silence_ms))
     if slot.leaving_ms and not slot.drain:
         held = facts.held.get(slot.worker_id, 0)
         if not held:
-            return decided(SlotTask.DRAIN, "it has handed over all it had")
+            return decided(SlotTask.DRAIN, HandedOver())
         if facts.now_ms - slot.leaving_ms > facts.leave_most_ms:
-            return decided(SlotTask.DRAIN, f"it was to hand over, and still has {held}")
-    return decided(SlotTask.NOTHING, f"heartbeat {silence_ms} ms ago")
+            return decided(SlotTask.DRAIN, HandsOverTooLong(held))
+    return decided(SlotTask.NOTHING, SlotAlive(silence_ms))
 
 
 def _may_stay(slot: Slot) -> bool:

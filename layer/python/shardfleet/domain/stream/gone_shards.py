@@ -13,6 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from shardfleet.domain.reasons import (
+    ListedStill,
+    ListingIncomplete,
+    MayHaveRecords,
+    MissedForRetention,
+    OlderThanRetention,
+    PersonDecided,
+    Reason,
+    SecondListingAwaited,
+)
 from shardfleet.domain.stream.hash_ranges import tiles_exactly
 from shardfleet.domain.stream.shards import ChildShard, Shard, ShardGraph
 
@@ -28,7 +38,7 @@ class GoneNote:
         unlisted_ms: the first complete listing without the shard since then, 0: none.
         known_ms: up to when the shard is known to have had records or to have been open, 0 unknown.
         checkpoint: of the lease, for a person.
-        reason: why it waits, for a person.
+        reason: why it waits; None before that is known.
         ended_by: who decided that it is over (``shardfleet release --ended``), "" nobody.
 
     """
@@ -38,7 +48,7 @@ class GoneNote:
     unlisted_ms: int = 0
     known_ms: int = 0
     checkpoint: str = ""
-    reason: str = ""
+    reason: Reason | None = None
     ended_by: str = ""
 
     @property
@@ -65,7 +75,7 @@ class GoneVerdict:
     """
 
     is_over: bool
-    reason: str
+    reason: Reason
     note: GoneNote
     children: tuple[ChildShard, ...] = ()
 
@@ -96,20 +106,19 @@ def judge_gone(
     before_ms, after_ms = listed_ms
     graph = ShardGraph(listing)
     if note.lease_key in graph.shards:
-        return _waits(replace(note, unlisted_ms=0), "not found, though it is listed")
+        return _waits(replace(note, unlisted_ms=0), ListedStill())
     if not _is_complete(graph):
-        return _waits(note, "not found, and the listing shows no whole stream")
+        return _waits(note, ListingIncomplete())
     seen = replace(note, unlisted_ms=note.unlisted_ms or after_ms)
     if note.ended_by:
-        return _over(seen, graph, f"{note.ended_by} decided that it is over")
+        return _over(seen, graph, PersonDecided(note.ended_by))
     if before_ms - seen.unlisted_ms < failover_ms:
-        return _waits(seen, "not found and not listed for once; a second listing is awaited")
+        return _waits(seen, SecondListingAwaited())
     if note.known_ms and before_ms - note.known_ms > retention_ms:
-        return _over(seen, graph, "all that was known of it is older than the retention")
+        return _over(seen, graph, OlderThanRetention())
     if before_ms - note.first_ms > retention_ms:
-        return _over(seen, graph, "it was not found for a whole retention")
-    left = "not found and not listed, before its records can have expired"
-    return _waits(seen, f"{left}; it ends, as a loss, one retention after it was missed first")
+        return _over(seen, graph, MissedForRetention())
+    return _waits(seen, MayHaveRecords())
 
 
 def children_named(graph: ShardGraph, shard_id: str) -> tuple[ChildShard, ...]:
@@ -131,11 +140,11 @@ def _is_complete(graph: ShardGraph) -> bool:
     return is_tiled and not graph.inconsistent()
 
 
-def _waits(note: GoneNote, reason: str) -> GoneVerdict:
+def _waits(note: GoneNote, reason: Reason) -> GoneVerdict:
     return GoneVerdict(is_over=False, reason=reason, note=replace(note, reason=reason))
 
 
-def _over(note: GoneNote, graph: ShardGraph, reason: str) -> GoneVerdict:
+def _over(note: GoneNote, graph: ShardGraph, reason: Reason) -> GoneVerdict:
     children = children_named(graph, note.lease_key)
     note = replace(note, reason=reason)
     return GoneVerdict(is_over=True, reason=reason, note=note, children=children)

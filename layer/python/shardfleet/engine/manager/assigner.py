@@ -14,6 +14,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind, AssignmentPlan
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease, LeaseChange
+from shardfleet.domain.reasons import LeaseChanged, SlotEnds
 from shardfleet.domain.slots.slot import Slot, SlotState, announce_assignment
 from shardfleet.engine.manager.strategy import AssignmentPlanner, Standing
 from shardfleet.engine.ports import Entropy, EventSink, LeaseStore
@@ -103,9 +104,7 @@ class Assigner:
         if announced is None:
             for key in keys:
                 self._events.emit(
-                    AssignmentLost(
-                        lease_key=key, worker_id=slot.worker_id, reason="slot takes no leases"
-                    )
+                    AssignmentLost(lease_key=key, worker_id=slot.worker_id, reason=SlotEnds())
                 )
             return
         given = [
@@ -134,9 +133,7 @@ class Assigner:
                 )
             )
             return result.lease
-        self._events.emit(
-            AssignmentLost(lease_key=key, worker_id=worker_id, reason="the lease changed meanwhile")
-        )
+        self._events.emit(AssignmentLost(lease_key=key, worker_id=worker_id, reason=LeaseChanged()))
         return None
 
     async def _change(

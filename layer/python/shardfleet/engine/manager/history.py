@@ -17,7 +17,6 @@ from typing import Any
 from zlib import crc32
 
 from shardfleet.domain.explain.last_seen import (
-    FIRST_LOOK,
     Place,
     observed,
     place_of_row,
@@ -31,6 +30,7 @@ from shardfleet.domain.explain.turn_log import (
     entry_of_row,
     news,
 )
+from shardfleet.domain.reasons import ThereAlready
 from shardfleet.domain.slots.upkeep import SlotTask
 from shardfleet.engine.manager.report import TurnReport, plan_body
 from shardfleet.engine.ports import EventSink, StateStore, Written
@@ -179,7 +179,7 @@ class TurnHistory:
         places = self._places
         entries = self._happened(report, told, body)
         after = places_after(places, entries, at_ms=report.at_ms)
-        self._entries += [entry for entry in entries if entry.reason != FIRST_LOOK]
+        self._entries += [entry for entry in entries if not isinstance(entry.reason, ThereAlready)]
         self._plan = body
         with suppress(Throttled, OutcomeUnknown):
             if after != places:

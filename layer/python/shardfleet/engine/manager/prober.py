@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
+from shardfleet.domain.leases.foreign_owners import foreign_owners, noted_foreign
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import OtherApplication, Reason
 from shardfleet.domain.sleep.sleep import (
     Found,
     Glance,
@@ -53,13 +54,13 @@ class Sleepers:
     Attributes:
         reasons: lease key to why nobody is to have it.
         quiet_ms: lease key to when there was last nothing to read, epoch milliseconds.
-        off: why nothing may sleep; "" if it may.
+        off: why nothing may sleep; None if it may.
 
     """
 
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, Reason] = field(default_factory=dict)
     quiet_ms: Mapping[str, int] = field(default_factory=dict)
-    off: str = ""
+    off: Reason | None = None
 
 
 NOBODY = Sleepers()
@@ -96,7 +97,7 @@ class Prober:
         self._incarnation: StreamIncarnation | None = None
         self._glances: dict[str, Glance] = {}
         self._stored: dict[str, Glance] | None = None
-        self._woken: dict[str, str] = {}
+        self._woken: dict[str, Reason] = {}
         self.looked_ms: int | None = None
 
     @property
@@ -151,10 +152,10 @@ class Prober:
         await self._store()
         return self._sleepers(off)
 
-    def _sleepers(self, off: str) -> Sleepers:
+    def _sleepers(self, off: Reason | None) -> Sleepers:
         last = {key: self._glances.get(key) for key in self._asleep}
         return Sleepers(
-            reasons={key: str(nap) for key, nap in self._asleep.items()},
+            reasons={key: nap.reason for key, nap in self._asleep.items()},
             quiet_ms={
                 key: next_glance(nap, last[key], now_ms=0).quiet_ms
                 for key, nap in self._asleep.items()
@@ -190,7 +191,7 @@ class Prober:
             return
         found, iterator = await self._ask(nap, glance.iterator)
         after = after_look(glance, found, iterator=iterator, at_ms=self._clock.now_ms())
-        if isinstance(after, str):
+        if isinstance(after, Reason):
             self._glances[key] = glance
             self._woken[key] = after
         else:
@@ -237,7 +238,7 @@ class Prober:
         # Nothing was read behind the checkpoint, not even its own record: that one has expired.
         return IteratorStart(IteratorKind.TRIM_HORIZON)
 
-    async def _wake(self, naps: Mapping[str, VersionedNap], woken: Mapping[str, str]) -> None:
+    async def _wake(self, naps: Mapping[str, VersionedNap], woken: Mapping[str, Reason]) -> None:
         """Take naps away; one that is not known to be gone is taken away in the next turn."""
 
         async def end(key: str) -> None:
@@ -267,17 +268,14 @@ class Prober:
             await self._record.store_glances(self._glances)
             self._stored = dict(self._glances)
 
-    async def _note_foreign(self, owners: Sequence[str]) -> str:
-        """Remember other applications; return why nothing may sleep, "" if it may."""
+    async def _note_foreign(self, owners: Sequence[str]) -> Reason | None:
+        """Remember other applications; return why nothing may sleep, None if it may."""
         now_ms = self._clock.now_ms()
         before = await self._record.foreign()
         foreign = noted_foreign(before, owners, now_ms=now_ms)
+        off = None if foreign is None else OtherApplication(foreign.owner)
         if foreign != before:
             await self._record.note_foreign(foreign)
             if before is None or foreign is None:
-                self._events.emit(SleepSwitched(is_on=foreign is None, reason=_words(foreign)))
-        return _words(foreign)
-
-
-def _words(foreign: Foreign | None) -> str:
-    return "" if foreign is None else str(foreign)
+                self._events.emit(SleepSwitched(is_on=foreign is None, reason=off))
+        return off

@@ -14,7 +14,7 @@ from shardfleet.domain.leases.holes import unread_ranges
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.leases.unreadable import Unreadable
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause, reason_json
 from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotPlan, SlotTask
@@ -201,21 +201,21 @@ def plan_body(report: TurnReport) -> Mapping[str, Any]:
     most, assigned = REASONS_MOST, report.assignment.assignments[:REASONS_MOST]
     created, deleted = report.sync.create[:most], report.cleanup.delete[:most]
     by_weight: Mapping[str, Sequence[Any]] = {
-        "problems": report.sync.problems[:most],
-        "left": [[key, str(why)] for key, why in report.assignment.left[:most]],
-        "slots": [[d.slot_id, d.task.value, d.reason] for d in report.slots.decisions],
-        "created": [[w.lease.lease_key, str(w.reason)] for w in created],
+        "problems": [reason_json(why) for why in report.sync.problems[:most]],
+        "left": [[key, reason_json(why)] for key, why in report.assignment.left[:most]],
+        "slots": [[d.slot_id, d.task.value, reason_json(d.reason)] for d in report.slots.decisions],
+        "created": [[w.lease.lease_key, reason_json(w.reason)] for w in created],
         "assigned": [
-            [a.lease.lease_key, a.worker_id, a.kind.value, str(a.reason)] for a in assigned
+            [a.lease.lease_key, a.worker_id, a.kind.value, reason_json(a.reason)] for a in assigned
         ],
-        "deleted": [[d.lease.lease_key, str(d.reason)] for d in deleted],
-        "kept": [[key, str(why)] for key, why in report.cleanup.kept[:most]],
+        "deleted": [[d.lease.lease_key, reason_json(d.reason)] for d in deleted],
+        "kept": [[key, reason_json(why)] for key, why in report.cleanup.kept[:most]],
     }
     return {
         "at_ms": report.at_ms,
-        "sleep_off": report.sleepers.off,
+        "sleep_off": reason_json(report.sleepers.off) if report.sleepers.off else None,
         "slots_wanted": report.slots.wanted,
-        "slots_why": f"{report.slots.wanted} worker slots wanted: {report.slots.reason}",
+        "slots_why": reason_json(report.slots.reason),
         **_that_fit(by_weight),
     }
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import count_to_read
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import ClosedBeforeHeartbeat, ExecutionOver, Reason
 from shardfleet.domain.slots.lags import lags_of
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from shardfleet.domain.slots.slot import (
@@ -313,7 +314,7 @@ class SlotUpkeep:
         if await self._launcher.start(name, given.execution_text()):
             return
         if await self._launcher.status(name) is ExecutionStatus.CLOSED:
-            await self._restart(found, f"execution {name} closed before its first heartbeat")
+            await self._restart(found, ClosedBeforeHeartbeat(name))
 
     async def _examine(self, found: VersionedSlot, holders: frozenset[str]) -> None:
         """Describe a silent slot's execution and its successor; restart or end if both are over."""
@@ -323,11 +324,11 @@ class SlotUpkeep:
             if await self._launcher.status(name) is ExecutionStatus.RUNNING:
                 return
         if slot.worker_id in holders and not slot.drain:
-            await self._restart(found, "silent, and its execution is over")
+            await self._restart(found, ExecutionOver())
         elif (ended := end_of_dead(slot)) is not None:
             await self._state.write_slot(ended, found.version)
 
-    async def _restart(self, found: VersionedSlot, reason: str) -> None:
+    async def _restart(self, found: VersionedSlot, reason: Reason) -> None:
         slot = found.slot
         self._events.emit(
             SlotRestarted(slot_id=slot.slot_id, worker_id=slot.worker_id, reason=reason)

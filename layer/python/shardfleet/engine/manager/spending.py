@@ -12,7 +12,7 @@ from dataclasses import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.bill import DAY_MS, BilledDay, days_of, rate_per_day
 from shardfleet.domain.cost.spending import Chosen, Regime, Spending, choose
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause, reason_json, reason_of_json
 from shardfleet.engine.ports import Clock, EventSink, StateStore
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
@@ -38,7 +38,9 @@ class RegimeRecord:
             return None
         body = found.body
         return Chosen(
-            name=Regime(body["name"]), reason=str(body["reason"]), since_ms=int(body["since_ms"])
+            name=Regime(body["name"]),
+            reason=reason_of_json(body["reason"]),
+            since_ms=int(body["since_ms"]),
         )
 
     async def write(self, chosen: Chosen) -> None:
@@ -46,7 +48,7 @@ class RegimeRecord:
         found = await self._store.read(REGIME, FLEET)
         body = {
             "name": chosen.name.value,
-            "reason": chosen.reason,
+            "reason": reason_json(chosen.reason),
             "since_ms": chosen.since_ms,
         }
         version = found.version if found else None
@@ -122,7 +124,7 @@ class RegimeKeeper:
         pauses = PauseRecord(self._store)
         found = (await pauses.read()).fleet
         if chosen.name is Regime.PAUSED and found is None:
-            pause = Pause(BY_BUDGET, now_ms, chosen.reason)
+            pause = Pause(BY_BUDGET, now_ms, str(chosen.reason))
             await pauses.change(lambda each: replace(each, fleet=pause))
         elif chosen.name is not Regime.PAUSED and found is not None and found.by == BY_BUDGET:
             await pauses.change(lambda each: replace(each, fleet=None))

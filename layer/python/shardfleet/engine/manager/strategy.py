@@ -21,6 +21,7 @@ from shardfleet.domain.balance.by_count import (
 )
 from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import Reason
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.ports import Entropy
 from shardfleet.engine.state.fleet_state import VersionedSlot
@@ -41,7 +42,7 @@ class Standing:
 
     expired: frozenset[str]
     idle: frozenset[str] = frozenset()
-    paused: Mapping[str, str]
+    paused: Mapping[str, Reason]
     leaving: frozenset[str] = frozenset()
 
 

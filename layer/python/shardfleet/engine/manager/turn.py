@@ -22,7 +22,7 @@ from shardfleet.domain.leases.cleanup import CleanupPlan, plan_lease_cleanup
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.leases.sync import InitialPosition, LeaseSyncPlan, LeaseToCreate
 from shardfleet.domain.leases.unreadable import Unreadable
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause, Reason
 from shardfleet.domain.slots.slot import SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
@@ -306,11 +306,11 @@ class LeaseManager:
             result = await self._ports.leases.apply(lease_changes.create(wanted.lease))
             if isinstance(result, Applied):
                 self._ports.events.emit(
-                    LeaseCreated(lease_key=wanted.lease.lease_key, reason=str(wanted.reason))
+                    LeaseCreated(lease_key=wanted.lease.lease_key, reason=wanted.reason)
                 )
                 if wanted.lease.lease_key in plan.repairs:
                     self._ports.events.emit(
-                        LeaseHealed(lease_key=wanted.lease.lease_key, reason=str(wanted.reason))
+                        LeaseHealed(lease_key=wanted.lease.lease_key, reason=wanted.reason)
                     )
 
         for generation in plan.generations():
@@ -333,7 +333,7 @@ class LeaseManager:
             result = await self._ports.leases.apply(lease_changes.delete(gone.lease))
             if isinstance(result, Applied):
                 self._ports.events.emit(
-                    LeaseDeleted(lease_key=gone.lease.lease_key, reason=str(gone.reason))
+                    LeaseDeleted(lease_key=gone.lease.lease_key, reason=gone.reason)
                 )
         return plan
 
@@ -362,10 +362,11 @@ class LeaseManager:
         }
 
 
-def _resting(seen: _Snapshot, sleepers: Sleepers, paused: Mapping[str, Pause]) -> Mapping[str, str]:
+def _resting(
+    seen: _Snapshot, sleepers: Sleepers, paused: Mapping[str, Pause]
+) -> Mapping[str, Reason]:
     """Return the leases that nobody is to have, each with the reason that counts."""
-    pauses = {key: str(pause) for key, pause in paused.items()}
-    return {**seen.unreadable.held_up, **sleepers.reasons, **pauses}
+    return {**seen.unreadable.held_up, **sleepers.reasons, **paused}
 
 
 def _standing(
@@ -373,7 +374,7 @@ def _standing(
     leases: Sequence[Lease],
     *,
     expired: frozenset[str],
-    paused: Mapping[str, str],
+    paused: Mapping[str, Reason],
 ) -> Standing:
     idle = waiting_for_a_merge(seen.shards, [*leases, *seen.unreadable.stand_ins])
     return Standing(expired=expired, idle=idle, paused=paused)

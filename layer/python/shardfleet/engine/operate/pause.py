@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.engine.ports import Clock, LeaseStore
 from shardfleet.engine.retry import each_of

@@ -12,6 +12,7 @@ from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.explain.forecast import Snapshot
 from shardfleet.domain.leases.expiry import expired_leases
 from shardfleet.domain.leases.unreadable import held_up
+from shardfleet.domain.reasons import reason_of_json
 from shardfleet.domain.sleep.sleep import plan_naps
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.stream.gone_shards import GoneNote
@@ -65,7 +66,11 @@ async def read_fleet(
         failover_ms=failover_ms,
         pauses=pauses,
         naps=plan_naps(
-            (each.nap for each in naps), found.leases, off="", now_ms=now_ms, settle_ms=failover_ms
+            (each.nap for each in naps),
+            found.leases,
+            off=None,
+            now_ms=now_ms,
+            settle_ms=failover_ms,
         ).asleep,
     )
 
@@ -76,7 +81,7 @@ def _missing(missed: Sequence[GoneNote]) -> dict[str, StopNote]:
         note.lease_key: MissingShard(
             lease_key=note.lease_key,
             position=note.checkpoint,
-            error=note.reason,
+            error=str(note.reason),
             attempts=0,
             worker_id="",
             at_ms=note.first_ms,
@@ -109,7 +114,7 @@ async def read_known(
         reading=reading,
         places=places,
         turns=[(turn.at_ms, turn.entries) for turn in turns],
-        waits=dict(plan["left"]) if plan else {},
+        waits={key: reason_of_json(why) for key, why in plan["left"]} if plan else {},
         shards=shards,
     )
 
@@ -153,6 +158,6 @@ async def read_snapshot(
         shards=shards,
         expired=expired | orphans,
         paused=held_up(reading.unreadable, reading.leases, shards)
-        | {key: str(nap) for key, nap in reading.naps.items() if config.sleep}
-        | {key: str(pause) for key, pause in paused.items()},
+        | {key: nap.reason for key, nap in reading.naps.items() if config.sleep}
+        | paused,
     )

@@ -22,7 +22,7 @@ from shardfleet.domain.positions.rewinds import (
     begun_descendants,
     unleased_shards,
 )
-from shardfleet.domain.sleep.pauses import Pause
+from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.operate.pause import Operator, OperatorPorts
 from shardfleet.engine.ports import (

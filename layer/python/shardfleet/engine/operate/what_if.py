@@ -19,6 +19,13 @@ from shardfleet.domain.explain.forecast import Forecast, Question, Snapshot
 from shardfleet.domain.explain.turn_log import Entry, Happening
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.reasons import (
+    AskedToEnd,
+    ExecutionOver,
+    FollowsParents,
+    Reason,
+    WentOnWithChild,
+)
 from shardfleet.domain.slots.sizing import Pace, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, SlotPlan, SlotTask, plan_slots
@@ -102,7 +109,7 @@ class _Future:
         self._costs = LeaseCosts(snapshot.leases, snapshot.slots)
         self._pace = Pace()
         self._supposed: list[Entry] = []
-        self.left: Mapping[str, str] = {}
+        self.left: Mapping[str, Reason] = {}
 
     @property
     def leases(self) -> list[Lease]:
@@ -190,15 +197,13 @@ class _Future:
                 lease_owner=owner if takes else None,
                 throughput_kbps=self._costs.rate(wanted.lease.lease_key),
             )
-            reason = f"its parent {parent.lease_key} was read to the end, and this shard follows"
-            if takes:
-                reason = f"{owner} had read its parent {parent.lease_key} and went on with it"
+            parents = (parent.lease_key,)
             self._supposed.append(
                 Entry(
                     what=Happening.APPEARED,
                     subject=wanted.lease.lease_key,
                     worker_id=owner or "" if takes else "",
-                    reason=reason,
+                    reason=WentOnWithChild(parents) if takes else FollowsParents(parents),
                 )
             )
 
@@ -259,7 +264,7 @@ class _Future:
                                 what=Happening.RELEASED,
                                 subject=lease.lease_key,
                                 before=slot.worker_id,
-                                reason=f"{slot.worker_id} was asked to end and gave it back",
+                                reason=AskedToEnd(slot.worker_id),
                             )
                         )
                 self._slots[slot.slot_id] = replace(slot, state=SlotState.ENDED)
@@ -283,7 +288,7 @@ class _Future:
         for wanted in plan.create:
             self._leases[wanted.lease.lease_key] = wanted.lease
         return [
-            Entry(what=Happening.CREATED, subject=w.lease.lease_key, reason=str(w.reason))
+            Entry(what=Happening.CREATED, subject=w.lease.lease_key, reason=w.reason)
             for w in plan.create
         ]
 
@@ -321,7 +326,7 @@ class _Future:
             elif decision.task is SlotTask.DRAIN and slot:
                 self._slots[slot.slot_id] = replace(slot, drain=True)
             elif decision.task is SlotTask.EXAMINE and slot:
-                what, reason = Happening.SLOT_RESTARTED, "silent, and its execution is over"
+                what, reason = Happening.SLOT_RESTARTED, ExecutionOver()
                 self._start(decision.slot_id, slot, worker_id)
             if what is not None:
                 entries.append(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.failures import back_off_ms
+from shardfleet.domain.reasons import Reason
 from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict, judge_gone
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard
@@ -69,7 +70,7 @@ class MissingShard:
         self._stored = VersionedGone(GoneNote(lease_key=held.lease_key), None)
         self._first_ms = 0
         self._looks = 0
-        self._told = ""
+        self._told: type[Reason] | None = None
 
     async def remember(self) -> None:
         """
@@ -90,7 +91,7 @@ class MissingShard:
 
         """
         self._first_ms = self._looks = 0
-        self._told = ""
+        self._told = None
         if self._stored.note.is_open:
             await self._ports.record.forget(self._stored, known_ms=self._read_ms())
             await self.remember()
@@ -211,8 +212,8 @@ class MissingShard:
             # Somebody else who writes is a person who decides: the next look reads it.
             await self._ports.record.write(note, self._stored.version)
             self._stored = await self._ports.record.read(note.lease_key)
-        if verdict.reason != self._told:
-            self._told = verdict.reason
+        if type(verdict.reason) is not self._told:
+            self._told = type(verdict.reason)
             self._ports.events.emit(
                 ShardMissing(
                     lease_key=note.lease_key,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from shardfleet.domain.reasons import reason_json, reason_of_json
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.engine.ports import Document, StateStore, Written
 
@@ -58,7 +59,7 @@ class GoneRecord:
             Throttled: not written.
 
         """
-        body = asdict(note)
+        body = asdict(note) | {"reason": reason_json(note.reason) if note.reason else None}
         key = body.pop("lease_key")
         result = await self._store.write(GONE, key, body, expected_version=version)
         return isinstance(result, Written)
@@ -95,4 +96,6 @@ class GoneRecord:
 
 
 def _note(document: Document) -> GoneNote:
-    return GoneNote(lease_key=document.id, **document.body)
+    why = document.body["reason"]
+    facts = {**document.body, "reason": reason_of_json(why) if why else None}
+    return GoneNote(lease_key=document.id, **facts)

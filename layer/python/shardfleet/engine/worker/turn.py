@@ -31,7 +31,7 @@ from shardfleet.errors import (
     StaleEpoch,
     Throttled,
 )
-from shardfleet.events import TurnBegun, TurnEnded, TurnFailed, TurnRefused
+from shardfleet.events import TurnBegun, TurnEnded, TurnEnding, TurnFailed, TurnRefused
 
 _MOMENT_S = 0.01
 
@@ -105,7 +105,7 @@ class WorkerTurn:
         try:
             return await self._run()
         except Halted:
-            return self._ending(TurnOutcome.CONTINUE, "no answer in time")
+            return self._ending(TurnOutcome.CONTINUE, TurnEnding.HALTED)
         finally:
             timer.cancel()
 
@@ -234,7 +234,7 @@ class WorkerTurn:
         except ShardfleetError as error:
             outcome = self._failed(error)
         except Halted:
-            outcome = self._ending(TurnOutcome.CONTINUE, "no answer in time")
+            outcome = self._ending(TurnOutcome.CONTINUE, TurnEnding.HALTED)
         self._renewing.set()
         if self._hard.is_set:
             # There is no time to wait for a call; a task that only sleeps leaves at once.
@@ -251,10 +251,10 @@ class WorkerTurn:
             await checkpointer.flush_all()
             return self._failed(self._error)
         if self._ended:
-            return self._ending(TurnOutcome.IDLE, "nothing held, nothing assigned")
+            return self._ending(TurnOutcome.IDLE, TurnEnding.IDLE)
         if self._why is _Why.DRAIN:
             await self._drain()
-            return self._ending(TurnOutcome.DRAINED, "asked to drain")
+            return self._ending(TurnOutcome.DRAINED, TurnEnding.DRAINED)
         # The renewals of the task would only race with the last one.
         self._renewing.set()
         if not await self._renew_tasks.are_done(self._hard):
@@ -263,7 +263,7 @@ class WorkerTurn:
         await self._patience.persist(
             partial(self._record.close_turn, self._watch.lags_ms()), self._hard
         )
-        return self._ending(TurnOutcome.CONTINUE, "time is over")
+        return self._ending(TurnOutcome.CONTINUE, TurnEnding.TIME)
 
     async def _drain(self) -> None:
         """
@@ -302,7 +302,7 @@ class WorkerTurn:
             given.generation,
         )
         outcome = TurnOutcome.CONTINUE if is_ours else TurnOutcome.DRAINED
-        return self._ending(outcome, "another invocation has taken over")
+        return self._ending(outcome, TurnEnding.STALE)
 
     async def _abandon(self) -> Never:
         """End the process: something still runs that must not outlive the turn (H10)."""
@@ -321,7 +321,7 @@ class WorkerTurn:
 
     # --- telling
 
-    def _ending(self, outcome: TurnOutcome, reason: str) -> TurnOutcome:
+    def _ending(self, outcome: TurnOutcome, reason: TurnEnding) -> TurnOutcome:
         # Before the slot is claimed there is no work, and nothing is held.
         held = self._work.checkpointer.held if self._worker_id else ()
         self._ports.events.emit(

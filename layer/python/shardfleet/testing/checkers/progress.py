@@ -6,10 +6,9 @@ from collections import Counter
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.events import Event, LeaseAdopted, LeaseLost, TurnBegun, TurnEnded
+from shardfleet.events import Event, LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
 from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
 
-_IN_ORDER = "time is over"
 _ROUNDING_MS = 10
 
 
@@ -57,7 +56,7 @@ class ProgressIsStored(Checker):
         if isinstance(event, LeaseAdopted | LeaseLost):
             # What was done of a lost lease is the next owner's to do again.
             self._done.pop((by.name, event.lease_key), None)
-        if not isinstance(event, TurnEnded) or event.reason != _IN_ORDER:
+        if not isinstance(event, TurnEnded) or event.reason is not TurnEnding.TIME:
             return
         for name, key in list(self._done):
             lease = self._leases.get(key)

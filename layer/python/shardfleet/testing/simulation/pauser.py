@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from shardfleet.domain.sleep.pauses import Pause, Pauses
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.pauses import PauseRecord
