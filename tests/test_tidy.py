@@ -47,9 +47,12 @@ ARROWS = {
     "local": (None, None),
     "cli": (None, None),
     "functions": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
-    # What a fleet costs is told at synthesis, too.
+    # What a fleet costs is told at synthesis, too; what a failure policy needs is made there.
     "cdk": (
-        ("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
+        (
+            *("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
+            "domain.delivery.attempts",
+        ),
         ("aws_cdk", "constructs", "cdk_nag", "jsii"),
     ),
     "spark": (

@@ -12,6 +12,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from shardfleet.domain.delivery.attempts import POLICIES
 from shardfleet_cdk.acknowledgements import BUCKET, DEAD_LETTERS, acknowledge
 from shardfleet_cdk.options import FleetTables, Operations
 
@@ -57,11 +58,13 @@ class FailedRecordDestinations(Construct):
         super().__init__(scope, construct_id)
         self.queue: sqs.IQueue | None = None
         self.bucket: s3.IBucket | None = None
-        if on_exhausted == "sqs":
+        policy = POLICIES.get(on_exhausted)
+        kept_in = policy.kept_in if policy else ""
+        if kept_in == "failed_queue_url":
             self.queue = given.failed_queue or dead_letter_queue(
                 self, "Queue", operations=operations
             )
-        if on_exhausted in ("sqs", "s3"):
+        if kept_in:
             self.bucket = given.failed_bucket or self._new_bucket(operations)
 
     def _new_bucket(self, operations: Operations) -> s3.Bucket:

@@ -22,7 +22,7 @@ from shardfleet.adapters.kinesis.decode import (
     decode_page_slowly,
 )
 from shardfleet.config import ENV_PREFIX, FleetConfig
-from shardfleet.domain.delivery.failures import failures_of, lowest_failed
+from shardfleet.domain.delivery.replies import failures_of, lowest_failed
 from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ShardfleetError

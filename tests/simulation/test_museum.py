@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet.engine.ports import IteratorKind, IteratorStart
 from shardfleet.engine.shard import consumer as shard_consumer
@@ -73,9 +74,9 @@ def test_progress_told_before_the_handler_is_done(monkeypatch):
     """fs2-aws #436, KCL #1403: stored before in-flight records are handled."""
     real = ShardDelivery._try
 
-    async def too_soon(self, batch, positions, *, lag_ms):
-        self._held.note_progress(positions[-1])
-        return await real(self, batch, positions, lag_ms=lag_ms)
+    async def too_soon(self, batch):
+        self._held.note_progress(position_of(batch[-1]))
+        return await real(self, batch)
 
     monkeypatch.setattr(ShardDelivery, "_try", too_soon)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Self
 
+from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
 from shardfleet.errors import ConfigurationError
 
 ENV_PREFIX = "SHARDFLEET_"
@@ -208,12 +209,12 @@ class FleetConfig:
     max_attempts: int = _number(
         5, "handler attempts per record before on_exhausted; 0 retries for ever"
     )
-    on_exhausted: str = _choice(
-        "stop",
-        "after max_attempts: stop the shard, or record in full to SQS or S3 and skip",
-        "stop",
-        "sqs",
-        "s3",
+    on_exhausted: str = field(
+        default="stop",
+        metadata={
+            "doc": "after max_attempts: stop the shard, or record in full to SQS or S3 and skip",
+            "choices": POLICIES,
+        },
     )
     failed_queue_url: str = _text("", "SQS queue for on_exhausted sqs")
     failed_bucket: str = _text("", "S3 bucket for on_exhausted s3, and for what SQS cannot hold")
@@ -290,12 +291,11 @@ class FleetConfig:
         problems = [p for f in fields(self) for p in _problems(f, getattr(self, f.name))]
         if self.initial_position == "AT_TIMESTAMP" and not self.initial_timestamp_ms:
             problems.append("initial_timestamp_ms: needed for initial_position AT_TIMESTAMP")
-        if self.on_exhausted == "sqs" and not self.failed_queue_url:
-            problems.append("failed_queue_url: needed for on_exhausted sqs")
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             problems.append(f"otlp_endpoint: {self.otlp_endpoint!r} found, an http(s) URL allowed")
-        if self.on_exhausted == "s3" and not self.failed_bucket:
-            problems.append("failed_bucket: needed for on_exhausted s3")
+        policy = POLICIES.get(self.on_exhausted)
+        if policy and policy.kept_in and not getattr(self, policy.kept_in):
+            problems.append(f"{policy.kept_in}: needed for on_exhausted {self.on_exhausted}")
         if self.workers_min > self.workers_max:
             problems.append(
                 f"workers_min: {self.workers_min} found, at most workers_max "
@@ -325,6 +325,11 @@ class FleetConfig:
         """Return how long a manager's run may last: its turns, its looks, and a waking."""
         looks_ms = self.linger_ms + WAKING_MS if self.sleep else 0
         return max(self.manager_run_ms, looks_ms)
+
+    @property
+    def failure_policy(self) -> FailurePolicy:
+        """Return what becomes of a record that has used up its attempts."""
+        return POLICIES[self.on_exhausted]
 
     @property
     def renew_ms(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.delivery.failures import back_off_ms
+from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.domain.positions.positions import position_text
 from shardfleet.domain.reading.pacing import Rate, full_bucket, spend
 from shardfleet.domain.stream.sequence import PointKind

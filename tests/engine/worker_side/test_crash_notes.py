@@ -223,14 +223,14 @@ def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_to_late
         await (await suspicious_turn()).begin("k", [at(5), at(6)])
         notes = await suspicious_turn()
         assert notes.is_charged("k")
-        assert notes.most_records("k", [at(5), at(6), at(7)]) == 1
+        assert notes.attempts("k").fitting([at(5), at(6), at(7)]) == 1
         await notes.begin("k", [at(5)])
         assert (await state.note("k")).crashes == 1
 
         await (await suspicious_turn()).begin("k", [at(5), at(6)])
         notes = await suspicious_turn()
         # What the dead process had done was checkpointed.
-        assert notes.most_records("k", [at(7), at(8)]) == 2
+        assert notes.attempts("k").fitting([at(7), at(8)]) == 2
         assert not notes.is_charged("k")
         await notes.begin("k", [at(7), at(8)])
         assert (await state.note("k")).crashes == 0

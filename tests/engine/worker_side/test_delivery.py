@@ -5,13 +5,14 @@ import itertools
 
 import pytest
 
+from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
 from shardfleet.engine.shard.dispatch import cut_batch
-from shardfleet.errors import Throttled
+from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
 from shardfleet.records import Record
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
-from tests.engine.worker_side.worker_kit import ME, World, at, key
+from tests.engine.worker_side.worker_kit import ME, World, a_config, at, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 
@@ -261,6 +262,47 @@ def test_a_record_is_not_skipped_before_it_is_kept_elsewhere():
         assert world.numbers[-1] == 3
 
     in_world(scenario, max_attempts=2, on_exhausted="sqs", failed_queue_url="q")
+
+
+# --- a policy is a row
+
+
+def test_a_policy_that_drops_what_fails_takes_one_row(monkeypatch):
+    monkeypatch.setitem(POLICIES, "drop", FailurePolicy(means="the record is dropped"))
+
+    async def scenario(world):
+        world.handler._script = poison(2, 7)
+        world.put(1, 10)
+        await world.turn(turn_ms=60_000)
+        assert set(world.numbers) == set(range(1, 11)) - {2, 7}
+        assert world.lease().checkpoint == sequence_of(world, 10)
+        assert [event.kept_at for event in world.told(RecordSkipped)] == ["", ""]
+        assert not world.dead_letters.kept
+        reasons = [event.reason for event in world.told(BatchFailed)]
+        assert "3 attempts failed, 3 allowed: the record is dropped" in reasons
+
+    in_world(scenario, max_attempts=3, on_exhausted="drop")
+
+
+def test_a_policy_that_keeps_what_fails_and_stops_there_takes_one_row(monkeypatch):
+    row = FailurePolicy(means="kept, and the shard is stopped", kept_in="failed_bucket", stops=True)
+    monkeypatch.setitem(POLICIES, "keep and stop", row)
+    with pytest.raises(ConfigurationError, match="failed_bucket: needed for on_exhausted keep and"):
+        a_config(on_exhausted="keep and stop")
+    with pytest.raises(ConfigurationError, match="one of stop, sqs, s3, keep and stop allowed"):
+        a_config(on_exhausted="park")
+
+    async def scenario(world):
+        world.handler._script = poison(3)
+        world.put(1, 5)
+        await world.turn(turn_ms=60_000)
+        (failed,) = world.dead_letters.kept
+        assert [int(record.data) for record in failed.records] == [3]
+        assert world.state.documents["stop", key(0)].body["attempts"] == 3
+        assert world.lease().checkpoint == sequence_of(world, 2)
+        assert not world.told(RecordSkipped)
+
+    in_world(scenario, max_attempts=3, on_exhausted="keep and stop", failed_bucket="b")
 
 
 def test_a_stop_that_cannot_be_written_is_tried_until_it_is_and_nothing_is_delivered_meanwhile():

@@ -170,13 +170,13 @@ HAZARDS = (
     mutant(
         "a record that kills is never given up",
         "H9",
-        (NOTES, "if not self._suspicious or lease_key in self._charged:", "if lease_key:"),
+        (NOTES, "if not self._suspicious or self.is_charged(lease_key):", "if lease_key:"),
         arena="poison",
     ),
     mutant(
         "no note is written before a call",
         "H9",
-        (NOTES, "        if self.suspicious:\n", "        if self.suspicious and not positions:\n"),
+        (NOTES, "        if self.suspicious:\n", "        if self.suspicious and not records:\n"),
         arena="poison",
     ),
     mutant(

@@ -38,7 +38,7 @@ MUSEUM = (
         "§8 row 1, KCL #10",
         (
             DELIVERY,
-            "            return await self._after_failure(batch, done=result.done_count, error=result.error)\n",
+            "            return await self._after_failure(batch, done=done, error=result.error)\n",
             (
                 "            await self._after_failure(batch, done=0, error=result.error)\n"
                 "            return len(batch)\n"
@@ -57,8 +57,8 @@ MUSEUM = (
         "§8 row 1, KCL #10",
         (
             "runtime/event_contract.py",
-            "done_count = lowest_failed(failures_of(reply), positions)",
-            "done_count: int | None = len(batch)",
+            "failures = failures_of(reply)",
+            "failures = failures_of(None)",
         ),
     ),
     mutant(
@@ -66,10 +66,10 @@ MUSEUM = (
         "§8 row 2, fs2-aws #436",
         (
             DELIVERY,
-            "        result = await self._ports.dispatcher.call(self._held, delivery)\n",
+            "        attempt = self._attempts.attempt\n",
             (
-                "        self._held.note_progress(positions[-1])\n"
-                "        result = await self._ports.dispatcher.call(self._held, delivery)\n"
+                "        attempt = self._attempts.attempt\n"
+                "        self._held.note_progress(position_of(batch[-1]))\n"
             ),
         ),
     ),

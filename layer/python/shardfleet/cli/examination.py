@@ -243,7 +243,7 @@ class _Examination:
         return ""
 
     def _failed_queue(self) -> bool | None:
-        if self._config.on_exhausted != "sqs":
+        if self._config.failure_policy.kept_in != "failed_queue_url":
             return None
         unseen = len(self._unseen)
         with self._looking("the queue for given-up records"):

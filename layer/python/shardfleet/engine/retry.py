@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.failures import back_off_ms
+from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.engine.ports import Clock, Entropy
 from shardfleet.errors import OutcomeUnknown, Throttled
 

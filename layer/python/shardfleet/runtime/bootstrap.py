@@ -264,7 +264,8 @@ def dead_letters(
         bucket = S3DeadLetters(
             config.failed_bucket, client=sandbox.clients.s3, pool=pool, invocation=invocation
         )
-    if config.on_exhausted == "sqs":
+    kept_in = config.failure_policy.kept_in
+    if kept_in == "failed_queue_url":
         return SqsDeadLetters(
             config.failed_queue_url,
             client=sandbox.clients.sqs,
@@ -272,7 +273,7 @@ def dead_letters(
             invocation=invocation,
             overflow=bucket,
         )
-    return bucket if config.on_exhausted == "s3" else None
+    return bucket if kept_in == "failed_bucket" else None
 
 
 def _tables(sandbox: Sandbox, threads: TurnThreads) -> TablePools:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from shardfleet.adapters.payload_text import payload_text
-from shardfleet.domain.delivery.failures import FAILURES, failures_of, lowest_failed
+from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.delivery.replies import FAILURES, failures_of, lowest_failed
 from shardfleet.engine.ports import HandlerResult
-from shardfleet.engine.shard.dispatch import positions_of
 from shardfleet.records import Batch, Record
 
 _SCHEMA_VERSION = "1.0"
@@ -87,15 +87,15 @@ def result_of_reply(reply: object, batch: Batch) -> HandlerResult:
             done is done.
 
     """
-    positions = positions_of(batch)
-    done_count = lowest_failed(failures_of(reply), positions)
+    failures = failures_of(reply)
+    if not failures:
+        return HandlerResult(done_count=len(batch))
+    done_count = lowest_failed(failures, batch)
     if done_count is None:
         error = (
             f"{FAILURES}: an itemIdentifier names no record of this batch, so all of it has "
             "failed; a record's sequence number is allowed, or number:sub for one of an aggregate"
         )
         return HandlerResult(done_count=0, error=error)
-    if done_count == len(batch):
-        return HandlerResult(done_count=done_count)
-    error = f"{FAILURES}: not handled from record {positions[done_count]} on"
+    error = f"{FAILURES}: not handled from record {position_of(batch[done_count])} on"
     return HandlerResult(done_count=done_count, error=error)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.positions import checkpoint_text
@@ -35,7 +36,6 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.shard.deaggregation import Deaggregator
-from shardfleet.engine.shard.dispatch import position_of
 from shardfleet.errors import (
     ConfigurationError,
     OutcomeUnknown,

@@ -2,8 +2,8 @@
 The records of one shard, handed over batch by batch until each is handled, given up or waits.
 
 Progress never passes a record that is not done (protocol.md §8 row 1). A failing record is tried
-again with back-off, and holds its own shard only. Before a record is given up it is known exactly:
-the last attempts are made with one record at a time, so that no innocent neighbour is skipped.
+again with back-off, and holds its own shard only; how many go together, and when one is given up,
+is decided in :mod:`shardfleet.domain.delivery.attempts`, and carried out here.
 """
 
 from __future__ import annotations
@@ -12,22 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.failures import FailureAction, decide_failure
-from shardfleet.domain.delivery.progress import BatchProgress
+from shardfleet.domain.delivery.progress import check_order, position_of
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, DeadLetters, EventSink, FailedRecords
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
-from shardfleet.engine.shard.dispatch import (
-    Delivery,
-    Dispatcher,
-    cut_batch,
-    position_of,
-    positions_of,
-)
+from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
 from shardfleet.engine.shard.reader import Page
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
@@ -79,15 +71,8 @@ class ShardDelivery:
         self._config = config
         self._stream_arn = stream_arn
         self._ports = ports
-        self._attempt = 1
-        # While set, no record beyond this goes along: it has not failed with the others.
-        self._again_through: ExtendedSequenceNumber | None = None
-        # While set, records up to here go one at a time: one of them fails, none is known to.
-        self._alone_through: ExtendedSequenceNumber | None = None
-        # How the batch failed: a record that fails alone in the same way is the one that did. The
-        # second is None once the record that is first now has failed in a way of its own.
-        self._batch_error: str | None = None
-        self._suspected_error: str | None = None
+        self._attempts = ports.notes.attempts(held.lease_key)
+        self._attempts.begin_anew()
         self._flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
 
     async def deliver(self, page: Page) -> None:
@@ -100,139 +85,84 @@ class ShardDelivery:
             HandlerTimedOut: the process must end.
 
         """
-        records = page.records
-        while waiting := await records.waiting(self._config.batch_records_most):
-            batch = self._next_batch(waiting)
-            positions = positions_of(batch)
-            deaths = self._ports.notes.condemned(self._held.lease_key, positions[0])
+        records, config = page.records, self._config
+        while waiting := await records.waiting(config.batch_records_most):
+            deaths = self._attempts.deaths_over(waiting[0])
             if deaths:
                 error = f"the process died {deaths} times while it handled this record (H9)"
-                await self._give_up(batch[0], error=error, attempts=deaths)
-                self._ports.notes.passed(self._held.lease_key, positions[:1])
-                self._back_to_normal()
+                await self._give_up(waiting[0], error=error, attempts=deaths)
+                self._attempts.passed(waiting[0])
+                self._attempts.begin_anew()
                 records.drop(1)
-            else:
-                records.drop(await self._try(batch, positions, lag_ms=page.lag_ms))
+                continue
+            batch = cut_batch(
+                waiting,
+                records_most=config.batch_records_most,
+                bytes_most=config.batch_bytes_most,
+            )
+            records.drop(await self._try(batch[: self._attempts.fitting(batch)]))
         if records.end is not None:
             self._held.note_progress(records.end)
         await self.flush_if_due()
 
-    def _next_batch(self, records: Sequence[Record]) -> Sequence[Record]:
-        config = self._config
-        batch = cut_batch(
-            records,
-            records_most=config.batch_records_most,
-            bytes_most=config.batch_bytes_most,
-        )
-        if self._alone_through is not None:
-            if position_of(batch[0]) <= self._alone_through:
-                return batch[:1]
-            self._back_to_normal()
-        through = self._again_through
-        if through is not None:
-            batch = [record for record in batch if position_of(record) <= through]
-        if self._ports.notes.is_charged(self._held.lease_key):
-            positions = positions_of(batch)
-            return batch[: self._ports.notes.most_records(self._held.lease_key, positions)]
-        return batch
-
-    async def _try(
-        self,
-        batch: Sequence[Record],
-        positions: Sequence[ExtendedSequenceNumber],
-        *,
-        lag_ms: int,
-    ) -> int:
+    async def _try(self, batch: Sequence[Record]) -> int:
         """Make one handler call; return how many records are done or given up."""
-        delivery = Delivery(
-            records=batch, positions=positions, attempt=self._attempt, lag_ms=lag_ms
-        )
-        result = await self._ports.dispatcher.call(self._held, delivery)
-        progress = BatchProgress(positions)
+        check_order(batch)
+        attempt = self._attempts.attempt
+        result = await self._ports.dispatcher.call(self._held, batch, attempt=attempt)
         # A reply without an error means that all is done, whatever else it says.
-        progress.complete_through(len(batch) if result.error is None else result.done_count)
-        safe = progress.safe()
-        if safe is not None:
-            self._held.note_progress(safe)
+        done = len(batch) if result.error is None else result.done_count
+        if done:
+            self._held.note_progress(position_of(batch[done - 1]))
             await self.flush_if_due(force=self._ports.notes.suspicious)
-        if result.error is not None and not progress.is_complete:
-            return await self._after_failure(batch, done=result.done_count, error=result.error)
-        self._next_head()
-        return len(batch)
+        if result.error is not None and done < len(batch):
+            return await self._after_failure(batch, done=done, error=result.error)
+        self._attempts.handled()
+        return done
 
     async def _after_failure(self, batch: Sequence[Record], *, done: int, error: str) -> int:
-        """Decide about the first record that is not done."""
-        config, ports = self._config, self._ports
-        if done or (self._suspected_error is not None and error != self._suspected_error):
-            # This call is the first that the record is known to fail.
-            self._attempt = 1
-            self._suspected_error = None
-        failed = batch[done]
-        decision = decide_failure(
-            self._attempt,
-            config.max_attempts,
-            on_exhausted=config.on_exhausted,
-            back_off=ports.patience.back_off_ms(self._attempt),
-        )
+        """Do what is next for the first record that is not done."""
+        ports, record = self._ports, batch[done]
+        failure = self._attempts.failed(batch, done_count=done, error=error)
+        back_off_ms = ports.patience.back_off_ms(failure.attempt)
         ports.events.emit(
             BatchFailed(
                 lease_key=self._held.lease_key,
                 worker_id=ports.checkpointer.worker_id,
-                position=str(position_of(failed)),
-                attempt=self._attempt,
-                reason=decision.reason,
+                position=str(position_of(record)),
+                attempt=failure.attempt,
+                reason=failure.reason,
                 error=error,
             )
         )
-        is_known = len(batch) == 1
-        if decision.action is not FailureAction.RETRY and is_known:
-            await self._give_up(failed, error=error, attempts=self._attempt)
-            self._back_to_normal()
+        if failure.gives_up:
+            await self._give_up(record, error=error, attempts=failure.attempt)
             return 1
-        self._attempt += 1
-        self._again_through = position_of(batch[-1])
-        if config.max_attempts and self._attempt >= config.max_attempts and not is_known:
-            self._alone_through = position_of(batch[-1])
-            self._suspected_error = self._batch_error = error
-        await ports.patience.pause(
-            decision.back_off_ms or ports.patience.back_off_ms(self._attempt), self._held.halt
-        )
+        await ports.patience.pause(back_off_ms, self._held.halt)
         return done
 
-    def _next_head(self) -> None:
-        """Begin to count anew; among suspects, as if each had failed with the batch."""
-        if self._alone_through is None:
-            self._attempt = 1
-            self._again_through = None
-        else:
-            self._attempt = max(2, self._config.max_attempts)
-            self._suspected_error = self._batch_error
-
-    def _back_to_normal(self) -> None:
-        self._attempt = 1
-        self._again_through = None
-        self._alone_through = None
-        self._suspected_error = self._batch_error = None
-
     async def _give_up(self, record: Record, *, error: str, attempts: int) -> None:
-        """Stop the shard, or keep the record elsewhere in full and go on behind it."""
-        if self._config.on_exhausted == "stop":
-            await self.stop(str(position_of(record)), error=error, attempts=attempts)
-        failed = FailedRecords(
-            stream_arn=self._stream_arn,
-            records=(record,),
-            error=error,
-            attempts=attempts,
-            worker_id=self._ports.checkpointer.worker_id,
-            at_ms=self._ports.clock.now_ms(),
-        )
-        kept_at = await self._keep(failed)
-        self._held.note_progress(position_of(record))
+        """Keep a record elsewhere in full, stop the shard, or go on behind it: by policy."""
+        policy, position = self._config.failure_policy, position_of(record)
+        kept_at = ""
+        if policy.kept_in:
+            failed = FailedRecords(
+                stream_arn=self._stream_arn,
+                records=(record,),
+                error=error,
+                attempts=attempts,
+                worker_id=self._ports.checkpointer.worker_id,
+                at_ms=self._ports.clock.now_ms(),
+            )
+            kept_at = await self._keep(failed)
+        if policy.stops:
+            await self.stop(str(position), error=error, attempts=attempts)
+        self._held.note_progress(position)
         self._ports.events.emit(
             RecordSkipped(
                 lease_key=self._held.lease_key,
                 worker_id=self._ports.checkpointer.worker_id,
-                position=str(position_of(record)),
+                position=str(position),
                 attempts=attempts,
                 kept_at=kept_at,
             )
@@ -286,7 +216,7 @@ class ShardDelivery:
         await self._ports.patience.persist(
             lambda: self._ports.state.write_stop(note), self._held.halt
         )
-        self._back_to_normal()
+        self._attempts.begin_anew()
         self._ports.events.emit(
             ShardStopped(
                 lease_key=note.lease_key, worker_id=note.worker_id, position=position, error=error

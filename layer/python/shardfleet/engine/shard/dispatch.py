@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.progress import BatchPositions
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.delivery.progress import position_of
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, EventSink, HandlerResult, HandlerRunner
@@ -30,19 +29,6 @@ from shardfleet.events import BatchHandled
 from shardfleet.records import Batch, Record
 
 
-def positions_of(records: Sequence[Record]) -> BatchPositions:
-    """Return where records stand in their shard."""
-    return BatchPositions(
-        [record.sequence_number for record in records],
-        [record.sub_sequence_number for record in records],
-    )
-
-
-def position_of(record: Record) -> ExtendedSequenceNumber:
-    """Return where a record stands in its shard."""
-    return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
-
-
 def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:
     """Return the next batch: within both limits, but at least one record."""
     batch = records[:records_most]
@@ -50,25 +36,6 @@ def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) 
     if sum(sizes) <= bytes_most:
         return batch
     return batch[: max(1, bisect_right(list(accumulate(sizes)), bytes_most))]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """
-    One batch to be handed over.
-
-    Attributes:
-        records: in shard order, at least one.
-        positions: of the records.
-        attempt: 1 for the first.
-        lag_ms: MillisBehindLatest of the page.
-
-    """
-
-    records: Sequence[Record]
-    positions: Sequence[ExtendedSequenceNumber]
-    attempt: int
-    lag_ms: int
 
 
 @dataclass(order=True, slots=True)
@@ -120,9 +87,16 @@ class Dispatcher:
         self._round = 0
         self._rounds_served: dict[str, int] = {}
 
-    async def call(self, held: HeldLease, delivery: Delivery) -> HandlerResult:
+    async def call(
+        self, held: HeldLease, records: Sequence[Record], *, attempt: int
+    ) -> HandlerResult:
         """
-        Hand one batch to the handler when it is the shard's turn.
+        Hand records to the handler, as one batch, when it is the shard's turn.
+
+        Args:
+            held: the lease; says how far behind the records are.
+            records: in shard order, at least one.
+            attempt: 1 for the first.
 
         Raises:
             Halted: asked to stop, the lease is lost, or there is no time left; nothing was
@@ -134,38 +108,40 @@ class Dispatcher:
         while True:
             if not await patience.persist(lambda: checkpointer.confirm(held), held.halt):
                 raise Halted
-            async with self._turn(held, delivery.records[0].approximate_arrival_ms):
+            async with self._turn(held, records[0].approximate_arrival_ms):
                 held.halt.check()
                 if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
                     raise Halted
-                if checkpointer.is_fresh(held) and await self._note(held, delivery):
-                    return await self._run(held, delivery)
+                if checkpointer.is_fresh(held) and await self._note(held, records):
+                    return await self._run(held, records, attempt=attempt)
 
-    async def _note(self, held: HeldLease, delivery: Delivery) -> bool:
+    async def _note(self, held: HeldLease, records: Sequence[Record]) -> bool:
         """Note the range; False if the lease was lost, or grew old, while that took its time."""
         ports, key = self._ports, held.lease_key
-        await ports.patience.persist(lambda: ports.notes.begin(key, delivery.positions), held.halt)
+        await ports.patience.persist(lambda: ports.notes.begin(key, records), held.halt)
         if not held.halt.is_set and ports.checkpointer.is_fresh(held):
             return True
-        await self._close_note(held, delivery, done=0)
+        await self._close_note(held, records, done=0)
         return False
 
-    async def _close_note(self, held: HeldLease, delivery: Delivery, *, done: int) -> None:
+    async def _close_note(self, held: HeldLease, records: Sequence[Record], *, done: int) -> None:
         notes = self._ports.notes
         with suppress(Halted):
             await self._ports.patience.persist(
-                lambda: notes.end(held.lease_key, delivery.positions, done_count=done), held.halt
+                lambda: notes.end(held.lease_key, records, done_count=done), held.halt
             )
 
-    async def _run(self, held: HeldLease, delivery: Delivery) -> HandlerResult:
+    async def _run(
+        self, held: HeldLease, records: Sequence[Record], *, attempt: int
+    ) -> HandlerResult:
         ports, key = self._ports, held.lease_key
         began_ms = ports.clock.monotonic_ms()
         batch = Batch(
-            delivery.records,
+            records,
             shard_id=key,
             stream_arn=self._stream_arn,
-            millis_behind_latest=max(0, delivery.lag_ms),
-            attempt=delivery.attempt,
+            millis_behind_latest=max(0, held.lag_ms),
+            attempt=attempt,
             deadline_ms=ports.clock.now_ms() + self._timeout_ms,
         )
         try:
@@ -173,30 +149,30 @@ class Dispatcher:
                 result = await ports.handler.run(batch)
         except Exception:
             # No death to charge to the shard: what raised here is told, and tried again.
-            await self._close_note(held, delivery, done=0)
+            await self._close_note(held, records, done=0)
             raise
-        done = max(0, min(result.done_count, len(delivery.records)))
+        done = max(0, min(result.done_count, len(records)))
         if result.timed_out:
             with suppress(Throttled, OutcomeUnknown):
-                await ports.notes.leave_open(key, delivery.positions)
+                await ports.notes.leave_open(key, records)
             message = (
-                f"shard {key}: the handler call from record {delivery.positions[0]} on took longer "
-                f"than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, so "
-                "the process ends"
+                f"shard {key}: the handler call from record {position_of(records[0])} on took "
+                f"longer than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, "
+                "so the process ends"
             )
             raise HandlerTimedOut(message)
         ports.events.emit(
             BatchHandled(
                 lease_key=key,
                 worker_id=ports.checkpointer.worker_id,
-                records=len(batch),
+                records=len(records),
                 done=done,
-                attempt=delivery.attempt,
+                attempt=attempt,
                 duration_ms=ports.clock.monotonic_ms() - began_ms,
-                millis_behind_latest=delivery.lag_ms,
+                millis_behind_latest=held.lag_ms,
             )
         )
-        await self._close_note(held, delivery, done=done)
+        await self._close_note(held, records, done=done)
         if not held.is_held:
             raise Halted
         return HandlerResult(done_count=done, error=result.error)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.failures import back_off_ms
+from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.domain.reasons import Reason
 from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict, judge_gone
 from shardfleet.domain.stream.sequence import StreamIncarnation

@@ -103,7 +103,7 @@ async def _run(options: Options) -> RunResult:
         shape = shape.sleeping(random.Random(f"{seed}/sleep"))
     if play is not None:
         muted |= muted_in(play)
-    if shape.config.on_exhausted == "stop":
+    if shape.config.failure_policy.stops:
         # A shard stopped for a record that kills would rest until somebody removes the record.
         muted |= {"poison"}
     mix = replace(options.mix or FaultMix.drawn(chance), **options.rates)

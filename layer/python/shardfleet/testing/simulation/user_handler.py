@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from shardfleet.domain.delivery.failures import FAILURES
+from shardfleet.domain.delivery.replies import FAILURES
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.records import Batch, Record

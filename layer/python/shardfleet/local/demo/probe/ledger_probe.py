@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from shardfleet.domain.delivery.failures import failures_of, lowest_failed
+from shardfleet.domain.delivery.replies import failures_of, lowest_failed
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply
 from shardfleet.runtime.handler_loading import is_async

@@ -1,4 +1,4 @@
-"""What a handler's reply and its failures mean."""
+"""What a handler's reply means."""
 
 from contextlib import suppress
 
@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.delivery.failures import (
-    FailureAction,
-    back_off_ms,
-    decide_failure,
-    failures_of,
-    lowest_failed,
-)
+from shardfleet.domain.delivery.replies import failures_of, lowest_failed
 from shardfleet.errors import InvalidReply
 from tests.domain.builders import number
 
@@ -151,53 +145,3 @@ def test_any_reply_has_an_answer_inside_the_batch_or_is_refused(reply, size):
     with suppress(InvalidReply):
         done = lowest_failed(failures_of(reply), BATCH[:size])
         assert done is None or 0 <= done <= size
-
-
-# --- what happens next ---
-
-
-@pytest.mark.parametrize(
-    ("attempt", "most", "policy", "action", "wait"),
-    [
-        (1, 5, "stop", FailureAction.RETRY, 700),
-        (4, 5, "sqs", FailureAction.RETRY, 700),
-        (5, 5, "stop", FailureAction.STOP, 0),
-        (6, 5, "stop", FailureAction.STOP, 0),
-        (5, 5, "sqs", FailureAction.RECORD_AND_SKIP, 0),
-        (5, 5, "s3", FailureAction.RECORD_AND_SKIP, 0),
-        (1, 1, "stop", FailureAction.STOP, 0),
-        (10_000, 0, "stop", FailureAction.RETRY, 700),
-    ],
-)
-def test_attempts_are_counted_and_then_the_policy_decides(attempt, most, policy, action, wait):
-    decision = decide_failure(attempt, most, on_exhausted=policy, back_off=700)
-
-    assert (decision.action, decision.back_off_ms) == (action, wait)
-    assert str(attempt) in decision.reason
-
-
-def test_the_reason_says_where_a_skipped_record_is():
-    assert "kept in sqs" in decide_failure(5, 5, on_exhausted="sqs", back_off=0).reason
-
-
-@pytest.mark.parametrize(
-    ("attempt", "jitter", "expected"),
-    [
-        (1, 0, 100),
-        (1, 1, 200),
-        (2, 1, 400),
-        (3, 0.5, 600),
-        (5, 1, 3200),
-        (6, 1, 5000),
-        (6, 0, 2500),
-    ],
-)
-def test_the_wait_doubles_up_to_its_limit(attempt, jitter, expected):
-    assert back_off_ms(attempt, first_ms=200, most_ms=5000, jitter=jitter) == expected
-
-
-@given(st.integers(-5, 10**9), st.integers(1, 10**6), st.integers(1, 10**6), st.floats(0, 1))
-def test_the_wait_never_passes_its_limit_and_is_never_less_than_half(attempt, first, most, jitter):
-    wait = back_off_ms(attempt, first_ms=first, most_ms=most, jitter=jitter)
-
-    assert min(first, most) // 2 <= wait <= most

@@ -1,0 +1,221 @@
+"""
+What is next for a shard's records: another attempt, fewer at once, one alone, or giving up.
+
+Every record is tried until it is done or has used up its attempts, in order, and is given up only
+once it is known exactly: the last attempts are made with one record at a time, so that no innocent
+neighbour is. A process that died over a range is charged to that range (hazard H9): it goes one
+record at a time, too, for a death costs a worker where a failure costs a call, and so many deaths
+over one record alone are as good as failures of it.
+
+Between two records that are known to fail, the attempts of a shard are
+
+* *together*: the batch that failed goes again, with nobody who was not in it;
+* *alone*: all but the last attempt are used up, so its records go one by one. One that fails as the
+  batch did is the one that made it fail; one that fails otherwise begins with attempts of its own.
+
+What becomes of a record that is given up says :data:`POLICIES`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.records import Record
+
+_MOST_DOUBLINGS = 60  # beyond this any back-off has long reached its limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailurePolicy:
+    """
+    What becomes of a record that has used up its attempts.
+
+    Attributes:
+        means: the same for a person, the end of a sentence.
+        kept_in: the option that names where the record is kept in full; "": nowhere.
+        stops: the shard rests at the record until somebody resumes it; else it goes on behind it.
+
+    """
+
+    means: str
+    kept_in: str = ""
+    stops: bool = False
+
+
+POLICIES = {
+    "stop": FailurePolicy(means="the shard is stopped", stops=True),
+    "sqs": FailurePolicy(means="the record is kept in sqs and skipped", kept_in="failed_queue_url"),
+    "s3": FailurePolicy(means="the record is kept in s3 and skipped", kept_in="failed_bucket"),
+}
+"""By the values of ``on_exhausted``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedAttempt:
+    """
+    What a failure comes to.
+
+    Attributes:
+        attempt: how often the first record that is not done was tried.
+        gives_up: it is known to fail, and has used up its attempts.
+        reason: for a person.
+
+    """
+
+    attempt: int
+    gives_up: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashCharge:
+    """
+    A range that the process died over.
+
+    Attributes:
+        first: position of its first record.
+        last: position of its last record.
+        crashes: deaths on its account.
+        is_exact: it is one record, and the process died over nothing else.
+
+    """
+
+    first: ExtendedSequenceNumber
+    last: ExtendedSequenceNumber
+    crashes: int
+    is_exact: bool
+
+
+class Attempts:
+    """
+    The attempts at the records of one shard.
+
+    Attributes:
+        attempt: number of the next call for the first of its records, from 1.
+        charge: what the process died over and is not done yet, if anything.
+
+    """
+
+    __slots__ = (
+        "_batch_error",
+        "_crashes_most",
+        "_is_suspect",
+        "_most",
+        "_policy",
+        "_through",
+        "attempt",
+        "charge",
+    )
+
+    def __init__(self, policy: FailurePolicy, *, attempts_most: int, crashes_most: int) -> None:
+        """
+        Begin with nothing tried.
+
+        Args:
+            policy: what becomes of records that are given up.
+            attempts_most: attempts per record; 0 tries for ever.
+            crashes_most: deaths over one record.
+
+        """
+        self._policy = policy
+        self._most = attempts_most
+        self._crashes_most = crashes_most
+        self.charge: CrashCharge | None = None
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what failed: the next record has all its attempts, and its neighbours go along."""
+        self.attempt = 1
+        # No record beyond this goes along: it has not failed with the others.
+        self._through: ExtendedSequenceNumber | None = None
+        # How the batch failed whose records go one at a time; None: they go together.
+        self._batch_error: str | None = None
+        # The first record has failed with the batch only, not in a way of its own.
+        self._is_suspect = False
+
+    def fitting(self, records: Sequence[Record]) -> int:
+        """Return how many of the next records, at least one, may go into one call."""
+        if self._through is None and self.charge is None:
+            return len(records)
+        first = position_of(records[0])
+        if self._through is not None and self._through < first:
+            self.begin_anew()
+        if self.charge is not None and self.charge.last < first:
+            # The dead process had finished the range, and stored that.
+            self.charge = None
+        if self._batch_error is not None:
+            return 1
+        count = len(records)
+        if self._through is not None:
+            count = bisect_right(records, self._through, key=position_of)
+        if self.charge is not None:
+            count = min(count, bisect_left(records, self.charge.first, key=position_of) or 1)
+        return count
+
+    def deaths_over(self, record: Record) -> int:
+        """Return the deaths over exactly this record if they are too many, else 0."""
+        charge = self.charge
+        if charge is None or not charge.is_exact or charge.first != position_of(record):
+            return 0
+        return charge.crashes if charge.crashes >= self._crashes_most else 0
+
+    def deaths_near(self, position: ExtendedSequenceNumber) -> int:
+        """Return the deaths on the account of the range that a record is of."""
+        charge = self.charge
+        return charge.crashes if charge and charge.first <= position <= charge.last else 0
+
+    def passed(self, record: Record) -> None:
+        """Acquit the shard once everything that it is charged with is done, or given up."""
+        if self.charge is not None and position_of(record) >= self.charge.last:
+            self.charge = None
+
+    def handled(self) -> None:
+        """All records of a call are done: count anew; among suspects, as if with the batch."""
+        self._is_suspect = self._batch_error is not None
+        if self._is_suspect:
+            self.attempt = max(2, self._most)
+        else:
+            self.begin_anew()
+
+    def failed(self, records: Sequence[Record], *, done_count: int, error: str) -> FailedAttempt:
+        """
+        Decide about the first record of a call that is not done.
+
+        Args:
+            records: of the call.
+            done_count: how many of them are done, not all.
+            error: what went wrong; the same words mean the same failure.
+
+        """
+        if done_count or (self._is_suspect and error != self._batch_error):
+            # This call is the first that the record is known to fail.
+            self.attempt, self._is_suspect = 1, False
+        attempt, most = self.attempt, self._most
+        is_known = len(records) == 1
+        if most and attempt >= most and is_known:
+            self.begin_anew()
+            reason = f"{attempt} attempts failed, {most} allowed: {self._policy.means}"
+            return FailedAttempt(attempt=attempt, gives_up=True, reason=reason)
+        self.attempt += 1
+        if self._batch_error is None:
+            self._through = position_of(records[-1])
+            if most and self.attempt >= most and not is_known:
+                self._batch_error, self._is_suspect = error, True
+        reason = f"attempt {attempt} of {most or 'any number'} failed"
+        return FailedAttempt(attempt=attempt, gives_up=False, reason=reason)
+
+
+def back_off_ms(attempt: int, *, first_ms: int, most_ms: int, jitter: float) -> int:
+    """
+    Return how long to wait after the ``attempt``-th failure in a row: exponential with jitter.
+
+    Half of the wait is fixed and half is up to ``jitter`` (0 to 1), so that workers that failed
+    together do not come back together, and none comes back at once.
+    """
+    doublings = min(max(attempt, 1) - 1, _MOST_DOUBLINGS)
+    ceiling = min(most_ms, first_ms << doublings)
+    return round(ceiling / 2 + ceiling / 2 * jitter)
