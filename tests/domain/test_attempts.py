@@ -71,6 +71,7 @@ def play(attempts, count, *, fails, together=5, declares=False):
         if failure.gives_up:
             assert call == range(bad, bad + 1)
             played.given_up[bad] = failure
+            attempts.gave_up(batch[0])
             done = 1
         first += done
     return played
@@ -158,6 +159,7 @@ def test_attempts_are_counted_and_then_the_policy_decides(most, policy, reason):
     assert [failure.gives_up for failure in told] == [False] * (most - 1) + [True]
     assert told[-1].reason == reason
     assert told[0].reason == f"attempt 1 of {most} failed" or most == 1
+    attempts.gave_up(record)
     assert attempts.attempt == 1
 
 
@@ -231,7 +233,7 @@ class Lives:
             if attempts.deaths_over(waiting[0]):
                 self.given_up.append(self.stored)
                 done = 1
-                attempts.begin_anew()
+                attempts.gave_up(waiting[0])
             else:
                 done = attempts.fitting(waiting)
                 call = range(self.stored, self.stored + done)
@@ -242,7 +244,7 @@ class Lives:
                     return False
                 self.note = None
                 attempts.handled()
-            attempts.passed(waiting[done - 1])
+                attempts.passed(waiting[done - 1])
             self.stored += done
         return True
 

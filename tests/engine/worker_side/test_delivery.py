@@ -6,10 +6,12 @@ import itertools
 import pytest
 
 from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
-from shardfleet.engine.shard.dispatch import cut_batch
+from shardfleet.engine.shard.deaggregation import UserRecords
+from shardfleet.engine.shard.delivery import ShardDelivery
+from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
-from shardfleet.records import Record
+from shardfleet.records import Batch, Record
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, World, a_config, at, key
@@ -323,6 +325,43 @@ def test_a_stop_that_cannot_be_written_is_tried_until_it_is_and_nothing_is_deliv
         assert world.numbers == []
 
     in_world(scenario, max_attempts=1, batch_records_most=1)
+
+
+# --- wrappings
+
+
+def test_from_the_decoder_to_the_handler_a_record_is_in_three_wrappings(monkeypatch):
+    """What is handed over is what was taken out of the page, neither copied nor wrapped again."""
+    taken, handed, wrappings = [], [], []
+    deliver, call, waiting = ShardDelivery.deliver, Dispatcher.call, UserRecords.waiting
+
+    async def delivered(self, records):
+        wrappings.append(type(records))
+        await deliver(self, records)
+
+    async def called(self, held, records, *, attempt):
+        handed.extend(records)
+        return await call(self, held, records, attempt=attempt)
+
+    async def waited(self, count):
+        records = await waiting(self, count)
+        taken.extend(record for record in records if not any(record is t for t in taken))
+        return records
+
+    monkeypatch.setattr(ShardDelivery, "deliver", delivered)
+    monkeypatch.setattr(Dispatcher, "call", called)
+    monkeypatch.setattr(UserRecords, "waiting", waited)
+
+    async def scenario(world):
+        world.put(1, 5)
+        await world.turn(turn_ms=30_000)
+        batches = [call.batch for call in world.handler.calls]
+        assert {*wrappings} == {UserRecords}
+        assert {type(batch) for batch in batches} == {Batch}
+        same = zip(taken, handed, [r for batch in batches for r in batch], strict=True)
+        assert all(a is b is c for a, b, c in same)
+
+    in_world(scenario, batch_records_most=2)
 
 
 # --- batches and turns of shards: hazard H17

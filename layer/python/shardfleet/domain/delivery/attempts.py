@@ -173,6 +173,11 @@ class Attempts:
         if self.charge is not None and position_of(record) >= self.charge.last:
             self.charge = None
 
+    def gave_up(self, record: Record) -> None:
+        """Go on behind a record that was given up; the policy was carried out."""
+        self.passed(record)
+        self.begin_anew()
+
     def handled(self) -> None:
         """All records of a call are done: count anew; among suspects, as if with the batch."""
         self._is_suspect = self._batch_error is not None
@@ -197,7 +202,6 @@ class Attempts:
         attempt, most = self.attempt, self._most
         is_known = len(records) == 1
         if most and attempt >= most and is_known:
-            self.begin_anew()
             reason = f"{attempt} attempts failed, {most} allowed: {self._policy.means}"
             return FailedAttempt(attempt=attempt, gives_up=True, reason=reason)
         self.attempt += 1

@@ -163,7 +163,7 @@ class ShardConsumer:
             )
             await self._patience.persist(self._missing.answered, held.halt)
             await self._missing.mark()
-            await self._delivery.deliver(page)
+            await self._delivery.deliver(page.records)
             if page.children is not None:
                 return page.children
             if page.lag_ms == 0:

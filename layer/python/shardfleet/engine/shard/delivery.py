@@ -4,6 +4,9 @@ The records of one shard, handed over batch by batch until each is handled, give
 Progress never passes a record that is not done (protocol.md §8 row 1). A failing record is tried
 again with back-off, and holds its own shard only; how many go together, and when one is given up,
 is decided in :mod:`shardfleet.domain.delivery.attempts`, and carried out here.
+
+From the decoder to the handler a record is in three wrappings: the ``RecordsPage`` that was read,
+the ``UserRecords`` taken out of it, and the ``Batch`` that the handler gets.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, DeadLetters, EventSink, FailedRecords
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
-from shardfleet.engine.shard.reader import Page
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet.events import (
@@ -75,9 +78,9 @@ class ShardDelivery:
         self._attempts.begin_anew()
         self._flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
 
-    async def deliver(self, page: Page) -> None:
+    async def deliver(self, records: UserRecords) -> None:
         """
-        Hand over a page to its last record.
+        Hand over the records of a page, to the last one.
 
         Raises:
             Halted: asked to stop, the lease is lost, or there is no time left.
@@ -85,14 +88,12 @@ class ShardDelivery:
             HandlerTimedOut: the process must end.
 
         """
-        records, config = page.records, self._config
+        config = self._config
         while waiting := await records.waiting(config.batch_records_most):
             deaths = self._attempts.deaths_over(waiting[0])
             if deaths:
                 error = f"the process died {deaths} times while it handled this record (H9)"
                 await self._give_up(waiting[0], error=error, attempts=deaths)
-                self._attempts.passed(waiting[0])
-                self._attempts.begin_anew()
                 records.drop(1)
                 continue
             batch = cut_batch(
@@ -169,6 +170,7 @@ class ShardDelivery:
         )
         # At once: another record that kills would have this one counted anew, for ever (H9).
         await self.flush_if_due(force=True)
+        self._attempts.gave_up(record)
 
     async def _keep(self, failed: FailedRecords) -> str:
         """Keep a record elsewhere; as long as that fails, the shard waits."""
