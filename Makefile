@@ -1,5 +1,6 @@
 # Every target installs what it needs into .venv, from Python >= 3.11, make and git alone.
-# `make` lists the targets. Overridable: PYTHON=…, INPUT=FILE, KEY=field, MINUTES=…, JOBS=…, ARGS="…".
+# `make` lists the targets, with the minutes they take on two quiet cores (CONTRIBUTING.md has the
+# same list). Overridable: PYTHON=…, INPUT=FILE, KEY=field, MINUTES=…, JOBS=…, ARGS="…".
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -18,6 +19,9 @@ STATES ?=
 N ?=
 SEEDS ?=
 JOBS ?= 2
+RESULTS ?= benchmarks/results
+# What `make slow` runs, one after the other.
+SLOW ?= sim model alarms chaos fuzz spark-cluster spark-older spark-kill mutants
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -34,12 +38,13 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
-.PHONY: help demo test sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
+	  | awk -F '|' '{ printf "  make %-13s %7s  %s\n", $$1, $$2, $$3 }'
 
-demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field for your own JSON lines or CSV
+demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field for your own JSON lines or CSV [2 min]
 	@arguments=(); \
 	if [ -n "$$INPUT" ]; then \
 	  case "$$INPUT" in -|/*) file="$$INPUT" ;; *) file="$$CALLED_FROM/$$INPUT" ;; esac; \
@@ -49,47 +54,56 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install ## run the tests in JOBS=2 processes; ARGS="-k name" is passed to pytest
+test: install ## run the tests in JOBS=2 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results
-	@$(BIN)/shardfleet simulate --jobs 2 --output benchmarks/results/simulation.json \
+quick: lint ## lint, the tests of domain, engine and kpl, and one simulated fleet [1 min]
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --quiet \
+	  tests/domain tests/engine tests/kpl $(ARGS)
+	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
+
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [60 min]
+	@mkdir -p build/slow
+	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
+
+sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results [1 min]
+	@$(BIN)/shardfleet simulate --jobs 2 --output $(RESULTS)/simulation.json \
 	  --minutes $(if $(HOURS),$$(awk 'BEGIN { print 60 * $(HOURS) }'),$(or $(MINUTES),1)) $(ARGS)
 
-chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing
+chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing [6 min]
 	@$(WITH_NODE) $(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
-alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition
+alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition [8 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
 
-model: install ## search the lease protocol's model; STATES= most states per scenario (100,000)
+model: install ## search the lease protocol's model; STATES= most states per scenario (100,000) [4 min]
 	@$(BIN)/python -m tests.protocol_model $(if $(STATES),--states $(STATES)) \
-	  --output benchmarks/results/model.json
+	  --output $(RESULTS)/model.json
 
-fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew
-	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output benchmarks/results/fuzz.json
+fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew [13 min]
+	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output $(RESULTS)/fuzz.json
 
-mutants: install ## break the code in known ways; SEEDS= (200) most seeds until a checker complains
+mutants: install ## break the code in known ways; SEEDS= (200) most seeds until a checker complains [20 min]
 	@$(BIN)/python -m tests.simulation.mutants.run --seeds $(or $(SEEDS),200) --jobs $(JOBS) \
-	  --output benchmarks/results/mutants.json
+	  --output $(RESULTS)/mutants.json
 
-spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20"
+spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [25 min]
 	@$(BIN)/python -m tests.spark.kills.run --jobs $(JOBS) \
-	  --output benchmarks/results/spark_kills.json $(ARGS)
+	  --output $(RESULTS)/spark_kills.json $(ARGS)
 
-spark-cluster: install ## the tests that want a Spark cluster of one master and two workers
+spark-cluster: install ## the tests that want a Spark cluster of one master and two workers [3 min]
 	@SHARDFLEET_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark/kills/test_kills.py $(ARGS)
 
-spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-*
-	@$(BIN)/python -m tests.spark.older --output benchmarks/results/spark_older.json $(ARGS)
+spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-* [5 min]
+	@$(BIN)/python -m tests.spark.older --output $(RESULTS)/spark_older.json $(ARGS)
 
-bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md
+bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md [10 min]
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
 
-synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line)
+synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line) [1 min]
 	@$(WITH_NODE) CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py
 
-pr: install ## everything CI runs: lint, types, test
+pr: install ## lint, types, test: what CI runs, but for its parts of slow [12 min]
 	@$(MAKE) lint
 	@$(MAKE) types
 	@$(MAKE) test
@@ -98,7 +112,7 @@ lint: install ## ruff: rules and format
 	@$(BIN)/ruff check $(CHECKED)
 	@$(BIN)/ruff format --check $(CHECKED)
 
-types: install ## mypy, strict
+types: install ## mypy, strict [2 min]
 	@$(BIN)/mypy $(TYPED)
 
 fmt: install ## format, and repair what ruff can repair
@@ -119,7 +133,7 @@ lock: ## resolve pyproject.toml anew into requirements.lock (UPGRADE=1: newest v
 LOCK_OPTIONS = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
-install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (done once per lock)
+install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (done once per lock) [2 min]
 
 .venv/.python:
 	@python="$(PYTHON)"; \

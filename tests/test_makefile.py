@@ -1,6 +1,7 @@
-"""What `make` promises: it lists itself, and INPUT is a file as the caller names it."""
+"""What `make` promises: it lists itself, targets do what the list says, INPUT is the caller's."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+# What a target does, and the minutes it takes, where it takes any.
+TARGET = re.compile(r"^([a-z-]+):.*## ([^[\n]*?)(?: \[(.*)\])?$", re.MULTILINE)
+ROW = re.compile(r"^\| `make ([a-z-]+)` \| (.*) \| (.*) \|$", re.MULTILINE)
 
 pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 
@@ -15,7 +20,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def run_make(*arguments, cwd, shell_folder=None):
     """Run make as a shell in `cwd` would (or a program that says it is a shell elsewhere)."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
-    for name in ("INPUT", "KEY", "ARGS", "CALLED_FROM"):
+    for name in ("INPUT", "KEY", "ARGS", "SLOW", "RESULTS", "CALLED_FROM"):
         environment.pop(name, None)
     return subprocess.run(
         ["make", *arguments],
@@ -29,7 +34,7 @@ def run_make(*arguments, cwd, shell_folder=None):
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder with our Makefile, everything installed, and a `shardfleet` that tells its words."""
+    """A folder with our Makefile, everything installed, and programs that tell their words."""
     folder = tmp_path / "the project"
     (folder / ".venv/bin").mkdir(parents=True)
     locks = ("requirements.lock", "requirements-node.lock", "requirements-java.lock")
@@ -37,10 +42,15 @@ def project(tmp_path):
         shutil.copy(ROOT / name, folder)
     for stamp in (".python", ".locked", ".package", ".node", ".java"):
         (folder / ".venv" / stamp).touch()
-    command = folder / ".venv/bin/shardfleet"
-    command.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
-    command.chmod(0o755)
+    for program in ("shardfleet", "python", "ruff", "mypy"):
+        command = folder / ".venv/bin" / program
+        command.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+        command.chmod(0o755)
     return folder
+
+
+def fail(project, program):
+    (project / ".venv/bin" / program).write_text("#!/bin/sh\nexit 1\n")
 
 
 def test_make_lists_demo_and_test_first():
@@ -52,6 +62,58 @@ def test_make_lists_demo_and_test_first():
         ["make", "test"],
     ]
     assert all(len(line) > 2 for line in lines)
+
+
+def test_contributing_has_the_targets_and_minutes_of_the_makefile():
+    table = ROW.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+
+    assert table == TARGET.findall(MAKEFILE)
+    printed = [line.split() for line in run_make(cwd=ROOT).splitlines()]
+    assert printed == [
+        ["make", name, *minutes.split(), *text.split()] for name, text, minutes in table
+    ]
+    for name in ("test", "quick", "slow", "pr"):
+        assert name in [name for name, _, minutes in table if minutes.endswith(" min")]
+
+
+def test_quick_is_lint_the_core_and_one_fleet(project):
+    printed = run_make("quick", cwd=project)
+
+    assert printed.startswith("<check><format><--check>")
+    assert "<tests/domain><tests/engine><tests/kpl>" in printed
+    assert printed.endswith("<simulate><--seeds><1><--jobs><1>")
+
+
+def test_slow_runs_its_parts_one_after_the_other(project):
+    parts = re.search(r"^SLOW \?= (.*)$", MAKEFILE, re.MULTILINE)[1].split()
+    printed = run_make("slow", cwd=project)
+
+    assert re.findall(r"make ([a-z-]+)", printed) == parts
+    assert set(parts) < {name for name, _, minutes in TARGET.findall(MAKEFILE) if minutes}
+    # What a short run finds replaces no figures of a long one.
+    assert "benchmarks/results" not in printed
+    assert "<build/slow/model.json>" in printed
+
+
+def test_slow_runs_the_parts_that_are_named_and_stops_where_one_fails(project):
+    assert re.findall(r"make ([a-z-]+)", run_make("slow", "SLOW=model sim", cwd=project)) == [
+        "model",
+        "sim",
+    ]
+    fail(project, "shardfleet")
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        run_make("slow", "SLOW=sim model", cwd=project)
+    assert re.findall(r"make ([a-z-]+)", failure.value.stdout) == ["sim"]
+
+
+def test_ci_runs_lint_types_tests_and_of_the_slow_parts_those_it_names():
+    lines = (ROOT / ".ci/run").read_text("utf-8").splitlines()
+    calls = [line.split(maxsplit=1)[1] for line in lines if line.startswith("make ")]
+
+    assert calls[:4] == ["install", "lint", "types", "test"]
+    (slow,) = calls[4:]
+    named = re.fullmatch(r'slow SLOW="([a-z -]+)"( [A-Z]+=\d+)*', slow)[1].split()
+    assert set(named) <= set(re.search(r"^SLOW \?= (.*)$", MAKEFILE, re.MULTILINE)[1].split())
 
 
 def test_the_demo_without_input_gets_no_options(project):
