@@ -65,6 +65,8 @@ class Stream:
 
     def _opened(self):
         wire = self.clients.wire_to(self.arn)()
+        if wire is None:
+            return None
         call = type(wire).call
 
         def noted(operation, body):

@@ -19,7 +19,6 @@ from botocore.exceptions import (
     ConnectionClosedError,
     ConnectTimeoutError,
     EndpointConnectionError,
-    ProxyConnectionError,
     ReadTimeoutError,
     SSLError,
 )
@@ -30,25 +29,8 @@ BODY_BYTES_MOST = 64 * 1024 * 1024
 # Below this, head and body of a request are sent as one piece.
 _ONE_PIECE = 64 * 1024
 _CHUNK = 64 * 1024
-_OK = 200
+_REQUEST_LINE = "POST / HTTP/1.1\r\n"
 _FIRST_FINAL = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Proxy:
-    """
-    An HTTP proxy.
-
-    Attributes:
-        host: its name or address.
-        port: its port.
-        authorization: value of ``Proxy-Authorization``, "" for none.
-
-    """
-
-    host: str
-    port: int
-    authorization: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +42,7 @@ class Endpoint:
         host: name or address.
         port: its port.
         tls: of an https endpoint; None: plain http.
-        proxy: in between, None: direct.
-        connect_timeout_s: for connecting, the proxy's and TLS's greeting included.
+        connect_timeout_s: for connecting, TLS's greeting included.
         read_timeout_s: the longest silence while waiting for an answer.
         connections: kept open for later, at most.
 
@@ -70,7 +51,6 @@ class Endpoint:
     host: str
     port: int
     tls: ssl.SSLContext | None
-    proxy: Proxy | None
     connect_timeout_s: float
     read_timeout_s: float
     connections: int
@@ -84,7 +64,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Return the URL, for messages and for a proxy."""
+        """Return the URL, for messages."""
         return f"{'http' if self.tls is None else 'https'}://{self.authority}/"
 
 
@@ -120,26 +100,17 @@ class HttpConnections:
         """Connect to nothing yet."""
         self._endpoint = endpoint
         self._idle: deque[socket.socket] = deque(maxlen=max(1, endpoint.connections))
-        relayed = endpoint.proxy is not None and endpoint.tls is None
-        self._request_line = f"POST {endpoint.url if relayed else '/'} HTTP/1.1\r\n"
-        if relayed and endpoint.proxy is not None and endpoint.proxy.authorization:
-            self._request_line += f"proxy-authorization: {endpoint.proxy.authorization}\r\n"
 
     def __del__(self) -> None:
         """Leave no connection open when the client that had them is gone."""
         self.close()
-
-    @property
-    def idle(self) -> int:
-        """Return how many connections are kept for later."""
-        return len(self._idle)
 
     def post(self, headers: dict[str, str], body: bytes) -> HttpAnswer:
         """
         Send a request, once, and return the answer, whatever its status.
 
         Raises:
-            ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError: never sent.
+            ConnectTimeoutError, EndpointConnectionError: never sent.
             SSLError: TLS refused.
             ReadTimeoutError, ConnectionClosedError: perhaps sent, not answered.
 
@@ -179,16 +150,13 @@ class HttpConnections:
             connection.close()
 
     def _connect(self) -> socket.socket:
-        endpoint, proxy = self._endpoint, self._endpoint.proxy
-        where = (endpoint.host, endpoint.port) if proxy is None else (proxy.host, proxy.port)
-        connection = None
+        endpoint, connection = self._endpoint, None
         try:
+            where = (endpoint.host, endpoint.port)
             connection = socket.create_connection(where, endpoint.connect_timeout_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if endpoint.tls is not None:
-                if proxy is not None:
-                    _open_tunnel(connection, endpoint, proxy)
                 connection = endpoint.tls.wrap_socket(connection, server_hostname=endpoint.host)
             connection.settimeout(endpoint.read_timeout_s)
         except OSError as error:
@@ -198,39 +166,24 @@ class HttpConnections:
         return connection
 
     def _unreachable(self, error: OSError) -> Exception:
-        endpoint = self._endpoint
+        url = self._endpoint.url
         if isinstance(error, ssl.SSLError):
-            return SSLError(endpoint_url=endpoint.url, error=error)
-        if endpoint.proxy is not None:
-            proxy = f"http://{endpoint.proxy.host}:{endpoint.proxy.port}"
-            return ProxyConnectionError(proxy_url=proxy, error=error)
+            return SSLError(endpoint_url=url, error=error)
         if isinstance(error, TimeoutError):
-            return ConnectTimeoutError(endpoint_url=endpoint.url, error=error)
-        return EndpointConnectionError(endpoint_url=endpoint.url, error=error)
+            return ConnectTimeoutError(endpoint_url=url, error=error)
+        return EndpointConnectionError(endpoint_url=url, error=error)
 
     def _exchange(
         self, connection: socket.socket, headers: dict[str, str], body: bytes
     ) -> tuple[HttpAnswer, bool]:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        head = f"{self._request_line}{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
+        head = f"{_REQUEST_LINE}{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         if len(body) < _ONE_PIECE:
             connection.sendall(head + body)
         else:
             connection.sendall(head)
             connection.sendall(body)
         return _read_answer(connection)
-
-
-def _open_tunnel(connection: socket.socket, endpoint: Endpoint, proxy: Proxy) -> None:
-    """Ask a proxy for a way through to the endpoint."""
-    target = f"{endpoint.host}:{endpoint.port}"
-    lines = [f"CONNECT {target} HTTP/1.1", f"host: {target}"]
-    if proxy.authorization:
-        lines.append(f"proxy-authorization: {proxy.authorization}")
-    connection.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-    status, _, _ = _read_head(connection)
-    if status != _OK:
-        raise _Broken(f"the proxy answered CONNECT {target} with {status}")
 
 
 def _read_answer(connection: socket.socket) -> tuple[HttpAnswer, bool]:

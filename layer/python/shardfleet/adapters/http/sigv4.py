@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,29 +20,21 @@ CONTENT_TYPE = "application/x-amz-json-1.1"
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class RequestSigner:
     """
-    Where a signature holds.
+    Signs the requests to one endpoint; safe to share between threads.
 
-    Attributes:
+    Args:
         host: as in the Host header, with the port unless it is the scheme's own.
         region: that signs, e.g. ``eu-west-1``.
         service: that signs, e.g. ``kinesis``.
 
     """
 
-    host: str
-    region: str
-    service: str
-
-
-class RequestSigner:
-    """Signs the requests to one endpoint; safe to share between threads."""
-
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, host: str, *, region: str, service: str) -> None:
         """Derive no key yet."""
-        self._scope = scope
+        self._host = host
+        self._scope = (region, service, "aws4_request")
         # (secret key, day, signing key), replaced as a whole: a race derives it twice, no more.
         self._day_key = ("", "", b"")
 
@@ -65,14 +56,14 @@ class RequestSigner:
         assert credentials.access_key is not None
         assert credentials.secret_key is not None
         # In the order of their names, as the canonical request wants them.
-        signed = {"content-type": CONTENT_TYPE, "host": self._scope.host, "x-amz-date": stamp}
+        signed = {"content-type": CONTENT_TYPE, "host": self._host, "x-amz-date": stamp}
         if credentials.token:
             signed["x-amz-security-token"] = credentials.token.strip()
         signed["x-amz-target"] = target
         names = ";".join(signed)
         lines = "".join([f"{name}:{value}\n" for name, value in signed.items()])
         request = f"POST\n/\n\n{lines}\n{names}\n{hashlib.sha256(body).hexdigest()}"
-        scope = f"{day}/{self._scope.region}/{self._scope.service}/aws4_request"
+        scope = "/".join((day, *self._scope))
         digest = hashlib.sha256(request.encode()).hexdigest()
         text = f"{_ALGORITHM}\n{stamp}\n{scope}\n{digest}"
         key = self._key(credentials.secret_key, day)
@@ -87,7 +78,7 @@ class RequestSigner:
         of_secret, of_day, key = self._day_key
         if (of_secret, of_day) != (secret, day):
             key = f"AWS4{secret}".encode()
-            for part in (day, self._scope.region, self._scope.service, "aws4_request"):
+            for part in (day, *self._scope):
                 key = hmac.digest(key, part.encode(), "sha256")
             self._day_key = (secret, day, key)
         return key

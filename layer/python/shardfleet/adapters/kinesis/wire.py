@@ -2,42 +2,30 @@
 GetRecords and PutRecords without the SDK's machinery: the thin way for the two busy calls.
 
 botocore stays for what is subtle and rare: credentials, the endpoint's rules, and what an error's
-body means. What this cannot do exactly as botocore would (an endpoint with a path, a proxy spoken
-to by TLS, another way of signing) it leaves to botocore: :func:`open_wire` then returns None, and
-the caller uses its client. Repeats follow botocore's standard mode: which errors, how long the
-pauses, and a quota of repeats shared by all calls.
+body means. What this cannot do exactly as botocore would (an endpoint with a path, a proxy, another
+way of signing, repeats) it leaves to botocore: :func:`open_wire` then returns None, and the caller
+uses its client.
 """
 
 from __future__ import annotations
 
-import base64
 import os
-import random
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import msgspec
-from botocore.exceptions import (
-    ClientError,
-    ConnectionError,  # noqa: A004 - botocore's own, the parent of its network errors
-    ConnectTimeoutError,
-    HTTPClientError,
-    ReadTimeoutError,
-)
+from botocore.exceptions import ClientError
 from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
-from shardfleet.adapters.http.connections import Endpoint, HttpAnswer, HttpConnections, Proxy
-from shardfleet.adapters.http.sigv4 import RequestSigner, Scope
+from shardfleet.adapters.http.connections import Endpoint, HttpAnswer, HttpConnections
+from shardfleet.adapters.http.sigv4 import RequestSigner
 from shardfleet.adapters.kinesis.decode import UnreadableAnswer, decode_page
 from shardfleet.adapters.kinesis.put_records_body import decode_put_records, encode_put_records
-from shardfleet.adapters.sdk_errors import THROTTLING_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,14 +38,8 @@ if TYPE_CHECKING:
 
 _TARGET = "Kinesis_20131202"
 _OK = 200
-_ATTEMPTS = 3
 # Of a credential: key id, day, region, service, "aws4_request".
 _CREDENTIAL_PARTS = 5
-# botocore's standard mode (`botocore.retries.standard`, `botocore.retries.quota`).
-_TRANSIENT = frozenset({500, 502, 503, 504})
-_TRANSIENT_CODES = frozenset({"RequestTimeout", "RequestTimeoutException"})
-_BACK_OFF_MOST_S = 20.0
-_QUOTA, _COST, _TIMEOUT_COST = 500, 5, 10
 
 
 class _GetRecords(msgspec.Struct):
@@ -66,40 +48,6 @@ class _GetRecords(msgspec.Struct):
     ShardIterator: str
     Limit: int
     StreamARN: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireTime:
-    """
-    Time and chance, replaced by tests.
-
-    Attributes:
-        now_s: epoch seconds, for signatures.
-        sleep_s: waits before a repeat.
-        chance: between 0 and 1, for the length of that wait.
-
-    """
-
-    now_s: Callable[[], float] = time.time
-    sleep_s: Callable[[float], None] = time.sleep
-    chance: Callable[[], float] = random.random
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """
-    Who calls, and how stubbornly.
-
-    Attributes:
-        user_agent: the SDK's.
-        attempts: in all, at least 1.
-        time: of signatures and pauses.
-
-    """
-
-    user_agent: str
-    attempts: int
-    time: WireTime
 
 
 class KinesisWire:
@@ -111,7 +59,7 @@ class KinesisWire:
         connections: to the endpoint of the stream.
         signer: for that endpoint.
         credentials: botocore's, which renew themselves.
-        caller: User-Agent, attempts and time.
+        user_agent: the SDK's.
 
     """
 
@@ -122,15 +70,14 @@ class KinesisWire:
         connections: HttpConnections,
         signer: RequestSigner,
         credentials: Credentials,
-        caller: Caller,
+        user_agent: str,
     ) -> None:
         """Send nothing yet."""
         self._stream_arn = stream_arn
         self._connections = connections
         self._signer = signer
         self._credentials = credentials
-        self._caller = caller
-        self._repeats = _RepeatQuota()
+        self._user_agent = user_agent
 
     def get_records(self, iterator: str, *, limit: int) -> RecordsPage:
         """
@@ -163,72 +110,33 @@ class KinesisWire:
 
     def call(self, operation: str, body: bytes) -> bytes | bytearray:
         """
-        Make one call, repeated as often as the caller wants, and return the answer's body.
+        Send one request and return the answer's body.
 
         Raises:
             ClientError: the service refused.
             HTTPClientError, ConnectionError: no answer, or no connection.
 
         """
-        spent = 0
-        for attempt in range(1, self._caller.attempts + 1):
-            failure: Exception
-            try:
-                answer = self._send(operation, body)
-            except (HTTPClientError, ConnectionError) as error:
-                failure = error
-            else:
-                if answer.status == _OK:
-                    self._repeats.give_back(spent or 1)
-                    return answer.body
-                failure = _refusal(operation, answer)
-            cost = _TIMEOUT_COST if _is_timeout(failure) else _COST
-            last = attempt == self._caller.attempts
-            if last or not _may_repeat(failure) or not self._repeats.take(cost):
-                raise failure
-            spent = cost
-            pause_s = self._caller.time.chance() * 2 ** (attempt - 1)
-            self._caller.time.sleep_s(min(pause_s, _BACK_OFF_MOST_S))
-        raise AssertionError("there is at least one attempt")
+        headers = self._signer.headers(
+            self._credentials.get_frozen_credentials(),
+            target=f"{_TARGET}.{operation}",
+            body=body,
+            now_s=time.time(),
+        )
+        headers["user-agent"] = self._user_agent
+        headers["accept-encoding"] = "identity"
+        answer = self._connections.post(headers, body)
+        if answer.status != _OK:
+            raise _refusal(operation, answer)
+        return answer.body
 
     def close(self) -> None:
         """Close the connections that are kept."""
         self._connections.close()
 
-    def _send(self, operation: str, body: bytes) -> HttpAnswer:
-        headers = self._signer.headers(
-            self._credentials.get_frozen_credentials(),
-            target=f"{_TARGET}.{operation}",
-            body=body,
-            now_s=self._caller.time.now_s(),
-        )
-        headers["user-agent"] = self._caller.user_agent
-        headers["accept-encoding"] = "identity"
-        return self._connections.post(headers, body)
-
 
 OpenWire = Callable[[], KinesisWire | None]
 """Opens the wire when called first; None says that botocore's client must do."""
-
-
-class _RepeatQuota:
-    """How many repeats are left: a service in trouble is not asked ever more often."""
-
-    def __init__(self) -> None:
-        self._left = _QUOTA
-        self._lock = Lock()
-
-    def take(self, cost: int) -> bool:
-        with self._lock:
-            if cost > self._left:
-                return False
-            self._left -= cost
-            return True
-
-    def give_back(self, amount: int) -> None:
-        if self._left < _QUOTA:
-            with self._lock:
-                self._left = min(_QUOTA, self._left + amount)
 
 
 def open_wire(
@@ -236,16 +144,14 @@ def open_wire(
     *,
     client: KinesisClient,
     session: Session,
-    when: WireTime | None = None,
 ) -> KinesisWire | None:
     """
     Return the wire that does as the client would, None if it cannot.
 
     Args:
         stream_arn: the stream.
-        client: whose endpoint, region, time-outs, attempts and proxies are taken over.
+        client: whose endpoint, region and time-outs are taken over.
         session: the client's, for credentials and the certificates to trust.
-        when: time; the system's if None.
 
     Raises:
         BotoCoreError: no credentials, no region, or no endpoint.
@@ -257,60 +163,33 @@ def open_wire(
     url = urlsplit(client.generate_presigned_url("get_records", Params=example))
     signed = parse_qs(url.query).get("X-Amz-Credential", [""])[0].split("/")
     credentials = session.get_credentials()
-    proxy_url = _proxy_url(f"{url.scheme}://{url.netloc}", config.proxies)
+    proxies = config.proxies or get_environ_proxies(f"{url.scheme}://{url.netloc}")
     if (
         credentials is None
         or url.hostname is None
         or url.path not in ("", "/")
         or len(signed) != _CREDENTIAL_PARTS
-        or config.proxies_config
+        or proxies.get(url.scheme)
         or config.client_cert
-        or (proxy_url and urlsplit(proxy_url).scheme != "http")
+        or (config.retries or {}).get("total_max_attempts") != 1
     ):
         return None
-    endpoint = _endpoint(url, config, session=session, proxy_url=proxy_url)
-    return KinesisWire(
-        stream_arn,
-        connections=HttpConnections(endpoint),
-        signer=RequestSigner(Scope(endpoint.authority, signed[2], signed[3])),
-        credentials=credentials,
-        caller=Caller(
-            user_agent=config.user_agent,
-            attempts=(config.retries or {}).get("total_max_attempts", _ATTEMPTS),
-            time=when or WireTime(),
-        ),
-    )
-
-
-def _endpoint(url: SplitResult, config: Any, *, session: Session, proxy_url: str) -> Endpoint:
     tls = _tls(session) if url.scheme == "https" else None
-    return Endpoint(
-        host=url.hostname or "",
+    endpoint = Endpoint(
+        host=url.hostname,
         port=url.port or (80 if tls is None else 443),
         tls=tls,
-        proxy=_proxy(proxy_url),
         connect_timeout_s=config.connect_timeout,
         read_timeout_s=config.read_timeout,
         connections=config.max_pool_connections,
     )
-
-
-def _proxy_url(url: str, configured: dict[str, str] | None) -> str:
-    """Return the proxy for a URL as botocore chooses it: configured, or of the environment."""
-    proxies = configured or get_environ_proxies(url)
-    found = proxies.get(urlsplit(url).scheme) or ""
-    return found if not found or "//" in found else f"http://{found}"
-
-
-def _proxy(url: str) -> Proxy | None:
-    if not url:
-        return None
-    found = urlsplit(url)
-    authorization = ""
-    if found.username is not None:
-        name = f"{unquote(found.username)}:{unquote(found.password or '')}"
-        authorization = f"Basic {base64.b64encode(name.encode()).decode()}"
-    return Proxy(found.hostname or "", found.port or 80, authorization)
+    return KinesisWire(
+        stream_arn,
+        connections=HttpConnections(endpoint),
+        signer=RequestSigner(endpoint.authority, region=signed[2], service=signed[3]),
+        credentials=credentials,
+        user_agent=config.user_agent,
+    )
 
 
 def _tls(session: Session) -> ssl.SSLContext:
@@ -329,17 +208,3 @@ def _refusal(operation: str, answer: HttpAnswer) -> ClientError:
     # An error's body is read without a shape.
     parsed: Any = create_parser("json").parse(response, None)  # type: ignore[arg-type]
     return ClientError(parsed, operation)
-
-
-def _may_repeat(failure: Exception) -> bool:
-    """Tell whether a repeat may help: botocore's TransientRetryableChecker and throttling."""
-    if not isinstance(failure, ClientError):
-        return True
-    answer: Any = failure.response
-    code = answer.get("Error", {}).get("Code", "")
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status in _TRANSIENT or code in _TRANSIENT_CODES or code in THROTTLING_CODES
-
-
-def _is_timeout(failure: Exception) -> bool:
-    return isinstance(failure, ConnectTimeoutError | ReadTimeoutError)
