@@ -51,7 +51,12 @@ POLICIES = {
     "sqs": FailurePolicy(means="the record is kept in sqs and skipped", kept_in="failed_queue_url"),
     "s3": FailurePolicy(means="the record is kept in s3 and skipped", kept_in="failed_bucket"),
 }
-"""By the values of ``on_exhausted``."""
+"""
+By the values of ``on_exhausted``.
+
+A further policy is a row. If it keeps records in a place of its own, there are an option that names
+the place, what writes there (:func:`shardfleet.runtime.bootstrap.dead_letters`), and a grant.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ def _a(found: object) -> str:
 
 
 def lowest_failed(
-    failures: Sequence[object], records: Sequence[Record] | Sequence[ExtendedSequenceNumber]
+    failures: Sequence[object], records: Sequence[Record | ExtendedSequenceNumber]
 ) -> int | None:
     """
     Return how many leading records are done: those before the lowest that failed.
