@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +78,8 @@ def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str
 
 
 async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
-    threads = TurnThreads(sandbox.config)
-    meter = InvocationMeter(sandbox, context)
     left_ms = context.get_remaining_time_in_millis() - MANAGER_MARGIN_MS
-    try:
+    async with _invocation(sandbox, context, MANAGER, scheduled_runs=1) as threads:
         ports = ManagerPorts(
             leases=bootstrap.lease_store(sandbox, threads),
             state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
@@ -92,18 +91,13 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
         )
         run_ms = min(sandbox.config.manager_most_ms, left_ms)
         return await run_manager(sandbox.config, ports, run_ms=run_ms)
-    finally:
-        store = bootstrap.state_store(sandbox, threads)
-        await meter.keep(MANAGER, meter.used(scheduled_runs=1), store)
-        await _leave(sandbox, threads, context=context)
 
 
 async def _work(
     given: SlotInput, sandbox: Sandbox, *, context: LambdaContext, deadline_ms: int
 ) -> TurnOutcome:
-    threads = TurnThreads(sandbox.config)
-    meter = InvocationMeter(sandbox, context)
-    try:
+    transitions = TRANSITIONS_PER_TURN
+    async with _invocation(sandbox, context, given.slot_id, transitions=transitions) as threads:
         ports = WorkerPorts(
             clock=sandbox.clock,
             entropy=sandbox.entropy,
@@ -117,18 +111,33 @@ async def _work(
             cpu=sandbox.cpu,
         )
         return await worker_turn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
+
+
+@asynccontextmanager
+async def _invocation(
+    sandbox: Sandbox,
+    context: LambdaContext,
+    writer: str,
+    *,
+    transitions: int = 0,
+    scheduled_runs: int = 0,
+) -> AsyncIterator[TurnThreads]:
+    """
+    Provide threads; at the end note the costs, flush the metrics and join the threads.
+
+    A thread that goes on ends the process (H10).
+    """
+    threads = TurnThreads(sandbox.config)
+    meter = InvocationMeter(sandbox, context)
+    try:
+        yield threads
     finally:
         store = bootstrap.state_store(sandbox, threads)
-        await meter.keep(given.slot_id, meter.used(transitions=TRANSITIONS_PER_TURN), store)
-        await _leave(sandbox, threads, context=context)
-
-
-async def _leave(sandbox: Sandbox, threads: TurnThreads, *, context: LambdaContext) -> None:
-    """Flush the metrics and join the threads; a thread that goes on ends the process (H10)."""
-    sandbox.events.flush()
-    left_ms = context.get_remaining_time_in_millis() - JOIN_MARGIN_MS
-    if not await threads.close(within_ms=max(0, left_ms)):
-        sandbox.process.end("a call of the SDK outlived its turn")
+        await meter.keep(writer, store, transitions=transitions, scheduled_runs=scheduled_runs)
+        sandbox.events.flush()
+        left_ms = context.get_remaining_time_in_millis() - JOIN_MARGIN_MS
+        if not await threads.close(within_ms=max(0, left_ms)):
+            sandbox.process.end("a call of the SDK outlived its turn")
 
 
 @cache

@@ -33,12 +33,14 @@ class InvocationMeter:
         self._capacity = sandbox.clients.capacity.used_tenths()
         self._bytes = sandbox.events.told_bytes
 
-    def used(self, *, transitions: int = 0, scheduled_runs: int = 0) -> Consumption:
-        """Return what was used up to now."""
+    async def keep(
+        self, writer: str, store: StateStore, *, transitions: int, scheduled_runs: int
+    ) -> None:
+        """Tell what was used up to now, and add it to the ledger if there is time left for it."""
         sandbox = self._sandbox
         read, written = sandbox.clients.capacity.used_tenths()
         duration_ms = sandbox.clock.monotonic_ms() - self._began_ms
-        return Consumption(
+        used = Consumption(
             mb_ms=duration_ms * int(self._context.memory_limit_in_mb),
             requests=1,
             transitions=transitions,
@@ -47,10 +49,6 @@ class InvocationMeter:
             log_bytes=sandbox.events.told_bytes - self._bytes,
             scheduled_runs=scheduled_runs,
         )
-
-    async def keep(self, writer: str, used: Consumption, store: StateStore) -> None:
-        """Tell what was used, and add it to the ledger if there is time left for it."""
-        sandbox = self._sandbox
         dollars = price_of(used, metric_days=0).total
         sandbox.events.emit(
             ConsumptionTold(
