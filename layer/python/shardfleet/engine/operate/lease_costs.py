@@ -44,17 +44,13 @@ class LeaseCosts:
                 self._costs[key] = _Cost(
                     rates[key], part * max(0, slot.busy), part * max(0, slot.cpu)
                 )
-        known = list(self._costs.values())
-        usual = _Cost(
-            *(
-                sum(getattr(cost, name) for cost in known) / len(known) if known else 0.0
-                for name in ("rate", "busy", "cpu")
-            )
+        known, count = self._costs.values(), max(1, len(self._costs))
+        # Of a lease that nobody has.
+        self._usual = _Cost(
+            rate=sum(cost.rate for cost in known) / count,
+            busy=sum(cost.busy for cost in known) / count,
+            cpu=sum(cost.cpu for cost in known) / count,
         )
-        for lease in leases:
-            if not lease.is_finished:
-                self._costs.setdefault(lease.lease_key, usual)
-        self._usual = usual
 
     def rate(self, lease_key: str) -> float:
         """Return KB/s."""
