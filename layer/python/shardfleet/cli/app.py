@@ -4,8 +4,8 @@ The one typer application; every command of the project is registered here.
 How to add a command. Write a module in this package whose functions only parse arguments, and
 register it below, in the order in which `--help` shall list it:
 
-* one command: `app.command("name")(module.function)`;
-* a group: the module makes `group = typer.Typer(...)`, and `app.add_typer(module.group, name=…)`.
+* one command: a row of `_COMMANDS`;
+* a group: the module makes `group = typer.Typer(...)`, a row of `_GROUPS`.
 
 A command module imports at its top only typer, rich, the standard library, and of this library
 what is pure and small; what the command works with is imported inside the function, so that
@@ -14,6 +14,7 @@ asserts that no SDK is loaded.
 """
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
 
@@ -73,29 +74,34 @@ def root(
     """A fleet of Lambda functions that consumes Kinesis the way the KCL does."""
 
 
-app.command("demo")(demo.demo)
-app.command("chaos")(chaos.chaos)
-app.add_typer(local.group, name="local")
-app.add_typer(pipeline.group, name="pipeline")
-app.add_typer(position.group, name="position")
-app.command("status")(status.status)
-app.command("leases")(status.leases)
-app.command("top")(status.top)
-app.command("dashboard")(dashboard.dashboard)
-app.command("where")(where.where)
-app.command("explain")(explain.explain)
-app.command("what-if")(what_if.what_if)
-app.command("tail")(tail.tail)
-app.command("put")(put.put)
-app.command("pause")(operating.pause)
-app.command("resume")(resume.resume)
-app.command("drain")(operating.drain)
-app.command("release")(operating.release)
-app.command("rewind")(rewind.rewind)
-app.command("cost")(cost.cost)
-app.command("doctor")(doctor.doctor)
-app.command("config")(configuration.config)
-app.command("simulate")(simulate.simulate)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "chaos": chaos.chaos,
+    "status": status.status,
+    "leases": status.leases,
+    "top": status.top,
+    "dashboard": dashboard.dashboard,
+    "where": where.where,
+    "explain": explain.explain,
+    "what-if": what_if.what_if,
+    "tail": tail.tail,
+    "put": put.put,
+    "pause": operating.pause,
+    "resume": resume.resume,
+    "drain": operating.drain,
+    "release": operating.release,
+    "rewind": rewind.rewind,
+    "cost": cost.cost,
+    "doctor": doctor.doctor,
+    "config": configuration.config,
+    "simulate": simulate.simulate,
+}
+_GROUPS = {"local": local.group, "pipeline": pipeline.group, "position": position.group}
+
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
+for _name, _group in _GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 def run(arguments: list[str] | None = None) -> int:

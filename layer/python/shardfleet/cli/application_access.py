@@ -6,15 +6,16 @@ Whether its owners live is seen by looking again: a counter that stands still is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from shardfleet.cli.fleet_access import (
     CALLS_AT_ONCE,
+    FleetAccess,
     NobodyListens,
     table_pools,
     thread_pool,
@@ -23,11 +24,9 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.expiry import Sighting, update_sightings
-from shardfleet.domain.stream.sequence import StreamIncarnation
-from shardfleet.domain.stream.shards import Shard
 
 if TYPE_CHECKING:
-    from shardfleet.engine.ports import Clock, LeaseStore
+    from shardfleet.engine.ports import Clock, LeaseStore, StreamReader
 
 T = TypeVar("T")
 
@@ -41,13 +40,6 @@ ApplicationOption = Annotated[
         help="Instead of a stack: a KCL application by its lease table, such as a Spark query's.",
     ),
 ]
-
-
-class Readable(Protocol):
-    """A fleet, or an application, of which a command wants a reading."""
-
-    async def reading(self) -> FleetReading:
-        """Read the tables once."""
 
 
 @dataclass(slots=True)
@@ -99,7 +91,9 @@ class ApplicationTable:
         )
 
 
-def with_reading(stack: str, application: str, work: Callable[[Readable], Awaitable[T]]) -> T:
+def with_reading(
+    stack: str, application: str, work: Callable[[FleetAccess | ApplicationTable], Awaitable[T]]
+) -> T:
     """
     Open an application if one is named, else the fleet of a stack; do the work, and close it.
 
@@ -134,18 +128,8 @@ async def _opened(name: str) -> AsyncIterator[ApplicationTable]:
         yield ApplicationTable(name, store, SystemClock())
 
 
-class StreamAccess(Protocol):
-    """What a command asks of a stream that no fleet names."""
-
-    async def incarnation(self) -> StreamIncarnation:
-        """Describe the stream."""
-
-    async def list_shards(self) -> Sequence[Shard]:
-        """List shards, all pages."""
-
-
 @asynccontextmanager
-async def opened_stream(stream: str) -> AsyncIterator[StreamAccess]:
+async def opened_stream(stream: str) -> AsyncIterator["StreamReader"]:
     """
     Open a stream by its name or ARN.
 

@@ -7,6 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from shardfleet.cli.explain import told
+from shardfleet.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from shardfleet.local.demo.outcome import Outcome
     from shardfleet.local.demo.source import Source
@@ -70,7 +73,6 @@ def demo(
 
 
 def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
-    from shardfleet.errors import ConfigurationError
     from shardfleet.local.demo.source import click_stream, read_source
 
     if input_file and not key:
@@ -135,7 +137,6 @@ def _print_verdict(console: Console, outcome: "Outcome") -> None:
 def _print_example(console: Console, outcome: "Outcome") -> None:
     """Show what `shardfleet explain` says of the shard that moved most."""
     from shardfleet.adapters.system import SystemClock
-    from shardfleet.cli.explain import told
     from shardfleet.local.demo.explained import example_of
 
     example = example_of(outcome.explained)

@@ -1,9 +1,13 @@
 """`shardfleet pipeline`: from a stream through a function of yours, on Spark."""
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from shardfleet.errors import ConfigurationError, ShardfleetError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +70,13 @@ def run(
     ] = False,
 ) -> None:
     """Run a pipeline here (`local[*]`) or on a Spark master, until its input is at its end."""
-    plan = _plan(
+    try:
+        from shardfleet_spark.pipelines.plan import PipelinePlan
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{error.name} is not installed: pip install 'shardfleet[spark]'"
+        ) from error
+    plan = PipelinePlan(
         source=source,
         sink=sink,
         transform=transform,
@@ -87,21 +97,7 @@ def run(
     _run(plan, master=master, conf=_pairs(conf, "--conf"), folder=folder)
 
 
-def _plan(**fields: object) -> "PipelinePlan":
-    from shardfleet.errors import ConfigurationError
-
-    try:
-        from shardfleet_spark.pipelines.plan import PipelinePlan
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{error.name} is not installed: pip install 'shardfleet[spark]'"
-        ) from error
-    return PipelinePlan(**fields)  # type: ignore[arg-type]  # Spelled out by the only caller.
-
-
 def _pairs(given: list[str], option: str) -> dict[str, str]:
-    from shardfleet.errors import ConfigurationError
-
     pairs = {}
     for each in given:
         name, equals, value = each.partition("=")
@@ -112,11 +108,8 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
 
 
 def _run(plan: "PipelinePlan", *, master: str, conf: dict[str, str], folder: Path) -> None:
-    import sys
-
     from pyspark.errors import PySparkException
 
-    from shardfleet.errors import ShardfleetError
     from shardfleet_spark.pipelines.running import run_pipeline
 
     # The transform is imported here, and by the workers where it is used inside of functions.
@@ -135,10 +128,6 @@ def _run(plan: "PipelinePlan", *, master: str, conf: dict[str, str], folder: Pat
 
 
 def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":
-    import os
-    import sys
-
-    from shardfleet.errors import ConfigurationError
     from shardfleet_spark.host.java import OLDEST, use_java
     from shardfleet_spark.host.local_python import use_local_python
 

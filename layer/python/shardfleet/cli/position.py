@@ -13,7 +13,6 @@ from rich.console import Console
 from shardfleet.cli.application_access import (
     ApplicationOption,
     ApplicationTable,
-    StreamAccess,
     opened_stream,
     with_application,
 )
@@ -46,7 +45,7 @@ from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from shardfleet.engine.ports import LeaseStore
+    from shardfleet.engine.ports import LeaseStore, StreamReader
 
 _LOOK_EVERY_S = 1.0
 
@@ -120,7 +119,7 @@ def import_(
     """Write positions as checkpoints into a lease table, after showing what would be written."""
     wanted = positions_from_text(file.read_text("utf-8"))
 
-    async def into(leases: "LeaseStore", stream: StreamAccess, name: str) -> int:
+    async def into(leases: "LeaseStore", stream: "StreamReader", name: str) -> int:
         await _check_stream(stream, wanted.incarnation)
         plan = await _plan(wanted, leases, stream, watch_s=watch)
         if not as_json:
@@ -233,7 +232,7 @@ def _from_leases(
 # --- import
 
 
-async def _check_stream(stream: StreamAccess, expected: StreamIncarnation) -> None:
+async def _check_stream(stream: "StreamReader", expected: StreamIncarnation) -> None:
     found = await stream.incarnation()
     if found != expected:
         raise ConfigurationError(
@@ -243,7 +242,7 @@ async def _check_stream(stream: StreamAccess, expected: StreamIncarnation) -> No
 
 
 async def _plan(
-    wanted: Positions, leases: "LeaseStore", stream: StreamAccess, *, watch_s: float
+    wanted: Positions, leases: "LeaseStore", stream: "StreamReader", *, watch_s: float
 ) -> ImportPlan:
     """Look at the leases, for a while if that was asked for, and plan by what is there then."""
     now = await leases.scan()

@@ -5,12 +5,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    with_fleet,
+)
 
 if TYPE_CHECKING:
-    from shardfleet.cli.fleet_access import FleetAccess
     from shardfleet.engine.producer import ProducerCounts
     from shardfleet.local.demo.source import Source
 
@@ -45,19 +49,15 @@ def put(
     source = read_source(input_file, key or None, rejects=rejects)
     counts = None
     if not dry_run:
-
-        async def send(fleet: "FleetAccess") -> "ProducerCounts":
-            return await _send(fleet, source, aggregate=aggregate)
-
-        counts = with_fleet(stack, send)
+        counts = with_fleet(stack, lambda fleet: _send(fleet, source, aggregate=aggregate))
     if as_json:
         found = {"read": len(source.records), "rejected": dict(source.rejects)}
         typer.echo(json.dumps(found | {"sent": asdict(counts) if counts else None}, indent=2))
-        return
-    _say(source, counts)
+    else:
+        _print(source, counts)
 
 
-async def _send(fleet: "FleetAccess", source: "Source", *, aggregate: bool) -> "ProducerCounts":
+async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "ProducerCounts":
     from shardfleet.adapters.system import SystemEntropy
     from shardfleet.engine.producer import Producer
     from shardfleet.kpl.packing import OutgoingRecord
@@ -68,19 +68,18 @@ async def _send(fleet: "FleetAccess", source: "Source", *, aggregate: bool) -> "
     return producer.counts
 
 
-def _say(source: "Source", counts: "ProducerCounts | None") -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def _print(source: "Source", counts: "ProducerCounts | None") -> None:
     for why, count in source.rejects.items():
-        console.print(f"rejected lines, {why}: {count:,}", markup=False)
+        typer.echo(f"rejected lines, {why}: {count:,}")
     if counts is None:
-        console.print(f"{len(source.records):,} records read; nothing was sent (--dry-run).")
+        typer.echo(f"{len(source.records):,} records read; nothing was sent (--dry-run).")
         return
-    console.print(
+    typer.echo(
         f"{counts.accepted:,} records sent in {counts.entries:,} stream records and "
         f"{counts.requests:,} requests; {counts.refused:,} entries were refused and sent again."
     )
     if counts.unanswered:
-        console.print(
+        typer.secho(
             f"{counts.unanswered:,} requests had no answer; their records may be there twice.",
-            style="yellow",
+            fg="yellow",
         )

@@ -7,10 +7,12 @@ from dataclasses import replace
 from itertools import count
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,29 +25,6 @@ _VISITS = 500
 _SHRINK_S = 60.0
 _WITHOUT = "Without --seed: "
 
-_Only = Annotated[
-    str | None, typer.Option(metavar="KIND,KIND", help="Replay with these kinds alone.")
-]
-_Rates = Annotated[
-    str,
-    typer.Option(
-        metavar="KIND=RATE,...", help="These kinds with these probabilities, the others as drawn."
-    ),
-]
-_Handler = Annotated[
-    str, typer.Option(metavar="MODULE:FUNCTION", help="A handler of yours, instead of ours.")
-]
-_Input = Annotated[
-    Path | None, typer.Option("--input", metavar="FILE", help="Records for it, as JSON lines.")
-]
-_Hours = Annotated[float, typer.Option(help="With --handler: virtual hours in which records flow.")]
-_AnyEffects = Annotated[
-    bool,
-    typer.Option(
-        "--any-effects", help="With --handler: the sink need not end up as it does without faults."
-    ),
-]
-
 
 def simulate(
     *,
@@ -56,16 +35,36 @@ def simulate(
     mute: Annotated[
         str, typer.Option(metavar="KIND,KIND", help="Replay without these kinds of faults.")
     ] = "",
-    only: _Only = None,
-    rates: _Rates = "",
+    only: Annotated[
+        str | None, typer.Option(metavar="KIND,KIND", help="Replay with these kinds alone.")
+    ] = None,
+    rates: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND=RATE,...",
+            help="These kinds with these probabilities, the others as drawn.",
+        ),
+    ] = "",
     shrink: Annotated[
         bool, typer.Option(help="Of a seed that fails, find the faults that it takes.")
     ] = True,
-    handler: _Handler = "",
-    input_file: _Input = None,
+    handler: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="A handler of yours, instead of ours.")
+    ] = "",
+    input_file: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="Records for it, as JSON lines.")
+    ] = None,
     key: Annotated[str, typer.Option(help="The field with the partition key.")] = "",
-    hours: _Hours = 0.25,
-    any_effects: _AnyEffects = False,
+    hours: Annotated[
+        float, typer.Option(help="With --handler: virtual hours in which records flow.")
+    ] = 0.25,
+    any_effects: Annotated[
+        bool,
+        typer.Option(
+            "--any-effects",
+            help="With --handler: the sink need not end up as it does without faults.",
+        ),
+    ] = False,
     minutes: Annotated[
         float, typer.Option(help=f"{_WITHOUT}begin no more seeds after that.")
     ] = 1.0,
@@ -79,7 +78,6 @@ def simulate(
     ] = None,
 ) -> None:
     """Run the production engine against failing ports in virtual time, and check invariants."""
-    from shardfleet.errors import ConfigurationError
     from shardfleet.testing.simulation import Options
     from shardfleet.testing.simulation.faults import muted_but, names_checked, rates_checked
 
@@ -88,8 +86,9 @@ def simulate(
     muted = names_checked(mute) | muted_but(only)
     options = Options(seed=seed, keeps_log=bool(seed), muted=muted, rates=rates_checked(rates))
     if handler:
-        play = _play(handler, input_file, key or None, hours)
-        options = replace(options, play=_with_expectation(play, is_exact=not any_effects))
+        play = _play(handler, input_file, key or None, hours=hours)
+        sink = _sink_without_faults(play)
+        options = replace(options, play=play if any_effects else replace(play, expected=sink))
     if seed:
         is_well = _replay(options, log=log, shrinks=shrink)
     else:
@@ -101,7 +100,7 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _play(handler: str, input_file: Path | None, key: str | None, hours: float) -> "Play":
+def _play(handler: str, input_file: Path | None, key: str | None, *, hours: float) -> "Play":
     from shardfleet.testing.simulation.play import Play, records_of
     from shardfleet.testing.simulation.sample_records import visits
 
@@ -115,7 +114,7 @@ def _play(handler: str, input_file: Path | None, key: str | None, hours: float) 
     return Play(handler=handler, records=records, hours=hours)
 
 
-def _with_expectation(play: "Play", *, is_exact: bool) -> "Play":
+def _sink_without_faults(play: "Play") -> dict[str, Any]:
     """Find out what the sink holds when nothing goes wrong."""
     from shardfleet.testing.simulation import Options, run_seed
 
@@ -124,10 +123,10 @@ def _with_expectation(play: "Play", *, is_exact: bool) -> "Play":
     calm = replace(play, has_faults=False)
     result = run_seed(Options(seed=1, keeps_log=True, play=calm))
     if result.violations:
-        _tell(result, play=calm)
+        _print_failure(result, calm)
         typer.echo("without any fault")
         raise typer.Exit(1)
-    return replace(play, expected=dict(calm.sink.values)) if is_exact else play
+    return dict(calm.sink.values)
 
 
 def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
@@ -146,27 +145,21 @@ def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
         simpler = shrink(options, err.print, is_over=lambda: time.monotonic() > until_s)
         result = run_seed(simpler)
         typer.echo(f"with --seed {options.seed} --only {','.join(all_but(simpler.muted))}:")
-    _tell(result, play=options.play)
+    if result.violations:
+        _print_failure(result, options.play)
     totals = Totals()
     totals.add(result)
     typer.echo(totals.line())
     return not result.violations
 
 
-def _tell(result: "RunResult", *, play: "Play | None") -> None:
+def _print_failure(result: "RunResult", play: "Play | None") -> None:
     from shardfleet.testing.simulation import story
     from shardfleet.testing.simulation.failure_report import tell
 
-    if not result.violations:
-        return
-    if play is not None:
-        for line in tell(result):
-            typer.echo(line)
-        return
-    for line in story(result):
+    violations = [f"seed {result.seed}: {violation}" for violation in result.violations]
+    for line in tell(result) if play is not None else [*story(result), *violations]:
         typer.echo(line)
-    for violation in result.violations:
-        typer.echo(f"seed {result.seed}: {violation}")
 
 
 def _campaign(

@@ -3,19 +3,25 @@
 import asyncio
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from shardfleet.cli.application_access import ApplicationOption, with_reading
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption
-
-if TYPE_CHECKING:
-    from shardfleet.cli.application_access import Readable
-    from shardfleet.domain.explain.fleet_view import FleetReading, FleetSummary, LeaseRow, SlotRow
+from shardfleet.cli.application_access import ApplicationOption, ApplicationTable, with_reading
+from shardfleet.cli.fleet_access import DEFAULT_STACK, FleetAccess, JsonOption, StackOption
+from shardfleet.domain.explain.fleet_view import (
+    FleetReading,
+    FleetSummary,
+    LeaseRow,
+    LeaseState,
+    SlotRow,
+    lease_rows,
+    slot_rows,
+    summary,
+)
 
 _COLOURS = {
     "READING": "green",
@@ -42,11 +48,12 @@ def status(
     """Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's age."""
     reading = with_reading(stack, application, _read)
     if as_json:
-        typer.echo(json.dumps(_status_json(reading), indent=2))
+        slots = [asdict(row) for row in slot_rows(reading)]
+        typer.echo(json.dumps(asdict(summary(reading)) | {"slot_rows": slots}, indent=2))
         return
     console = Console(highlight=False)
     console.print(_summary_text(reading))
-    console.print(slot_table(_slots(reading)))
+    console.print(slot_table(slot_rows(reading)))
 
 
 def leases(
@@ -79,7 +86,7 @@ def top(
     """Show the fleet live, until Ctrl-C: the slots, and the unfinished leases furthest behind."""
     from rich.live import Live
 
-    async def show(fleet: "Readable") -> None:
+    async def show(fleet: FleetAccess | ApplicationTable) -> None:
         with Live(console=Console(highlight=False), auto_refresh=False) as live:
             shown = 0
             while True:
@@ -95,36 +102,20 @@ def top(
         return
 
 
-async def _read(fleet: "Readable") -> "FleetReading":
+async def _read(fleet: FleetAccess | ApplicationTable) -> FleetReading:
     return await fleet.reading()
 
 
-def _rows(reading: "FleetReading", *, finished: bool) -> list["LeaseRow"]:
-    from shardfleet.domain.explain.fleet_view import LeaseState, lease_rows
-
+def _rows(reading: FleetReading, *, finished: bool) -> list[LeaseRow]:
     return [row for row in lease_rows(reading) if finished or row.state is not LeaseState.FINISHED]
 
 
-def _slots(reading: "FleetReading") -> list["SlotRow"]:
-    from shardfleet.domain.explain.fleet_view import slot_rows
-
-    return slot_rows(reading)
-
-
-def _status_json(reading: "FleetReading") -> dict[str, object]:
-    from shardfleet.domain.explain.fleet_view import summary
-
-    return asdict(summary(reading)) | {"slot_rows": [asdict(row) for row in _slots(reading)]}
-
-
-def _screen(reading: "FleetReading") -> Group:
+def _screen(reading: FleetReading) -> Group:
     rows = sorted(_rows(reading, finished=False), key=lambda row: -(row.lag_ms or -1))
-    return Group(_summary_text(reading), slot_table(_slots(reading)), lease_table(rows))
+    return Group(_summary_text(reading), slot_table(slot_rows(reading)), lease_table(rows))
 
 
-def _summary_text(reading: "FleetReading") -> Text:
-    from shardfleet.domain.explain.fleet_view import summary
-
+def _summary_text(reading: FleetReading) -> Text:
     found = summary(reading)
     text = Text()
     text.append(f"leases   {_counts(found.leases)}\n")
@@ -142,14 +133,14 @@ def _counts(counts: object) -> str:
     return ", ".join(f"{count} {str(state).lower()}" for state, count in counts.items()) or "none"
 
 
-def _lag_words(found: "FleetSummary") -> str:
+def _lag_words(found: FleetSummary) -> str:
     if found.lag_ms is None:
         return "unknown" if found.lag_unknown else "none: nothing is left to read"
     unknown = f", unknown for {found.lag_unknown}" if found.lag_unknown else ""
     return f"at most {_time(found.lag_ms)}{unknown}"
 
 
-def slot_table(rows: list["SlotRow"]) -> Table:
+def slot_table(rows: list[SlotRow]) -> Table:
     """Show worker slots, one per row."""
     table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "")
     for row in rows:
@@ -165,12 +156,12 @@ def slot_table(rows: list["SlotRow"]) -> Table:
     return table
 
 
-def _slot_remarks(row: "SlotRow") -> str:
+def _slot_remarks(row: SlotRow) -> str:
     crashed = f"{row.crashes} crashes in a row" if row.crashes else ""
     return ", ".join(filter(None, ("draining" if row.draining else "", crashed)))
 
 
-def lease_table(rows: list["LeaseRow"]) -> Table:
+def lease_table(rows: list[LeaseRow]) -> Table:
     """Show leases, one per row."""
     table = plain_table("lease", "state", "owner", "checkpoint", "lag", "counter", "")
     for row in rows:

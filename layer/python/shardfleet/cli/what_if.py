@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
 from shardfleet.cli.instants import spoken_duration
@@ -51,9 +50,8 @@ def what_if(
         asked = {"workers": workers, "lose": lose or None, "split": split or None}
         typer.echo(json.dumps({"question": asked} | _as_json(forecast, cycle_ms), indent=2))
         return
-    console = Console(highlight=False, soft_wrap=True)
     for line in _told(forecast, cycle_ms):
-        console.print(line, markup=False)
+        typer.echo(line)
 
 
 def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
