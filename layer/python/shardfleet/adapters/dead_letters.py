@@ -14,11 +14,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardfleet.adapters.sdk_errors import SdkCall
-from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.engine.ports import FailedRecords
 from shardfleet.errors import ConfigurationError
 from shardfleet.records import Record
@@ -71,7 +70,8 @@ class S3DeadLetters:
         self._pool = pool
         self._invocation = invocation
 
-    async def record(self, failed: FailedRecords) -> str:
+    @in_threads_of("_pool")
+    def record(self, failed: FailedRecords) -> str:
         """
         Store durably and return ``s3://bucket/key``.
 
@@ -81,9 +81,6 @@ class S3DeadLetters:
             ConfigurationError: no such bucket, or no right to write to it.
 
         """
-        return await self._pool.run(partial(self._record, failed))
-
-    def _record(self, failed: FailedRecords) -> str:
         key = object_key(failed)
         call = SdkCall(
             f"PutObject of given-up records to {self._bucket}",
@@ -149,8 +146,9 @@ class SqsDeadLetters:
                 )
             del body["payload"]
             body["shardfleet"]["payloadLocation"] = await self._overflow.record(failed)
-        return await self._pool.run(partial(self._send, json.dumps(body)))
+        return await self._send(json.dumps(body))
 
+    @in_threads_of("_pool")
     def _send(self, text: str) -> str:
         missing = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
         call = SdkCall(

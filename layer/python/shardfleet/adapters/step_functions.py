@@ -8,11 +8,10 @@ nothing follows until the execution is described.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from shardfleet.adapters.sdk_errors import SdkCall
-from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.engine.ports import ExecutionStatus
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
@@ -51,7 +50,8 @@ class StepFunctionsLauncher:
         self._client = client
         self._pool = pool
 
-    async def start(self, name: str, text: str) -> bool:
+    @in_threads_of("_pool")
+    def start(self, name: str, text: str) -> bool:
         """
         Start an execution; True when it runs.
 
@@ -68,19 +68,6 @@ class StepFunctionsLauncher:
             ConfigurationError: there is no such machine.
 
         """
-        return await self._pool.run(partial(self._start, name, text))
-
-    async def status(self, name: str) -> ExecutionStatus:
-        """
-        Describe one execution by name (eventually consistent).
-
-        Raises:
-            Throttled: try again later.
-
-        """
-        return await self._pool.run(partial(self._status, name))
-
-    def _start(self, name: str, text: str) -> bool:
         call = SdkCall(
             f"StartExecution {name} of {self._machine}",
             writes=True,
@@ -97,7 +84,15 @@ class StepFunctionsLauncher:
             return False
         return True
 
-    def _status(self, name: str) -> ExecutionStatus:
+    @in_threads_of("_pool")
+    def status(self, name: str) -> ExecutionStatus:
+        """
+        Describe one execution by name (eventually consistent).
+
+        Raises:
+            Throttled: try again later.
+
+        """
         arn = execution_arn(self._machine, name)
         codes = {"ExecutionDoesNotExist": _Absent, "InvalidArn": ConfigurationError}
         call = SdkCall(f"DescribeExecution {arn}", codes=codes)

@@ -10,11 +10,15 @@ renewal (hazard H17).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from functools import partial, wraps
+from operator import attrgetter
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 T = TypeVar("T")
+S = TypeVar("S")
+P = ParamSpec("P")
 
 
 class ThreadPool:
@@ -71,3 +75,29 @@ class ThreadPool:
         wait([future for future in tuple(self._running) if not future.cancelled()])
         self._executor.shutdown(wait=True)
         return True
+
+
+def in_threads_of(
+    pool: str,
+) -> Callable[
+    [Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+]:
+    """
+    Make a blocking method one to be awaited: its calls run in a pool of the object.
+
+    Args:
+        pool: the attribute that is the :class:`ThreadPool`, e.g. ``"_pool"``.
+
+    """
+    pool_of: Callable[[S], ThreadPool] = attrgetter(pool)
+
+    def awaited(
+        method: Callable[Concatenate[S, P], T],
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        @wraps(method)
+        async def run(instance: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await pool_of(instance).run(partial(method, instance, *args, **kwargs))
+
+        return run
+
+    return awaited

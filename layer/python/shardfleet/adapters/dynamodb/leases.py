@@ -26,7 +26,7 @@ from shardfleet.adapters.dynamodb.items import (
     lease_from_item,
 )
 from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
-from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.leases.changes import failing
 from shardfleet.domain.leases.lease import (
     Applied,
@@ -99,7 +99,8 @@ class DynamoDBLeaseStore:
             ChangeKind.DELETE: client.delete_item,
         }
 
-    async def survey(self) -> Survey:
+    @in_threads_of("_pools.reads")
+    def survey(self) -> Survey:
         """
         Return all leases (eventually consistent), and which items cannot be read.
 
@@ -109,54 +110,6 @@ class DynamoDBLeaseStore:
             Throttled: try again later.
 
         """
-        return await self._pools.reads.run(self._survey)
-
-    async def scan(self) -> Sequence[Lease]:
-        """
-        Return all leases (eventually consistent), ordered by key.
-
-        Raises:
-            MalformedLease: names every item that claims to be a lease and cannot be read.
-                Nothing is returned then: a lease that cannot be read would look absent.
-            Throttled: try again later.
-
-        """
-        return (await self.survey()).whole()
-
-    async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
-        """
-        Return lease keys by owner from the index (eventually consistent).
-
-        Raises:
-            Throttled: try again later.
-
-        """
-        return await self._pools.reads.run(partial(self._keys_owned_by, worker_id))
-
-    async def get(self, lease_key: str) -> Lease | None:
-        """
-        Return one lease, read consistently; None when there is no such lease.
-
-        Raises:
-            MalformedLease: the item cannot be read.
-            Throttled: try again later.
-
-        """
-        return await self._pools.reads.run(partial(self._get, lease_key))
-
-    async def apply(self, change: LeaseChange) -> ChangeResult:
-        """
-        Make one conditional write, in one attempt with a short time-out.
-
-        Raises:
-            OutcomeUnknown: sent, but no answer came.
-            Throttled: refused or never sent; not applied.
-            MalformedLease: the stored item cannot be read, or is no lease.
-
-        """
-        return await self._pools.writes.run(partial(self._apply, change))
-
-    def _survey(self) -> Survey:
         call = self._call("Scan", "lease table")
         fetch = partial(call.run, self._pools.read_client.scan, TableName=self._table)
         leases, foreign, unreadable = leases_among(
@@ -173,7 +126,27 @@ class DynamoDBLeaseStore:
             foreign=tuple(sorted(item[LEASE_KEY]["S"] for item in foreign)),
         )
 
-    def _keys_owned_by(self, worker_id: str) -> list[str]:
+    async def scan(self) -> Sequence[Lease]:
+        """
+        Return all leases (eventually consistent), ordered by key.
+
+        Raises:
+            MalformedLease: names every item that claims to be a lease and cannot be read.
+                Nothing is returned then: a lease that cannot be read would look absent.
+            Throttled: try again later.
+
+        """
+        return (await self.survey()).whole()
+
+    @in_threads_of("_pools.reads")
+    def keys_owned_by(self, worker_id: str) -> Sequence[str]:
+        """
+        Return lease keys by owner from the index (eventually consistent).
+
+        Raises:
+            Throttled: try again later.
+
+        """
         call = self._call("Query", f"{OWNER_INDEX} of lease table")
         use = Placeholders()
         fetch = partial(
@@ -190,7 +163,16 @@ class DynamoDBLeaseStore:
             for item in page.get("Items", ())
         ]
 
-    def _get(self, lease_key: str) -> Lease | None:
+    @in_threads_of("_pools.reads")
+    def get(self, lease_key: str) -> Lease | None:
+        """
+        Return one lease, read consistently; None when there is no such lease.
+
+        Raises:
+            MalformedLease: the item cannot be read.
+            Throttled: try again later.
+
+        """
         answer = self._call("GetItem", f"lease {lease_key} in").run(
             self._pools.read_client.get_item,
             TableName=self._table,
@@ -200,7 +182,17 @@ class DynamoDBLeaseStore:
         item = answer.get("Item")
         return None if item is None or is_foreign(item) else lease_from_item(item)
 
-    def _apply(self, change: LeaseChange) -> ChangeResult:
+    @in_threads_of("_pools.writes")
+    def apply(self, change: LeaseChange) -> ChangeResult:
+        """
+        Make one conditional write, in one attempt with a short time-out.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came.
+            Throttled: refused or never sent; not applied.
+            MalformedLease: the stored item cannot be read, or is no lease.
+
+        """
         call = self._call(change.operation, f"lease {change.lease_key} in", writes=True)
         try:
             answer = call.run(self._writers[change.kind], **request_of(change, self._table))

@@ -16,6 +16,7 @@ from typing import Any
 from shardfleet.adapters.dynamodb.conditions import Placeholders
 from shardfleet.adapters.dynamodb.leases import TablePools
 from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
+from shardfleet.adapters.thread_pool import in_threads_of
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.errors import ConfigurationError, ProtocolError, Throttled
 
@@ -33,7 +34,8 @@ class DynamoDBStateStore:
         self._table = table
         self._pools = pools
 
-    async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
+    @in_threads_of("_pools.reads")
+    def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
         """
         Read one document consistently.
 
@@ -41,9 +43,16 @@ class DynamoDBStateStore:
             Throttled: try again later.
 
         """
-        return await self._pools.reads.run(partial(self._read, kind, id))
+        answer = self._call("GetItem", f"{kind}/{id}").run(
+            self._pools.read_client.get_item,
+            TableName=self._table,
+            Key=_key(kind, id),
+            ConsistentRead=True,
+        )
+        return _document(answer["Item"]) if "Item" in answer else None
 
-    async def list(self, kind: str) -> Sequence[Document]:
+    @in_threads_of("_pools.reads")
+    def list(self, kind: str) -> Sequence[Document]:
         """
         Read all documents of a kind consistently, ordered by id.
 
@@ -51,9 +60,20 @@ class DynamoDBStateStore:
             Throttled: try again later.
 
         """
-        return await self._pools.reads.run(partial(self._list, kind))
+        use = Placeholders()
+        fetch = partial(
+            self._call("Query", kind).run,
+            self._pools.read_client.query,
+            TableName=self._table,
+            KeyConditionExpression=f"{use.name('kind')} = {use.value({'S': kind})}",
+            ConsistentRead=True,
+            **use.arguments(),
+        )
+        found = [i for page in pages(fetch, TABLE_PAGING) for i in page.get("Items", ())]
+        return [_document(item) for item in found]
 
-    async def write(
+    @in_threads_of("_pools.writes")
+    def write(
         self,
         kind: str,
         id: str,  # noqa: A002 - the port's name
@@ -72,12 +92,25 @@ class DynamoDBStateStore:
 
         """
         typed = {"M": {k: _to_wire(v, f"{kind}/{id}.{k}") for k, v in body.items()}}
-        call = partial(
-            self._write, _key(kind, id), typed, expected=expected_version, expires_ms=expires_ms
+        use = Placeholders()
+        version = {"N": str((expected_version or 0) + 1)}
+        update = (
+            f"SET {use.name('body')} = {use.value(typed)},"
+            f" {use.name('version')} = {use.value(version)}"
         )
-        return await self._pools.writes.run(call)
+        if expires_ms is not None:
+            seconds = {"N": str(expires_ms // 1_000)}  # DynamoDB's time-to-live is in seconds
+            update += f", {use.name(EXPIRES)} = {use.value(seconds)}"
+        try:
+            answer = self._update(
+                _key(kind, id), use, update=update, condition=_version_is(expected_version, use)
+            )
+        except ConditionFailed as failed:
+            return Conflict(_document(failed.item) if failed.item else None)
+        return Written(_document(answer["Attributes"]))
 
-    async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
+    @in_threads_of("_pools.writes")
+    def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
         """
         Add one to a counter document (made when absent, body ``{"count": n}``); return n.
 
@@ -86,71 +119,7 @@ class DynamoDBStateStore:
             Throttled: refused or never sent.
 
         """
-        return await self._pools.writes.run(partial(self._increment, _key(kind, id)))
-
-    async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
-        """
-        Delete if the version is as expected; return whether it was.
-
-        Raises:
-            OutcomeUnknown: sent, but no answer came.
-            Throttled: refused or never sent; not applied.
-
-        """
-        call = partial(self._delete, _key(kind, id), expected_version)
-        return await self._pools.writes.run(call)
-
-    def _read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
-        answer = self._call("GetItem", f"{kind}/{id}").run(
-            self._pools.read_client.get_item,
-            TableName=self._table,
-            Key=_key(kind, id),
-            ConsistentRead=True,
-        )
-        return _document(answer["Item"]) if "Item" in answer else None
-
-    def _list(self, kind: str) -> Sequence[Document]:
-        use = Placeholders()
-        fetch = partial(
-            self._call("Query", kind).run,
-            self._pools.read_client.query,
-            TableName=self._table,
-            KeyConditionExpression=f"{use.name('kind')} = {use.value({'S': kind})}",
-            ConsistentRead=True,
-            **use.arguments(),
-        )
-        found = [i for page in pages(fetch, TABLE_PAGING) for i in page.get("Items", ())]
-        return [_document(item) for item in found]
-
-    def _write(
-        self,
-        key: dict[str, Any],
-        body: dict[str, Any],
-        *,
-        expected: int | None,
-        expires_ms: int | None,
-    ) -> Written | Conflict:
-        use = Placeholders()
-        version = {"N": str((expected or 0) + 1)}
-        update = (
-            f"SET {use.name('body')} = {use.value(body)},"
-            f" {use.name('version')} = {use.value(version)}"
-        )
-        if expires_ms is not None:
-            seconds = {"N": str(expires_ms // 1_000)}  # DynamoDB's time-to-live is in seconds
-            update += f", {use.name(EXPIRES)} = {use.value(seconds)}"
-        try:
-            answer = self._update(
-                key,
-                use,
-                update=update,
-                condition=_version_is(expected, use),
-            )
-        except ConditionFailed as failed:
-            return Conflict(_document(failed.item) if failed.item else None)
-        return Written(_document(answer["Attributes"]))
-
-    def _increment(self, key: dict[str, Any]) -> int:
+        key = _key(kind, id)
         for _ in range(_INCREMENT_ROUNDS):
             for attempt in (self._add_one, self._begin_at_one):
                 try:
@@ -159,6 +128,29 @@ class DynamoDBStateStore:
                     continue
                 return int(_document(answer["Attributes"]).body[_COUNT])
         raise Throttled(f"increment of {_name(key)} in {self._table}: created and deleted at once")
+
+    @in_threads_of("_pools.writes")
+    def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
+        """
+        Delete if the version is as expected; return whether it was.
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came.
+            Throttled: refused or never sent; not applied.
+
+        """
+        use = Placeholders()
+        try:
+            self._call("DeleteItem", f"{kind}/{id}", writes=True).run(
+                self._pools.write_client.delete_item,
+                TableName=self._table,
+                Key=_key(kind, id),
+                ConditionExpression=_version_is(expected_version, use),
+                **use.arguments(),
+            )
+        except ConditionFailed:
+            return False
+        return True
 
     def _add_one(self, key: dict[str, Any]) -> Mapping[str, Any]:
         use = Placeholders()
@@ -173,20 +165,6 @@ class DynamoDBStateStore:
         body = use.value({"M": {_COUNT: {"N": "1"}}})
         update = f"SET {use.name('body')} = {body}, {use.name('version')} = {use.value({'N': '1'})}"
         return self._update(key, use, update=update, condition=_version_is(None, use))
-
-    def _delete(self, key: dict[str, Any], expected: int) -> bool:
-        use = Placeholders()
-        try:
-            self._call("DeleteItem", _name(key), writes=True).run(
-                self._pools.write_client.delete_item,
-                TableName=self._table,
-                Key=key,
-                ConditionExpression=_version_is(expected, use),
-                **use.arguments(),
-            )
-        except ConditionFailed:
-            return False
-        return True
 
     def _update(
         self, key: dict[str, Any], use: Placeholders, *, update: str, condition: str

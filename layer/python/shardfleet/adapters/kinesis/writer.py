@@ -8,12 +8,11 @@ producer repeats what failed and counts it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shardfleet.adapters.kinesis.shards import list_shards
 from shardfleet.adapters.sdk_errors import SdkCall
-from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutEntry, PutOutcome
 from shardfleet.errors import InvalidRecord, StreamGone
@@ -54,7 +53,8 @@ class KinesisWriter:
         self._control = control
         self._pool = pool
 
-    async def put_records(self, entries: Sequence[PutEntry]) -> Sequence[PutOutcome]:
+    @in_threads_of("_pool")
+    def put_records(self, entries: Sequence[PutEntry]) -> Sequence[PutOutcome]:
         """
         Send one request; the answer has one outcome per entry, in order.
 
@@ -65,20 +65,6 @@ class KinesisWriter:
             InvalidRecord: the service refuses the request as it is.
 
         """
-        return await self._pool.run(partial(self._put_records, entries))
-
-    async def list_shards(self) -> Sequence[Shard]:
-        """
-        List all shards.
-
-        Raises:
-            StreamGone: there is no such stream.
-            Throttled: try again later.
-
-        """
-        return await self._pool.run(partial(list_shards, self._control, self._stream_arn))
-
-    def _put_records(self, entries: Sequence[PutEntry]) -> list[PutOutcome]:
         call = SdkCall(
             f"PutRecords of {len(entries)} entries to {self._stream_arn}",
             writes=True,
@@ -97,6 +83,18 @@ class KinesisWriter:
             Records=[_entry(entry) for entry in entries],
         )
         return [_outcome(found) for found in answer["Records"]]
+
+    @in_threads_of("_pool")
+    def list_shards(self) -> Sequence[Shard]:
+        """
+        List all shards.
+
+        Raises:
+            StreamGone: there is no such stream.
+            Throttled: try again later.
+
+        """
+        return list_shards(self._control, self._stream_arn)
 
 
 def _entry(entry: PutEntry) -> dict[str, Any]:
