@@ -5,7 +5,7 @@ import pytest
 from shardfleet.domain.balance.by_count import plan_balanced, plan_greedy
 from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
 from shardfleet.domain.reasons import Pause, WaitsForParents
-from shardfleet.domain.sleep.pauses import LEASES_MOST, Pauses, pauses_from_body
+from shardfleet.domain.sleep.pauses import LEASES_MOST, Pauses
 from shardfleet.errors import ConfigurationError
 from tests.domain.builders import a_lease, a_worker
 
@@ -29,11 +29,6 @@ def test_the_one_who_paused_a_lease_first_stays_its_pause():
 
 def test_a_paused_fleet_has_every_lease_paused_also_those_to_come():
     assert Pauses(fleet=ANN, leases={"1": BEN}).among(["1", "new"]) == {"1": BEN, "new": ANN}
-
-
-@pytest.mark.parametrize("pauses", [Pauses(), Pauses(fleet=ANN, leases={"1": BEN})])
-def test_a_document_is_read_back_as_it_was_also_with_fields_of_a_later_version(pauses):
-    assert pauses_from_body({**pauses.body(), "later": 1}) == pauses
 
 
 def test_more_leases_than_a_document_holds_are_refused_with_what_to_do():

@@ -16,7 +16,6 @@ from shardfleet.domain.sleep.sleep import (
     Nap,
     after_look,
     are_due_to_be_stored,
-    glance_of_row,
     nap_from_body,
     next_glance,
     plan_naps,
@@ -209,7 +208,7 @@ def test_the_first_look_that_is_not_quiet_wakes_and_so_does_the_second_refusal(
         glance = after
 
 
-def test_naps_and_glances_survive_their_documents():
+def test_a_nap_survives_its_document():
     nap = Nap(
         lease_key="0",
         worker_id="a",
@@ -220,8 +219,6 @@ def test_naps_and_glances_survive_their_documents():
         made_ms=11,
     )
     assert nap_from_body("0", json.loads(json.dumps(nap.body()))) == nap
-    glance = Glance(since_ms=12, iterator="AAA=", made_ms=11, quiet_ms=13, failures=1)
-    assert glance_of_row(json.loads(json.dumps(glance.row()))) == glance
 
 
 def test_a_nap_says_who_found_nothing_since_when():

@@ -1,11 +1,15 @@
 """Paused leases and the manager: assigned to nobody, no alarm of theirs, no slots for them."""
 
+import json
 from dataclasses import replace
+
+import pytest
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
-from shardfleet.engine.state.pauses import PauseRecord
+from shardfleet.engine.state.pauses import FLEET, PAUSE, PauseRecord
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 
 ANN = Pause("ann", 5, "why not")
@@ -98,5 +102,19 @@ def test_a_paused_lease_whose_worker_is_lost_is_left_without_an_owner():
         await fleet.beat("s0001")
         await fleet.manager.turn()
         assert fleet.owners() == {0: None, 1: "f-s0001", 2: "f-s0001", 3: "java"}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("pauses", [Pauses(), Pauses(fleet=ANN, leases={"1": Pause("ben", 9)})])
+def test_a_document_is_read_back_as_it_was_also_with_fields_of_a_later_version(pauses):
+    async def main():
+        store = MemoryStateStore()
+        await PauseRecord(store).change(lambda _: pauses)
+        kept = await store.read(PAUSE, FLEET)
+        if kept is not None:
+            body = {**json.loads(json.dumps(kept.body)), "later": 1}
+            await store.write(PAUSE, FLEET, body, expected_version=kept.version)
+        assert await PauseRecord(store).read() == pauses
 
     run_virtual(main())

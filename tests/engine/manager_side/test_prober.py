@@ -8,7 +8,7 @@ import pytest
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import Asleep, Pause
 from shardfleet.domain.sleep.pauses import Pauses
-from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.sleep.sleep import Glance, Nap
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
@@ -18,6 +18,7 @@ from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import GLANCES, NAP, NapRecord
 from shardfleet.errors import IteratorExpired, ShardGone, Throttled
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MemoryStream
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 
@@ -467,3 +468,15 @@ def test_a_nap_that_was_written_again_meanwhile_is_not_taken_away():
         assert (NAP, key(0)) in fleet.store.documents
 
     in_fleet(scenario, shards=1)
+
+
+def test_glances_survive_their_documents_also_with_columns_of_a_later_version():
+    async def main():
+        store, glance = MemoryStateStore(), Glance(12, "AAA=", 11, 13, 1)
+        await NapRecord(store).store_glances({key(0): glance})
+        kept = await store.read(GLANCES, "0000")
+        rows = {name: [*row, "later"] for name, row in kept.body["leases"].items()}
+        await store.write(GLANCES, "0000", {"leases": rows}, expected_version=kept.version)
+        assert await NapRecord(store).glances() == {key(0): glance}
+
+    run_virtual(main())

@@ -130,8 +130,9 @@ def initiate_handover(lease: Lease, worker_id: str, *, as_read: bool = False) ->
     """
     owner = lease.lease_owner
     if owner is None or owner == worker_id:
-        message = f"handover of {lease.lease_key} from {owner} to {worker_id}: needs two owners"
-        raise ProtocolError(message)
+        raise ProtocolError(
+            f"handover of {lease.lease_key} from {owner} to {worker_id}: needs two owners"
+        )
     conditions: tuple[Condition, ...] = (
         _EXISTS,
         FieldEquals(LeaseField.LEASE_OWNER, owner),

@@ -59,11 +59,10 @@ class InitialPosition:
     def __post_init__(self) -> None:
         """Refuse what no lease can begin with."""
         if self.kind not in (TRIM_HORIZON, LATEST, AT_TIMESTAMP):
-            message = (
+            raise ProtocolError(
                 f"initial position {self.kind!r}: expected {TRIM_HORIZON}, {LATEST} or "
                 f"{AT_TIMESTAMP}"
             )
-            raise ProtocolError(message)
 
     @property
     def checkpoint(self) -> ExtendedSequenceNumber:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.errors import ConfigurationError
@@ -51,36 +50,13 @@ class Pauses:
         """
         leases = dict.fromkeys(lease_keys, pause) | dict(self.leases)
         if len(leases) > LEASES_MOST:
-            message = (
+            raise ConfigurationError(
                 f"{len(leases)} leases would be paused by name, and one document holds "
                 f"{LEASES_MOST}: pause the whole fleet (--all)"
             )
-            raise ConfigurationError(message)
         return replace(self, leases=leases)
 
     def without_leases(self, lease_keys: Collection[str]) -> Pauses:
         """Let these leases be read again, as far as they are paused by name."""
         leases = {key: pause for key, pause in self.leases.items() if key not in lease_keys}
         return replace(self, leases=leases)
-
-    def body(self) -> dict[str, Any]:
-        """Return a document body (plain JSON values)."""
-        rows = {key: _row(pause) for key, pause in sorted(self.leases.items())}
-        return {"leases": rows} | ({"fleet": _row(self.fleet)} if self.fleet else {})
-
-
-def pauses_from_body(body: Mapping[str, Any]) -> Pauses:
-    """Read pauses back from a document body; fields of a later version are passed over."""
-    fleet = body.get("fleet")
-    return Pauses(
-        fleet=_pause(fleet) if fleet else None,
-        leases={key: _pause(row) for key, row in body.get("leases", {}).items()},
-    )
-
-
-def _row(pause: Pause) -> dict[str, Any]:
-    return {"by": pause.by, "since_ms": pause.since_ms, "reason": pause.reason}
-
-
-def _pause(row: Mapping[str, Any]) -> Pause:
-    return Pause(str(row["by"]), int(row["since_ms"]), str(row.get("reason", "")))

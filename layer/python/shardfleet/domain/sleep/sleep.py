@@ -10,10 +10,10 @@ it does not fit the lease, the lease is assigned as any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import (
@@ -175,10 +175,9 @@ _WAKING: Mapping[Found, Reason] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
+class Glance(NamedTuple):
     """
-    What the manager remembers of its last look at a sleeping shard.
+    What the manager remembers of its last look at a sleeping shard; a row of its document.
 
     Attributes:
         since_ms: of the nap; a glance at an earlier nap is worth nothing.
@@ -195,28 +194,12 @@ class Glance:
     quiet_ms: int
     failures: int = 0
 
-    def row(self) -> list[int | str]:
-        """Return a row of a document."""
-        return [self.since_ms, self.iterator, self.made_ms, self.quiet_ms, self.failures]
-
-
-def glance_of_row(row: Sequence[int | str]) -> Glance:
-    """Read a row back; columns of a later version are passed over."""
-    since_ms, iterator, made_ms, quiet_ms, failures, *_ = row
-    return Glance(
-        since_ms=int(since_ms),
-        iterator=str(iterator),
-        made_ms=int(made_ms),
-        quiet_ms=int(quiet_ms),
-        failures=int(failures),
-    )
-
 
 def next_glance(nap: Nap, last: Glance | None, *, now_ms: int) -> Glance:
     """Return from where to look now: the last look at this nap, or where its worker stood."""
     known = _known(nap, last)
     is_old = now_ms - known.made_ms >= ITERATOR_AGE_MOST_MS
-    return replace(known, iterator="") if is_old else known
+    return known._replace(iterator="") if is_old else known
 
 
 def _known(nap: Nap, last: Glance | None) -> Glance:
@@ -239,14 +222,14 @@ def after_look(glance: Glance, found: Found, *, iterator: str, at_ms: int) -> Gl
 
     """
     if found is Found.NOTHING:
-        return replace(glance, iterator=iterator, made_ms=at_ms, quiet_ms=at_ms, failures=0)
+        return glance._replace(iterator=iterator, made_ms=at_ms, quiet_ms=at_ms, failures=0)
     if found in _WAKING:
         return _WAKING[found]
     failures = glance.failures + 1
     if failures >= FAILURES_MOST:
         return IteratorTooOld(failures) if found is Found.EXPIRED else LooksRefused(failures)
     kept = glance.iterator if found is Found.REFUSED else ""
-    return replace(glance, iterator=kept, failures=failures)
+    return glance._replace(iterator=kept, failures=failures)
 
 
 def are_due_to_be_stored(

@@ -96,8 +96,9 @@ class LeaseWriter:
 
         """
         if self._fenced:
-            message = f"{change.operation} of {change.lease_key}: another invocation has taken over"
-            raise StaleEpoch(message)
+            raise StaleEpoch(
+                f"{change.operation} of {change.lease_key}: another invocation has taken over"
+            )
         return await self.store.apply(change)
 
     async def write(
@@ -154,8 +155,7 @@ class LeaseWriter:
             clear = await self._understand(held, change, result=result, sent=sent)
             if clear is not None:
                 return clear
-        message = f"lease {held.lease_key}: no clear answer in {_ROUNDS_MOST} rounds"
-        raise ProtocolError(message)
+        raise ProtocolError(f"lease {held.lease_key}: no clear answer in {_ROUNDS_MOST} rounds")
 
     async def _is_still_mine(self, held: HeldLease) -> bool:
         """Look after local expiry: nobody may have taken the lease, nor this slot."""
@@ -179,10 +179,9 @@ class LeaseWriter:
         if current is None:
             return Gone()
         if current.lease_counter == held.lease.lease_counter:
-            message = (
+            raise OutcomeUnknown(
                 f"{change.operation} of {held.lease_key}: no answer, and not seen in the table"
             )
-            raise OutcomeUnknown(message)
         return Lost(current, failing(change, current))
 
     async def _understand(
@@ -278,8 +277,7 @@ class LeaseWriter:
         """
         if not await self.epoch_is_mine():
             self.fence()
-            message = f"worker {self.worker_id}: another invocation has taken over"
-            raise StaleEpoch(message)
+            raise StaleEpoch(f"worker {self.worker_id}: another invocation has taken over")
 
     def _accept(self, held: HeldLease, lease: Lease) -> None:
         """Remember what the table says; a handover that has begun ends the work (§3.5)."""

@@ -19,6 +19,7 @@ from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.slots.slot import Slot, slot_body, slot_from_body
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
+from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.errors import OutcomeUnknown, ProtocolError, StreamReplaced
 
 SLOT = "slot"
@@ -137,36 +138,21 @@ class FleetState:
             written = await self.write_slot(wanted, current.version)
             if written is not None:
                 return written
-        message = f"slot {slot_id}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
-        raise ProtocolError(message)
+        raise ProtocolError(
+            f"slot {slot_id}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
+        )
 
     # --- sightings
 
     async def sightings(self) -> dict[str, Sighting]:
         """Read the persisted sightings of all leases (manager only)."""
-        found: dict[str, Sighting] = {}
-        for document in await self._store.list(SIGHTINGS):
-            for key, (counter, owner, first_seen_ms) in document.body["leases"].items():
-                found[key] = Sighting(counter=counter, owner=owner, first_seen_ms=first_seen_ms)
-        return found
+        rows = await read_rows(self._store, SIGHTINGS)
+        return {key: Sighting(*row) for key, row in rows.items()}
 
     async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
         """Persist the sightings in chunks; the turn lock makes this a single writer."""
-        rows = [
-            (key, [s.counter, s.owner, s.first_seen_ms]) for key, s in sorted(sightings.items())
-        ]
-        size = SIGHTINGS_PER_CHUNK
-        chunks = [dict(rows[i : i + size]) for i in range(0, len(rows), size)]
-        known = {d.id: d for d in await self._store.list(SIGHTINGS)}
-        for index, chunk in enumerate(chunks):
-            name = f"{index:04d}"
-            before = known.pop(name, None)
-            if before is not None and before.body["leases"] == chunk:
-                continue
-            version = before.version if before else None
-            await self._store.write(SIGHTINGS, name, {"leases": chunk}, expected_version=version)
-        for stale in known.values():
-            await self._store.delete(SIGHTINGS, stale.id, expected_version=stale.version)
+        rows = {key: [s.counter, s.owner, s.first_seen_ms] for key, s in sightings.items()}
+        await write_rows(self._store, SIGHTINGS, rows, per_document=SIGHTINGS_PER_CHUNK)
 
     # --- pins
 
@@ -195,8 +181,7 @@ class FleetState:
             if current is not None and current.body["created_ms"] == created_ms:
                 return int(current.body["instant_ms"])
             expected = None if current is None else current.version
-        message = f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds"
-        raise ProtocolError(message)
+        raise ProtocolError(f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds")
 
     # --- crash notes and stops
 
@@ -288,13 +273,12 @@ class FleetState:
         if isinstance(result, Conflict) and result.current is not None:
             known = result.current.body
             if known["arn"] != found.stream_arn or known["created_ms"] != found.created_ms:
-                message = (
+                raise StreamReplaced(
                     f"stream {found.stream_arn} created at {found.created_ms} ms is not the one "
                     f"this fleet began with (created at {known['created_ms']} ms): its shard ids "
                     "repeat but its records do not. Deploy a fleet with new tables, or delete "
                     "the leases and the fleet state to begin anew"
                 )
-                raise StreamReplaced(message)
 
     async def known_incarnation(self) -> StreamIncarnation | None:
         """Read the stream on record."""
@@ -357,8 +341,9 @@ class FleetState:
             if isinstance(result, Written):
                 return
             current = result.current
-        message = f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
-        raise ProtocolError(message)
+        raise ProtocolError(
+            f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
+        )
 
 
 def _slot(document: Document) -> VersionedSlot:

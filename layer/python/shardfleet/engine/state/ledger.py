@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from shardfleet.domain.cost.bill import DAY_MS, LedgerPage
-from shardfleet.domain.cost.estimate import NOTHING, Consumption
+from shardfleet.domain.cost.estimate import Consumption
 from shardfleet.engine.ports import StateStore, Written
 from shardfleet.errors import OutcomeUnknown, Throttled
 
@@ -50,11 +52,17 @@ class Ledger:
             for _ in range(_ROUNDS_MOST):
                 found = await self._store.read(kind, writer)
                 page = _page(day_of(at_ms), writer, found.body if found else {})
-                names = sorted({*page.metrics, *metrics})[:METRICS_MOST]
+                page = replace(
+                    page,
+                    used=page.used + used,
+                    metrics=frozenset(sorted({*page.metrics, *metrics})[:METRICS_MOST]),
+                    began_ms=page.began_ms or at_ms,
+                    until_ms=at_ms,
+                )
                 result = await self._store.write(
                     kind,
                     writer,
-                    _body(replace(page, used=page.used + used, metrics=frozenset(names)), at_ms),
+                    msgspec.to_builtins(page),
                     expected_version=found.version if found else None,
                     expires_ms=at_ms + KEPT_DAYS * DAY_MS,
                 )
@@ -78,22 +86,5 @@ def _kind(day: str) -> str:
 
 
 def _page(day: str, writer: str, body: Mapping[str, Any]) -> LedgerPage:
-    known = {f.name for f in fields(Consumption)}
-    used = {key: int(value) for key, value in body.get("used", {}).items() if key in known}
-    return LedgerPage(
-        day=day,
-        writer=writer,
-        used=NOTHING + Consumption(**used),
-        metrics=frozenset(body.get("metrics", ())),
-        began_ms=int(body.get("began_ms", 0)),
-        until_ms=int(body.get("until_ms", 0)),
-    )
-
-
-def _body(page: LedgerPage, at_ms: int) -> dict[str, Any]:
-    return {
-        "used": {f.name: getattr(page.used, f.name) for f in fields(page.used)},
-        "metrics": sorted(page.metrics),
-        "began_ms": page.began_ms or at_ms,
-        "until_ms": at_ms,
-    }
+    page = {"used": {}, "metrics": (), **body, "day": day, "writer": writer}
+    return msgspec.convert(page, LedgerPage)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
+import msgspec
+
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.sleep.pauses import Pauses, pauses_from_body
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ports import LeaseStore, StateStore, Written
 from shardfleet.engine.retry import Halt, each_of
@@ -35,8 +37,14 @@ class PauseRecord:
 
     async def read(self) -> Pauses:
         """Read what is paused."""
+        pauses, _ = await self._read()
+        return pauses
+
+    async def _read(self) -> tuple[Pauses, int | None]:
         document = await self._store.read(PAUSE, FLEET)
-        return _NOTHING if document is None else pauses_from_body(document.body)
+        if document is None:
+            return _NOTHING, None
+        return msgspec.convert(document.body, Pauses), document.version
 
     async def change(self, change: Callable[[Pauses], Pauses]) -> Pauses:
         """
@@ -51,16 +59,14 @@ class PauseRecord:
 
         """
         for _ in range(_ROUNDS_MOST):
-            document = await self._store.read(PAUSE, FLEET)
-            current = _NOTHING if document is None else pauses_from_body(document.body)
+            current, version = await self._read()
             wanted = change(current)
             if wanted == current:
                 return current
-            version = None if document is None else document.version
             with suppress(OutcomeUnknown):
                 if wanted != _NOTHING:
                     written = await self._store.write(
-                        PAUSE, FLEET, wanted.body(), expected_version=version
+                        PAUSE, FLEET, msgspec.to_builtins(wanted), expected_version=version
                     )
                     if isinstance(written, Written):
                         return wanted
@@ -68,8 +74,9 @@ class PauseRecord:
                     PAUSE, FLEET, expected_version=version
                 ):
                     return wanted
-        message = f"{PAUSE} {FLEET}: not written in {_ROUNDS_MOST} rounds of compare-and-set"
-        raise ProtocolError(message)
+        raise ProtocolError(
+            f"{PAUSE} {FLEET}: not written in {_ROUNDS_MOST} rounds of compare-and-set"
+        )
 
 
 class PauseWatch:

@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from shardfleet.domain.leases.foreign_owners import Foreign
-from shardfleet.domain.sleep.sleep import Glance, Nap, glance_of_row, nap_from_body
+from shardfleet.domain.sleep.sleep import Glance, Nap, nap_from_body
 from shardfleet.engine.ports import StateStore, Written
+from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.errors import OutcomeUnknown
 
 NAP = "nap"
@@ -81,11 +82,9 @@ class NapRecord:
 
     async def glances(self) -> dict[str, Glance]:
         """Read what was last stored of the looks at sleeping shards (manager and CLI only)."""
-        found: dict[str, Glance] = {}
-        for document in await self._store.list(GLANCES):
-            rows = document.body["leases"]
-            found |= {key: glance_of_row(row) for key, row in rows.items()}
-        return found
+        rows = await read_rows(self._store, GLANCES)
+        # Columns of a later version are passed over.
+        return {key: Glance(*row[: len(Glance._fields)]) for key, row in rows.items()}
 
     async def store_glances(self, glances: Mapping[str, Glance]) -> None:
         """
@@ -95,20 +94,9 @@ class NapRecord:
             Throttled: not all of them are written.
 
         """
-        rows = [(key, glance.row()) for key, glance in sorted(glances.items())]
-        known = {d.id: d for d in await self._store.list(GLANCES)}
+        rows = {key: list(glance) for key, glance in glances.items()}
         with suppress(OutcomeUnknown):
-            for begin in range(0, len(rows), GLANCES_PER_CHUNK):
-                name = f"{begin // GLANCES_PER_CHUNK:04d}"
-                before = known.pop(name, None)
-                await self._store.write(
-                    GLANCES,
-                    name,
-                    {"leases": dict(rows[begin : begin + GLANCES_PER_CHUNK])},
-                    expected_version=None if before is None else before.version,
-                )
-            for stale in known.values():
-                await self._store.delete(GLANCES, stale.id, expected_version=stale.version)
+            await write_rows(self._store, GLANCES, rows, per_document=GLANCES_PER_CHUNK)
 
     # --- other applications
 
@@ -135,6 +123,3 @@ class NapRecord:
                 await self._store.write(FOREIGN, FLEET, body, expected_version=version)
             elif version is not None:
                 await self._store.delete(FOREIGN, FLEET, expected_version=version)
-
-
-__all__ = ["FOREIGN", "GLANCES", "NAP", "NapRecord", "VersionedNap"]

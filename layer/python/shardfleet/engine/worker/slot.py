@@ -84,8 +84,7 @@ class SlotRecord:
             if written is not None:
                 self._epoch = written.slot.epoch
                 return Claimed(written.slot, _silent_ms(found, written.slot))
-        message = f"slot {self.given.slot_id}: not claimed in {_CLAIMS_MOST} attempts"
-        raise ProtocolError(message)
+        raise ProtocolError(f"slot {self.given.slot_id}: not claimed in {_CLAIMS_MOST} attempts")
 
     async def is_mine(self) -> bool:
         """Read consistently whether this invocation is still the latest."""
@@ -148,11 +147,10 @@ class SlotRecord:
 
     def _check(self, slot: Slot) -> None:
         if slot.epoch != self._epoch:
-            message = (
+            raise StaleEpoch(
                 f"slot {slot.slot_id}: epoch {slot.epoch} on record, {self._epoch} was claimed "
                 "here: another invocation has taken over"
             )
-            raise StaleEpoch(message)
 
 
 def _silent_ms(before: VersionedSlot | None, claimed: Slot) -> int | None:

@@ -1,0 +1,46 @@
+"""
+Rows by key that are too many for one document: kept in several, which one writer replaces.
+
+A document of the fleet state holds 400 KB (hazard H14), so a kind may have many, numbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardfleet.engine.ports import StateStore
+
+_ROWS = "leases"
+
+
+async def read_rows(store: StateStore, kind: str) -> dict[str, Any]:
+    """Read the rows of all documents of a kind."""
+    rows: dict[str, Any] = {}
+    for document in await store.list(kind):
+        rows |= document.body[_ROWS]
+    return rows
+
+
+async def write_rows(
+    store: StateStore, kind: str, rows: Mapping[str, Any], *, per_document: int
+) -> None:
+    """
+    Store rows instead of those before, ordered by key; what has not changed is not written.
+
+    Only for kinds that the turn lock makes a single writer's.
+
+    Raises:
+        OutcomeUnknown, Throttled: not all of them are written.
+
+    """
+    ordered = sorted(rows.items())
+    known = {document.id: document for document in await store.list(kind)}
+    for begin in range(0, len(ordered), per_document):
+        name = f"{begin // per_document:04d}"
+        part, before = dict(ordered[begin : begin + per_document]), known.pop(name, None)
+        if before is None or before.body[_ROWS] != part:
+            version = None if before is None else before.version
+            await store.write(kind, name, {_ROWS: part}, expected_version=version)
+    for stale in known.values():
+        await store.delete(kind, stale.id, expected_version=stale.version)
