@@ -72,14 +72,14 @@ def test_the_manager_leaves_it_alone_and_assigns_the_others(moto_tables, what):
         }
         assert tables.item(key(ILL)) == ill
         assert tables.item(key(4)).keys() == child.keys() | {"startingHashKey", "endingHashKey"}
-        assert list(report.unreadable.reasons) == [key(ILL)]
+        assert list(report.plan.unreadable.reasons) == [key(ILL)]
         (done,) = fleet.named("ManagerTurnDone")[-1:]
         assert (done.unreadable_leases, done.unread_shards, done.hash_range_holes) == (1, 0, 0)
         assert {event.lease_key for event in fleet.named("LeaseUnreadable")} == {key(ILL)}
 
         put(tables, a_lease(ILL, lease_owner=None))
         report = await fleet.manager.turn()
-        assert not report.unreadable.reasons
+        assert not report.plan.unreadable.reasons
         assert "leaseOwner" in tables.item(key(ILL))
 
     asyncio.run(main())

@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.explain.forecast import Question, Snapshot
+from shardfleet.domain.explain.forecast import Question
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.expiry import Reading, Sighting
+from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.slots.slot import SlotState
+from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.operate.what_if import what_if
 from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import SeededEntropy
 from tests.engine.manager_side.fleet_kit import Fleet, shard
 
 JAVA = "java-1"
@@ -156,12 +158,21 @@ def test_a_forecast_starts_none_either():
     async def main():
         fleet = SharedTable(java=16)
         await fleet.begin()
-        leases = list(fleet.leases.leases.values())
-        snapshot = Snapshot(at_ms=fleet.clock.now_ms(), leases=leases, slots=[], shards=SIXTEEN)
-        found = what_if(fleet.config, snapshot, Question(), entropy=SeededEntropy(1))
+        now_ms = fleet.clock.now_ms()
+        snapshot = TurnSnapshot(
+            at_ms=now_ms,
+            reading=Reading(began_ms=now_ms, ended_ms=now_ms),
+            watching=Reading(began_ms=now_ms, ended_ms=now_ms),
+            survey=Survey(leases=tuple(fleet.leases.leases.values())),
+            shards=SIXTEEN,
+        )
+        found = what_if(fleet.config, snapshot, Question())
         assert found.steps == ()
-        lost = replace(snapshot, expired=frozenset(lease.lease_key for lease in leases))
-        found = what_if(fleet.config, lost, Question(), entropy=SeededEntropy(1))
+        seen = {
+            lease.lease_key: Sighting(lease.lease_counter, JAVA, now_ms - 60_000)
+            for lease in snapshot.survey.leases
+        }
+        found = what_if(fleet.config, replace(snapshot, sightings=seen), Question())
         assert sum(len(keys) for owner, keys in found.after.items() if owner != JAVA) == 16
 
     run_virtual(main())

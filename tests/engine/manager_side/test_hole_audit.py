@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.leases.holes import later_than
 from shardfleet.domain.reasons import LeaseLostUnseen
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.engine.manager.history import History
-from shardfleet.engine.manager.holes import began_ms, later_than
+from shardfleet.engine.manager.observe import began_ms
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.engine.state.fleet_state import PIN

@@ -42,7 +42,7 @@ def test_a_paused_lease_is_left_to_nobody_with_its_reason_until_it_is_resumed():
         report = await fleet.manager.turn()
         assert fleet.owners()[1] is None
         assert fleet.owners()[2] == "f-s0001"
-        assert report.assignment.left == ((key(1), ANN),)
+        assert report.plan.assignment.left == ((key(1), ANN),)
         told = fleet.named("ManagerTurnDone")[-1]
         # As read, before the turn assigned it: lease 2.
         assert (told.paused_leases, told.unclaimed_leases, told.leases_of_unknown_lag) == (1, 1, 3)
@@ -62,8 +62,8 @@ def test_a_paused_fleet_wants_no_slots_and_misses_none():
         await PauseRecord(fleet.store).change(lambda _: Pauses(fleet=ANN))
         free(fleet)
         report = await fleet.manager.turn()
-        assert report.slots.wanted == 0
-        assert report.is_awake
+        assert report.plan.slots.wanted == 0
+        assert report.plan.is_awake
         told = fleet.named("ManagerTurnDone")[-1]
         assert (told.paused_leases, told.unclaimed_leases, told.slots_missing) == (4, 0, 0)
 

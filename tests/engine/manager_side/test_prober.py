@@ -91,13 +91,13 @@ def test_a_fleet_that_sleeps_wants_no_slots_and_nobody_is_alarmed():
         report = await fleet.manager.turn()
 
         assert fleet.owners() == {0: None, 1: None}
-        assert report.slots.wanted == 0
-        assert not report.is_awake
+        assert report.plan.slots.wanted == 0
+        assert not report.plan.is_awake
         assert fleet.launcher.executions == {}
         told = fleet.told
         assert (told.sleeping_leases, told.unclaimed_leases, told.slots_missing) == (2, 0, 0)
         assert (told.leases_of_unknown_lag, told.millis_behind_latest_max) == (0, 0)
-        assert isinstance(dict(report.assignment.left)[key(0)], Asleep)
+        assert isinstance(dict(report.plan.assignment.left)[key(0)], Asleep)
         assert fleet.looks(0) == fleet.looks(1) == [0]
 
     in_fleet(scenario)
@@ -113,9 +113,9 @@ def test_the_first_record_wakes_its_shard_and_starts_a_slot_in_the_same_turn():
         report = await fleet.manager.turn()
 
         assert fleet.woken() == {1: "records came"}
-        assert report.slots.wanted == 1
+        assert report.plan.slots.wanted == 1
         assert len(fleet.launcher.executions) == 1
-        assert report.is_awake
+        assert report.plan.is_awake
         assert fleet.told.sleeping_leases == 1
         await fleet.beat("s0001")
         await fleet.manager.turn()
@@ -289,7 +289,7 @@ def test_somebody_else_in_the_lease_table_switches_sleep_off_until_an_hour_witho
         reason = "java-1 shares the lease table, and would take a lease that nobody renews"
         assert fleet.woken() == {0: reason}
         assert fleet.told.sleep_off == 1
-        assert str(report.sleepers.off) == reason
+        assert str(report.plan.sleepers.off) == reason
         (switched,) = fleet.named("SleepSwitched")
         assert (switched.is_on, str(switched.reason)) == (False, reason)
         plan = await fleet.state.plan()
@@ -362,7 +362,7 @@ def test_without_the_option_naps_are_nothing_and_nothing_is_looked_at():
     async def scenario(fleet):
         await fleet.put_to_sleep(0, 1)
         report = await fleet.manager.turn()
-        assert report.slots.wanted == 1
+        assert report.plan.slots.wanted == 1
         assert fleet.looks() == []
         assert fleet.told.sleeping_leases == 0
 
@@ -462,9 +462,9 @@ def test_while_something_is_awake_those_asleep_are_looked_at_no_more_often():
 def test_a_nap_that_was_written_again_meanwhile_is_not_taken_away():
     async def scenario(fleet):
         await fleet.put_to_sleep(0)
-        (found,) = await NapRecord(fleet.store).naps()
+        ((_, version),) = await NapRecord(fleet.store).naps()
         await fleet.put_to_sleep(0)
-        assert not await NapRecord(fleet.store).end(found)
+        assert not await NapRecord(fleet.store).end(key(0), version)
         assert (NAP, key(0)) in fleet.store.documents
 
     in_fleet(scenario, shards=1)

@@ -298,7 +298,7 @@ def test_no_slot_is_started_for_a_stream_that_is_done():
         fleet = Fleet(shards=[])
         report = await fleet.manager.turn()
         assert not fleet.launcher.executions
-        assert not report.is_awake
+        assert not report.plan.is_awake
 
     run_virtual(main())
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from shardfleet.domain import turn as domain_turn
 from shardfleet.domain.explain.turn_log import Entry, Happening
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.engine.manager import history as turn_history
-from shardfleet.engine.manager import turn as lease_manager
 from shardfleet.engine.manager.history import KEPT_MS, History
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.errors import Throttled
@@ -70,15 +70,14 @@ def test_a_plan_of_any_size_fits_its_document_and_no_turn_fails_by_it(monkeypatc
             found = read(shards, leases)
             return replace(found, delete=(), kept=tuple((key, Quoted(long)) for key in children))
 
-        monkeypatch.setattr(lease_manager, "plan_lease_cleanup", kept)
+        monkeypatch.setattr(domain_turn, "plan_lease_cleanup", kept)
         problems = tuple(Quoted(f"{n} {long}") for n in range(1_000))
-        audit = fleet.manager._audit
-        plan = audit.plan
+        synced = domain_turn.plan_lease_sync
 
-        async def audited(*arguments, **options):
-            return replace(await plan(*arguments, **options), problems=problems)
+        def confused(*arguments, **options):
+            return replace(synced(*arguments, **options), problems=problems)
 
-        audit.plan = audited
+        monkeypatch.setattr(domain_turn, "plan_lease_sync", confused)
         report = await fleet.manager.turn()
         body = await fleet.state.plan()
         assert body["at_ms"] == report.at_ms

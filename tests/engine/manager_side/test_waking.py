@@ -37,7 +37,7 @@ def test_a_manager_that_dies_at_any_step_of_a_waking_is_made_up_for_by_the_next_
         await fleet.clock.sleep_ms(60_000)
         fleet.again()
         await fleet.manager.turn()
-        assert [found.nap.lease_key for found in await NapRecord(fleet.store).naps()] == [key(0)]
+        assert [nap.lease_key for nap, _ in await NapRecord(fleet.store).naps()] == [key(0)]
         await fleet.beat("s0001")
         await fleet.manager.turn()
         assert fleet.owners() == {0: None, 1: "f-s0001"}

@@ -5,10 +5,16 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.explain.forecast import Question, Snapshot
+from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.explain.forecast import Question
 from shardfleet.domain.explain.turn_log import Happening
-from shardfleet.domain.reasons import NoWorkerHasRoom
-from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.leases.expiry import Reading
+from shardfleet.domain.leases.lease import Survey
+from shardfleet.domain.reasons import NoWorkerHasRoom, Pause
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.slots.slot import Slot, SlotState, heartbeat
+from shardfleet.domain.turn import TurnSnapshot
+from shardfleet.engine.operate.read import read_snapshot
 from shardfleet.engine.operate.what_if import what_if
 from shardfleet.errors import ConfigurationError
 from shardfleet.testing.clock import run_virtual
@@ -38,11 +44,34 @@ def a_snapshot(owners, slots, **options):
         for n, owner in enumerate(owners)
     ]
     shards = [a_shard(f"shardId-{n:012d} {part} open") for n, part in enumerate(QUARTERS)]
-    return Snapshot(at_ms=NOW, leases=leases, slots=slots, shards=shards, **options)
+    reading = Reading(began_ms=NOW, ended_ms=NOW)
+    survey = Survey(leases=tuple(leases))
+    return TurnSnapshot(
+        at_ms=NOW,
+        reading=reading,
+        watching=reading,
+        survey=survey,
+        slots=slots,
+        shards=shards,
+        **options,
+    )
 
 
 def ask(snapshot, config=None, **question):
-    return what_if(config or a_config(), snapshot, Question(**question), entropy=SeededEntropy(1))
+    return what_if(config or a_config(), snapshot, Question(**question))
+
+
+async def forecast_of(fleet, **question):
+    """Ask what the fleet's tables say now."""
+    snapshot = await read_snapshot(
+        fleet.config,
+        leases=fleet.leases,
+        state=fleet.state,
+        stream=fleet.stream,
+        clock=fleet.clock,
+        entropy=SeededEntropy(1),
+    )
+    return what_if(fleet.config, snapshot, Question(**question))
 
 
 def counts(held):
@@ -69,7 +98,7 @@ def test_more_workers_are_started_first_and_then_get_shards_until_all_have_as_ma
         "s0003",
         "s0004",
     ]
-    moves = told(forecast, Happening.MOVED)
+    moves = told(forecast, Happening.HANDOVER)
     assert len(moves) == 3
     assert all(entry.before == "f-s0001" and entry.reason for entry in moves)
 
@@ -79,7 +108,7 @@ def test_with_fewer_workers_those_with_least_hand_over_and_the_rest_take_over():
     assert counts(forecast.after) == {"f-s0003": 4}
     drained = [(turn, e.subject) for turn, e in forecast.steps if e.what is Happening.SLOT_DRAINED]
     assert drained == [(1, "s0001"), (1, "s0002")]
-    assert len(told(forecast, Happening.MOVED)) == 2
+    assert len(told(forecast, Happening.HANDOVER)) == 2
     assert not told(forecast, Happening.RELEASED)
 
 
@@ -126,18 +155,21 @@ def test_load_moves_with_its_lease_so_that_the_forecast_comes_to_rest():
     snapshot = a_snapshot((1, 1, 1, 2), [a_slot(1, busy=800, cpu=600), a_slot(2, busy=100, cpu=50)])
     leases = [
         replace(lease, throughput_kbps=rate)
-        for lease, rate in zip(snapshot.leases, rates, strict=True)
+        for lease, rate in zip(snapshot.survey.leases, rates, strict=True)
     ]
-    forecast = ask(replace(snapshot, leases=leases), a_config(workers_min=2))
+    survey = Survey(leases=tuple(leases))
+    forecast = ask(replace(snapshot, survey=survey), a_config(workers_min=2))
     assert forecast.settled
-    moved = {entry.subject[-1] for entry in told(forecast, Happening.MOVED)}
+    moved = {entry.subject[-1] for entry in told(forecast, Happening.HANDOVER)}
     assert moved == {"1", "2"}
     assert sorted(len(keys) for keys in forecast.after.values()) == [1, 3]
 
 
 def test_paused_shards_stay_with_nobody_and_need_no_worker():
-    paused = {f"shardId-{n:012d}": "paused by ann" for n in range(2)}
-    snapshot = a_snapshot((0, 0, 1, 1), [a_slot(1)], paused=paused)
+    pause = Pause("ann", NOW)
+    paused = {f"shardId-{n:012d}": pause for n in range(2)}
+    pauses = Pauses(leases=paused)
+    snapshot = a_snapshot((0, 0, 1, 1), [a_slot(1)], pauses=pauses)
     forecast = ask(snapshot, a_config(leases_per_worker=2))
     assert forecast.steps == ()
     assert forecast.left == paused
@@ -162,18 +194,7 @@ def test_what_the_forecast_says_is_what_the_manager_then_does():
         found = await fleet.state.slot("s0002")
         lost = replace(found.slot, state=SlotState.ENDED, assigned=())
         await fleet.state.write_slot(lost, found.version)
-        snapshot = Snapshot(
-            at_ms=fleet.clock.now_ms(),
-            leases=await fleet.leases.scan(),
-            slots=[each.slot for each in await fleet.state.slots()],
-            shards=fleet.stream.shards,
-            expired=frozenset(
-                lease.lease_key
-                for lease in await fleet.leases.scan()
-                if lease.lease_owner == "f-s0002"
-            ),
-        )
-        forecast = what_if(fleet.config, snapshot, Question(), entropy=SeededEntropy(1))
+        forecast = await forecast_of(fleet)
         fleet.events.events.clear()
         await fleet.manager.turn()
         done = [(e.lease_key, e.worker_id, e.reason) for e in fleet.named("LeaseAssigned")]
@@ -183,5 +204,34 @@ def test_what_the_forecast_says_is_what_the_manager_then_does():
             for turn, e in forecast.steps
             if turn == 1 and e.what is Happening.TAKEN_OVER
         ]
+
+    run_virtual(main())
+
+
+def test_a_stopped_shard_asks_for_no_slot_in_a_forecast_either():
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
+        await running_fleet(fleet)
+        stopped = min(fleet.leases.leases)
+        now_ms = fleet.clock.now_ms()
+        await fleet.state.write_stop(
+            StopNote(
+                lease_key=stopped,
+                position="5:0",
+                error="bad",
+                attempts=3,
+                worker_id="f-s0001",
+                at_ms=now_ms,
+            )
+        )
+        lags = dict.fromkeys(fleet.leases.leases, 0) | {stopped: 600_000}
+        await fleet.state.update_slot(
+            "s0001",
+            lambda s: heartbeat(s, now_ms=now_ms, served_seq=s.assign_seq, lags_ms=lags),
+        )
+        forecast = await forecast_of(fleet)
+        report = await fleet.manager.turn()
+        assert report.plan.slots.wanted == 1
+        assert forecast.steps == ()
 
     run_virtual(main())

@@ -235,7 +235,7 @@ def test_a_death_at_any_step_of_falling_asleep_loses_and_repeats_nothing(act_at)
         world.put(1, 3)
         assert await process(world, steps) is None
 
-        naps = [found.nap for found in await NapRecord(world.state).naps()]
+        naps = [nap for nap, _ in await NapRecord(world.state).naps()]
         assert all(nap.done == world.lease().checkpoint for nap in naps)
         if world.lease().lease_owner is None:
             assert naps

@@ -154,7 +154,7 @@ HAZARDS = (
     mutant(
         "a pin allows for no slow clock",
         "H7",
-        (POSITION, "PIN_BACK_MS = 5_000", "PIN_BACK_MS = 0"),
+        ("domain/leases/sync.py", "PIN_BACK_MS = 5_000", "PIN_BACK_MS = 0"),
         arena="at the tip",
     ),
     mutant(
@@ -351,9 +351,9 @@ HAZARDS = (
         "a lease that waits for another parent of its merge takes a place",
         "§4.6 step 2",
         (
-            "engine/manager/turn.py",
-            "idle = waiting_for_a_merge(seen.shards, [*leases, *seen.unreadable.stand_ins])",
-            "idle = waiting_for_a_merge((), leases)",
+            "domain/turn.py",
+            "idle=waiting_for_a_merge(shards, [*leases, *unreadable.stand_ins]),",
+            "idle=waiting_for_a_merge((), leases),",
         ),
         arena="drains",
     ),

@@ -27,9 +27,9 @@ SYNC, STATE, DEAGGREGATE = (
 
 _WORKER_TESTS, _MANAGER_TESTS = "tests/engine/worker_side", "tests/engine/manager_side"
 _TIP_OF_NOW = (
-    "engine/manager/turn.py",
-    "        if plan.begins_late:\n",
-    "        if not shards:\n",
+    "domain/turn.py",
+    "if snapshot.evidence and sync.begins_late else None",
+    "if not shards and snapshot.evidence else None",
 )
 
 MUSEUM = (
@@ -251,7 +251,7 @@ MUSEUM = (
         "a steal goes by a stale counter",
         "§8 row 14, KCL #886",
         (
-            "engine/manager/assigner.py",
+            "domain/balance/strategy.py",
             "return lease_changes.take(current, worker_id)",
             "return lease_changes.take(lease, worker_id)",
         ),

@@ -56,9 +56,9 @@ SLEEPERS = (
         "shards sleep beside another application",
         "H6",
         (
-            PROBER,
-            "            off=off,\n            now_ms",
-            "            off=None,\n            now_ms",
+            "domain/turn.py",
+            "snapshot.naps, leases, off=off, now_ms",
+            "snapshot.naps, leases, off=None, now_ms",
         ),
         test=f"{_PROBER_TESTS}::"
         "test_somebody_else_in_the_lease_table_switches_sleep_off_until_an_hour_without_them",

@@ -37,13 +37,14 @@ def what_if(
         from shardfleet.engine.operate.what_if import what_if
 
         snapshot = await read_snapshot(
-            await fleet.reading(),
-            fleet.state,
-            shards=await fleet.stream.list_shards(),
-            config=fleet.config,
+            fleet.config,
+            leases=fleet.leases,
+            state=fleet.state,
+            stream=fleet.stream,
+            clock=fleet.clock,
+            entropy=SystemEntropy(),
         )
-        found = what_if(fleet.config, snapshot, question, entropy=SystemEntropy())
-        return found, fleet.config.cycle_ms
+        return what_if(fleet.config, snapshot, question), fleet.config.cycle_ms
 
     forecast, cycle_ms = with_fleet(stack, ask)
     if as_json:

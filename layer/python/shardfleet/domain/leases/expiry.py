@@ -9,7 +9,7 @@ Rules: docs/protocol.md E1-E6 (§1.7; hazards H15, H16).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
@@ -30,6 +30,60 @@ class Sighting:
     counter: int
     owner: str | None
     first_seen_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """
+    When the lease table was read, by one clock.
+
+    Attributes:
+        began_ms: the clock before.
+        ended_ms: the clock after.
+        skew_ms: how far the clocks of two who remember by it may differ.
+
+    """
+
+    began_ms: int
+    ended_ms: int
+    skew_ms: int = 0
+
+
+def sighted(
+    previous: Mapping[str, Sighting],
+    leases: Sequence[Lease],
+    *,
+    reading: Reading,
+    failover_ms: int,
+    graces: Mapping[str, int],
+) -> tuple[dict[str, Sighting], frozenset[str]]:
+    """
+    Return the sightings after a reading of the table, and the keys of leases that have expired.
+
+    Args:
+        previous: what was remembered.
+        leases: what was read.
+        reading: when.
+        failover_ms: how long a counter may stand still.
+        graces: lease key to extra grace, ms, for assignments not renewed yet (E5, hazard H16).
+
+    """
+    sightings = update_sightings(
+        previous,
+        leases,
+        read_started_ms=reading.began_ms,
+        read_finished_ms=reading.ended_ms,
+        skew_ms=reading.skew_ms,
+    )
+    expired = expired_leases(
+        sightings,
+        leases,
+        read_started_ms=reading.began_ms,
+        failover_ms=failover_ms,
+        skew_ms=reading.skew_ms,
+        fresh=graces,
+    )
+    return sightings, expired
 
 
 def update_sightings(

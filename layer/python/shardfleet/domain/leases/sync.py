@@ -39,6 +39,9 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ProtocolError
 
+# H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
+PIN_BACK_MS = 5_000
+
 
 @dataclass(frozen=True, slots=True)
 class InitialPosition:
@@ -110,6 +113,11 @@ class LeaseSyncPlan:
             wanted.lease.checkpoint == AT_LATEST and not isinstance(wanted.reason, EmptyTable)
             for wanted in self.create
         )
+
+    @property
+    def wants_evidence(self) -> bool:
+        """Tell whether what became of earlier leases has a say in it."""
+        return bool(self.suspects) or self.begins_late
 
     def generations(self) -> Iterator[tuple[LeaseToCreate, ...]]:
         """Return ``create`` in parts, of which no lease is a parent of another in its part."""

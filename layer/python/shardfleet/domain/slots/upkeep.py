@@ -24,7 +24,13 @@ from shardfleet.domain.reasons import (
     SlotsWanted,
 )
 from shardfleet.domain.slots.sizing import Sizing
-from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.slot import (
+    Slot,
+    SlotState,
+    ask_to_drain,
+    ask_to_leave,
+    ask_to_stay,
+)
 
 
 class SlotTask(StrEnum):
@@ -76,6 +82,19 @@ class SlotFacts:
     leave_most_ms: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
     lost: Collection[str] = ()
+
+
+def asked(slot: Slot, task: SlotTask, *, now_ms: int) -> Slot | None:
+    """Return the slot as it is asked to leave, to stay or to drain; None: it is not, or refuses."""
+    match task:
+        case SlotTask.LEAVE:
+            return ask_to_leave(slot, now_ms=now_ms)
+        case SlotTask.STAY:
+            return ask_to_stay(slot)
+        case SlotTask.DRAIN:
+            return ask_to_drain(slot)
+        case _:
+            return None
 
 
 def stays(slot: Slot) -> bool:

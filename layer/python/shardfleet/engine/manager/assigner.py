@@ -8,72 +8,34 @@ found by reading it again; what it was given is released at once.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from shardfleet.config import FleetConfig
-from shardfleet.domain.balance.by_count import Assignment, AssignmentKind, AssignmentPlan
+from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
+from shardfleet.domain.balance.strategy import change_of
+from shardfleet.domain.explain.forecast import HANDOVER
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.leases.lease import Applied, Lease, LeaseChange
+from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.reasons import LeaseChanged, SlotEnds
 from shardfleet.domain.slots.slot import Slot, SlotState, announce_assignment
-from shardfleet.engine.manager.strategy import AssignmentPlanner, Standing
-from shardfleet.engine.ports import Entropy, EventSink, LeaseStore
+from shardfleet.engine.ports import EventSink, LeaseStore
 from shardfleet.engine.retry import each_of
-from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events import AssignmentLost, LeaseAssigned
-
-HANDOVER = "HANDOVER"  # how a move is told that was begun gracefully
 
 
 class Assigner:
-    """Plans assignments by the configured strategy and carries them out."""
+    """Carries assignments out."""
 
-    def __init__(
-        self,
-        config: FleetConfig,
-        *,
-        leases: LeaseStore,
-        state: FleetState,
-        entropy: Entropy,
-        events: EventSink,
-    ) -> None:
+    def __init__(self, *, leases: LeaseStore, state: FleetState, events: EventSink) -> None:
         """Keep the ports."""
-        self._config = config
         self._leases = leases
         self._state = state
-        self._planner = AssignmentPlanner(config, entropy)
         self._events = events
-
-    async def assign(
-        self,
-        leases: Sequence[Lease],
-        slots: Sequence[VersionedSlot],
-        *,
-        standing: Standing,
-        now_ms: int,
-        rebalance: bool = False,
-    ) -> AssignmentPlan:
-        """
-        Plan and carry out one turn's assignments.
-
-        Args:
-            leases: all leases, the ones created in this turn included.
-            slots: all slots as read in this turn.
-            standing: which of them are expired, idle, paused, and who leaves.
-            now_ms: epoch milliseconds.
-            rebalance: load is evened out in this turn.
-
-        """
-        able = self._planner.able(leases, slots, standing, now_ms=now_ms)
-        plan = self._planner.plan(leases, able, standing, rebalance=rebalance)
-        graceful = self._planner.graceful(leases, slots, standing, now_ms=now_ms)
-        await self.carry_out(plan.assignments, able, graceful=graceful)
-        return plan
 
     async def carry_out(
         self,
         assignments: Sequence[Assignment],
-        able: Mapping[str, Slot],
+        slots: Iterable[Slot],
         *,
         graceful: Collection[str],
     ) -> None:
@@ -82,16 +44,17 @@ class Assigner:
 
         Args:
             assignments: of leases as read.
-            able: worker id to its slot, of all who take leases.
+            slots: those of all who take leases are among them.
             graceful: ids of workers that hand over when asked; from others a lease is stolen.
 
         """
         by_worker: dict[str, list[Assignment]] = defaultdict(list)
         for assignment in assignments:
             by_worker[assignment.worker_id].append(assignment)
+        takers = [slot for slot in slots if slot.worker_id in by_worker]
         await each_of(
-            sorted(by_worker),
-            lambda w: self._give(able[w], by_worker[w], graceful=graceful),
+            sorted(takers, key=lambda slot: slot.worker_id),
+            lambda slot: self._give(slot, by_worker[slot.worker_id], graceful=graceful),
         )
 
     async def _give(
@@ -118,9 +81,11 @@ class Assigner:
                     await self._leases.apply(lease_changes.evict(lease))
 
     async def _write(self, assignment: Assignment, graceful: Collection[str]) -> Lease | None:
-        change = await self._change(assignment, graceful)
-        result = None if change is None else await self._leases.apply(change)
         key, worker_id = assignment.lease.lease_key, assignment.worker_id
+        moves = assignment.kind is AssignmentKind.STEAL
+        current = await self._leases.get(key) if moves else None
+        change = change_of(assignment, current, graceful=graceful)
+        result = None if change is None else await self._leases.apply(change)
         if isinstance(result, Applied):
             self._events.emit(
                 LeaseAssigned(
@@ -135,30 +100,3 @@ class Assigner:
             return result.lease
         self._events.emit(AssignmentLost(lease_key=key, worker_id=worker_id, reason=LeaseChanged()))
         return None
-
-    async def _change(
-        self, assignment: Assignment, graceful: Collection[str]
-    ) -> LeaseChange | None:
-        """
-        Move by what the table says now (KCL 2.3.10, #886); everything else by what was planned.
-
-        Args:
-            assignment: as planned.
-            graceful: owners that hand over; from others a lease is stolen.
-
-        """
-        lease, worker_id = assignment.lease, assignment.worker_id
-        match assignment.kind:
-            case AssignmentKind.STEAL:
-                current = await self._leases.get(lease.lease_key)
-                if current is None or current.effective_owner != lease.effective_owner:
-                    return None
-                if current.is_finished or current.checkpoint_owner is not None:
-                    return None
-                if self._config.graceful_handover and current.lease_owner in graceful:
-                    return lease_changes.initiate_handover(current, worker_id, as_read=True)
-                return lease_changes.take(current, worker_id)
-            case AssignmentKind.EXPIRED:
-                return lease_changes.assign(lease, worker_id, expired=True)
-            case AssignmentKind.UNOWNED:
-                return lease_changes.assign(lease, worker_id)

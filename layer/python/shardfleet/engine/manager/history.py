@@ -196,10 +196,11 @@ class TurnHistory:
         """Return what others did, then what the manager did, then how things stand now."""
         assert self._places is not None
         assert self._plan is not None
-        owners = {lease.lease_key: lease.lease_owner or "" for lease in report.leases}
+        plan = report.plan
+        owners = {lease.lease_key: lease.lease_owner or "" for lease in plan.leases}
         starts = {
             each.slot_id: each.reason
-            for each in report.slots.decisions
+            for each in plan.slots.decisions
             if each.task is SlotTask.START
         }
         done = [
@@ -208,12 +209,12 @@ class TurnHistory:
             if (entry := entry_of_event(event, owners=owners, starts=starts)) is not None
         ]
         seen: list[Entry] = []
-        if len(report.leases) <= LEASES_MOST:
+        if len(plan.leases) <= LEASES_MOST:
             made = {entry.subject for entry in done if entry.what is Happening.CREATED}
-            as_read = [lease for lease in report.leases if lease.lease_key not in made]
-            slots = [found.slot for found in report.slots_seen]
+            as_read = [lease for lease in plan.leases if lease.lease_key not in made]
+            slots, began_ms = plan.snapshot.slots, plan.snapshot.reading.began_ms
             # What cannot be read has not gone.
-            unreadable = report.unreadable.reasons
+            unreadable = plan.unreadable.reasons
             places = {k: place for k, place in self._places.items() if k not in unreadable}
-            seen = observed(places, as_read, slots, at_ms=report.began_ms)
+            seen = observed(places, as_read, slots, at_ms=began_ms)
         return [*seen, *done, *news(self._plan, body)]

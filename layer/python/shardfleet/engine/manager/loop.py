@@ -75,7 +75,7 @@ class _Run:
             stays = awake is not False and not self._manager.rests
             if not await self._pause(awake=stays, prompts=prompts):
                 with suppress(Throttled, OutcomeUnknown):
-                    await self._manager.remember()
+                    await self._manager.losses.remember()
                 break
         # Without an answer the hold runs out by itself.
         with suppress(Throttled, OutcomeUnknown):
@@ -111,7 +111,7 @@ class _Run:
         except ShardfleetError as error:
             self._tell(error)
             return None
-        return report.is_awake
+        return report.plan.is_awake
 
     async def _pause(self, *, awake: bool, prompts: int) -> bool:
         """
@@ -124,7 +124,7 @@ class _Run:
         clock = self._ports.clock
         turn_ms = clock.monotonic_ms() + self._config.cycle_ms
         stay_ms = self._end_ms if awake else clock.monotonic_ms()
-        if self._manager.has_sleepers:
+        if self._manager.prober.has_sleepers:
             stay_ms = max(stay_ms, self._linger_ms)
         while True:
             if await self._looks():
@@ -138,7 +138,7 @@ class _Run:
             if works and (turn_ms <= now_ms or await self._loses()):
                 return True
             until_ms = min(stay_ms, turn_ms if works and turn_ms < self._end_ms else stay_ms)
-            watch_ms = self._manager.next_watch_ms if works else until_ms
+            watch_ms = self._manager.losses.next_ms if works else until_ms
             until_ms = min(until_ms, self._next_look_ms(), watch_ms)
             await clock.sleep_ms(max(0, min(until_ms - now_ms, PROMPT_POLL_MS)))
             with suppress(Throttled, OutcomeUnknown):
@@ -148,13 +148,13 @@ class _Run:
     async def _loses(self) -> bool:
         """Look for lost owners if it is time; return whether one is to be replaced."""
         with suppress(Throttled, OutcomeUnknown):
-            return await self._manager.watch()
+            return await self._manager.losses.look()
         return False
 
     def _next_look_ms(self) -> int:
         """Return when the sleeping shards are to be looked at; never, if there are none."""
-        looked_ms = self._manager.looked_ms
-        if looked_ms is None or not self._manager.has_sleepers:
+        looked_ms = self._manager.prober.looked_ms
+        if looked_ms is None or not self._manager.prober.has_sleepers:
             return self._most_ms + MANAGER_EVERY_MS
         next_ms = looked_ms + self._config.probe_ms
         return min(next_ms, self._linger_ms) if looked_ms < self._linger_ms else next_ms
@@ -164,7 +164,7 @@ class _Run:
         if self._ports.clock.monotonic_ms() < self._next_look_ms():
             return False
         try:
-            return await self._manager.look()
+            return await self._manager.prober.look()
         except ShardfleetError as error:
             self._tell(error)
             return False

@@ -12,44 +12,17 @@ the whole failover time again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.expiry import Sighting, earliest, expired_leases, update_sightings
+from shardfleet.domain.leases.expiry import Reading, Sighting, earliest, sighted
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import Clock, LeaseStore
 from shardfleet.engine.state.fleet_state import FleetState
 
 LOOKS = 3  # in a failover time
 _LEAST_MS = 500  # between two looks
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """
-    When the lease table was read.
-
-    Attributes:
-        started_ms: the clock before, epoch ms.
-        began_ms: the same on the monotonic clock.
-        finished_ms: the clock after, epoch ms.
-        ended_ms: the same on the monotonic clock.
-
-    """
-
-    started_ms: int
-    began_ms: int
-    finished_ms: int = 0
-    ended_ms: int = 0
-
-    @classmethod
-    def begin(cls, clock: Clock) -> Reading:
-        """Return a reading that begins now."""
-        return cls(clock.now_ms(), clock.monotonic_ms())
-
-    def end(self, clock: Clock) -> Reading:
-        """Return it ended now."""
-        return replace(self, finished_ms=clock.now_ms(), ended_ms=clock.monotonic_ms())
 
 
 class LossWatch:
@@ -69,60 +42,31 @@ class LossWatch:
         self._told: frozenset[tuple[str, int]] = frozenset()
         self._looked_ms = clock.monotonic_ms()
 
-    async def turn(
-        self, leases: Sequence[Lease], reading: Reading, *, graces: Mapping[str, int]
-    ) -> frozenset[str]:
-        """
-        Bring the kept sightings up to date; return the keys of leases whose owner is lost.
-
-        Args:
-            leases: all of the table.
-            reading: when it was read.
-            graces: lease key to extra grace, ms, for assignments not renewed yet.
-
-        """
-        kept = await self._state.sightings()
-        self._learn(kept)
-        sightings = update_sightings(
-            kept,
-            leases,
-            read_started_ms=reading.started_ms,
-            read_finished_ms=reading.finished_ms,
-            skew_ms=self._skew_ms,
-        )
-        await self._state.write_sightings(sightings)
-        self._graces = dict(graces)
-        expired = expired_leases(
-            sightings,
-            leases,
-            read_started_ms=reading.started_ms,
-            failover_ms=self._failover_ms,
-            skew_ms=self._skew_ms,
-            fresh=graces,
-        )
-        return expired | self._note(leases, began_ms=reading.began_ms, ended_ms=reading.ended_ms)
-
-    def _learn(self, kept: Mapping[str, Sighting]) -> None:
-        """Take over what was kept, of leases not seen here yet, with the skew on top."""
+    def learn(self, kept: Mapping[str, Sighting]) -> Mapping[str, Sighting]:
+        """Take over what was kept of leases not seen here yet, with the skew on top; return all."""
         behind_ms = self._behind_ms() - self._skew_ms
         for key, seen in kept.items():
             own = replace(seen, first_seen_ms=seen.first_seen_ms - behind_ms)
             self._sightings.setdefault(key, own)
+        return self._sightings
+
+    async def keep(self, plan: TurnPlan) -> None:
+        """Keep a turn's sightings, here and for the next invocation."""
+        self._sightings, self._graces = dict(plan.losses.watched), plan.losses.graces
+        self._looked_ms = plan.snapshot.watching.ended_ms
+        await self._state.write_sightings(plan.losses.sightings)
 
     def _note(self, leases: Sequence[Lease], *, began_ms: int, ended_ms: int) -> frozenset[str]:
         """Take a reading in, by the monotonic clock; return the keys whose owner is lost."""
         self._looked_ms = ended_ms
-        self._sightings = update_sightings(
-            self._sightings, leases, read_started_ms=began_ms, read_finished_ms=ended_ms, skew_ms=0
-        )
-        return expired_leases(
+        self._sightings, expired = sighted(
             self._sightings,
             leases,
-            read_started_ms=began_ms,
+            reading=Reading(began_ms=began_ms, ended_ms=ended_ms),
             failover_ms=self._failover_ms,
-            skew_ms=0,
-            fresh=self._graces,
+            graces=self._graces,
         )
+        return expired
 
     async def remember(self) -> None:
         """

@@ -9,11 +9,10 @@ at the tip*, takes the nap away; then the lease is assigned as any other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.foreign_owners import foreign_owners, noted_foreign
+from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import OtherApplication, Reason
 from shardfleet.domain.sleep.sleep import (
@@ -23,15 +22,15 @@ from shardfleet.domain.sleep.sleep import (
     after_look,
     are_due_to_be_stored,
     next_glance,
-    plan_naps,
 )
 from shardfleet.domain.stream.sequence import PointKind, StreamIncarnation
+from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import Clock, EventSink, IteratorKind, IteratorStart, StreamReader
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.shard.reader import contradiction_of
 from shardfleet.engine.shard.start import TipMarks, start_position
-from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
-from shardfleet.engine.state.sleep_state import NapRecord, VersionedNap
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.sleep_state import NAP, NapRecord
 from shardfleet.errors import (
     IteratorExpired,
     OutcomeUnknown,
@@ -44,26 +43,6 @@ from shardfleet.events import LeaseWoken, SleepSwitched
 
 # A record is all that is wanted, and it is read again by a worker.
 _LIMIT = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sleepers:
-    """
-    Who sleeps, as a turn found it.
-
-    Attributes:
-        reasons: lease key to why nobody is to have it.
-        quiet_ms: lease key to when there was last nothing to read, epoch milliseconds.
-        off: why nothing may sleep; None if it may.
-
-    """
-
-    reasons: Mapping[str, Reason] = field(default_factory=dict)
-    quiet_ms: Mapping[str, int] = field(default_factory=dict)
-    off: Reason | None = None
-
-
-NOBODY = Sleepers()
 
 
 class Prober:
@@ -105,63 +84,52 @@ class Prober:
         """Tell whether there is anything to look at."""
         return bool(self._asleep)
 
-    async def turn(
-        self,
-        leases: Sequence[Lease],
-        slots: Sequence[VersionedSlot],
-        *,
-        expired: Collection[str],
-        paused: Collection[str],
-        incarnation: StreamIncarnation,
-    ) -> Sleepers:
+    async def look_if_due(
+        self, plan: TurnPlan, *, incarnation: StreamIncarnation
+    ) -> Mapping[str, Reason]:
         """
-        Find out who sleeps, look at them if it is time, and wake whom there is reason to.
+        Look at those asleep, if it is time; return whom there is reason to wake, and why.
 
         Args:
-            leases: all leases of the table.
-            slots: all slots: whoever else has a lease is of another application.
-            expired: keys of leases whose owner is lost.
-            paused: what a person has paused is neither looked at nor woken.
+            plan: the turn's, as far as it is known without a look.
             incarnation: of the stream.
+
+        Raises:
+            Throttled: of the fleet state; the next turn begins anew.
+
+        """
+        if not self._config.sleep:
+            return {}
+        self._asleep = plan.sleepers.asleep
+        self._leases = {lease.lease_key: lease for lease in plan.leases}
+        self._incarnation = incarnation
+        await self._remember()
+        if self._is_time():
+            await self.look()
+        return dict(self._woken)
+
+    async def carry_out(self, plan: TurnPlan) -> None:
+        """
+        Note who else is about, wake whom the plan wakes, and keep what was seen of the others.
 
         Raises:
             Throttled, OutcomeUnknown: of the fleet state; the next turn begins anew.
 
         """
         if not self._config.sleep:
-            return NOBODY
-        ours = {found.slot.worker_id for found in slots}
-        off = await self._note_foreign(foreign_owners(leases, ours=ours, expired=expired))
-        naps = {found.nap.lease_key: found for found in await self._record.naps()}
-        plan = plan_naps(
-            (found.nap for found in naps.values()),
-            leases,
-            off=off,
-            now_ms=self._clock.now_ms(),
-            settle_ms=self._config.failover_ms,
-        )
-        self._asleep = {key: nap for key, nap in plan.asleep.items() if key not in paused}
-        self._leases = {lease.lease_key: lease for lease in leases}
-        self._incarnation = incarnation
-        await self._remember()
-        if self._is_time():
-            await self.look()
-        woken = {key: why for key, why in self._woken.items() if key in self._asleep}
-        await self._wake(naps, {**plan.woken, **woken})
-        self._asleep = {key: nap for key, nap in self._asleep.items() if key not in woken}
+            return
+        await self._note_foreign(plan.snapshot.foreign, plan.sleepers.foreign)
+        await self._wake(plan)
+        self._asleep = plan.sleepers.asleep
         await self._store()
-        return self._sleepers(off)
 
-    def _sleepers(self, off: Reason | None) -> Sleepers:
-        last = {key: self._glances.get(key) for key in self._asleep}
-        return Sleepers(
-            reasons={key: nap.reason for key, nap in self._asleep.items()},
-            quiet_ms={
-                key: next_glance(nap, last[key], now_ms=0).quiet_ms
-                for key, nap in self._asleep.items()
-            },
-            off=off,
-        )
+    @property
+    def quiet_ms(self) -> Mapping[str, int]:
+        """Return lease key to when there was last nothing to read, epoch milliseconds."""
+        return {
+            key: next_glance(nap, self._glances.get(key), now_ms=0).quiet_ms
+            for key, nap in self._asleep.items()
+        }
 
     async def look(self) -> bool:
         """Look at each sleeping shard once; return whether one is to be woken in a turn."""
@@ -238,23 +206,24 @@ class Prober:
         # Nothing was read behind the checkpoint, not even its own record: that one has expired.
         return IteratorStart(IteratorKind.TRIM_HORIZON)
 
-    async def _wake(self, naps: Mapping[str, VersionedNap], woken: Mapping[str, Reason]) -> None:
+    async def _wake(self, plan: TurnPlan) -> None:
         """Take naps away; one that is not known to be gone is taken away in the next turn."""
+        naps = {nap.lease_key: nap for nap in plan.snapshot.naps}
+        woken = plan.sleepers.woken
 
         async def end(key: str) -> None:
-            found = naps[key]
-            glance = self._glances.get(key)
-            if key in self._asleep and glance is not None and not found.nap.done.is_sentinel:
+            nap, glance = naps[key], self._glances.get(key)
+            if key in self._asleep and glance is not None and not nap.done.is_sentinel:
                 # It was at its tip until then: nothing of what came since has expired (§5.1).
                 await self._tips.mark(key, at_ms=glance.quiet_ms)
-            if await self._record.end(found):
+            if await self._record.end(key, plan.snapshot.versions[NAP, key]):
                 self._glances.pop(key, None)
                 self._woken.pop(key, None)
                 self._events.emit(
                     LeaseWoken(
                         lease_key=key,
                         reason=woken[key],
-                        slept_ms=self._clock.now_ms() - found.nap.since_ms,
+                        slept_ms=self._clock.now_ms() - nap.since_ms,
                     )
                 )
 
@@ -268,14 +237,10 @@ class Prober:
             await self._record.store_glances(self._glances)
             self._stored = dict(self._glances)
 
-    async def _note_foreign(self, owners: Sequence[str]) -> Reason | None:
-        """Remember other applications; return why nothing may sleep, None if it may."""
-        now_ms = self._clock.now_ms()
-        before = await self._record.foreign()
-        foreign = noted_foreign(before, owners, now_ms=now_ms)
-        off = None if foreign is None else OtherApplication(foreign.owner)
+    async def _note_foreign(self, before: Foreign | None, foreign: Foreign | None) -> None:
+        """Remember other applications; tell when sleep goes on or off for them."""
         if foreign != before:
             await self._record.note_foreign(foreign)
             if before is None or foreign is None:
+                off = None if foreign is None else OtherApplication(foreign.owner)
                 self._events.emit(SleepSwitched(is_on=foreign is None, reason=off))
-        return off

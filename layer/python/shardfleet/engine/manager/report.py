@@ -7,21 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.balance.by_count import AssignmentPlan
 from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
-from shardfleet.domain.leases.cleanup import CleanupPlan
 from shardfleet.domain.leases.holes import unread_ranges
-from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import LeaseSyncPlan
-from shardfleet.domain.leases.unreadable import Unreadable
-from shardfleet.domain.reasons import Pause, reason_json
+from shardfleet.domain.reasons import reason_json
 from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.slots.upkeep import SlotPlan, SlotTask
-from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.manager.prober import NOBODY, Sleepers
+from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import EventSink
-from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.events import LeaseBehind, LeaseUnreadable, ManagerTurnDone
 
@@ -38,63 +31,18 @@ UNREADABLE_MOST = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnReport:
     """
-    What one turn saw and decided.
+    What came of one turn.
 
     Attributes:
-        began_ms: when it began to read, epoch milliseconds.
-        at_ms: when it ended.
-        leases: all leases, those created in this turn included.
-        shards: as listed.
-        slots_seen: slot records as read.
-        expired: keys of leases whose owner is lost.
-        sync: leases to create, and problems of the listing.
-        cleanup: leases to delete.
-        slots: decisions about slots.
-        assignment: who gets which lease.
-        paused: leases that nobody is to have.
-        sleepers: leases that nobody has because there is nothing to read.
-        unreadable: lease items that nobody can read, and what waits for them.
+        plan: what it decided, and by what.
+        at_ms: when it ended, epoch milliseconds.
+        quiet_ms: lease key to when there was last nothing to read in a sleeping shard.
 
     """
 
-    began_ms: int
+    plan: TurnPlan
     at_ms: int
-    leases: tuple[Lease, ...]
-    shards: tuple[Shard, ...]
-    slots_seen: tuple[VersionedSlot, ...]
-    expired: frozenset[str]
-    sync: LeaseSyncPlan
-    cleanup: CleanupPlan
-    slots: SlotPlan
-    assignment: AssignmentPlan
-    paused: Mapping[str, Pause]
-    sleepers: Sleepers = NOBODY
-    unreadable: Unreadable = field(default_factory=Unreadable)
-
-    @property
-    def unfinished(self) -> tuple[Lease, ...]:
-        """Return the leases that are not at SHARD_END."""
-        return tuple(lease for lease in self.leases if not lease.is_finished)
-
-    @property
-    def is_awake(self) -> bool:
-        """
-        Tell whether there is anything to do before the next scheduled invocation.
-
-        That includes shards without leases because the listing made no sense: it is looked at
-        again soon. Those asleep are only looked at.
-        """
-        awake = len(self.unfinished) - len(self.sleepers.reasons)
-        return bool(awake or (self.shards and self.sync.problems))
-
-    @property
-    def is_calm(self) -> bool:
-        """Tell whether nothing was to be done in this turn, and no slot is missing or too many."""
-        alive = (SlotState.STARTING, SlotState.RUNNING)
-        slots = sum(found.slot.state in alive for found in self.slots_seen)
-        decided = self.assignment.assignments or self.sync.create or self.sync.suspects
-        idle = all(each.task is SlotTask.NOTHING for each in self.slots.decisions)
-        return not self.expired and not decided and idle and slots == self.slots.wanted
+    quiet_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 async def report_turn(
@@ -110,40 +58,40 @@ async def report_turn(
         config: tells how old a heartbeat or a look may be and still be news.
 
     """
-    unfinished = report.unfinished
-    slots = [found.slot for found in report.slots_seen]
+    plan, snapshot = report.plan, report.plan.snapshot
+    unfinished, expired, asleep = plan.unfinished, plan.losses.expired, plan.sleepers.asleep
     keys = {lease.lease_key for lease in unfinished}
     stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
-    paused = {key: pause.since_ms for key, pause in report.paused.items() if key in keys}
+    paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in keys}
     # What is paused waits, like what is stopped: its records will expire, too.
     lags = _lags(report, paused | stops, config=config)
-    _tell_of_leases(events, lags=lags, unreadable=report.unreadable.reasons)
+    _tell_of_leases(events, lags=lags, unreadable=plan.unreadable.reasons)
     # What cannot be read is there: of its shard is not to be told that it has no lease.
-    known = [*report.leases, *report.unreadable.stand_ins]
-    running = _running(slots, heard_ms=report.at_ms - 2 * config.failover_ms)
+    known = [*plan.leases, *plan.unreadable.stand_ins]
+    running = _running(snapshot.slots, heard_ms=report.at_ms - 2 * config.failover_ms)
     owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
-    unclaimed = keys - (owned - report.expired) - paused.keys() - report.sleepers.reasons.keys()
+    unclaimed = keys - (owned - expired) - paused.keys() - asleep.keys()
     done = ManagerTurnDone(
-        total_leases=len(report.leases),
-        total_shards=len(report.shards),
+        total_leases=len(plan.leases),
+        total_shards=len(snapshot.shards),
         unclaimed_leases=len(unclaimed),
-        expired_leases=len(report.expired),
+        expired_leases=len(expired),
         stopped_shards=len(stops),
-        unreadable_leases=len(report.unreadable.reasons),
+        unreadable_leases=len(plan.unreadable.reasons),
         paused_leases=len(paused),
-        sleeping_leases=len(report.sleepers.reasons),
-        sleep_off=int(bool(report.sleepers.off)),
-        unread_shards=len(unread_shards(report.shards, known)),
-        hash_range_holes=len(unread_ranges(known, report.shards)),
+        sleeping_leases=len(asleep),
+        sleep_off=int(bool(plan.sleepers.off)),
+        unread_shards=len(unread_shards(snapshot.shards, known)),
+        hash_range_holes=len(unread_ranges(known, snapshot.shards)),
         millis_behind_latest_max=max(lags.values(), default=0),
         millis_behind_latest_min=min(
             (lag for key, lag in lags.items() if key not in paused), default=0
         ),
         leases_of_unknown_lag=len(unfinished) - len(lags),
-        slots_wanted=report.slots.wanted,
+        slots_wanted=plan.slots.wanted,
         slots_running=running,
-        slots_missing=max(0, report.slots.wanted - running),
-        duration_ms=report.at_ms - report.began_ms,
+        slots_missing=max(0, plan.slots.wanted - running),
+        duration_ms=report.at_ms - snapshot.reading.began_ms,
     )
     events.emit(done)
     return done
@@ -179,8 +127,8 @@ def _lags(
 ) -> dict[str, int]:
     """Return how far behind each lease is of which anything is known."""
     lags = lags_of(
-        report.unfinished,
-        [found.slot for found in report.slots_seen],
+        report.plan.unfinished,
+        report.plan.snapshot.slots,
         stopped_since_ms=waiting_ms,
         now_ms=report.at_ms,
         still_ms=2 * config.failover_ms,
@@ -188,7 +136,7 @@ def _lags(
     # Nothing to read when last looked at; who is not looked at any more falls behind.
     return lags | {
         key: lag_now(0, report.at_ms - quiet_ms, still_ms=2 * config.probe_ms)
-        for key, quiet_ms in report.sleepers.quiet_ms.items()
+        for key, quiet_ms in report.quiet_ms.items()
     }
 
 
@@ -198,24 +146,25 @@ def plan_body(report: TurnReport) -> Mapping[str, Any]:
 
     What does not fit is left out, why shards are read by nobody last of all.
     """
-    most, assigned = REASONS_MOST, report.assignment.assignments[:REASONS_MOST]
-    created, deleted = report.sync.create[:most], report.cleanup.delete[:most]
+    plan = report.plan
+    most, assigned = REASONS_MOST, plan.assignment.assignments[:REASONS_MOST]
+    created, deleted = plan.sync.create[:most], plan.cleanup.delete[:most]
     by_weight: Mapping[str, Sequence[Any]] = {
-        "problems": [reason_json(why) for why in report.sync.problems[:most]],
-        "left": [[key, reason_json(why)] for key, why in report.assignment.left[:most]],
-        "slots": [[d.slot_id, d.task.value, reason_json(d.reason)] for d in report.slots.decisions],
+        "problems": [reason_json(why) for why in plan.sync.problems[:most]],
+        "left": [[key, reason_json(why)] for key, why in plan.assignment.left[:most]],
+        "slots": [[d.slot_id, d.task.value, reason_json(d.reason)] for d in plan.slots.decisions],
         "created": [[w.lease.lease_key, reason_json(w.reason)] for w in created],
         "assigned": [
             [a.lease.lease_key, a.worker_id, a.kind.value, reason_json(a.reason)] for a in assigned
         ],
         "deleted": [[d.lease.lease_key, reason_json(d.reason)] for d in deleted],
-        "kept": [[key, reason_json(why)] for key, why in report.cleanup.kept[:most]],
+        "kept": [[key, reason_json(why)] for key, why in plan.cleanup.kept[:most]],
     }
     return {
         "at_ms": report.at_ms,
-        "sleep_off": reason_json(report.sleepers.off) if report.sleepers.off else None,
-        "slots_wanted": report.slots.wanted,
-        "slots_why": reason_json(report.slots.reason),
+        "sleep_off": reason_json(plan.sleepers.off) if plan.sleepers.off else None,
+        "slots_wanted": plan.slots.wanted,
+        "slots_why": reason_json(plan.slots.reason),
         **_that_fit(by_weight),
     }
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.delivery.stops import MissingShard, StopNote
 from shardfleet.domain.explain.answer import Known
 from shardfleet.domain.explain.fleet_view import FleetReading
-from shardfleet.domain.explain.forecast import Snapshot
-from shardfleet.domain.leases.expiry import expired_leases
-from shardfleet.domain.leases.unreadable import held_up
 from shardfleet.domain.reasons import reason_of_json
 from shardfleet.domain.sleep.sleep import plan_naps
-from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.shards import Shard
+from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.manager.history import History
-from shardfleet.engine.ports import Clock, LeaseStore
+from shardfleet.engine.manager.observe import Observer
+from shardfleet.engine.manager.spending import RegimeRecord
+from shardfleet.engine.ports import Clock, Entropy, LeaseStore, StreamReader
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
@@ -66,7 +67,7 @@ async def read_fleet(
         failover_ms=failover_ms,
         pauses=pauses,
         naps=plan_naps(
-            (each.nap for each in naps),
+            (nap for nap, _ in naps),
             found.leases,
             off=None,
             now_ms=now_ms,
@@ -120,44 +121,36 @@ async def read_known(
 
 
 async def read_snapshot(
-    reading: FleetReading, state: FleetState, *, shards: Sequence[Shard], config: FleetConfig
-) -> Snapshot:
+    config: FleetConfig,
+    *,
+    leases: LeaseStore,
+    state: FleetState,
+    stream: StreamReader,
+    clock: Clock,
+    entropy: Entropy,
+) -> TurnSnapshot:
     """
-    Read what the manager's planners would be given if it had its turn now.
+    Read what the manager would plan by if it had its turn now, as the first of an invocation.
 
     Args:
-        reading: of both tables.
-        state: the fleet-state table.
-        shards: the unfiltered listing.
         config: of the fleet.
+        leases: the lease table.
+        state: the fleet-state table.
+        stream: to be listed; nothing is read of it.
+        clock: this machine's.
+        entropy: for the greedy strategy, which draws.
 
     Raises:
-        Throttled: the table refused; try again.
+        Throttled: a table or the stream refused; try again.
 
     """
-    loads, pauses = await asyncio.gather(state.loads(), PauseRecord(state.store).read())
-    ended = {slot.worker_id for slot in reading.slots if slot.state is SlotState.ENDED}
-    expired = expired_leases(
-        reading.sightings,
-        reading.leases,
-        read_started_ms=reading.at_ms,
-        failover_ms=config.failover_ms,
-        skew_ms=config.clock_skew_ms,
-        fresh={},
+    observer = Observer(config, leases=leases, state=state, stream=stream, clock=clock)
+    snapshot, incarnation = await observer.observe(), await state.known_incarnation()
+    regime = await RegimeRecord(state.store).read() if config.budget_cents_per_day else None
+    snapshot = replace(
+        snapshot,
+        is_thrifty=regime is not None and regime.name is not Regime.EAGER,
+        draw=entropy.token(),
     )
-    orphans = {
-        lease.lease_key
-        for lease in reading.leases
-        if not lease.is_finished and lease.effective_owner in ended
-    }
-    paused = pauses.among(lease.lease_key for lease in reading.leases)
-    return Snapshot(
-        at_ms=reading.at_ms,
-        leases=loads.of_leases(reading.leases),
-        slots=[loads.of_slot(slot) for slot in reading.slots],
-        shards=shards,
-        expired=expired | orphans,
-        paused=held_up(reading.unreadable, reading.leases, shards)
-        | {key: nap.reason for key, nap in reading.naps.items() if config.sleep}
-        | paused,
-    )
+    created_ms = 0 if incarnation is None else incarnation.created_ms
+    return (await observer.plan(snapshot, created_ms=created_ms)).snapshot

@@ -1,56 +1,49 @@
 """
-What would happen if: the manager's own planners, turn by turn, on a copy of what was read.
+What would happen if: the manager's own turns, one after the other, on a copy of what was read.
 
-Nothing is written anywhere. Workers are taken to do their part at once: a slot that is started
-runs at the next turn, one that is drained has given its leases back by then, a lease that is
-handed over has moved. What a lease costs its worker (CPU, handler time) it costs the next one,
-too. So this is what the planners want, not how long handlers take.
+Nothing is written anywhere. What the manager decides is :func:`shardfleet.domain.turn.plan_turn`,
+here as there; what is made up here is the rest of the world. Workers are taken to do their part at
+once: a slot that is started runs at the next turn, one that is drained has given its leases back by
+then, a lease that is handed over has moved, and who is not silent renews. The execution of a silent
+slot is over, and shards that sleep have nothing to read. What a lease costs its worker (CPU,
+handler time) it costs the next one, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.balance.by_count import AssignmentKind
-from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
-from shardfleet.domain.explain.forecast import Forecast, Question, Snapshot
+from shardfleet.domain.balance.strategy import change_of
+from shardfleet.domain.explain.forecast import Forecast, Question, changes_of
 from shardfleet.domain.explain.turn_log import Entry, Happening
-from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
-from shardfleet.domain.reasons import (
-    AskedToEnd,
-    ExecutionOver,
-    FollowsParents,
-    Reason,
-    WentOnWithChild,
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.leases.lease import Applied, ChangeKind, Lease, LeaseChange
+from shardfleet.domain.reasons import AskedToEnd, FollowsParents, Reason, WentOnWithChild
+from shardfleet.domain.slots.slot import (
+    Slot,
+    SlotState,
+    announce_assignment,
+    claim,
+    end,
+    end_of_dead,
+    heartbeat,
+    intend_start,
 )
-from shardfleet.domain.slots.sizing import Pace, plan_size
-from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.slots.upkeep import SlotFacts, SlotPlan, SlotTask, plan_slots
+from shardfleet.domain.slots.upkeep import SlotDecision, SlotTask, asked
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
-from shardfleet.domain.stream.sequence import AT_SHARD_END
+from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.manager.slots import held_by, leaving, sizing_limits, slot_needs, to_read
-from shardfleet.engine.manager.strategy import AssignmentPlanner, Standing
+from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.operate.lease_costs import LeaseCosts
-from shardfleet.engine.ports import Entropy
-from shardfleet.engine.state.fleet_state import VersionedSlot
 from shardfleet.errors import ConfigurationError
 
 TURNS_MOST = 100
-_ALIVE = (SlotState.STARTING, SlotState.RUNNING)
-_KINDS = {
-    AssignmentKind.UNOWNED: Happening.ASSIGNED,
-    AssignmentKind.EXPIRED: Happening.TAKEN_OVER,
-    AssignmentKind.STEAL: Happening.MOVED,
-}
 
 
-def what_if(
-    config: FleetConfig, snapshot: Snapshot, question: Question, *, entropy: Entropy
-) -> Forecast:
+def what_if(config: FleetConfig, snapshot: TurnSnapshot, question: Question) -> Forecast:
     """
     Play the manager's turns until nothing more happens.
 
@@ -58,16 +51,14 @@ def what_if(
         config: of the fleet.
         snapshot: of the fleet.
         question: what is supposed.
-        entropy: for the greedy strategy, which draws.
 
     Raises:
         ConfigurationError: the question names what the fleet has not.
 
     """
-    future = _Future(config, snapshot, entropy=entropy)
+    future = _Future(config, snapshot)
     future.suppose(question)
     steps: list[tuple[int, Entry]] = []
-    before = _held(snapshot.leases)
     # Load is evened out each so many turns, and a surplus of slots must last for some.
     still_most = config.rebalance_turns + config.scale_down_ms // config.cycle_ms + 2
     still = turn = 0
@@ -80,13 +71,13 @@ def what_if(
         turns=turn - still,
         settled=still == still_most,
         steps=tuple(steps),
-        before=before,
-        after=_held(future.leases),
+        before=_held(snapshot.survey.leases),
+        after=_held(future.leases.values()),
         left=future.left,
     )
 
 
-def _held(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
+def _held(leases: Iterable[Lease]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for lease in sorted(leases, key=lambda le: le.lease_key):
         if lease.lease_owner is not None and not lease.is_finished:
@@ -97,24 +88,21 @@ def _held(leases: Sequence[Lease]) -> dict[str, tuple[str, ...]]:
 class _Future:
     """The fleet as it would be."""
 
-    def __init__(self, config: FleetConfig, snapshot: Snapshot, *, entropy: Entropy) -> None:
+    def __init__(self, config: FleetConfig, snapshot: TurnSnapshot) -> None:
         self._config = config
-        self._entropy = entropy
-        self._now_ms = snapshot.at_ms
-        self._paused = snapshot.paused
-        self._expired = snapshot.expired
-        self._shards = list(snapshot.shards)
+        self._snapshot = snapshot
+        self._silent_ms = 2 * config.failover_ms
         self._slots = {slot.slot_id: slot for slot in snapshot.slots}
-        self._leases = {lease.lease_key: lease for lease in snapshot.leases}
-        self._costs = LeaseCosts(snapshot.leases, snapshot.slots)
-        self._pace = Pace()
-        self._supposed: list[Entry] = []
+        self.leases = {lease.lease_key: lease for lease in snapshot.survey.leases}
+        loads = snapshot.loads
+        self._costs = LeaseCosts(
+            loads.of_leases(snapshot.survey.leases),
+            [loads.of_slot(slot) for slot in snapshot.slots],
+        )
+        self._others: list[Entry] = []  # what workers did since the turn before
         self.left: Mapping[str, Reason] = {}
 
-    @property
-    def leases(self) -> list[Lease]:
-        """Return all leases."""
-        return list(self._leases.values())
+    # --- what is supposed
 
     def suppose(self, question: Question) -> None:
         """Change the fleet as the question says."""
@@ -134,32 +122,30 @@ class _Future:
             raise ConfigurationError(
                 f"--lose {name}: no such worker; the fleet's are: {', '.join(alive) or 'none'}"
             )
-        (slot,) = found
         # Silent for long enough to be examined, and its leases for long enough to be expired.
-        self._slots[slot.slot_id] = replace(
-            slot, heartbeat_ms=self._now_ms - 3 * self._config.failover_ms
-        )
-        self._expired |= {
-            lease.lease_key
-            for lease in self._leases.values()
+        (slot,) = found
+        before_ms = self._snapshot.at_ms - 2 * self._silent_ms - self._config.start_allowance_ms
+        self._slots[slot.slot_id] = replace(slot, heartbeat_ms=before_ms)
+        lost = {
+            lease.lease_key: Sighting(lease.lease_counter, slot.worker_id, before_ms)
+            for lease in self.leases.values()
             if lease.effective_owner == slot.worker_id and not lease.is_finished
         }
+        sightings = {**self._snapshot.sightings, **lost}
+        self._snapshot = replace(self._snapshot, sightings=sightings)
 
     def _split(self, shard_id: str) -> None:
-        shard = next((s for s in self._shards if s.shard_id == shard_id and s.is_open), None)
-        lease = self._leases.get(shard_id)
+        shards = self._snapshot.shards
+        shard = next((s for s in shards if s.shard_id == shard_id and s.is_open), None)
+        lease = self.leases.get(shard_id)
         if shard is None or lease is None:
-            usable = [s.shard_id for s in self._shards if s.is_open and s.shard_id in self._leases]
+            usable = [s.shard_id for s in shards if s.is_open and s.shard_id in self.leases]
             raise ConfigurationError(
                 f"--split {shard_id}: no open shard with a lease; these are: "
                 f"{', '.join(usable) or 'none'}"
             )
         middle = (shard.hash_key_range.start + shard.hash_key_range.end) // 2
-        number = max(int(s.shard_id.rpartition("-")[2]) for s in self._shards)
-        ranges = (
-            HashKeyRange(shard.hash_key_range.start, middle),
-            HashKeyRange(middle + 1, shard.hash_key_range.end),
-        )
+        number = max(int(s.shard_id.rpartition("-")[2]) for s in shards)
         children = [
             Shard(
                 shard_id=f"shardId-{number + n:012d}",
@@ -167,181 +153,168 @@ class _Future:
                 starting_sequence_number=str(2**200 + n),
                 parent_shard_id=shard_id,
             )
-            for n, covered in enumerate(ranges, start=1)
+            for n, covered in (
+                (1, HashKeyRange(shard.hash_key_range.start, middle)),
+                (2, HashKeyRange(middle + 1, shard.hash_key_range.end)),
+            )
         ]
-        self._shards = [s for s in self._shards if s.shard_id != shard_id]
-        self._shards += [replace(shard, ending_sequence_number=str(2**200)), *children]
+        listed = [s for s in shards if s.shard_id != shard_id]
+        listed += [replace(shard, ending_sequence_number=str(2**200)), *children]
+        self._snapshot = replace(self._snapshot, shards=listed)
         keys = tuple(child.shard_id for child in children)
         self._costs.split(lease, keys)
-        self._leases[shard_id] = replace(lease, checkpoint=AT_SHARD_END, child_shard_ids=keys)
-        self._supposed += [
-            Entry(what=Happening.FINISHED, subject=shard_id, worker_id=lease.lease_owner or "")
-        ]
-        self._follow(lease, children)
+        self.leases[shard_id] = replace(lease, checkpoint=AT_SHARD_END, child_shard_ids=keys)
+        owner = lease.lease_owner or ""
+        self._others.append(Entry(what=Happening.FINISHED, subject=shard_id, worker_id=owner))
+        for child in children:
+            self._follow(lease, child)
 
-    def _follow(self, parent: Lease, children: Sequence[Shard]) -> None:
-        """Let the worker that ended a shard go on with its children, as far as it has room."""
-        owner = parent.lease_owner
-        held = len(_held(self.leases).get(owner or "", ()))
-        plan = plan_lease_sync(
-            self._shards, self.leases, initial=self._initial, listed_at_initial=None
+    def _follow(self, parent: Lease, child: Shard) -> None:
+        """Let the worker that ended a shard go on with a child of it, if it has room."""
+        owner, key = parent.lease_owner or "", child.shard_id
+        held = len(_held(self.leases.values()).get(owner, ()))
+        takes = bool(owner) and held < self._config.leases_per_worker
+        self.leases[key] = Lease(
+            lease_key=key,
+            checkpoint=AT_TRIM_HORIZON,
+            lease_owner=owner if takes else None,
+            parent_shard_ids=(parent.lease_key,),
+            hash_key_range=child.hash_key_range,
+            throughput_kbps=self._costs.rate(key),
         )
-        known = {child.shard_id for child in children}
-        for wanted in plan.create:
-            if wanted.lease.lease_key not in known:
-                continue
-            takes = owner is not None and held < self._config.leases_per_worker
-            held += takes
-            self._leases[wanted.lease.lease_key] = replace(
-                wanted.lease,
-                lease_owner=owner if takes else None,
-                throughput_kbps=self._costs.rate(wanted.lease.lease_key),
-            )
-            parents = (parent.lease_key,)
-            self._supposed.append(
-                Entry(
-                    what=Happening.APPEARED,
-                    subject=wanted.lease.lease_key,
-                    worker_id=owner or "" if takes else "",
-                    reason=WentOnWithChild(parents) if takes else FollowsParents(parents),
-                )
-            )
+        parents = (parent.lease_key,)
+        reason = WentOnWithChild(parents) if takes else FollowsParents(parents)
+        worker_id = owner if takes else ""
+        self._others.append(
+            Entry(what=Happening.APPEARED, subject=key, worker_id=worker_id, reason=reason)
+        )
 
-    @property
-    def _initial(self) -> InitialPosition:
-        return InitialPosition(self._config.initial_position)
+    # --- a turn
 
     def turn(self, *, rebalance: bool) -> list[Entry]:
-        """Play one turn of the manager and what the workers do after it."""
-        entries, self._supposed = self._supposed, []
-        entries += self._settle()
-        entries += self._create()
-        plan = self._sized()
-        standing = Standing(
-            expired=self._expired,
-            idle=waiting_for_a_merge(self._shards, self.leases),
-            paused=self._paused,
-            leaving=leaving([VersionedSlot(s, 0) for s in self._slots.values()], plan),
+        """Play one turn of the manager, and what the workers do after it."""
+        survey = replace(self._snapshot.survey, leases=tuple(self.leases.values()))
+        slots = [slot for _, slot in sorted(self._slots.items())]
+        plan = plan_turn(
+            self._config, replace(self._snapshot, survey=survey, slots=slots, rebalance=rebalance)
         )
-        slots = [VersionedSlot(self._costs.loaded(s, self.leases), 0) for s in self._slots.values()]
-        planner = AssignmentPlanner(self._config, self._entropy)
-        able = planner.able(self.leases, slots, standing, now_ms=self._now_ms)
-        assigned = planner.plan(self.leases, able, standing, rebalance=rebalance)
-        entries += self._carry_out(plan)
-        for each in assigned.assignments:
-            entry = Entry(
-                what=_KINDS[each.kind],
-                subject=each.lease.lease_key,
-                worker_id=each.worker_id,
-                before=each.lease.effective_owner or "",
-                reason=each.reason,
+        entries = [*self._others, *changes_of(plan, fleet=self._config.fleet)]
+        self.left = dict(plan.assignment.left)
+        self._write(plan)
+        self._others = self._go_on(plan)
+        return entries
+
+    def _write(self, plan: TurnPlan) -> None:
+        """Carry a plan out."""
+        self.leases = {lease.lease_key: lease for lease in plan.leases}
+        for change, _ in plan.lease_changes:
+            self._apply(change)
+        for decision in plan.slots.decisions:
+            after = self._after(decision, plan)
+            if after is not None:
+                self._slots[decision.slot_id] = after
+        slot_ids = {slot.worker_id: slot.slot_id for slot in self._slots.values()}
+        for each in plan.assignment.assignments:
+            key, slot_id = each.lease.lease_key, slot_ids[each.worker_id]
+            announced = announce_assignment(self._slots[slot_id], [key])
+            if announced is not None:
+                self._slots[slot_id] = announced
+                self._apply(change_of(each, self.leases.get(key), graceful=plan.graceful))
+
+    def _apply(self, change: LeaseChange | None) -> None:
+        if change is None:
+            return
+        result = lease_changes.apply_change(change, self.leases.get(change.lease_key))
+        if change.kind is ChangeKind.DELETE:
+            self.leases.pop(change.lease_key, None)
+        elif isinstance(result, Applied):
+            self.leases[change.lease_key] = result.lease
+
+    def _after(self, decision: SlotDecision, plan: TurnPlan) -> Slot | None:
+        """Return a slot as a decision leaves it, None as it is."""
+        slot, now_ms = self._slots.get(decision.slot_id), plan.snapshot.at_ms
+        if decision.task is SlotTask.START or decision.slot_id in plan.restarts:
+            return intend_start(
+                slot,
+                slot_id=decision.slot_id,
+                worker_id=f"{self._config.fleet}-{decision.slot_id}",
+                name_prefix=self._config.fleet,
+                now_ms=now_ms,
             )
-            entries.append(entry)
-            self._give(each.lease, each.worker_id)
-        self._expired -= {each.lease.lease_key for each in assigned.assignments}
-        self.left = dict(assigned.left)
-        self._now_ms += self._config.cycle_ms
-        return entries
+        assert slot is not None
+        if decision.task is SlotTask.EXAMINE:
+            return end_of_dead(slot)
+        return asked(slot, decision.task, now_ms=now_ms)
 
-    def _give(self, lease: Lease, worker_id: str | None) -> None:
-        self._leases[lease.lease_key] = replace(
-            lease,
-            lease_owner=worker_id,
-            checkpoint_owner=None,
-            lease_counter=lease.lease_counter + 1,
-        )
+    # --- what others do
 
-    def _settle(self) -> list[Entry]:
-        """Let workers do what they were asked to: hand over, give back, end, show life."""
-        entries: list[Entry] = []
-        for slot in list(self._slots.values()):
-            if slot.drain and slot.state in _ALIVE:
-                for lease in self.leases:
-                    if lease.effective_owner == slot.worker_id and not lease.is_finished:
-                        self._give(lease, None)
-                        entries.append(
-                            Entry(
-                                what=Happening.RELEASED,
-                                subject=lease.lease_key,
-                                before=slot.worker_id,
-                                reason=AskedToEnd(slot.worker_id),
-                            )
+    def _go_on(self, plan: TurnPlan) -> list[Entry]:
+        """Let a cycle go by: workers start, renew, hand over, give back and end."""
+        ours = {slot.worker_id for slot in self._slots.values()}
+        alive = {slot.worker_id for slot in self._slots.values() if self._live(slot)}
+        released: list[Entry] = []
+        for key, lease in self.leases.items():
+            owner = lease.effective_owner
+            is_foreign = owner not in ours and key not in plan.losses.expired
+            if owner in alive or (owner is not None and is_foreign):
+                self.leases[key] = replace(
+                    lease, checkpoint_owner=None, lease_counter=lease.lease_counter + 1
+                )
+        for slot in [s for s in self._slots.values() if s.drain and s.worker_id in alive]:
+            for lease in list(self.leases.values()):
+                if lease.effective_owner == slot.worker_id and not lease.is_finished:
+                    self._apply(lease_changes.evict(lease))
+                    released.append(
+                        Entry(
+                            what=Happening.RELEASED,
+                            subject=lease.lease_key,
+                            before=slot.worker_id,
+                            reason=AskedToEnd(slot.worker_id),
                         )
-                self._slots[slot.slot_id] = replace(slot, state=SlotState.ENDED)
-            elif slot.state is SlotState.STARTING or (
-                slot.state is SlotState.RUNNING
-                and self._now_ms - slot.heartbeat_ms <= self._silent_ms
-            ):
-                self._slots[slot.slot_id] = replace(
-                    slot, state=SlotState.RUNNING, heartbeat_ms=self._now_ms
-                )
-        return entries
+                    )
+            ended = end(slot, served_seq=slot.assign_seq, now_ms=plan.snapshot.at_ms)
+            self._slots[slot.slot_id] = ended or slot
+        self._snapshot = self._later(plan)
+        return released
 
-    @property
-    def _silent_ms(self) -> int:
-        return 2 * self._config.failover_ms
-
-    def _create(self) -> list[Entry]:
-        plan = plan_lease_sync(
-            self._shards, self.leases, initial=self._initial, listed_at_initial=None
+    def _live(self, slot: Slot) -> bool:
+        """Let a slot show life until the next turn; tell whether there is any in it."""
+        now_ms = self._snapshot.at_ms
+        if slot.state is SlotState.STARTING:
+            claimed = claim(slot, slot.slot_input(), now_ms=now_ms)
+            assert isinstance(claimed, Slot)
+            slot = claimed
+        if slot.state is SlotState.ENDED or now_ms - slot.heartbeat_ms > self._silent_ms:
+            return False
+        beaten = heartbeat(
+            slot,
+            now_ms=now_ms + self._config.cycle_ms,
+            served_seq=slot.assign_seq,
+            lags_ms=slot.lags_ms,
+            usage=self._costs.loaded(slot, list(self.leases.values())).usage,
         )
-        for wanted in plan.create:
-            self._leases[wanted.lease.lease_key] = wanted.lease
-        return [
-            Entry(what=Happening.CREATED, subject=w.lease.lease_key, reason=w.reason)
-            for w in plan.create
-        ]
+        self._slots[slot.slot_id] = beaten or slot
+        return True
 
-    def _sized(self) -> SlotPlan:
-        config = self._config
-        unfinished = [lease for lease in self.leases if not lease.is_finished]
-        slots = [self._costs.loaded(slot, self.leases) for slot in self._slots.values()]
-        sizing = plan_size(
-            slot_needs(slots, unfinished, now_ms=self._now_ms, still_ms=self._silent_ms),
-            unfinished=to_read(
-                config, self.leases, slots, expired=self._expired, resting=self._paused
+    def _later(self, plan: TurnPlan) -> TurnSnapshot:
+        """Return what the next turn reads beside leases and slots."""
+        snapshot, cycle_ms = plan.snapshot, self._config.cycle_ms
+        reading, evidence = snapshot.reading, snapshot.evidence
+        return replace(
+            snapshot,
+            at_ms=snapshot.at_ms + cycle_ms,
+            reading=replace(
+                reading,
+                began_ms=reading.began_ms + cycle_ms,
+                ended_ms=reading.ended_ms + cycle_ms,
             ),
-            pace=self._pace,
-            limits=sizing_limits(config),
-            now_ms=self._now_ms,
-        )
-        self._pace = sizing.pace
-        facts = SlotFacts(now_ms=self._now_ms, silent_ms=self._silent_ms, held=held_by(unfinished))
-        return plan_slots(slots, sizing=sizing, facts=facts)
-
-    def _carry_out(self, plan: SlotPlan) -> list[Entry]:
-        entries: list[Entry] = []
-        for decision in plan.decisions:
-            slot = self._slots.get(decision.slot_id)
-            worker_id = slot.worker_id if slot else f"{self._config.fleet}-{decision.slot_id}"
-            what, reason = None, decision.reason
-            if decision.task is SlotTask.START:
-                what = Happening.SLOT_STARTED
-                self._start(decision.slot_id, slot, worker_id)
-            elif decision.task is SlotTask.LEAVE and slot:
-                what = Happening.SLOT_DRAINED
-                self._slots[slot.slot_id] = replace(slot, leaving_ms=self._now_ms)
-            elif decision.task is SlotTask.STAY and slot:
-                self._slots[slot.slot_id] = replace(slot, leaving_ms=0)
-            elif decision.task is SlotTask.DRAIN and slot:
-                self._slots[slot.slot_id] = replace(slot, drain=True)
-            elif decision.task is SlotTask.EXAMINE and slot:
-                what, reason = Happening.SLOT_RESTARTED, ExecutionOver()
-                self._start(decision.slot_id, slot, worker_id)
-            if what is not None:
-                entries.append(
-                    Entry(what=what, subject=decision.slot_id, worker_id=worker_id, reason=reason)
-                )
-        return entries
-
-    def _start(self, slot_id: str, slot: Slot | None, worker_id: str) -> None:
-        fresh = Slot(
-            slot_id=slot_id, worker_id=worker_id, state=SlotState.STARTING, name="", start_epoch=1
-        )
-        self._slots[slot_id] = replace(
-            slot or fresh,
-            state=SlotState.STARTING,
-            drain=False,
-            started_ms=self._now_ms,
-            heartbeat_ms=0,
+            evidence=evidence and replace(evidence, suspicions=plan.suspicions),
+            sightings=plan.losses.sightings,
+            watched={},
+            handovers=plan.losses.handovers,
+            naps=[nap for nap in snapshot.naps if nap.lease_key not in plan.sleepers.woken],
+            foreign=plan.sleepers.foreign,
+            pace=plan.pace,
+            loads=plan.loads or snapshot.loads,
+            draw=f"{snapshot.draw}.",
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.sync import PIN_BACK_MS
 from shardfleet.domain.stream.sequence import (
     AT_TIMESTAMP,
     LATEST,
@@ -27,8 +28,6 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.engine.ports import Clock, StateStore, Written
 from shardfleet.engine.state.fleet_state import TIP, FleetState
 
-# H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
-PIN_BACK_MS = 5_000
 # Kinesis quota: no stream retains records for less than 24 hours. One that retains them longer may
 # be set back to that at any moment, so only what is younger is certain to be there.
 SHORTEST_RETENTION_MS = 24 * 3_600_000

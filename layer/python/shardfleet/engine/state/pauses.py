@@ -8,18 +8,15 @@ within that time and the rest of its batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import msgspec
 
-from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.ownership.checkpointer import Checkpointer
-from shardfleet.engine.ports import LeaseStore, StateStore, Written
-from shardfleet.engine.retry import Halt, each_of
-from shardfleet.engine.state.fleet_state import VersionedSlot
+from shardfleet.engine.ports import StateStore, Written
+from shardfleet.engine.retry import Halt
 from shardfleet.errors import OutcomeUnknown, ProtocolError, Throttled
 
 PAUSE = "pause"
@@ -119,39 +116,3 @@ class PauseWatch:
         """Look again and again until halted."""
         while not await halt.wait(self._every_ms):
             await self.look()
-
-
-async def free_paused(
-    leases: Sequence[Lease],
-    slots: Sequence[VersionedSlot],
-    *,
-    pauses: Pauses,
-    expired: frozenset[str],
-    store: LeaseStore,
-) -> None:
-    """
-    Evict paused leases whose owner is lost, so that a person finds them without one.
-
-    Only those of our slots: what another application holds is that one's business.
-
-    Args:
-        leases: as read in this turn.
-        slots: as read in this turn.
-        pauses: what is paused.
-        expired: keys of leases whose owner is lost.
-        store: the lease table.
-
-    """
-    ours = {found.slot.worker_id for found in slots}
-    lost = [
-        lease
-        for lease in leases
-        if lease.lease_key in expired
-        and pauses.of(lease.lease_key) is not None
-        and lease.effective_owner in ours
-    ]
-
-    async def evict(lease: Lease) -> None:
-        await store.apply(lease_changes.evict(lease))
-
-    await each_of(lost, evict)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.sleep.sleep import Glance, Nap, nap_from_body
@@ -23,14 +22,6 @@ FOREIGN = "foreign"
 FLEET = "fleet"
 # An item of DynamoDB holds 400 KB; a row is some 350 bytes, most of it the iterator.
 GLANCES_PER_CHUNK = 500
-
-
-@dataclass(frozen=True, slots=True)
-class VersionedNap:
-    """A nap and the document version it was read at."""
-
-    nap: Nap
-    version: int
 
 
 class NapRecord:
@@ -59,12 +50,12 @@ class NapRecord:
             return isinstance(written, Written)
         return False
 
-    async def naps(self) -> Sequence[VersionedNap]:
-        """Read all naps, ordered by lease key (manager and CLI only)."""
+    async def naps(self) -> Sequence[tuple[Nap, int]]:
+        """Read all naps with their versions, ordered by lease key (manager and CLI only)."""
         found = await self._store.list(NAP)
-        return [VersionedNap(nap_from_body(d.id, d.body), d.version) for d in found]
+        return [(nap_from_body(d.id, d.body), d.version) for d in found]
 
-    async def end(self, found: VersionedNap) -> bool:
+    async def end(self, lease_key: str, version: int) -> bool:
         """
         Take a nap away (manager only); False when there is another one by now, or no answer.
 
@@ -73,9 +64,7 @@ class NapRecord:
 
         """
         with suppress(OutcomeUnknown):
-            return await self._store.delete(
-                NAP, found.nap.lease_key, expected_version=found.version
-            )
+            return await self._store.delete(NAP, lease_key, expected_version=version)
         return False
 
     # --- glances

@@ -1,0 +1,217 @@
+"""
+Which strategy plans, for whom, and with what.
+
+Rules: docs/protocol.md A1-A11 and B1-B7. Who may be given leases at all is the same for all three.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.by_count import (
+    Assignment,
+    AssignmentKind,
+    AssignmentPlan,
+    WorkerView,
+    plan_balanced,
+    plan_greedy,
+)
+from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.lease import Lease, LeaseChange
+from shardfleet.domain.reasons import Reason
+from shardfleet.domain.slots.slot import Slot, SlotState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentFacts:
+    """
+    What a turn knows of its leases and slots beside their records.
+
+    Attributes:
+        now_ms: epoch milliseconds.
+        expired: keys of leases whose owner is lost.
+        idle: keys of leases that only wait; they take no place (``merge_wait``).
+        paused: key and reason of leases that nobody is to have.
+        leaving: ids of workers whose leases are to be handed over to others.
+        rebalance: load is evened out in this turn; it is also when a worker has nothing yet.
+        draw: what the greedy strategy shuffles by; another one in each turn.
+
+    """
+
+    now_ms: int
+    expired: frozenset[str]
+    idle: frozenset[str] = frozenset()
+    paused: Mapping[str, Reason]
+    leaving: frozenset[str] = frozenset()
+    rebalance: bool = False
+    draw: str = ""
+
+
+def plan_assignments(
+    config: FleetConfig, leases: Sequence[Lease], slots: Sequence[Slot], *, facts: AssignmentFacts
+) -> AssignmentPlan:
+    """
+    Plan one turn's assignments by the configured strategy.
+
+    Args:
+        config: tells which, and its limits.
+        leases: all leases, the ones created in this turn included.
+        slots: all slots.
+        facts: what else is known.
+
+    """
+    able = _able(config, leases, slots, facts=facts)
+    views = _views(config, leases, able, facts=facts)
+    if config.assignment == "balanced":
+        owners = {lease.lease_owner for lease in leases if not lease.is_finished}
+        return plan_by_load(
+            leases,
+            expired=facts.expired,
+            workers=views,
+            limits=BalanceLimits(
+                threshold=config.rebalance_percent / 100, dampening=config.dampening_percent / 100
+            ),
+            rebalance=facts.rebalance or any(worker_id not in owners for worker_id in able),
+            paused=facts.paused,
+        )
+    if config.assignment == "count":
+        return plan_balanced(leases, expired=facts.expired, workers=views, paused=facts.paused)
+    return _plan_greedily(config, leases, views, facts=facts)
+
+
+def graceful_workers(
+    config: FleetConfig, leases: Sequence[Lease], slots: Sequence[Slot], *, facts: AssignmentFacts
+) -> frozenset[str]:
+    """Return the ids of workers that hand over when asked: those that leave are among them."""
+    if not config.graceful_handover:
+        return frozenset()
+    return frozenset(_well(config, slots, now_ms=facts.now_ms)) - _losers(leases, facts)
+
+
+def change_of(
+    assignment: Assignment, current: Lease | None, *, graceful: Collection[str]
+) -> LeaseChange | None:
+    """
+    Move by what the table says now (KCL 2.3.10, #886); everything else by what was planned.
+
+    Args:
+        assignment: as planned.
+        current: the lease as it is now, for a move; None: there is none.
+        graceful: owners that hand over; from others a lease is stolen.
+
+    """
+    lease, worker_id = assignment.lease, assignment.worker_id
+    if assignment.kind is not AssignmentKind.STEAL:
+        is_expired = assignment.kind is AssignmentKind.EXPIRED
+        return lease_changes.assign(lease, worker_id, expired=is_expired)
+    if current is None or current.effective_owner != lease.effective_owner:
+        return None
+    if current.is_finished or current.checkpoint_owner is not None:
+        return None
+    if current.lease_owner in graceful:
+        return lease_changes.initiate_handover(current, worker_id, as_read=True)
+    return lease_changes.take(current, worker_id)
+
+
+def _able(
+    config: FleetConfig, leases: Sequence[Lease], slots: Sequence[Slot], *, facts: AssignmentFacts
+) -> dict[str, Slot]:
+    """Return the slots that can be given leases, by worker id."""
+    well = _well(config, slots, now_ms=facts.now_ms)
+    able = {w: slot for w, slot in well.items() if w not in facts.leaving}
+    # Who let a lease expire is probably gone, whatever its last heartbeat says; it is given
+    # leases only when nobody else is left.
+    losers = _losers(leases, facts)
+    return {w: slot for w, slot in able.items() if w not in losers} or able
+
+
+def _losers(leases: Sequence[Lease], facts: AssignmentFacts) -> set[str | None]:
+    return {lease.effective_owner for lease in leases if lease.lease_key in facts.expired}
+
+
+def _well(config: FleetConfig, slots: Sequence[Slot], *, now_ms: int) -> dict[str, Slot]:
+    """Return the running slots that were heard of lately and do not drain (H2)."""
+    return {
+        slot.worker_id: slot
+        for slot in slots
+        if slot.state is SlotState.RUNNING
+        and not slot.drain
+        and now_ms - slot.heartbeat_ms <= 2 * config.failover_ms
+    }
+
+
+def _plan_greedily(
+    config: FleetConfig,
+    leases: Sequence[Lease],
+    views: Sequence[WorkerView],
+    *,
+    facts: AssignmentFacts,
+) -> AssignmentPlan:
+    """Let one worker after the other take what is free."""
+    expired, paused = facts.expired, facts.paused
+    taken: list[Assignment] = []
+    left = plan_balanced(leases, expired=expired, workers=(), paused=paused).left
+    current = list(leases)
+    for view in views:
+        if view.leaves:
+            continue
+        plan = plan_greedy(
+            current,
+            expired=expired - {a.lease.lease_key for a in taken},
+            worker=view,
+            leases_to_acquire=config.leases_to_acquire,
+            order=partial(_shuffled, draw=facts.draw),
+            paused=paused,
+        )
+        taken += plan.assignments
+        owners = {a.lease.lease_key: a.worker_id for a in plan.assignments}
+        current = [
+            replace(lease, lease_owner=owners[lease.lease_key])
+            if lease.lease_key in owners
+            else lease
+            for lease in current
+        ]
+        left = plan.left
+    if facts.leaving:
+        given = plan_balanced(current, expired=expired, workers=views, paused=paused)
+        taken += [a for a in given.assignments if a.lease.lease_owner in facts.leaving]
+    return AssignmentPlan(assignments=tuple(taken), left=left)
+
+
+def _shuffled(leases: Sequence[Lease], *, draw: str) -> list[Lease]:
+    """Shuffle, so that anybody can repeat it who knows the draw."""
+    return sorted(leases, key=lambda le: sha256(f"{draw} {le.lease_key}".encode()).digest())
+
+
+def _views(
+    config: FleetConfig,
+    leases: Sequence[Lease],
+    able: Mapping[str, Slot],
+    *,
+    facts: AssignmentFacts,
+) -> list[WorkerView]:
+    """Finished leases keep their owner: their children are best read where they ended."""
+    ended: dict[str | None, set[str]] = defaultdict(set)
+    for lease in leases:
+        if lease.is_finished:
+            ended[lease.lease_owner].add(lease.lease_key)
+    waiting = Counter(le.lease_owner for le in leases if le.lease_key in facts.idle)
+    leaving = [
+        WorkerView(worker_id=worker_id, leases_most=0, leaves=True)
+        for worker_id in sorted(facts.leaving)
+    ]
+    return leaving + [
+        WorkerView(
+            worker_id=worker_id,
+            leases_most=config.leases_per_worker + waiting[worker_id],
+            recently_ended=frozenset(ended.get(worker_id, ())),
+            utilisation=slot.usage.utilisation(),
+        )
+        for worker_id, slot in sorted(able.items())
+    ]

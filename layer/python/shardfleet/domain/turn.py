@@ -1,0 +1,614 @@
+"""
+A turn of the manager: everything it decides, from what it has read; nothing is read or written.
+
+The order of :func:`plan_turn` is the order in which one decision needs another: who has lost its
+lease, which leases there are to be, which of them nobody is to have, how many slots read the rest,
+who gets what. :mod:`shardfleet.engine.manager.turn` carries a plan out, `shardfleet what-if` plays
+it on a copy. It is one idea: what a turn decides, and in which order; every rule itself is in the
+room of what it decides about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.by_count import AssignmentPlan, count_to_read
+from shardfleet.domain.balance.loads import Loads, smoothed
+from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
+from shardfleet.domain.balance.strategy import (
+    AssignmentFacts,
+    graceful_workers,
+    plan_assignments,
+)
+from shardfleet.domain.leases.changes import (
+    assign,
+    delete,
+    evict,
+    set_children,
+    set_hash_range,
+)
+from shardfleet.domain.leases.cleanup import CleanupPlan, plan_lease_cleanup
+from shardfleet.domain.leases.expiry import Reading, Sighting, sighted
+from shardfleet.domain.leases.foreign_owners import (
+    Foreign,
+    foreign_owners,
+    noted_foreign,
+)
+from shardfleet.domain.leases.handovers import Handover, overdue_handovers, pending_handovers
+from shardfleet.domain.leases.holes import Evidence, Suspicion, suspicions
+from shardfleet.domain.leases.lease import Lease, LeaseChange, Survey
+from shardfleet.domain.leases.sync import (
+    PIN_BACK_MS,
+    Audit,
+    InitialPosition,
+    LeaseSyncPlan,
+    plan_lease_sync,
+)
+from shardfleet.domain.leases.unreadable import Unreadable
+from shardfleet.domain.reasons import OtherApplication, Pause, Reason
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.sleep.sleep import Nap, plan_naps
+from shardfleet.domain.slots.lags import lags_of
+from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.upkeep import (
+    SlotFacts,
+    SlotPlan,
+    SlotTask,
+    plan_slots,
+    stays,
+)
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
+from shardfleet.domain.stream.shards import Shard
+from shardfleet.events import Event, HandoverForced, LeaseDeleted
+
+LAG_MOST_MS = 60_000  # without an objective
+_STEALING = "greedy"  # the one strategy that takes from healthy others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSnapshot:
+    """
+    All that a turn is planned by, as read in this order: leases, shards, slots, the rest.
+
+    Attributes:
+        at_ms: when all was read, epoch milliseconds.
+        reading: when the lease table was read, by the wall clock.
+        watching: the same by this process's monotonic clock.
+        survey: of the lease table.
+        shards: the unfiltered listing.
+        listed_at_initial: the listing of a new application's initial position; None: not new.
+        evidence: of leases that were lost; None: not asked for, as a turn seldom needs it.
+        slots: all slot records.
+        sightings: of leases, as kept by the turns before.
+        watched: the same by this very process, by its monotonic clock.
+        handovers: lease key to what was pending.
+        pauses: what is paused.
+        naps: where workers stood in shards that had nothing to read.
+        foreign: which other application was last seen in the lease table.
+        woken: lease key to what a look at a sleeping shard found.
+        stopped: keys of leases that are behind for another reason than too few slots.
+        pace: of sizing, as kept.
+        loads: what was compared in the turn before.
+        is_thrifty: for money's sake no more slots than the leases need, whatever ``workers_min``.
+        rebalance: load is evened out in this turn.
+        draw: what the greedy strategy shuffles by; another one in each turn.
+        versions: kind and id to the version of documents that the plan may change.
+
+    """
+
+    at_ms: int
+    reading: Reading
+    watching: Reading
+    survey: Survey
+    shards: Sequence[Shard]
+    listed_at_initial: Sequence[Shard] | None = None
+    evidence: Evidence | None = None
+    slots: Sequence[Slot] = ()
+    sightings: Mapping[str, Sighting] = field(default_factory=dict)
+    watched: Mapping[str, Sighting] = field(default_factory=dict)
+    handovers: Mapping[str, Handover] = field(default_factory=dict)
+    pauses: Pauses = field(default_factory=Pauses)
+    naps: Sequence[Nap] = ()
+    foreign: Foreign | None = None
+    woken: Mapping[str, Reason] = field(default_factory=dict)
+    stopped: Collection[str] = ()
+    pace: Pace = field(default_factory=Pace)
+    loads: Loads = field(default_factory=Loads)
+    is_thrifty: bool = False
+    rebalance: bool = True
+    draw: str = ""
+    versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """
+    Who has lost its lease.
+
+    Attributes:
+        sightings: to be kept.
+        watched: the same by the monotonic clock.
+        graces: lease key to extra grace, ms, for assignments that are not renewed yet (H16).
+        expired: keys of leases whose owner is lost.
+        handovers: what is pending, to be kept.
+        overdue: leases whose handover is to be forced.
+
+    """
+
+    sightings: Mapping[str, Sighting]
+    watched: Mapping[str, Sighting]
+    graces: Mapping[str, int]
+    expired: frozenset[str]
+    handovers: Mapping[str, Handover]
+    overdue: Sequence[Lease]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleepers:
+    """
+    Who sleeps.
+
+    Attributes:
+        asleep: lease key to where its worker stood.
+        woken: lease key to why its nap is taken away.
+        foreign: other applications, to be noted.
+        off: why nothing may sleep; None if it may.
+
+    """
+
+    asleep: Mapping[str, Nap] = field(default_factory=dict)
+    woken: Mapping[str, Reason] = field(default_factory=dict)
+    foreign: Foreign | None = None
+    off: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPlan:
+    """
+    Everything that a turn decides.
+
+    Attributes:
+        snapshot: by which it was planned.
+        losses: expiry and handovers.
+        unreadable: lease items that nobody can read, and what waits for them.
+        sync: leases to create, and problems of the listing.
+        suspicions: shard id to how often it was found without a lease, to be kept.
+        pin_ms: where a LATEST lease that is created begins, epoch milliseconds (H7).
+        hash_ranges: leases without a range, and theirs.
+        cleanup: leases to delete.
+        leases: all leases, those to be created included.
+        paused: leases that nobody is to have.
+        abandoned: paused ones whose worker is lost; they are left without an owner.
+        sleepers: leases that nobody has because there is nothing to read.
+        slots: decisions about slots.
+        restarts: ids of silent slots that start again if their execution is over; others end.
+        pace: of sizing, to be kept.
+        loads: what is compared, to be kept; None: nothing is.
+        assignment: who gets which lease.
+        graceful: ids of workers that hand over when asked; from others a lease is stolen.
+
+    """
+
+    snapshot: TurnSnapshot
+    losses: Losses
+    unreadable: Unreadable
+    sync: LeaseSyncPlan
+    suspicions: Mapping[str, Suspicion]
+    pin_ms: int
+    hash_ranges: Sequence[tuple[Lease, HashKeyRange]]
+    cleanup: CleanupPlan
+    leases: Sequence[Lease]
+    paused: Mapping[str, Pause]
+    abandoned: Sequence[Lease]
+    sleepers: Sleepers
+    slots: SlotPlan
+    restarts: frozenset[str]
+    pace: Pace
+    loads: Loads | None
+    assignment: AssignmentPlan
+    graceful: frozenset[str]
+
+    @property
+    def wants_evidence(self) -> bool:
+        """Tell whether leases may have been lost: then it is to be planned again, with evidence."""
+        return self.snapshot.evidence is None and self.sync.wants_evidence
+
+    @property
+    def unfinished(self) -> Sequence[Lease]:
+        """Return the leases that are not at SHARD_END."""
+        return tuple(lease for lease in self.leases if not lease.is_finished)
+
+    @property
+    def lease_changes(self) -> Sequence[tuple[LeaseChange, Event | None]]:
+        """Return what is to be written of leases that exist, in order, and what that tells."""
+        pending, cleanup = self.losses.handovers, self.cleanup
+        return (
+            *((set_hash_range(lease, covered), None) for lease, covered in self.hash_ranges),
+            *((set_children(lease, children), None) for lease, children in cleanup.learn_children),
+            *(
+                (
+                    delete(gone.lease),
+                    LeaseDeleted(lease_key=gone.lease.lease_key, reason=gone.reason),
+                )
+                for gone in cleanup.delete
+            ),
+            *(self._forced(lease, pending[lease.lease_key]) for lease in self.losses.overdue),
+            *((evict(lease), None) for lease in self.abandoned),
+        )
+
+    def _forced(self, lease: Lease, handover: Handover) -> tuple[LeaseChange, Event]:
+        """End by force what takes too long (protocol.md §3.5); else its old owner ends it."""
+        return assign(lease, handover.next_owner), HandoverForced(
+            lease_key=lease.lease_key,
+            worker_id=handover.next_owner,
+            old_owner=handover.old_owner,
+            waited_ms=self.snapshot.at_ms - handover.since_ms,
+        )
+
+    @property
+    def is_calm(self) -> bool:
+        """Tell whether nothing was to be done in this turn, and no slot is missing or too many."""
+        alive = (SlotState.STARTING, SlotState.RUNNING)
+        slots = sum(slot.state in alive for slot in self.snapshot.slots)
+        decided = self.assignment.assignments or self.sync.create or self.sync.suspects
+        idle = all(each.task is SlotTask.NOTHING for each in self.slots.decisions)
+        return not self.losses.expired and not decided and idle and slots == self.slots.wanted
+
+    @property
+    def is_awake(self) -> bool:
+        """
+        Tell whether there is anything to do before the next scheduled invocation.
+
+        That includes shards without leases because the listing made no sense: it is looked at
+        again soon. Those asleep are only looked at.
+        """
+        awake = len(self.unfinished) - len(self.sleepers.asleep)
+        return bool(awake or (self.snapshot.shards and self.sync.problems))
+
+
+def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
+    """
+    Decide everything that a turn decides.
+
+    Args:
+        config: of the fleet.
+        snapshot: what was read.
+
+    """
+    shards = snapshot.shards
+    losses = _losses(config, snapshot)
+    unreadable = Unreadable.among(snapshot.survey, shards)
+    known = [*snapshot.survey.leases, *unreadable.stand_ins]
+    sync, suspected = _sync(config, snapshot, known)
+    sync = unreadable.spared(sync)
+    leases = _with_created(snapshot.survey.leases, sync)
+    paused = snapshot.pauses.among(lease.lease_key for lease in leases)
+    sleepers = _sleepers(config, snapshot, leases, expired=losses.expired, paused=paused)
+    resting = _resting(unreadable, sleepers, paused)
+    slots, pace = _slots(config, snapshot, leases, expired=losses.expired, resting=resting)
+    facts = AssignmentFacts(
+        now_ms=snapshot.at_ms,
+        expired=losses.expired,
+        idle=waiting_for_a_merge(shards, [*leases, *unreadable.stand_ins]),
+        paused=resting,
+        leaving=_leaving(snapshot.slots, slots),
+        rebalance=snapshot.rebalance,
+        draw=snapshot.draw,
+    )
+    loads, compared, workers = _loads(config, snapshot, leases)
+    return TurnPlan(
+        snapshot=snapshot,
+        losses=losses,
+        unreadable=unreadable,
+        sync=sync,
+        suspicions=suspected,
+        pin_ms=_pin_ms(snapshot, sync),
+        hash_ranges=_hash_ranges(shards, known),
+        cleanup=plan_lease_cleanup(shards, known),
+        leases=leases,
+        paused=paused,
+        abandoned=_lost_and_paused(snapshot, leases, losses.expired),
+        sleepers=sleepers,
+        slots=slots,
+        restarts=_restarts(snapshot.slots, slots, leases),
+        pace=pace,
+        loads=loads,
+        assignment=plan_assignments(config, compared, workers, facts=facts),
+        graceful=graceful_workers(config, compared, workers, facts=facts),
+    )
+
+
+# --- who has lost its lease
+
+
+def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
+    """Go by what was kept, by what this process has seen itself, and by slots that have ended."""
+    leases = snapshot.survey.leases
+    graces = {
+        key: config.start_allowance_ms
+        for slot in snapshot.slots
+        if slot.served_seq < slot.assign_seq
+        for key in slot.assigned
+    }
+    sightings, expired = sighted(
+        snapshot.sightings,
+        leases,
+        reading=snapshot.reading,
+        failover_ms=config.failover_ms,
+        graces=graces,
+    )
+    watched, seen_to_expire = sighted(
+        snapshot.watched,
+        leases,
+        reading=snapshot.watching,
+        failover_ms=config.failover_ms,
+        graces=graces,
+    )
+    expired |= seen_to_expire | orphans(leases, snapshot.slots)
+    handovers = pending_handovers(snapshot.handovers, leases, now_ms=snapshot.at_ms)
+    overdue = overdue_handovers(
+        handovers,
+        leases,
+        expired=expired,
+        now_ms=snapshot.at_ms,
+        limit_ms=config.handover_limit_ms,
+    )
+    return Losses(
+        sightings=sightings,
+        watched=watched,
+        graces=graces,
+        expired=expired,
+        handovers=handovers,
+        overdue=overdue,
+    )
+
+
+def orphans(leases: Iterable[Lease], slots: Iterable[Slot]) -> frozenset[str]:
+    """Return leases owned by ended slots: nobody can renew them, so nobody need wait (H2)."""
+    ended = {slot.worker_id for slot in slots if slot.state is SlotState.ENDED}
+    return frozenset(
+        lease.lease_key
+        for lease in leases
+        if not lease.is_finished and lease.effective_owner in ended
+    )
+
+
+# --- which leases there are to be
+
+
+def _sync(
+    config: FleetConfig, snapshot: TurnSnapshot, known: Sequence[Lease]
+) -> tuple[LeaseSyncPlan, Mapping[str, Suspicion]]:
+    """Plan without evidence, with it, and with what is certain by it, as far as that is needed."""
+    initial = InitialPosition(config.initial_position)
+    listed, evidence = snapshot.listed_at_initial, snapshot.evidence
+    plan = plan_lease_sync(snapshot.shards, known, initial=initial, listed_at_initial=listed)
+    if evidence is None or not plan.wants_evidence:
+        return plan, evidence.suspicions if evidence else {}
+    audit = Audit(readable=evidence.readable)
+    plan = plan_lease_sync(
+        snapshot.shards, known, initial=initial, listed_at_initial=None, audit=audit
+    )
+    suspected = suspicions(evidence.suspicions, plan.suspects, now_ms=snapshot.at_ms)
+    lost = frozenset(key for key, suspicion in suspected.items() if suspicion.is_proof)
+    if lost:
+        audit = Audit(readable=evidence.readable, lost=lost)
+        plan = plan_lease_sync(
+            snapshot.shards, known, initial=initial, listed_at_initial=None, audit=audit
+        )
+    return plan, suspected
+
+
+def _pin_ms(snapshot: TurnSnapshot, sync: LeaseSyncPlan) -> int:
+    """Return where others began, for what begins late, else a moment ago (H7)."""
+    began_ms = snapshot.evidence.began_ms if snapshot.evidence and sync.begins_late else None
+    return snapshot.at_ms - PIN_BACK_MS if began_ms is None else began_ms
+
+
+def _with_created(leases: Sequence[Lease], sync: LeaseSyncPlan) -> Sequence[Lease]:
+    """Return the leases as they are once the plan's new ones exist."""
+    known = {lease.lease_key for lease in leases}
+    return (*leases, *(w.lease for w in sync.create if w.lease.lease_key not in known))
+
+
+def _hash_ranges(
+    shards: Sequence[Shard], leases: Sequence[Lease]
+) -> list[tuple[Lease, HashKeyRange]]:
+    """Return what old rows lack."""
+    ranges = {shard.shard_id: shard.hash_key_range for shard in shards}
+    return [
+        (lease, covered)
+        for lease in leases
+        if lease.hash_key_range is None and not lease.is_finished
+        if (covered := ranges.get(lease.lease_key)) is not None
+    ]
+
+
+# --- what nobody is to have
+
+
+def _resting(
+    unreadable: Unreadable, sleepers: Sleepers, paused: Mapping[str, Pause]
+) -> Mapping[str, Reason]:
+    """Return the leases that nobody is to have, each with the reason that counts."""
+    naps = {key: nap.reason for key, nap in sleepers.asleep.items()}
+    return {**unreadable.held_up, **naps, **paused}
+
+
+def _lost_and_paused(
+    snapshot: TurnSnapshot, leases: Sequence[Lease], expired: frozenset[str]
+) -> Sequence[Lease]:
+    """
+    Return paused leases whose owner is lost, so that a person finds them without one.
+
+    Only those of our slots: what another application holds is that one's business.
+    """
+    ours = {slot.worker_id for slot in snapshot.slots}
+    return [
+        lease
+        for lease in leases
+        if lease.lease_key in expired
+        and snapshot.pauses.of(lease.lease_key) is not None
+        and lease.effective_owner in ours
+    ]
+
+
+def _sleepers(
+    config: FleetConfig,
+    snapshot: TurnSnapshot,
+    leases: Sequence[Lease],
+    *,
+    expired: frozenset[str],
+    paused: Collection[str],
+) -> Sleepers:
+    """What a person has paused is neither looked at nor woken by a look."""
+    if not config.sleep:
+        return Sleepers()
+    ours = {slot.worker_id for slot in snapshot.slots}
+    owners = foreign_owners(leases, ours=ours, expired=expired)
+    foreign = noted_foreign(snapshot.foreign, owners, now_ms=snapshot.at_ms)
+    off = None if foreign is None else OtherApplication(foreign.owner)
+    plan = plan_naps(
+        snapshot.naps, leases, off=off, now_ms=snapshot.at_ms, settle_ms=config.failover_ms
+    )
+    asleep = {key: nap for key, nap in plan.asleep.items() if key not in paused}
+    woken = {key: why for key, why in snapshot.woken.items() if key in asleep}
+    return Sleepers(
+        asleep={key: nap for key, nap in asleep.items() if key not in woken},
+        woken={**plan.woken, **woken},
+        foreign=foreign,
+        off=off,
+    )
+
+
+# --- how many slots read the rest
+
+
+def _slots(
+    config: FleetConfig,
+    snapshot: TurnSnapshot,
+    leases: Sequence[Lease],
+    *,
+    expired: frozenset[str],
+    resting: Collection[str],
+) -> tuple[SlotPlan, Pace]:
+    unfinished = [lease for lease in leases if not lease.is_finished]
+    held = _held_by(unfinished)
+    to_read = count_to_read(
+        leases,
+        ours={slot.worker_id for slot in snapshot.slots},
+        expired=expired,
+        resting=resting,
+        steals=config.assignment == _STEALING,
+    )
+    sizing = plan_size(
+        _slot_needs(config, snapshot, unfinished, held=held),
+        unfinished=to_read,
+        pace=snapshot.pace,
+        limits=_sizing_limits(config, is_thrifty=snapshot.is_thrifty),
+        now_ms=snapshot.at_ms,
+    )
+    facts = SlotFacts(
+        now_ms=snapshot.at_ms,
+        silent_ms=2 * config.failover_ms,
+        leave_most_ms=config.handover_limit_ms + config.cycle_ms,
+        held=held,
+        lost=frozenset(
+            lease.effective_owner or "" for lease in unfinished if lease.lease_key in expired
+        ),
+    )
+    return plan_slots(snapshot.slots, sizing=sizing, facts=facts), sizing.pace
+
+
+def _restarts(slots: Sequence[Slot], plan: SlotPlan, leases: Sequence[Lease]) -> frozenset[str]:
+    holders = {lease.effective_owner for lease in leases if not lease.is_finished}
+    silent = {each.slot_id for each in plan.decisions if each.task is SlotTask.EXAMINE}
+    return frozenset(
+        slot.slot_id
+        for slot in slots
+        if slot.slot_id in silent and slot.worker_id in holders and not slot.drain
+    )
+
+
+def _sizing_limits(config: FleetConfig, *, is_thrifty: bool) -> SizingLimits:
+    """Return what sizes the fleet; a thrifty one keeps no more slots than the leases need."""
+    return SizingLimits(
+        leases_per_worker=config.leases_per_worker,
+        workers_min=min(1, config.workers_min) if is_thrifty else config.workers_min,
+        workers_max=config.workers_max,
+        target=config.target_percent / 100,
+        lag_most_ms=config.lag_objective_ms or LAG_MOST_MS,
+        scale_down_ms=config.scale_down_ms,
+    )
+
+
+def _slot_needs(
+    config: FleetConfig,
+    snapshot: TurnSnapshot,
+    unfinished: Sequence[Lease],
+    *,
+    held: Mapping[str, int],
+) -> list[SlotNeed]:
+    """Return what each slot that stays has to do."""
+    staying = sorted((s for s in snapshot.slots if stays(s)), key=lambda slot: slot.slot_id)
+    lags = lags_of(
+        unfinished,
+        staying,
+        stopped_since_ms={},
+        now_ms=snapshot.at_ms,
+        still_ms=2 * config.failover_ms,
+    )
+    needs = []
+    for slot in staying:
+        used = slot.usage.utilisation().values() if slot.state is SlotState.RUNNING else ()
+        behind = [lags[k] for k in slot.lags_ms if k in lags and k not in snapshot.stopped]
+        needs.append(
+            SlotNeed(
+                slot_id=slot.slot_id,
+                leases=held.get(slot.worker_id, 0),
+                used=max(used) / 100 if used else None,
+                lag_ms=max(behind, default=-1),
+            )
+        )
+    return needs
+
+
+def _held_by(leases: Iterable[Lease]) -> Counter[str]:
+    """Return worker id to the number of unfinished leases that it holds or is to get."""
+    return Counter(
+        owner
+        for lease in leases
+        for owner in {lease.lease_owner, lease.checkpoint_owner}
+        if owner is not None
+    )
+
+
+def _leaving(slots: Iterable[Slot], plan: SlotPlan) -> frozenset[str]:
+    """Return the ids of workers that are to hand over what they have, as of this turn's plan."""
+    tasks = {decision.slot_id: decision.task for decision in plan.decisions}
+    return frozenset(
+        slot.worker_id
+        for slot in slots
+        if tasks.get(slot.slot_id) is SlotTask.LEAVE
+        or (slot.leaving_ms and tasks.get(slot.slot_id) is not SlotTask.STAY)
+    )
+
+
+# --- who gets what
+
+
+def _loads(
+    config: FleetConfig, snapshot: TurnSnapshot, leases: Sequence[Lease]
+) -> tuple[Loads | None, Sequence[Lease], Sequence[Slot]]:
+    """Return the loads smoothed over turns, and both with them."""
+    if config.assignment != "balanced":
+        return None, leases, snapshot.slots
+    running = (slot for slot in snapshot.slots if slot.state is SlotState.RUNNING)
+    loads = smoothed(snapshot.loads, leases, {slot.worker_id: slot.usage for slot in running})
+    if not loads.leases:
+        return None, leases, snapshot.slots
+    return loads, loads.of_leases(leases), [loads.of_slot(slot) for slot in snapshot.slots]

@@ -1,0 +1,157 @@
+"""
+Reading all that a turn is planned by: the manager's eyes, and those of `shardfleet what-if`.
+
+Leases are read first, then shards, then slots: a shard list or a slot is never older than the
+leases beside it. Nothing is written. What only some turns need (when the fleet began, what was
+found without a lease before) is read when the plan asks for it, and then planned with again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.loads import Loads
+from shardfleet.domain.leases.expiry import Reading
+from shardfleet.domain.leases.holes import Evidence, Suspicion, later_than
+from shardfleet.domain.slots.sizing import Pace
+from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
+from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamReader
+from shardfleet.engine.state.fleet_state import MANAGER, PIN, SLOT, FleetState
+from shardfleet.engine.state.pauses import PauseRecord
+from shardfleet.engine.state.sleep_state import NAP, NapRecord
+
+AUDIT, SUSPECTS = "audit", "suspects"
+PACE = "pace"
+# Kinesis quota: no stream retains records for less; a listing reaches as far back at least.
+_RETAINED_MS = 24 * 3_600_000
+_INITIAL_LISTING = {
+    "TRIM_HORIZON": ListingFilter.AT_TRIM_HORIZON,
+    "LATEST": ListingFilter.AT_LATEST,
+    "AT_TIMESTAMP": ListingFilter.AT_TIMESTAMP,
+}
+
+
+class Observer:
+    """Reads both tables and the listing."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        *,
+        leases: LeaseStore,
+        state: FleetState,
+        stream: StreamReader,
+        clock: Clock,
+    ) -> None:
+        """Keep the ports."""
+        self._config = config
+        self._leases = leases
+        self._state = state
+        self._stream = stream
+        self._clock = clock
+
+    async def observe(self) -> TurnSnapshot:
+        """
+        Read what every turn needs.
+
+        Raises:
+            Throttled: no answer; begin anew.
+
+        """
+        clock, state = self._clock, self._state
+        started_ms, began_ms = clock.now_ms(), clock.monotonic_ms()
+        survey = await self._leases.survey()
+        reading = Reading(
+            began_ms=started_ms, ended_ms=clock.now_ms(), skew_ms=self._config.clock_skew_ms
+        )
+        watching = Reading(began_ms=began_ms, ended_ms=clock.monotonic_ms())
+        shards = await self._stream.list_shards()
+        listed = None if survey.leases else await self._listed_at_initial()
+        slots = await state.slots()
+        sightings, handovers = await state.sightings(), await state.handovers()
+        pauses, stops = await PauseRecord(state.store).read(), await state.stops()
+        sleep = NapRecord(state.store) if self._config.sleep else None
+        naps, foreign = (await sleep.naps(), await sleep.foreign()) if sleep else ([], None)
+        paced = await state.store.read(PACE, MANAGER)
+        versions = {(SLOT, found.slot.slot_id): found.version for found in slots}
+        versions |= {(NAP, nap.lease_key): version for nap, version in naps}
+        versions |= {(PACE, MANAGER): paced.version} if paced else {}
+        loads = await state.loads() if self._config.assignment == "balanced" else Loads()
+        return TurnSnapshot(
+            at_ms=clock.now_ms(),
+            reading=reading,
+            watching=watching,
+            survey=survey,
+            shards=shards,
+            listed_at_initial=listed,
+            slots=[found.slot for found in slots],
+            sightings=sightings,
+            handovers=handovers,
+            pauses=pauses,
+            naps=[nap for nap, _ in naps],
+            foreign=foreign,
+            stopped=frozenset(stop.lease_key for stop in stops),
+            pace=Pace(**paced.body) if paced else Pace(),
+            loads=loads,
+            versions=versions,
+        )
+
+    async def _listed_at_initial(self) -> Sequence[Shard]:
+        config = self._config
+        is_instant = config.initial_position == "AT_TIMESTAMP"
+        return await self._stream.list_shards(
+            _INITIAL_LISTING[config.initial_position],
+            instant_ms=config.initial_timestamp_ms or None if is_instant else None,
+        )
+
+    async def plan(self, snapshot: TurnSnapshot, *, created_ms: int) -> TurnPlan:
+        """
+        Plan a turn; what the plan asks for is read.
+
+        Args:
+            snapshot: as observed.
+            created_ms: when the stream was created; of an earlier one nothing tells anything.
+
+        Raises:
+            Throttled: no answer; begin anew.
+
+        """
+        plan = plan_turn(self._config, snapshot)
+        if not plan.wants_evidence:
+            return plan
+        document = await self._state.store.read(AUDIT, SUSPECTS)
+        rows = document.body["shards"] if document else {}
+        then_ms = await began_ms(self._state.store, created_ms)
+        evidence = Evidence(
+            began_ms=then_ms,
+            readable=await self._readable(snapshot, then_ms),
+            suspicions={key: Suspicion(count, last_ms) for key, (count, last_ms) in rows.items()},
+        )
+        if document:
+            versions = {**snapshot.versions, (AUDIT, SUSPECTS): document.version}
+            snapshot = replace(snapshot, versions=versions)
+        return plan_turn(self._config, replace(snapshot, evidence=evidence))
+
+    async def _readable(self, snapshot: TurnSnapshot, then_ms: int | None) -> frozenset[str] | None:
+        """Return the shards that were open when the fleet began or came later; None unknown."""
+        if then_ms is None or self._clock.now_ms() - then_ms >= _RETAINED_MS:
+            return None
+        then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=then_ms)
+        return later_than({shard.shard_id for shard in then}, ShardGraph(snapshot.shards))
+
+
+async def began_ms(store: StateStore, created_ms: int) -> int | None:
+    """
+    Return the earliest instant to which a LATEST lease is pinned: when the fleet began.
+
+    Args:
+        store: of the pins.
+        created_ms: creation time of the stream; pins of an earlier incarnation tell nothing.
+
+    """
+    pins = [pin.body for pin in await store.list(PIN)]
+    found = (int(pin["instant_ms"]) for pin in pins if pin["created_ms"] == created_ms)
+    return min(found, default=None)
