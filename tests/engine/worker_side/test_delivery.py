@@ -1,4 +1,8 @@
-"""Failures of the handler: held to their shard, never passed, given up only exactly."""
+"""
+Failures of the handler: held to their shard, never passed, given up only exactly.
+
+It is one idea: what one shard's delivery does with every answer of one handler.
+"""
 
 import asyncio
 import itertools

@@ -139,12 +139,7 @@ OpenWire = Callable[[], KinesisWire | None]
 """Opens the wire when called first; None says that botocore's client must do."""
 
 
-def open_wire(
-    stream_arn: str,
-    *,
-    client: KinesisClient,
-    session: Session,
-) -> KinesisWire | None:
+def open_wire(stream_arn: str, *, client: KinesisClient, session: Session) -> KinesisWire | None:
     """
     Return the wire that does as the client would, None if it cannot.
 
