@@ -1,0 +1,117 @@
+"""A turn's plan: pure, in the order in which one decision needs another."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.by_count import AssignmentKind
+from shardfleet.domain.leases.expiry import Reading, Sighting
+from shardfleet.domain.leases.holes import Evidence
+from shardfleet.domain.leases.lease import Survey
+from shardfleet.domain.reasons import Pause, RecordsCame
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.upkeep import SlotTask
+from shardfleet.domain.turn import TurnSnapshot, plan_turn
+from tests.domain.builders import a_lease, a_shard
+
+NOW = 10_000_000
+LEFT, RIGHT = "shardId-000000000000", "shardId-000000000001"
+SHARDS = [a_shard(f"{LEFT} 0-50 open"), a_shard(f"{RIGHT} 50-100 open")]
+RUNNING = Slot(
+    slot_id="s0001",
+    worker_id="f-s0001",
+    state=SlotState.RUNNING,
+    name="f-s0001-1",
+    start_epoch=1,
+    heartbeat_ms=NOW - 1_000,
+)
+
+
+def a_config(**options):
+    values = {"fleet": "f", "stream_arn": "arn", "lease_table": "l", "state_table": "s"}
+    return FleetConfig(**values | {"leases_per_worker": 4} | options)
+
+
+def a_snapshot(*leases, **options):
+    reading = Reading(began_ms=NOW, ended_ms=NOW)
+    survey = Survey(leases=tuple(a_lease(text) for text in leases))
+    values = {"reading": reading, "watching": reading, "survey": survey, "shards": SHARDS}
+    return TurnSnapshot(at_ms=NOW, **values | {"slots": [RUNNING]} | options)
+
+
+def given(plan):
+    return {each.lease.lease_key: each.kind for each in plan.assignment.assignments}
+
+
+def test_what_is_created_is_given_to_somebody_in_the_same_turn():
+    plan = plan_turn(a_config(), a_snapshot(f"{LEFT} at 5 by f-s0001"))
+    assert [wanted.lease.lease_key for wanted in plan.sync.create] == [RIGHT]
+    assert given(plan) == {RIGHT: AssignmentKind.UNOWNED}
+
+
+def test_what_has_expired_wakes_no_suspicion_of_another_application_and_is_given_away():
+    snapshot = a_snapshot(
+        f"{LEFT} at 5 by java",
+        f"{RIGHT} at 5 by f-s0001",
+        sightings={LEFT: Sighting(0, "java", NOW - 60_000)},
+    )
+    counter = snapshot.survey.leases[0].lease_counter
+    snapshot = replace(snapshot, sightings={LEFT: Sighting(counter, "java", NOW - 60_000)})
+    plan = plan_turn(a_config(sleep=True), snapshot)
+    assert plan.losses.expired == {LEFT}
+    assert plan.sleepers.foreign is None
+    assert given(plan) == {LEFT: AssignmentKind.EXPIRED}
+
+
+def test_what_a_look_finds_wakes_in_the_plan_that_gives_it_to_somebody():
+    nap = Nap(
+        lease_key=LEFT, worker_id="w", since_ms=NOW - 9_000, done=a_lease(f"{LEFT} at 5").checkpoint
+    )
+    snapshot = a_snapshot(f"{LEFT} at 5", f"{RIGHT} at 5 by f-s0001", naps=[nap])
+    asleep = plan_turn(a_config(sleep=True), snapshot)
+    assert (set(asleep.sleepers.asleep), given(asleep)) == ({LEFT}, {})
+    woken = plan_turn(a_config(sleep=True), replace(snapshot, woken={LEFT: RecordsCame()}))
+    assert (set(woken.sleepers.asleep), given(woken)) == (set(), {LEFT: AssignmentKind.UNOWNED})
+    paused = replace(snapshot, pauses=Pauses(fleet=Pause("ann", NOW)), woken={LEFT: RecordsCame()})
+    assert plan_turn(a_config(sleep=True), paused).sleepers.woken == {}
+
+
+def test_a_slot_that_is_to_leave_gives_its_leases_to_the_others_in_the_same_turn():
+    second = replace(RUNNING, slot_id="s0002", worker_id="f-s0002")
+    plan = plan_turn(
+        a_config(workers_max=1),
+        a_snapshot(f"{LEFT} at 5 by f-s0001", f"{RIGHT} at 5 by f-s0002", slots=[RUNNING, second]),
+    )
+    tasks = {each.slot_id: each.task for each in plan.slots.decisions}
+    assert tasks == {"s0001": SlotTask.NOTHING, "s0002": SlotTask.LEAVE}
+    assert given(plan) == {RIGHT: AssignmentKind.STEAL}
+    assert plan.graceful == {"f-s0001", "f-s0002"}
+
+
+def test_only_a_turn_that_may_have_lost_a_lease_asks_for_evidence_and_only_once():
+    config = a_config(initial_position="LATEST")
+    assert not plan_turn(config, a_snapshot(f"{LEFT} at 5", f"{RIGHT} at 5")).wants_evidence
+    snapshot = a_snapshot(f"{LEFT} at 5")
+    plan = plan_turn(config, snapshot)
+    assert plan.wants_evidence
+    evidence = Evidence(began_ms=NOW - 60_000, readable=None, suspicions={})
+    again = plan_turn(config, replace(snapshot, evidence=evidence))
+    assert not again.wants_evidence
+    assert set(again.suspicions) == {RIGHT}
+
+
+@pytest.mark.parametrize("assignment", ["balanced", "count", "greedy"])
+def test_the_same_snapshot_gives_the_same_plan(assignment):
+    config = a_config(assignment=assignment, leases_to_acquire=1)
+    snapshot = a_snapshot(f"{LEFT} at 5", f"{RIGHT} at 5", draw="a")
+    assert plan_turn(config, snapshot) == plan_turn(config, snapshot)
+
+
+def test_another_draw_shuffles_otherwise():
+    config = a_config(assignment="greedy", leases_to_acquire=1)
+    snapshot = a_snapshot(f"{LEFT} at 5", f"{RIGHT} at 5")
+    found = {tuple(given(plan_turn(config, replace(snapshot, draw=str(n))))) for n in range(9)}
+    assert found == {(LEFT,), (RIGHT,)}
