@@ -110,9 +110,12 @@ def change_of(
     if assignment.kind is not AssignmentKind.STEAL:
         is_expired = assignment.kind is AssignmentKind.EXPIRED
         return lease_changes.assign(lease, worker_id, expired=is_expired)
-    if current is None or current.effective_owner != lease.effective_owner:
-        return None
-    if current.is_finished or current.checkpoint_owner is not None:
+    if (
+        current is None
+        or current.effective_owner != lease.effective_owner
+        or current.is_finished
+        or current.checkpoint_owner is not None
+    ):
         return None
     if current.lease_owner in graceful:
         return lease_changes.initiate_handover(current, worker_id, as_read=True)

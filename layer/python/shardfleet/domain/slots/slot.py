@@ -158,16 +158,17 @@ class SlotInput:
 
         """
         if not isinstance(payload, Mapping):
-            message = f"worker input: {str(payload)[:80]!r} found, an object expected"
-            raise ConfigurationError(message)
+            raise ConfigurationError(
+                f"worker input: {str(payload)[:80]!r} found, an object expected"
+            )
         version = payload.get("version")
         if version not in (INPUT_VERSION, INPUT_VERSION - 1):
-            message = f"worker input: version {version!r} found, {INPUT_VERSION} expected"
-            raise ConfigurationError(message)
+            raise ConfigurationError(
+                f"worker input: version {version!r} found, {INPUT_VERSION} expected"
+            )
         missing = {"slot", "name", "start_epoch", "generation"} - payload.keys()
         if missing:
-            message = f"worker input: missing {', '.join(sorted(missing))}"
-            raise ConfigurationError(message)
+            raise ConfigurationError(f"worker input: missing {', '.join(sorted(missing))}")
         return cls(
             slot_id=str(payload["slot"]),
             name=str(payload["name"]),
@@ -181,8 +182,9 @@ def _number(payload: Mapping[str, Any], name: str) -> int:
     try:
         return int(payload.get(name, 0))
     except (TypeError, ValueError, OverflowError) as error:  # Overflow: int(float('inf'))
-        message = f"worker input: {name} {payload[name]!r} found, a whole number expected"
-        raise ConfigurationError(message) from error
+        raise ConfigurationError(
+            f"worker input: {name} {payload[name]!r} found, a whole number expected"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,11 +303,10 @@ def intend_start(
     start_epoch = before.start_epoch + 1
     name = f"{name_prefix}-{slot_id}-{start_epoch}"
     if len(name) > EXECUTION_NAME_LIMIT - 6:
-        message = (
+        raise ConfigurationError(
             f"fleet name {name_prefix!r}: execution names such as {name!r} would pass Step "
             f"Functions' limit of {EXECUTION_NAME_LIMIT} characters; shorten the fleet's name"
         )
-        raise ConfigurationError(message)
     intended = _after(
         before,
         SlotEvent.INTENDED,

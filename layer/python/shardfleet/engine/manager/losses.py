@@ -45,9 +45,11 @@ class LossWatch:
     def learn(self, kept: Mapping[str, Sighting]) -> Mapping[str, Sighting]:
         """Take over what was kept of leases not seen here yet, with the skew on top; return all."""
         behind_ms = self._behind_ms() - self._skew_ms
-        for key, seen in kept.items():
-            own = replace(seen, first_seen_ms=seen.first_seen_ms - behind_ms)
-            self._sightings.setdefault(key, own)
+        learned = {
+            key: replace(seen, first_seen_ms=seen.first_seen_ms - behind_ms)
+            for key, seen in kept.items()
+        }
+        self._sightings = learned | self._sightings
         return self._sightings
 
     async def keep(self, plan: TurnPlan) -> None:

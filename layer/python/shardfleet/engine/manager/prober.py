@@ -139,9 +139,10 @@ class Prober:
 
     def _is_time(self) -> bool:
         """Tell whether this turn is to look: not so soon after a look between two turns."""
-        if self.looked_ms is None:
-            return True
-        return self._clock.monotonic_ms() - self.looked_ms >= self._config.probe_ms
+        return (
+            self.looked_ms is None
+            or self._clock.monotonic_ms() - self.looked_ms >= self._config.probe_ms
+        )
 
     async def _remember(self) -> None:
         """Read once what the invocation before knew, and forget who is no longer asleep."""

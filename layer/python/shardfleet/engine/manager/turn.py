@@ -77,8 +77,8 @@ class LeaseManager:
         self._ports = ports
         self._turns = 0
         self.rests = False
-        leases, state, stream, clock = ports.leases, ports.state, ports.stream, ports.clock
-        events = ports.events
+        leases, state, events = ports.leases, ports.state, ports.events
+        stream, clock = ports.stream, ports.clock
         self._regimes = RegimeKeeper(config, store=state.store, clock=clock, events=events)
         self._observer = Observer(config, leases=leases, state=state, stream=stream, clock=clock)
         self.prober = Prober(config, state=state, stream=stream, clock=clock, events=events)

@@ -94,10 +94,9 @@ class _Future:
         self._silent_ms = 2 * config.failover_ms
         self._slots = {slot.slot_id: slot for slot in snapshot.slots}
         self.leases = {lease.lease_key: lease for lease in snapshot.survey.leases}
-        loads = snapshot.loads
         self._costs = LeaseCosts(
-            loads.of_leases(snapshot.survey.leases),
-            [loads.of_slot(slot) for slot in snapshot.slots],
+            snapshot.loads.of_leases(snapshot.survey.leases),
+            [snapshot.loads.of_slot(slot) for slot in snapshot.slots],
         )
         self._others: list[Entry] = []  # what workers did since the turn before
         self.left: Mapping[str, Reason] = {}
@@ -182,11 +181,14 @@ class _Future:
             hash_key_range=child.hash_key_range,
             throughput_kbps=self._costs.rate(key),
         )
-        parents = (parent.lease_key,)
-        reason = WentOnWithChild(parents) if takes else FollowsParents(parents)
-        worker_id = owner if takes else ""
+        reason = WentOnWithChild if takes else FollowsParents
         self._others.append(
-            Entry(what=Happening.APPEARED, subject=key, worker_id=worker_id, reason=reason)
+            Entry(
+                what=Happening.APPEARED,
+                subject=key,
+                worker_id=owner if takes else "",
+                reason=reason((parent.lease_key,)),
+            )
         )
 
     # --- a turn
@@ -217,13 +219,12 @@ class _Future:
         for each in plan.assignment.assignments:
             key, slot_id = each.lease.lease_key, slot_ids[each.worker_id]
             announced = announce_assignment(self._slots[slot_id], [key])
-            if announced is not None:
+            moved = change_of(each, self.leases.get(key), graceful=plan.graceful)
+            if announced is not None and moved is not None:
                 self._slots[slot_id] = announced
-                self._apply(change_of(each, self.leases.get(key), graceful=plan.graceful))
+                self._apply(moved)
 
-    def _apply(self, change: LeaseChange | None) -> None:
-        if change is None:
-            return
+    def _apply(self, change: LeaseChange) -> None:
         result = lease_changes.apply_change(change, self.leases.get(change.lease_key))
         if change.kind is ChangeKind.DELETE:
             self.leases.pop(change.lease_key, None)
@@ -282,18 +283,17 @@ class _Future:
         now_ms = self._snapshot.at_ms
         if slot.state is SlotState.STARTING:
             claimed = claim(slot, slot.slot_input(), now_ms=now_ms)
-            assert isinstance(claimed, Slot)
-            slot = claimed
+            slot = claimed if isinstance(claimed, Slot) else slot
         if slot.state is SlotState.ENDED or now_ms - slot.heartbeat_ms > self._silent_ms:
             return False
-        beaten = heartbeat(
+        shown = heartbeat(
             slot,
             now_ms=now_ms + self._config.cycle_ms,
             served_seq=slot.assign_seq,
             lags_ms=slot.lags_ms,
             usage=self._costs.loaded(slot, list(self.leases.values())).usage,
         )
-        self._slots[slot.slot_id] = beaten or slot
+        self._slots[slot.slot_id] = shown or slot
         return True
 
     def _later(self, plan: TurnPlan) -> TurnSnapshot:
