@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
@@ -49,7 +49,7 @@ class UserRecords:
 
     """
 
-    __slots__ = ("_deaggregator", "_done", "_left", "_made", "end")
+    __slots__ = ("_deaggregator", "_done", "_left", "end", "records")
 
     def __init__(
         self,
@@ -61,40 +61,26 @@ class UserRecords:
         self._left = list(reversed(records))
         self._done = done
         self._deaggregator = deaggregator
-        self._made: list[Record] = []
+        self.records: list[Record] = []
+        """Those that are made and not dropped."""
         self.end: ExtendedSequenceNumber | None = None
         """Position of the last user record that was made or discarded: in the end, of the page."""
 
     async def waiting(self, count: int) -> Sequence[Record]:
-        """Return the records that are made and not dropped: so many, unless the page has fewer."""
-        while self._left and len(self._made) < count:
-            self._make(min(count, len(self._made) + _RECORDS_AT_A_STRETCH))
-            if self._left and len(self._made) < count:
+        """Return the next records: so many, unless the page has fewer."""
+        while self._left and len(self.records) < count:
+            until = min(count, len(self.records) + _RECORDS_AT_A_STRETCH)
+            taken = self._deaggregator.take_apart(
+                self._left, self.records, until=until, done=self._done
+            )
+            self.end = ExtendedSequenceNumber(*taken)
+            if self._left and len(self.records) < count:
                 await asyncio.sleep(0)
-        return self._made
+        return self.records
 
     def drop(self, count: int) -> None:
         """Let go of the first of the waiting records."""
-        del self._made[:count]
-
-    def _make(self, until: int) -> None:
-        """Take stream records apart until so many are waiting, but not too many at a stretch."""
-        taken = self._deaggregator.take_apart(self._left, self._made, until=until, done=self._done)
-        self.end = ExtendedSequenceNumber(*taken)
-
-
-class Expanded(NamedTuple):
-    """
-    The user records of one page, all of them.
-
-    Attributes:
-        records: in order, those behind the position asked for.
-        end: position of the last user record of the page, delivered or not; None if empty.
-
-    """
-
-    records: Sequence[Record]
-    end: ExtendedSequenceNumber | None
+        del self.records[:count]
 
 
 class Deaggregator:
@@ -117,10 +103,11 @@ class Deaggregator:
 
     async def expand(
         self, records: Sequence[StreamRecord], done: ExtendedSequenceNumber | None
-    ) -> Expanded:
+    ) -> UserRecords:
         """Return all user records behind ``done`` at once; all of the page if it is None."""
-        found = UserRecords(records, done, self)
-        return Expanded(await found.waiting(sys.maxsize), found.end)
+        user_records = UserRecords(records, done, self)
+        await user_records.waiting(sys.maxsize)
+        return user_records
 
     def take_apart(
         self,
