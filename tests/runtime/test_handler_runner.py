@@ -372,6 +372,19 @@ def test_a_coroutine_that_outlives_its_deadline_is_cancelled_and_the_process_may
     run_with(handle, scenario)
 
 
+def test_a_time_out_of_the_handlers_own_is_its_error_and_not_the_deadline(run_with):
+    async def handle(batch):
+        async with asyncio.timeout(SHORT_MS / 10_000):
+            await asyncio.sleep(LONG_MS / 1000)
+
+    async def scenario(runner):
+        result = await runner.run(a_batch(within_ms=LONG_MS))
+        assert (result.timed_out, result.error) == (False, "TimeoutError: ")
+        assert await runner.close()
+
+    run_with(handle, scenario)
+
+
 def test_a_coroutine_that_blocks_its_loop_past_the_deadline_is_told_and_cannot_be_closed(run_with):
     release = threading.Event()
 

@@ -155,24 +155,17 @@ class ThreadHandlerRunner:
         if self._thread is None or self._handler is None:
             message = "run before load"
             raise RuntimeError(message)
+        left_ms = batch.deadline_ms - self._clock.now_ms()
         if self._handler.is_async:
             loop = self._thread.run_loop()
-            call: concurrent.futures.Future[HandlerResult] = concurrent.futures.Future()
-            task: list[asyncio.Task[None]] = []
-
-            def begin() -> None:
-                task.append(loop.create_task(self._call_into(call, batch), name="handler"))
-
-            loop.call_soon_threadsafe(begin)
-            if await self._is_done(call, batch.deadline_ms - self._clock.now_ms()):
-                return call.result()
-            loop.call_soon_threadsafe(lambda: [t.cancel() for t in task])
-            if await self._is_done(call, GRACE_MS):
-                return call.result()
+            call = asyncio.run_coroutine_threadsafe(self._call_async(batch), loop)
+            left_ms += GRACE_MS
         else:
             call = self._thread.submit(lambda: self._call(batch))
-            if await self._is_done(call, batch.deadline_ms - self._clock.now_ms()):
-                return call.result()
+        waiter = asyncio.wrap_future(call)
+        await asyncio.wait([waiter], timeout=max(0, left_ms) / 1000)
+        if call.done():
+            return call.result()
         return HandlerResult(
             done_count=batch.done_count, error="the call outlived its time-out", timed_out=True
         )
@@ -181,12 +174,6 @@ class ThreadHandlerRunner:
         """Stop the thread; False if user code still runs in it."""
         thread, self._thread = self._thread, None
         return thread is None or await thread.stop()
-
-    @staticmethod
-    async def _is_done(call: concurrent.futures.Future[HandlerResult], within_ms: int) -> bool:
-        waiter = asyncio.wrap_future(call)
-        await asyncio.wait([waiter], timeout=max(0, within_ms) / 1000)
-        return call.done()
 
     # --- in the handler's thread
 
@@ -197,19 +184,17 @@ class ThreadHandlerRunner:
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
             return _failure(batch, error)
 
-    async def _call_into(
-        self, call: concurrent.futures.Future[HandlerResult], batch: Batch
-    ) -> None:
+    async def _call_async(self, batch: Batch) -> HandlerResult:
         assert self._caller is not None
+        deadline = asyncio.timeout((batch.deadline_ms - self._clock.now_ms()) / 1000)
         try:
-            result = await self._caller.call_async(batch)
-        except asyncio.CancelledError:
-            result = HandlerResult(
-                done_count=batch.done_count, error="cancelled: the call outlived its time-out"
-            )
+            async with deadline:
+                return await self._caller.call_async(batch)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
-            result = _failure(batch, error)
-        call.set_result(result)
+            if isinstance(error, TimeoutError) and deadline.expired():
+                cancelled = "cancelled: the call outlived its time-out"
+                return HandlerResult(done_count=batch.done_count, error=cancelled)
+            return _failure(batch, error)
 
 
 def _failure(batch: Batch, error: BaseException) -> HandlerResult:
