@@ -70,6 +70,12 @@ QUICK = {
     "an exception skips the batch": "CheckpointCoversDone",
     "progress is told before the handler is done": "CheckpointCoversDone",
     "records are handed over after a stall without a renewal": "DeliveredWhileFresh",
+    "a false shard end is believed": "ChildrenBeforeEnd",
+    "reading goes on behind a checkpoint inside an aggregate": "OrderWithinShard",
+    "sequence numbers are compared as text": "OrderWithinShard",
+    "a merge does not wait for its other parent's lease": "ParentsBeforeChildren",
+    "the tip is another now each time": "CheckpointCoversDone",
+    "a record that kills is never given up": "NoRecordLost",
 }
 
 
