@@ -11,6 +11,7 @@ from pathlib import Path
 import pyspark
 
 from shardfleet_spark.host.java import find_java
+from shardfleet_spark.host.local_python import local_python
 from tests.spark.kills import processes
 
 START_LIMIT_S = 240
@@ -29,7 +30,7 @@ def spark_environment(host):
         "AWS_SECRET_ACCESS_KEY": "test",
         "JAVA_HOME": str(find_java()),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(local_python()),
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": host,
         "SPARK_DAEMON_MEMORY": "300m",
