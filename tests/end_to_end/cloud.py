@@ -10,6 +10,8 @@ from typing import Any
 from shardfleet.local import EmbeddedAws
 from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 
+# Looking costs both the test and the embedded AWS processor time that the fleet is in want of.
+LOOK_EVERY_S = 0.3
 HANDLERS = Path(__file__).resolve().parent / "handlers"
 
 
@@ -101,7 +103,7 @@ def wait_until(condition, *, what, within_s, fleet=None):
             told = "\n".join(fleet.logs()[-60:]) if fleet else ""
             message = f"not within {within_s} s: {what}\n{told}"
             raise AssertionError(message)
-        time.sleep(0.1)
+        time.sleep(LOOK_EVERY_S)
     return value
 
 
