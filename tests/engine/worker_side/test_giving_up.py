@@ -1,6 +1,7 @@
 """A paused lease is given up: after the batch, checkpointed, and nothing twice."""
 
 import asyncio
+from dataclasses import asdict
 
 import pytest
 
@@ -174,7 +175,7 @@ def test_two_people_who_pause_at_once_both_do(conflicts):
                 merged = current.with_leases(other.leases.keys(), ANN)
                 known = await world.state.read(kind, name)
                 await write(
-                    kind, name, merged.body(), expected_version=known.version if known else None
+                    kind, name, asdict(merged), expected_version=known.version if known else None
                 )
             return await write(kind, name, body, expected_version=expected_version)
 
