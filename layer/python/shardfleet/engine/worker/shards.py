@@ -252,10 +252,6 @@ class ShardWork:
             if not await self.checkpointer.unfinished_parents(lease):
                 await self.checkpointer.take(lease)
 
-    async def adopt(self, lease_keys: Sequence[str]) -> None:
-        """Adopt leases only to release them: the turn is ending."""
-        await self.checkpointer.adopt(lease_keys)
-
     async def release_all(self, hard: Halt) -> None:
         """
         Store all progress and give every lease back.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from enum import IntEnum
 from functools import partial
 from typing import Never
 
@@ -22,7 +21,7 @@ from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.shards import ShardWork
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.engine.worker.tasks import TurnTasks
-from shardfleet.engine.worker.watch import Notice, SlotWatch, WatchPorts
+from shardfleet.engine.worker.watch import SlotWatch, TurnStop, WatchPorts
 from shardfleet.errors import (
     ConfigurationError,
     HandlerTimedOut,
@@ -34,17 +33,6 @@ from shardfleet.errors import (
 from shardfleet.events import TurnBegun, TurnEnded, TurnEnding, TurnFailed, TurnRefused
 
 _MOMENT_S = 0.01
-
-
-class _Why(IntEnum):
-    """Why a turn ends; of two reasons the greater one counts."""
-
-    TIME = 1
-    DRAIN = 2
-    IDLE = 3
-    FAILURE = 4
-    STALE = 5
-    TIMED_OUT = 6
 
 
 async def worker_turn(
@@ -87,9 +75,8 @@ class WorkerTurn:
         self._record = SlotRecord(
             given, state=ports.fleet_state, clock=ports.clock, token=ports.entropy.token()
         )
-        self._why: _Why | None = None
+        self._why: TurnStop | None = None
         self._error: BaseException | None = None
-        self._ended = False
         self._worker_id = ""
         self._stopping, self._hard = Halt(), Halt()
         self._watching, self._renewing = Halt(), Halt()
@@ -131,7 +118,7 @@ class WorkerTurn:
         self._renew_tasks.start(self._work.checkpointer.keep_renewing(self._renewing), name="renew")
         self._work_tasks.start(self._begin(slot), name="begin")
         if not await self._stopping.wait(self._stop_at_ms - self._ports.clock.monotonic_ms()):
-            self._stop(_Why.TIME)
+            self._stop(TurnStop.TIME)
         return await self._leave()
 
     def _prepare(self, slot: Slot) -> None:
@@ -156,7 +143,7 @@ class WorkerTurn:
             config=self._config,
             claimed=slot,
             adopted=self._consume_all,
-            notify=self._notified,
+            stop=self._stop,
         )
         self._pauses = PauseWatch(
             PauseRecord(self._ports.state),
@@ -175,7 +162,7 @@ class WorkerTurn:
             if not self._work.checkpointer.held:
                 await self._ask_for_leases()
             if slot.drain or slot.state is SlotState.ENDING:
-                self._stop(_Why.DRAIN)
+                self._stop(TurnStop.DRAIN)
                 return
             await all_of(self._ports.handler.load(), self._work.check_stream(self._stopping))
             self._consume_all()
@@ -191,36 +178,29 @@ class WorkerTurn:
 
     # --- stopping
 
-    def _stop(self, why: _Why) -> None:
+    def _stop(self, why: TurnStop) -> None:
         self._why = why if self._why is None else max(why, self._why)
         self._stopping.set()
         self._work.halt()
 
-    def _notified(self, notice: Notice) -> None:
-        if notice is Notice.IDLE:
-            self._ended = True
-            self._stop(_Why.IDLE)
-        else:
-            self._stop(_Why.DRAIN)
-
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, StaleEpoch):
             self._work.checkpointer.fence()
-            self._stop(_Why.STALE)
+            self._stop(TurnStop.STALE)
         elif isinstance(error, HandlerTimedOut):
             self._error = error
-            self._stop(_Why.TIMED_OUT)
+            self._stop(TurnStop.TIMED_OUT)
             self._hard.set()
         else:
             self._error = self._error or error
-            self._stop(_Why.FAILURE)
+            self._stop(TurnStop.FAILURE)
 
     # --- leaving
 
     async def _leave(self) -> TurnOutcome:
         left_ms = self._ports.clock.monotonic_ms()
         is_quiet = await self._work_tasks.are_done(self._hard)
-        if self._why is _Why.TIMED_OUT or not is_quiet:
+        if self._why is TurnStop.TIMED_OUT or not is_quiet:
             await self._abandon()
         is_closed = await self._ports.handler.close()
         self._watching.set()
@@ -245,14 +225,14 @@ class WorkerTurn:
 
     async def _last_writes(self, stopped_ms: int) -> TurnOutcome:
         checkpointer = self._work.checkpointer
-        if self._why is _Why.STALE:
+        if self._why is TurnStop.STALE:
             return await self._overtaken()
-        if self._why is _Why.FAILURE and self._error is not None:
+        if self._why is TurnStop.FAILURE and self._error is not None:
             await checkpointer.flush_all()
             return self._failed(self._error)
-        if self._ended:
+        if self._why is TurnStop.IDLE:
             return self._ending(TurnOutcome.IDLE, TurnEnding.IDLE)
-        if self._why is _Why.DRAIN:
+        if self._why is TurnStop.DRAIN:
             await self._drain()
             return self._ending(TurnOutcome.DRAINED, TurnEnding.DRAINED)
         # The renewals of the task would only race with the last one.
@@ -281,7 +261,7 @@ class WorkerTurn:
             slot = await patience.persist(self._record.look, hard)
             unserved = slot.assigned if slot.assign_seq > self._watch.served_seq else ()
             if unserved:
-                await patience.persist(partial(self._work.adopt, unserved), hard)
+                await patience.persist(partial(self._work.checkpointer.adopt, unserved), hard)
                 await self._work.release_all(hard)
             waited_ms = self._ports.clock.monotonic_ms() - began_ms
             is_served = not unserved or waited_ms >= self._config.failover_ms

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import Slot, SlotState
@@ -34,11 +34,15 @@ _HUNGRY_MS = 10_000
 _INDEX_TICKS = 3  # the index is asked at each third tick
 
 
-class Notice(StrEnum):
-    """Why a turn should stop, as far as the slot record says."""
+class TurnStop(IntEnum):
+    """Why a turn stops; of two reasons the greater one counts."""
 
-    DRAIN = "DRAIN"
-    IDLE = "IDLE"
+    TIME = 1
+    DRAIN = 2
+    IDLE = 3
+    FAILURE = 4
+    STALE = 5
+    TIMED_OUT = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class SlotWatch:
         config: FleetConfig,
         claimed: Slot,
         adopted: Callable[[], None],
-        notify: Callable[[Notice], None],
+        stop: Callable[[TurnStop], None],
     ) -> None:
         """
         Begin with the record as claimed.
@@ -73,13 +77,13 @@ class SlotWatch:
             config: for the intervals.
             claimed: as claimed.
             adopted: called after leases were adopted.
-            notify: called when the turn should stop.
+            stop: called when the turn should stop: to drain, or because the slot has ended.
 
         """
         self._ports = ports
         self._config = config
         self._adopted = adopted
-        self._notify = notify
+        self._stop = stop
         self._slot = claimed
         self._served_seq = claimed.served_seq
         self._pending_seq = claimed.served_seq
@@ -164,9 +168,9 @@ class SlotWatch:
         self._count_as_served()
         await self._beat_if_due()
         if self._slot.drain or self._slot.state is SlotState.ENDING:
-            self._notify(Notice.DRAIN)
+            self._stop(TurnStop.DRAIN)
         elif await self._has_ended():
-            self._notify(Notice.IDLE)
+            self._stop(TurnStop.IDLE)
 
     def _is_hungry(self) -> bool:
         since_ms, now_ms = self._idle_since_ms, self._ports.clock.monotonic_ms()
