@@ -10,7 +10,7 @@ bytes are written by hand, since a table of ready prefixes and one join beat the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, KeysView, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, ENVELOPE_BYTES, frame
@@ -23,6 +23,7 @@ from shardfleet.kpl.packing import (
     RECORD_HASH_INDEX,
     RECORD_KEY_INDEX,
     KeyIndexes,
+    OutgoingRecord,
     pack,
     varint,
 )
@@ -46,26 +47,6 @@ _Plan = tuple[int, bytes, bytes, bytes]
 What a record would add: bytes in all, the head before its data, and for either key its table entry
 (empty if the key is known).
 """
-
-
-class Aggregatable(Protocol):
-    """
-    What can be put into an aggregate; ``UserRecord`` and ``OutgoingRecord`` can.
-
-    It must not change while a builder holds it.
-    """
-
-    @property
-    def partition_key(self) -> str:
-        """Return the key, 1 to 256 characters."""
-
-    @property
-    def explicit_hash_key(self) -> str | None:
-        """Return the decimal hash key that overrides the partition key's, or None."""
-
-    @property
-    def data(self) -> bytes:
-        """Return the payload."""
 
 
 class Aggregate(NamedTuple):
@@ -124,8 +105,8 @@ class AggregateBuilder:
         )
         self._parts: list[bytes] = []
         self._count = 0
-        self._first: Aggregatable | None = None
-        self._planned: tuple[Aggregatable, _Plan] | None = None
+        self._first: OutgoingRecord | None = None
+        self._planned: tuple[OutgoingRecord, _Plan] | None = None
 
     def __len__(self) -> int:
         """Return the number of user records so far."""
@@ -136,7 +117,7 @@ class AggregateBuilder:
         """The keys of the user records so far, each once; a view."""
         return self._keys.indexes.keys.keys()
 
-    def is_full_for(self, record: Aggregatable) -> bool:
+    def is_full_for(self, record: OutgoingRecord) -> bool:
         """
         Tell whether ``record`` has to wait for the next aggregate.
 
@@ -155,7 +136,7 @@ class AggregateBuilder:
         alone.is_full_for(record)
         return True
 
-    def add(self, record: Aggregatable) -> None:
+    def add(self, record: OutgoingRecord) -> None:
         """
         Put a user record behind the others.
 
@@ -182,7 +163,7 @@ class AggregateBuilder:
         self._count += 1
         self.size_bytes += size_bytes
 
-    def fill(self, records: Sequence[Aggregatable], start: int = 0) -> int:
+    def fill(self, records: Sequence[OutgoingRecord], start: int = 0) -> int:
         """
         Add records from index ``start`` on until one has to wait, and return the index of that one.
 
@@ -235,7 +216,7 @@ class AggregateBuilder:
     def _has_room_for(self, plan: _Plan) -> bool:
         return self.size_bytes + plan[0] <= self.max_bytes and len(self) < self.max_records
 
-    def _plan(self, record: Aggregatable) -> _Plan:
+    def _plan(self, record: OutgoingRecord) -> _Plan:
         """Return what adding ``record`` now would write, having checked the record."""
         data, hash_key = record.data, record.explicit_hash_key
         if not isinstance(data, bytes):
@@ -255,7 +236,7 @@ class AggregateBuilder:
         size_bytes = len(key_entry) + len(hash_entry) + len(head) + len(data)
         return size_bytes, head, key_entry, hash_entry
 
-    def _no_room(self, record: Aggregatable, plan: _Plan) -> InvalidRecord:
+    def _no_room(self, record: OutgoingRecord, plan: _Plan) -> InvalidRecord:
         return InvalidRecord(
             f"the aggregate is full: it has {len(self)} records of at most {self.max_records} and "
             f"{self.size_bytes} bytes of at most {self.max_bytes}, and the record with partition "
@@ -263,7 +244,7 @@ class AggregateBuilder:
             f"a new aggregate when it says so"
         )
 
-    def _too_large(self, record: Aggregatable) -> InvalidRecord:
+    def _too_large(self, record: OutgoingRecord) -> InvalidRecord:
         return InvalidRecord(
             f"the record with partition key {record.partition_key!r} has {len(record.data)} bytes "
             f"of data and fits into no aggregate of at most {self.max_bytes} bytes; send it as a "
@@ -272,7 +253,7 @@ class AggregateBuilder:
 
 
 def aggregate(
-    records: Iterable[Aggregatable],
+    records: Iterable[OutgoingRecord],
     *,
     max_bytes: int = MAX_RECORD_BYTES,
     max_records: int = DEFAULT_MAX_SUB_RECORDS,

@@ -40,7 +40,7 @@ _SHORT_INDEX = 2  # Tag and one byte: the first 128 keys.
 
 
 class OutgoingRecord(NamedTuple):
-    """A user record on its way out (see ``Aggregatable``)."""
+    """A user record on its way out."""
 
     partition_key: str
     data: bytes
