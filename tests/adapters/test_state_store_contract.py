@@ -74,7 +74,7 @@ def test_a_document_is_deleted_only_at_the_expected_version(store):
 
 def test_a_counter_begins_at_one_and_rises_by_one(store):
     assert [run(store.increment("prompt", "manager")) for _ in range(3)] == [1, 2, 3]
-    assert run(store.read("prompt", "manager")) == Document("prompt", "manager", 3, {"count": 3})
+    assert run(store.read("prompt", "manager")) == Document("prompt", "manager", 3, {})
 
 
 def test_a_document_that_is_to_expire_says_when_in_seconds_and_reads_like_any_other(tables):

@@ -33,7 +33,7 @@ def in_world(scenario, **world):
 
 def prompts(world):
     document = world.state.documents.get(("prompt", "manager"))
-    return 0 if document is None else document.body["count"]
+    return 0 if document is None else document.version
 
 
 # --- the sequence: protocol.md §4.6

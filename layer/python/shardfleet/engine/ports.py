@@ -133,7 +133,7 @@ class StateStore(Protocol):
         """
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the field's name
-        """Add one to a counter document (made when absent, body ``{"count": n}``); return n."""
+        """Add one to the version of a document (made when absent, empty); return the version."""
 
     async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
         """Delete if the version is as expected; return whether it was (manager and CLI only)."""

@@ -129,12 +129,10 @@ class MemoryStateStore:
         return Written(self._store(kind, id, body, version=(expected_version or 0) + 1))
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
-        """Add one to a counter document."""
+        """Add one to the version of a document."""
         await asyncio.sleep(0)
-        current = self.documents.get((kind, id))
-        count = int(current.body["count"]) + 1 if current else 1
-        self._store(kind, id, {"count": count}, version=(current.version if current else 0) + 1)
-        return count
+        current = self.documents.get((kind, id)) or Document(kind, id, 0, {})
+        return self._store(kind, id, current.body, version=current.version + 1).version
 
     async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
         """Delete if the version is as expected."""

@@ -3,8 +3,8 @@ The state store on DynamoDB: versioned documents in the fleet's own table, never
 
 Table: partition key ``kind`` (S), sort key ``id`` (S), ``version`` (N), ``body`` (M), and for some
 ``expires`` (N, epoch seconds), the table's time-to-live. Every write, creation included, is one
-UpdateItem conditional on the version, so that a worker needs no right but GetItem and UpdateItem
-(hazard H19).
+UpdateItem, conditional on the version if it brings a body, so that a worker needs no right but
+GetItem and UpdateItem (hazard H19).
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from shardfleet.adapters.dynamodb.leases import TablePools
 from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
 from shardfleet.adapters.thread_pool import in_threads_of
 from shardfleet.engine.ports import Conflict, Document, Written
-from shardfleet.errors import ConfigurationError, ProtocolError, Throttled
+from shardfleet.errors import ConfigurationError, ProtocolError
 
-_COUNT = "count"
 EXPIRES = "expires"  # cdk/shardfleet_cdk/lease_table.py names it as the time-to-live
 _NUMBER_DIGITS = 38  # DynamoDB: numbers have up to 38 digits of precision
-_INCREMENT_ROUNDS = 3  # add, else create, else somebody else created: add
 
 
 class DynamoDBStateStore:
@@ -101,9 +99,15 @@ class DynamoDBStateStore:
         if expires_ms is not None:
             seconds = {"N": str(expires_ms // 1_000)}  # DynamoDB's time-to-live is in seconds
             update += f", {use.name(EXPIRES)} = {use.value(seconds)}"
+        condition = _version_is(expected_version, use)
         try:
             answer = self._update(
-                _key(kind, id), use, update=update, condition=_version_is(expected_version, use)
+                f"{kind}/{id}",
+                use,
+                Key=_key(kind, id),
+                UpdateExpression=update,
+                ConditionExpression=condition,
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
             )
         except ConditionFailed as failed:
             return Conflict(_document(failed.item) if failed.item else None)
@@ -112,22 +116,19 @@ class DynamoDBStateStore:
     @in_threads_of("_pools.writes")
     def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
         """
-        Add one to a counter document (made when absent, body ``{"count": n}``); return n.
+        Add one to the version of a document (made when absent, its body empty); return the version.
 
         Raises:
             OutcomeUnknown: sent, but no answer came; it may have counted.
             Throttled: refused or never sent.
 
         """
-        key = _key(kind, id)
-        for _ in range(_INCREMENT_ROUNDS):
-            for attempt in (self._add_one, self._begin_at_one):
-                try:
-                    answer = attempt(key)
-                except ConditionFailed:
-                    continue
-                return int(_document(answer["Attributes"]).body[_COUNT])
-        raise Throttled(f"increment of {_name(key)} in {self._table}: created and deleted at once")
+        use = Placeholders()
+        body, empty = use.name("body"), use.value({"M": {}})
+        one = use.value({"N": "1"})
+        update = f"SET {body} = if_not_exists({body}, {empty}) ADD {use.name('version')} {one}"
+        answer = self._update(f"{kind}/{id}", use, Key=_key(kind, id), UpdateExpression=update)
+        return _document(answer["Attributes"]).version
 
     @in_threads_of("_pools.writes")
     def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
@@ -152,31 +153,12 @@ class DynamoDBStateStore:
             return False
         return True
 
-    def _add_one(self, key: dict[str, Any]) -> Mapping[str, Any]:
-        use = Placeholders()
-        count = f"{use.name('body')}.{use.name(_COUNT)}"
-        one = use.value({"N": "1"})
-        update = f"SET {count} = {count} + {one} ADD {use.name('version')} {one}"
-        condition = f"attribute_exists({use.name('kind')})"
-        return self._update(key, use, update=update, condition=condition)
-
-    def _begin_at_one(self, key: dict[str, Any]) -> Mapping[str, Any]:
-        use = Placeholders()
-        body = use.value({"M": {_COUNT: {"N": "1"}}})
-        update = f"SET {use.name('body')} = {body}, {use.name('version')} = {use.value({'N': '1'})}"
-        return self._update(key, use, update=update, condition=_version_is(None, use))
-
-    def _update(
-        self, key: dict[str, Any], use: Placeholders, *, update: str, condition: str
-    ) -> Mapping[str, Any]:
-        return self._call("UpdateItem", _name(key), writes=True).run(
+    def _update(self, subject: str, use: Placeholders, **arguments: Any) -> Mapping[str, Any]:
+        return self._call("UpdateItem", subject, writes=True).run(
             self._pools.write_client.update_item,
             TableName=self._table,
-            Key=key,
-            UpdateExpression=update,
-            ConditionExpression=condition,
             ReturnValues="ALL_NEW",
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            **arguments,
             **use.arguments(),
         )
 
@@ -188,10 +170,6 @@ class DynamoDBStateStore:
 
 def _key(kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the port's name
     return {"kind": {"S": kind}, "id": {"S": id}}
-
-
-def _name(key: Mapping[str, Any]) -> str:
-    return f"{key['kind']['S']}/{key['id']['S']}"
 
 
 def _version_is(expected: int | None, use: Placeholders) -> str:

@@ -224,7 +224,7 @@ class FleetState:
     async def prompts(self) -> int:
         """Return how often the manager has been prompted."""
         document = await self._store.read(PROMPT, MANAGER)
-        return 0 if document is None else int(document.body["count"])
+        return 0 if document is None else document.version
 
     async def take_lock(self, holder: str, *, duration_ms: int, longest_ms: int) -> int | None:
         """
