@@ -80,6 +80,10 @@ _NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionErro
 _BROKEN_OFF = (ConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
 
 
+class RefusalIsAnswer(ShardfleetError):
+    """A refusal that tells what was asked, as "it exists already": never seen outside adapters."""
+
+
 class ConditionFailed(Exception):
     """
     A conditional write found its condition false: an answer, never seen outside the adapters.

@@ -12,7 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
+from shardfleet.adapters.sdk_errors import (
+    TABLE_PAGING,
+    ConditionFailed,
+    RefusalIsAnswer,
+    SdkCall,
+    pages,
+)
 from shardfleet.errors import ConfigurationError, Throttled
 
 if TYPE_CHECKING:
@@ -159,7 +165,7 @@ class S3SealStore:
     def put_if_absent(self, key: Key, body: bytes) -> bytes:
         """Store unless something is stored already; return what is stored then."""
         codes = {
-            "PreconditionFailed": lambda _: _Taken(),
+            "PreconditionFailed": RefusalIsAnswer,
             # Two conditional puts at the same moment: one of them is asked to try again.
             "ConditionalRequestConflict": Throttled,
         }
@@ -171,7 +177,7 @@ class S3SealStore:
                 Body=body,
                 IfNoneMatch="*",
             )
-        except _Taken:
+        except RefusalIsAnswer:
             found = self.get(key)
             if found is None:
                 text = f"{self._path(key)} was there, and is gone: read again"
@@ -204,12 +210,12 @@ class S3SealStore:
         return len(old)
 
     def _read(self, name: str) -> bytes | None:
-        codes = {"NoSuchKey": lambda _: _Absent()}
+        codes = {"NoSuchKey": RefusalIsAnswer}
         try:
             answer = self._call("GetObject", codes=codes).run(
                 self._client.get_object, Bucket=self._bucket, Key=name
             )
-        except _Absent:
+        except RefusalIsAnswer:
             return None
         return answer["Body"].read()
 
@@ -234,14 +240,6 @@ class S3SealStore:
         return SdkCall(
             what, writes=writes, codes={"NoSuchBucket": ConfigurationError, **(codes or {})}
         )
-
-
-class _Taken(ConfigurationError):
-    """Something is stored under this key."""
-
-
-class _Absent(ConfigurationError):
-    """Nothing is stored under this key."""
 
 
 def _name(key: Key) -> str:

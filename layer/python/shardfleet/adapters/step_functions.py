@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardfleet.adapters.sdk_errors import SdkCall
+from shardfleet.adapters.sdk_errors import RefusalIsAnswer, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.engine.ports import ExecutionStatus
-from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from mypy_boto3_stepfunctions.client import SFNClient
@@ -23,14 +23,6 @@ _WRONG_MACHINE = dict.fromkeys(
     ("InvalidArn", "StateMachineDeleting", "StateMachineDoesNotExist"), ConfigurationError
 )
 _ALIVE = ("RUNNING", "PENDING_REDRIVE")
-
-
-class _Exists(ShardfleetError):
-    """The name is taken by a closed or different execution."""
-
-
-class _Absent(ShardfleetError):
-    """There is no execution of that name."""
 
 
 class StepFunctionsLauncher:
@@ -71,7 +63,7 @@ class StepFunctionsLauncher:
         call = SdkCall(
             f"StartExecution {name} of {self._machine}",
             writes=True,
-            codes={**_WRONG_MACHINE, "ExecutionAlreadyExists": _Exists},
+            codes={**_WRONG_MACHINE, "ExecutionAlreadyExists": RefusalIsAnswer},
         )
         try:
             call.run(
@@ -80,7 +72,7 @@ class StepFunctionsLauncher:
                 name=name,
                 input=text,
             )
-        except _Exists:
+        except RefusalIsAnswer:
             return False
         return True
 
@@ -94,11 +86,11 @@ class StepFunctionsLauncher:
 
         """
         arn = execution_arn(self._machine, name)
-        codes = {"ExecutionDoesNotExist": _Absent, "InvalidArn": ConfigurationError}
+        codes = {"ExecutionDoesNotExist": RefusalIsAnswer, "InvalidArn": ConfigurationError}
         call = SdkCall(f"DescribeExecution {arn}", codes=codes)
         try:
             answer = call.run(self._client.describe_execution, executionArn=arn)
-        except _Absent:
+        except RefusalIsAnswer:
             return ExecutionStatus.ABSENT
         return ExecutionStatus.RUNNING if answer["status"] in _ALIVE else ExecutionStatus.CLOSED
 

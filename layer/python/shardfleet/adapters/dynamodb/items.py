@@ -137,9 +137,9 @@ def lease_from_item(item: Item) -> Lease:
         lease_key=reading.key,
         checkpoint=checkpoint,
         lease_counter=counter,
-        lease_owner=reading.text(LeaseField.LEASE_OWNER),
+        lease_owner=reading.raw(LeaseField.LEASE_OWNER),
         owner_switches_since_checkpoint=reading.number(LeaseField.OWNER_SWITCHES, 0) or 0,
-        checkpoint_owner=reading.text(LeaseField.CHECKPOINT_OWNER),
+        checkpoint_owner=reading.raw(LeaseField.CHECKPOINT_OWNER),
         parent_shard_ids=reading.shard_ids(LeaseField.PARENT_SHARD_IDS),
         child_shard_ids=reading.shard_ids(LeaseField.CHILD_SHARD_IDS),
         hash_key_range=reading.hash_key_range(),
@@ -194,10 +194,6 @@ class _Reading:
 
     def raw(self, name: LeaseField) -> Any:
         return self._value(ATTRIBUTES[name][0])
-
-    def text(self, name: LeaseField) -> str | None:
-        value = self.raw(name)
-        return None if value is None else str(value)
 
     def number(self, name: LeaseField, index: int) -> int | None:
         attribute = ATTRIBUTES[name][index]

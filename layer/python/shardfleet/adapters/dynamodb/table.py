@@ -10,19 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shardfleet.adapters.dynamodb.items import LEASE_KEY, LEASE_OWNER, OWNER_INDEX
-from shardfleet.adapters.sdk_errors import SdkCall
-from shardfleet.errors import ShardfleetError
+from shardfleet.adapters.sdk_errors import RefusalIsAnswer, SdkCall
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
-
-
-class _NoTable(ShardfleetError):
-    """There is no table of this name."""
-
-
-class _TableExists(ShardfleetError):
-    """Somebody else has just made it."""
 
 
 def ensure_lease_table(client: DynamoDBClient, name: str) -> bool:
@@ -37,15 +28,17 @@ def ensure_lease_table(client: DynamoDBClient, name: str) -> bool:
         ShardfleetError: see the message.
 
     """
-    describe = SdkCall(f"DescribeTable {name}", codes={"ResourceNotFoundException": _NoTable})
+    describe = SdkCall(
+        f"DescribeTable {name}", codes={"ResourceNotFoundException": RefusalIsAnswer}
+    )
     try:
         describe.run(client.describe_table, TableName=name)
-    except _NoTable:
+    except RefusalIsAnswer:
         pass
     else:
         return False
-    make = SdkCall(f"CreateTable {name}", codes={"ResourceInUseException": _TableExists})
-    with suppress(_TableExists):
+    make = SdkCall(f"CreateTable {name}", codes={"ResourceInUseException": RefusalIsAnswer})
+    with suppress(RefusalIsAnswer):
         make.run(
             client.create_table,
             TableName=name,
