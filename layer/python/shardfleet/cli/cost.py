@@ -1,12 +1,12 @@
 """`shardfleet cost`: what the fleet has used, beside an estimate and the stream's own price."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from shardfleet.cli.fleet_access import (
@@ -19,6 +19,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.instants import spoken_duration, spoken_instant
+from shardfleet.cli.telling import plain_table, tell
 from shardfleet.domain.cost.bill import days_of, rate_per_day
 from shardfleet.domain.cost.estimate import (
     DAYS_PER_MONTH,
@@ -51,10 +52,7 @@ def cost(
         return await _found(fleet, around, table, days=days)
 
     found = with_fleet(stack, look)
-    if as_json:
-        typer.echo(json.dumps(found, indent=2))
-    else:
-        _print(found)
+    tell(found, _lines(found), as_json=as_json)
 
 
 def _prices(file: Path | None) -> Prices:
@@ -142,49 +140,46 @@ async def _found(
     }
 
 
-def _print(found: dict[str, Any]) -> None:
+def _lines(found: dict[str, Any]) -> Iterator[str | Table]:
     prices, estimate = found["prices"], found["estimate"]
-    typer.echo(f"List prices of {prices['as_of']}, {prices['region']}; without free tier.\n")
+    yield f"List prices of {prices['as_of']}, {prices['region']}; without free tier.\n"
     if found["days"]:
-        Console(highlight=False, soft_wrap=True).print(_table(found["days"]))
+        yield _table(found["days"])
     else:
-        typer.echo("The ledger is empty: no function of the fleet has ended an invocation yet.")
-    typer.echo()
+        yield "The ledger is empty: no function of the fleet has ended an invocation yet."
+    yield ""
     if found["per_day"] is None:
-        typer.echo("At what rate: not known yet, the ledger covers less than ten minutes.")
+        yield "At what rate: not known yet, the ledger covers less than ten minutes."
     else:
-        typer.echo(
-            f"At this rate: ${found['per_day']:.2f} a day, ${found['per_month']:.2f} a month."
-        )
+        yield (f"At this rate: ${found['per_day']:.2f} a day, ${found['per_month']:.2f} a month.")
     items = ", ".join(
         f"{name.replace('_', ' ')} ${dollars:.2f}" for name, dollars in estimate["by_item"].items()
     )
-    typer.echo(
+    yield (
         f"Estimate for {estimate['shards']} shards read all the time by {estimate['workers']} "
         f"workers: ${estimate['per_month']:.2f} a month ({items})."
     )
     part = found["part_of_stream"]
     compared = "" if part is None else f"; at its rate the fleet costs {part:.0%} of that"
-    typer.echo(
+    yield (
         f"The stream's shards themselves: ${found['stream_per_month']:.2f} a month, records put "
         f"not counted{compared}."
     )
     if lag_ms := found["lag_objective_ms"]:
-        typer.echo(f"Objective: no shard more than {lag_ms / 1000:.0f} s behind.")
+        yield f"Objective: no shard more than {lag_ms / 1000:.0f} s behind."
     if found["budget_per_day"]:
-        typer.echo(f"Budget: ${found['budget_per_day']:.2f} a day.")
+        yield f"Budget: ${found['budget_per_day']:.2f} a day."
     if regime := found["regime"]:
         since = spoken_instant(regime["since_ms"], now_ms=found["at_ms"])
-        typer.echo(
+        yield (
             f"Regime: {regime['name'].lower()} since {since}: {reason_of_json(regime['reason'])}."
         )
 
 
 def _table(days: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     items = list(days[0]["by_item"])
-    for name in ("day", *(item.replace("_", " ") for item in items), "total", "covered"):
-        table.add_column(name, justify="left" if name == "day" else "right")
+    figures = [*(item.replace("_", " ") for item in items), "total", "covered"]
+    table = plain_table("day", *figures, right=figures)
     for day in days:
         amounts = [f"${day['by_item'][item]:.4f}" for item in items]
         covered = spoken_duration(day["covered_ms"])

@@ -1,13 +1,11 @@
 """`shardfleet pause`, `drain` and `release`: workers let go, in good order."""
 
-import json
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from shardfleet.cli.approval import (
     DEFAULT_WAIT_S,
@@ -27,6 +25,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.status import lease_table, slot_table
+from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.fleet_view import LeaseRow, SlotRow, lease_rows, slot_rows
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState
@@ -211,10 +210,8 @@ async def _rows(fleet: FleetAccess, task: _Plan) -> tuple[list[LeaseRow], list[S
 
 async def _show(fleet: FleetAccess, task: _Plan) -> None:
     leases, slots = await _rows(fleet, task)
-    console = Console(highlight=False)
-    if slots:
-        console.print(slot_table(slots))
-    console.print(lease_table(leases))
+    tables = [slot_table(slots)] if slots else []
+    tell(None, [*tables, lease_table(leases)], as_json=False)
 
 
 async def _print_json(fleet: FleetAccess, task: _Plan, *, written: bool, left: list[str]) -> None:
@@ -225,7 +222,7 @@ async def _print_json(fleet: FleetAccess, task: _Plan, *, written: bool, left: l
         "slot_rows": [asdict(row) for row in slots],
         "left": left,
     }
-    typer.echo(json.dumps(document, indent=2))
+    tell(document, (), as_json=True)
 
 
 async def _unfinished(fleet: FleetAccess) -> dict[str, str | None]:

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from shardfleet.cli.application_access import (
     ApplicationOption,
@@ -25,7 +24,7 @@ from shardfleet.cli.fleet_access import (
     reaching_aws,
     with_fleet,
 )
-from shardfleet.cli.status import plain_table
+from shardfleet.cli.telling import plain_table, tell
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.position_import import ImportPlan, ImportStep, plan_import
 from shardfleet.domain.positions.positions import (
@@ -126,11 +125,8 @@ def import_(
             _print_plan(name, plan)
         applied = not plan.obstacles and approved(yes=yes, dry_run=dry_run, as_json=as_json)
         results = await _carried_out(plan, leases) if applied else [""] * len(plan.steps)
-        if as_json:
-            found = import_json(name, plan, applied=applied, results=results)
-            typer.echo(json.dumps(found, indent=2))
-        elif applied:
-            _print_results(plan, results)
+        document = import_json(name, plan, applied=applied, results=results)
+        tell(document, _outcome(plan, results) if applied else (), as_json=as_json)
         return 1 if plan.obstacles or "LOST" in results else 0
 
     async def into_table(table: ApplicationTable) -> int:
@@ -282,19 +278,16 @@ def _print_plan(application: str, plan: ImportPlan) -> None:
     table = plain_table("shard", "what", "now", "then")
     for step in plan.steps:
         table.add_row(step.lease_key, step.action.value.lower(), step.before, step.after)
-    typer.echo(f"Into the lease table {application}:")
-    Console(highlight=False, soft_wrap=True).print(table)
-    for note in plan.notes:
-        typer.echo(note)
+    tell(None, [f"Into the lease table {application}:", table, *plan.notes], as_json=False)
     for obstacle in plan.obstacles:
         typer.echo(f"shardfleet: {obstacle}", err=True)
 
 
-def _print_results(plan: ImportPlan, results: Sequence[str]) -> None:
-    typer.echo(f"{results.count('WRITTEN')} leases written.")
+def _outcome(plan: ImportPlan, results: Sequence[str]) -> Iterator[str]:
+    yield f"{results.count('WRITTEN')} leases written."
     if "LOST" in results:
         lost = plan.steps[results.index("LOST")].lease_key
-        typer.echo(f"Somebody else wrote {lost} meanwhile: look, and import again.")
+        yield f"Somebody else wrote {lost} meanwhile: look, and import again."
 
 
 def import_json(

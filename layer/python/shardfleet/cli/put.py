@@ -1,10 +1,11 @@
 """`shardfleet put`: JSON lines or CSV into the fleet's stream."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from shardfleet.cli.fleet_access import (
     DEFAULT_STACK,
@@ -13,6 +14,7 @@ from shardfleet.cli.fleet_access import (
     StackOption,
     with_fleet,
 )
+from shardfleet.cli.telling import tell
 
 if TYPE_CHECKING:
     from shardfleet.engine.producer import ProducerCounts
@@ -50,11 +52,12 @@ def put(
     counts = None
     if not dry_run:
         counts = with_fleet(stack, lambda fleet: _send(fleet, source, aggregate=aggregate))
-    if as_json:
-        found = {"read": len(source.records), "rejected": dict(source.rejects)}
-        typer.echo(json.dumps(found | {"sent": asdict(counts) if counts else None}, indent=2))
-    else:
-        _print(source, counts)
+    found = {
+        "read": len(source.records),
+        "rejected": dict(source.rejects),
+        "sent": asdict(counts) if counts else None,
+    }
+    tell(found, _lines(source, counts), as_json=as_json)
 
 
 async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "ProducerCounts":
@@ -68,18 +71,16 @@ async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "Pr
     return producer.counts
 
 
-def _print(source: "Source", counts: "ProducerCounts | None") -> None:
+def _lines(source: "Source", counts: "ProducerCounts | None") -> Iterator[str | Text]:
     for why, count in source.rejects.items():
-        typer.echo(f"rejected lines, {why}: {count:,}")
+        yield f"rejected lines, {why}: {count:,}"
     if counts is None:
-        typer.echo(f"{len(source.records):,} records read; nothing was sent (--dry-run).")
+        yield f"{len(source.records):,} records read; nothing was sent (--dry-run)."
         return
-    typer.echo(
+    yield (
         f"{counts.accepted:,} records sent in {counts.entries:,} stream records and "
         f"{counts.requests:,} requests; {counts.refused:,} entries were refused and sent again."
     )
     if counts.unanswered:
-        typer.secho(
-            f"{counts.unanswered:,} requests had no answer; their records may be there twice.",
-            fg="yellow",
-        )
+        many = f"{counts.unanswered:,} requests had no answer; their records may be there twice."
+        yield Text(many, "yellow")

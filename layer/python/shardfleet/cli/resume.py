@@ -1,7 +1,6 @@
 """`shardfleet resume`: let stopped and paused shards go on."""
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from shardfleet.cli.fleet_access import (
     StackOption,
     with_fleet,
 )
+from shardfleet.cli.telling import tell
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.errors import ConfigurationError
 
@@ -47,12 +47,11 @@ def resume(
         _check(shard or [], stopped, pauses)
         chosen = [*stopped, *pauses.leases] if every else shard or []
         is_wanted = bool(chosen or (every and pauses.fleet)) and not dry_run
-        if as_json:
-            typer.echo(json.dumps(_document(chosen, stopped, pauses, written=is_wanted), indent=2))
-        elif chosen or every:
-            _print_chosen(chosen, stopped, pauses, every=every)
-        else:
-            _print_all(stopped, pauses)
+        document = _document(chosen, stopped, pauses, written=is_wanted)
+        lines = _all(stopped, pauses)
+        if chosen or every:
+            lines = _goes_on(chosen, stopped, pauses, every=every)
+        tell(document, lines, as_json=as_json)
         if is_wanted:
             for key in chosen:
                 await fleet.state.resume(key)
@@ -75,28 +74,28 @@ def _check(given: list[str], stopped: "dict[str, StopNote]", pauses: Pauses) -> 
         )
 
 
-def _print_chosen(
+def _goes_on(
     chosen: Collection[str], stopped: "dict[str, StopNote]", pauses: Pauses, *, every: bool
-) -> None:
+) -> Iterator[str]:
     for key in chosen:
         goes_on = f" from {stopped[key].position}" if key in stopped else f": was {pauses.of(key)}"
-        typer.echo(f"{key} goes on{goes_on}")
+        yield f"{key} goes on{goes_on}"
     if every and pauses.fleet:
-        typer.echo(f"The fleet goes on: was {pauses.fleet}")
+        yield f"The fleet goes on: was {pauses.fleet}"
 
 
-def _print_all(stopped: "dict[str, StopNote]", pauses: Pauses) -> None:
+def _all(stopped: "dict[str, StopNote]", pauses: Pauses) -> Iterator[str]:
     for note in stopped.values():
-        typer.echo(
+        yield (
             f"{note.lease_key} is stopped at {note.position} after {note.attempts} attempts: "
             f"{note.error}"
         )
     if pauses.fleet:
-        typer.echo(f"The whole fleet is {pauses.fleet}")
+        yield f"The whole fleet is {pauses.fleet}"
     for key, pause in sorted(pauses.leases.items()):
-        typer.echo(f"{key} is {pause}")
+        yield f"{key} is {pause}"
     if not stopped and not pauses.leases and not pauses.fleet:
-        typer.echo("No shard is stopped, and none is paused.")
+        yield "No shard is stopped, and none is paused."
 
 
 def _document(

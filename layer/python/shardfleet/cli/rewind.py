@@ -1,7 +1,7 @@
 """`shardfleet rewind`: let shards be read again from an earlier place."""
 
-import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +25,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.instants import instant_ms
+from shardfleet.cli.telling import tell
 from shardfleet.domain.positions.rewinds import RewindRow, RewindState, RewindTarget
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
@@ -79,7 +80,7 @@ def rewind(
         )
         plan = await at_work.preview(keys, target, with_children=with_children)
         if not as_json:
-            _print_preview(plan, kept_ms)
+            tell(None, _preview(plan, kept_ms), as_json=False)
         rows = plan.rows
         go_on = bool(plan.keys) and approved(yes=yes, dry_run=dry_run, as_json=as_json)
         if go_on:
@@ -87,18 +88,15 @@ def rewind(
             rows = await at_work.carry_out(
                 plan, why, within_ms=round(wait_s * 1000), stay_paused=stay_paused
             )
-        if as_json:
-            document = {
-                "written": go_on,
-                "to": to,
-                "leases": [asdict(row) for row in rows],
-                "unleased": list(plan.unleased),
-                "kept_since_ms": kept_ms,
-            }
-            typer.echo(json.dumps(document, indent=2))
-        elif go_on:
-            for row in rows:
-                typer.echo(_row_words(row, will="come again now"))
+        document = {
+            "written": go_on,
+            "to": to,
+            "leases": [asdict(row) for row in rows],
+            "unleased": list(plan.unleased),
+            "kept_since_ms": kept_ms,
+        }
+        done = [_row_words(row, will="come again now") for row in rows if go_on]
+        tell(document, done, as_json=as_json)
         return 1 if any(row.state is RewindState.HELD for row in rows) else 0
 
     raise typer.Exit(with_fleet(stack, work))
@@ -137,30 +135,30 @@ async def _chosen(fleet: FleetAccess, given: list[str], *, every: bool) -> tuple
     return tuple(known if every else dict.fromkeys(given))
 
 
-def _print_preview(plan: "RewindPlan", kept_ms: int) -> None:
+def _preview(plan: "RewindPlan", kept_ms: int) -> Iterator[str]:
     """Say what would happen, and what would not."""
     for row in plan.rows:
-        typer.echo(_row_words(row, will="will come again"))
+        yield _row_words(row, will="will come again")
         if row.children_ahead:
-            typer.echo(
+            yield (
                 f"  its children are ahead ({', '.join(row.children_ahead)}): at their owner's "
                 "next turn they wait for it, and records of a key come again after newer ones; "
                 "--with-children sets them back, too"
             )
     if plan.unleased:
-        typer.echo(f"Not read again, for they have no lease any more: {', '.join(plan.unleased)}")
+        yield f"Not read again, for they have no lease any more: {', '.join(plan.unleased)}"
     asked = (target.checkpoint for target in plan.targets.values())
     asked_ms = max(
         (at.sub_sequence_number for at in asked if at.sequence_number == AT_TIMESTAMP),
         default=kept_ms,
     )
     if asked_ms < kept_ms:
-        typer.echo(
+        yield (
             f"The stream has only what arrived since {_time(kept_ms)}: records from "
             f"{_time(asked_ms)} until then have expired"
         )
     if plan.keys:
-        typer.echo("What is handled until the shards are given up comes again as well.")
+        yield "What is handled until the shards are given up comes again as well."
 
 
 def _row_words(row: RewindRow, *, will: str) -> str:

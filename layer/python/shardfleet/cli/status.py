@@ -12,6 +12,7 @@ from rich.text import Text
 
 from shardfleet.cli.application_access import ApplicationOption, ApplicationTable, with_reading
 from shardfleet.cli.fleet_access import DEFAULT_STACK, FleetAccess, JsonOption, StackOption
+from shardfleet.cli.telling import plain_table
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     FleetSummary,
@@ -35,6 +36,7 @@ _COLOURS = {
     "STOPPED": "bold red",
 }
 _SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
+_FIGURES = ("leases", "lag", "counter", "heartbeat")
 # A shard id, and a checkpoint, differ at their ends.
 _TAIL_OF_CHECKPOINT = 18
 
@@ -142,7 +144,7 @@ def _lag_words(found: FleetSummary) -> str:
 
 def slot_table(rows: list[SlotRow]) -> Table:
     """Show worker slots, one per row."""
-    table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "")
+    table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "", right=_FIGURES)
     for row in rows:
         table.add_row(
             row.slot_id,
@@ -163,7 +165,9 @@ def _slot_remarks(row: SlotRow) -> str:
 
 def lease_table(rows: list[LeaseRow]) -> Table:
     """Show leases, one per row."""
-    table = plain_table("lease", "state", "owner", "checkpoint", "lag", "counter", "")
+    table = plain_table(
+        "lease", "state", "owner", "checkpoint", "lag", "counter", "", right=_FIGURES
+    )
     for row in rows:
         table.add_row(
             row.lease_key,
@@ -180,15 +184,6 @@ def lease_table(rows: list[LeaseRow]) -> Table:
 def _shortened(checkpoint: str) -> str:
     tail = checkpoint[-_TAIL_OF_CHECKPOINT:]
     return checkpoint if len(tail) == len(checkpoint) else f"…{tail}"
-
-
-def plain_table(*names: str) -> Table:
-    """Return a table without lines, figures to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        right = name in ("leases", "lag", "counter", "heartbeat")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    return table
 
 
 def _time(duration_ms: int | None) -> str:

@@ -1,6 +1,5 @@
 """`shardfleet what-if`: who would have which shard, by the manager's own planners."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
 from shardfleet.cli.instants import spoken_duration
+from shardfleet.cli.telling import tell
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
@@ -47,12 +47,9 @@ def what_if(
         return what_if(fleet.config, snapshot, question), fleet.config.cycle_ms
 
     forecast, cycle_ms = with_fleet(stack, ask)
-    if as_json:
-        asked = {"workers": workers, "lose": lose or None, "split": split or None}
-        typer.echo(json.dumps({"question": asked} | _as_json(forecast, cycle_ms), indent=2))
-        return
-    for line in _told(forecast, cycle_ms):
-        typer.echo(line)
+    asked = {"workers": workers, "lose": lose or None, "split": split or None}
+    document = {"question": asked} | _as_json(forecast, cycle_ms)
+    tell(document, _told(forecast, cycle_ms), as_json=as_json)
 
 
 def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
