@@ -107,21 +107,21 @@ async def _found(
     workers = running or workers_for(config, shards)
     estimated = per_month(config, Setup(shards=shards, workers=workers, **around), prices)
     stream = stream_per_month(shards, prices)
-    billed = days_of(await Ledger(fleet.state.store).pages(at_ms=now_ms, days=days), prices)
-    rate = rate_per_day(billed)
+    pages = days_of(await Ledger(fleet.state.store).pages(at_ms=now_ms, days=days))
+    rate = rate_per_day(pages, prices)
     regime = await RegimeRecord(fleet.state.store).read()
     return {
         "prices": {"as_of": prices.as_of, "region": prices.region},
         "days": [
             {
                 "day": day.day,
-                "total": day.costs.total,
-                "by_item": dict(day.costs.by_item),
+                "total": day.costs(prices).total,
+                "by_item": dict(day.costs(prices).by_item),
                 "used": asdict(day.used),
-                "metrics": day.metrics,
+                "metrics": len(day.metrics),
                 "covered_ms": day.covered_ms,
             }
-            for day in billed
+            for day in pages
         ],
         "per_day": rate,
         "per_month": None if rate is None else rate * DAYS_PER_MONTH,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.cost.estimate import NOTHING, Consumption, Costs, price_of
+from shardfleet.domain.cost.estimate import Consumption, Costs, price_of
 from shardfleet.domain.cost.prices import PRICES, Prices
 
 DAY_MS = 86_400_000
@@ -16,13 +16,13 @@ RATE_LEAST_MS = 600_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerPage:
     """
-    What one writer has used on one day.
+    What one writer has used on one day, or all together.
 
     Attributes:
         day: UTC, e.g. ``2026-11-21``.
-        writer: ``manager``, or a slot's id.
+        writer: ``manager``, or a slot's id; "" all of them.
         used: so far.
-        metrics: names of the CloudWatch metrics that it has written.
+        metrics: names of the CloudWatch metrics that were written.
         began_ms: end of the first invocation that wrote, epoch milliseconds.
         until_ms: end of the last one.
 
@@ -35,57 +35,39 @@ class LedgerPage:
     began_ms: int = 0
     until_ms: int = 0
 
+    def __add__(self, other: LedgerPage) -> LedgerPage:
+        """Return both together; each metric counts once."""
+        return LedgerPage(
+            day=self.day,
+            writer="",
+            used=self.used + other.used,
+            metrics=self.metrics | other.metrics,
+            began_ms=min(self.began_ms, other.began_ms),
+            until_ms=max(self.until_ms, other.until_ms),
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BilledDay:
-    """
-    A day of the whole fleet.
+    @property
+    def covered_ms(self) -> int:
+        """Return how much of the day the page covers."""
+        return max(0, self.until_ms - self.began_ms)
 
-    Attributes:
-        day: UTC.
-        used: by all writers.
-        metrics: how many CloudWatch metrics they wrote, each counted once.
-        costs: dollars by item.
-        covered_ms: how much of the day the ledger covers.
-        until_ms: end of the last invocation that wrote, epoch milliseconds.
-
-    """
-
-    day: str
-    used: Consumption
-    metrics: int
-    costs: Costs
-    covered_ms: int
-    until_ms: int
+    def costs(self, prices: Prices = PRICES) -> Costs:
+        """Return dollars by item; CloudWatch bills a metric by the hour in which it is written."""
+        metric_days = len(self.metrics) * min(1.0, self.covered_ms / DAY_MS)
+        return price_of(self.used, metric_days=metric_days, prices=prices)
 
 
-def days_of(pages: Iterable[LedgerPage], prices: Prices = PRICES) -> list[BilledDay]:
-    """Return what each day cost, oldest first."""
-    by_day: dict[str, list[LedgerPage]] = {}
+def days_of(pages: Iterable[LedgerPage]) -> list[LedgerPage]:
+    """Return a page of the whole fleet for each day, oldest first."""
+    days: dict[str, LedgerPage] = {}
     for page in pages:
-        by_day.setdefault(page.day, []).append(page)
-    return [_billed(day, by_day[day], prices) for day in sorted(by_day)]
+        days[page.day] = days[page.day] + page if page.day in days else page
+    return [days[day] for day in sorted(days)]
 
 
-def _billed(day: str, pages: Sequence[LedgerPage], prices: Prices) -> BilledDay:
-    used = sum((page.used for page in pages), NOTHING)
-    metrics = len(frozenset().union(*(page.metrics for page in pages)))
-    until_ms = max(page.until_ms for page in pages)
-    covered_ms = max(0, until_ms - min(page.began_ms for page in pages))
-    return BilledDay(
-        day=day,
-        used=used,
-        metrics=metrics,
-        # CloudWatch bills a metric by the hour in which it is written.
-        costs=price_of(used, metric_days=metrics * min(1.0, covered_ms / DAY_MS), prices=prices),
-        covered_ms=covered_ms,
-        until_ms=until_ms,
-    )
-
-
-def rate_per_day(days: Sequence[BilledDay]) -> float | None:
+def rate_per_day(days: Sequence[LedgerPage], prices: Prices = PRICES) -> float | None:
     """Return dollars a day at the rate of the latest day that tells one; None: none does yet."""
     for day in reversed(days):
         if day.covered_ms >= RATE_LEAST_MS:
-            return day.costs.total * DAY_MS / day.covered_ms
+            return day.costs(prices).total * DAY_MS / day.covered_ms
     return None

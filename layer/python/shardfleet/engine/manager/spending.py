@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.bill import DAY_MS, BilledDay, days_of, rate_per_day
+from shardfleet.domain.cost.bill import DAY_MS, LedgerPage, days_of, rate_per_day
 from shardfleet.domain.cost.spending import Chosen, Regime, Spending, choose
 from shardfleet.domain.reasons import Pause, reason_json, reason_of_json
 from shardfleet.engine.ports import Clock, EventSink, StateStore
@@ -67,7 +67,7 @@ class RegimeKeeper:
         self._clock = clock
         self._events = events
         self._record = RegimeRecord(store)
-        self._days: list[BilledDay] | None = None
+        self._days: list[LedgerPage] | None = None
         self._chosen: Chosen | None = None
 
     @property
@@ -106,14 +106,12 @@ class RegimeKeeper:
     def _spending(self, lag_ms: int, now_ms: int) -> Spending:
         config, days = self._config, self._days or []
         today = now_ms // DAY_MS * DAY_MS
-        spent = 0.0
-        if days and days[-1].until_ms >= today:
-            spent = days[-1].costs.total
+        is_spent_today = bool(days) and days[-1].until_ms >= today
         return Spending(
             lag_ms=lag_ms,
             objective_ms=config.lag_objective_ms,
             budget=config.budget_cents_per_day / 100,
-            spent=spent,
+            spent=days[-1].costs().total if is_spent_today else 0.0,
             rate=rate_per_day(days),
             day_left=1 - (now_ms - today) / DAY_MS,
             may_pause=config.over_budget == "pause",
