@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -25,6 +25,7 @@ from shardfleet.errors import IteratorExpired, ShardGone
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.checkers import SourceRecord, Suspect
 from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -36,15 +37,6 @@ _VISIBLE_AFTER_MS = 1_500
 _RETENTION_MS = 120_000
 _DAMAGED_ONE_IN = 20
 _LISTS_NOTHING = 2
-
-
-@dataclass(frozen=True, slots=True)
-class _User:
-    """One user record of an aggregate."""
-
-    partition_key: str
-    data: bytes
-    explicit_hash_key: str | None = None
 
 
 class TrueStream:
@@ -89,7 +81,7 @@ class TrueStream:
             outer = "a"  # as the KPL does (amazon-kinesis-producer issue 439)
             builder = AggregateBuilder()
             for payload in payloads:
-                builder.add(_User(key, payload))
+                builder.add(OutgoingRecord(key, payload))
             data = builder.build().data
         shard_id = self.shard_of(key)
         sequence = int(self.memory.put(data, key=outer, shard_id=shard_id))
