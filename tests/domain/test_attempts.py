@@ -226,7 +226,6 @@ class Lives:
                 first=position_of(records[call.start]),
                 last=position_of(records[call.stop - 1]),
                 crashes=crashes + 1,
-                is_exact=len(call) == 1,
             )
         while self.stored < self.count:
             waiting = records[self.stored : self.stored + self.together]
@@ -291,7 +290,7 @@ def test_no_record_is_given_up_for_fewer_deaths_than_too_many_with_it_in_the_cal
 def test_a_charged_range_goes_one_at_a_time_and_what_lies_before_it_together():
     attempts, records = machine(), records_of(8)
     attempts.charge = CrashCharge(
-        first=position_of(records[3]), last=position_of(records[5]), crashes=1, is_exact=False
+        first=position_of(records[3]), last=position_of(records[5]), crashes=1
     )
     assert attempts.fitting(records) == 3
     assert attempts.fitting(records[3:]) == 1
@@ -306,7 +305,7 @@ def test_a_charged_range_goes_one_at_a_time_and_what_lies_before_it_together():
 def test_a_range_that_the_dead_process_had_finished_charges_nobody():
     attempts, records = machine(), records_of(8)
     attempts.charge = CrashCharge(
-        first=position_of(records[3]), last=position_of(records[5]), crashes=2, is_exact=False
+        first=position_of(records[3]), last=position_of(records[5]), crashes=2
     )
     assert attempts.fitting(records[6:]) == 2
     assert attempts.charge is None

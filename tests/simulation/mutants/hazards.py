@@ -182,7 +182,7 @@ HAZARDS = (
     mutant(
         "a record is taken for guilty before it is known",
         "H9",
-        (NOTES, "is_exact=note.count == 1", "is_exact=True"),
+        ("domain/delivery/attempts.py", "charge.first == charge.last ==", "charge.first =="),
         arena="one death is enough",
     ),
     mutant(

@@ -1,1 +1,1 @@
-"""What became of the records of a batch: done, failed, sent twice."""
+"""What is next for the records of a shard, and what became of them: done, given up, sent twice."""

@@ -85,14 +85,12 @@ class CrashCharge:
         first: position of its first record.
         last: position of its last record.
         crashes: deaths on its account.
-        is_exact: it is one record, and the process died over nothing else.
 
     """
 
     first: ExtendedSequenceNumber
     last: ExtendedSequenceNumber
     crashes: int
-    is_exact: bool
 
 
 class Attempts:
@@ -164,9 +162,9 @@ class Attempts:
     def deaths_over(self, record: Record) -> int:
         """Return the deaths over exactly this record if they are too many, else 0."""
         charge = self.charge
-        if charge is None or not charge.is_exact or charge.first != position_of(record):
+        if charge is None or charge.crashes < self._crashes_most:
             return 0
-        return charge.crashes if charge.crashes >= self._crashes_most else 0
+        return charge.crashes if charge.first == charge.last == position_of(record) else 0
 
     def deaths_near(self, position: ExtendedSequenceNumber) -> int:
         """Return the deaths on the account of the range that a record is of."""

@@ -92,10 +92,7 @@ class CrashNotes:
             return
         crashes = note.crashes + 1
         self.attempts(lease_key).charge = CrashCharge(
-            first=_position(note.first),
-            last=_position(note.last),
-            crashes=crashes,
-            is_exact=note.count == 1,
+            first=_position(note.first), last=_position(note.last), crashes=crashes
         )
         self._events.emit(
             CrashCharged(lease_key=lease_key, first=note.first, count=note.count, crashes=crashes)
