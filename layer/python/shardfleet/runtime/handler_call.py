@@ -53,7 +53,7 @@ class HandlerCaller:
         """
         reply = self._invoke(batch)
         if inspect.isawaitable(reply):
-            reply = asyncio.get_event_loop().run_until_complete(_value_of(reply))
+            reply = asyncio.get_event_loop().run_until_complete(reply)
         return result_of_reply(reply, batch)
 
     async def call_async(self, batch: Batch) -> HandlerResult:
@@ -65,7 +65,3 @@ class HandlerCaller:
             return self._handler.function(batch)
         context = BatchContext(self._context, deadline_ms=batch.deadline_ms, now_ms=self._now_ms)
         return self._handler.function(kinesis_event(batch, self._source), context)
-
-
-async def _value_of(reply: Any) -> Any:
-    return await reply
