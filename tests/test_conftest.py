@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import boto3
 import pytest
@@ -91,17 +92,24 @@ def test_a_failure_prints_the_seed_that_repeats_it(tmp_path):
 
 
 def test_those_who_share_a_node_run_in_one_process_and_others_file_by_file(tmp_path):
-    for file in ("tests/cdk/test_a.py", "tests/end_to_end/test_b.py", "tests/kpl/test_c.py"):
-        place = tmp_path / file
-        place.parent.mkdir(parents=True)
-        place.write_text("def test_it():\n    pass\n")
+    for file in ("tests/a/test_a.py", "tests/cdk/test_b.py", "tests/test_readme.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("def test_it():\n    pass\n")
 
     run = run_pytest(tmp_path, "-v", "-n", "2", "--dist", "loadfile", "--rootdir", ".")
 
     ran = {file: gw for gw, file in re.findall(r"\[(gw\d)\].* PASSED (\S+)::", run.stdout)}
     assert len(ran) == 3, run.stdout + run.stderr
-    assert ran["tests/cdk/test_a.py"] == ran["tests/end_to_end/test_b.py"]
-    assert ran["tests/kpl/test_c.py"] != ran["tests/cdk/test_a.py"]
+    assert ran["tests/cdk/test_b.py"] == ran["tests/test_readme.py"] != ran["tests/a/test_a.py"]
+
+
+def test_what_is_shared_comes_first_and_else_the_order_stays():
+    names = ["tests/a.py::z", "tests/a.py::a", "tests/cdk/b.py::b", "tests/end_to_end/c.py::c"]
+    items = [SimpleNamespace(nodeid=name) for name in names]
+
+    conftest.pytest_collection_modifyitems(items)
+
+    assert [item.nodeid for item in items] == [names[3], names[2], *names[:2]]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +117,7 @@ def test_those_who_share_a_node_run_in_one_process_and_others_file_by_file(tmp_p
     [
         ("tests/spark/kills/test_kills.py", "Java"),
         ("tests/cdk/test_mistakes.py", "Node"),
-        ("tests/end_to_end/test_demo.py", "Node"),
+        ("tests/end_to_end/test_demo.py", "fleets"),
         ("tests/kpl/test_filling.py", "tests/kpl/test_filling.py"),
     ],
 )
