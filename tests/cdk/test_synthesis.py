@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.local import EmbeddedAws, deploy
 from tests.cdk.templates import of_type, only, spelled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,6 +127,23 @@ def test_an_installed_wheel_synthesizes_the_same_template(
     assert run.returncode == 0, run.stderr
     first = (synthesized_by_program / TEMPLATE).read_bytes()
     assert (tmp_path / "out" / TEMPLATE).read_bytes() == first
+
+
+@pytest.mark.processes
+def test_the_deployed_template_is_the_one_make_synth_writes_in_a_clean_directory(
+    synthesized_by_program, tmp_path
+):
+    from shardfleet_cdk.synthesis import STACK_NAME, synthesize  # noqa: PLC0415 - it starts Node.
+
+    assert "CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py" in (ROOT / "Makefile").read_text("utf-8")
+    here = synthesize(tmp_path).read_text("utf-8")
+    with EmbeddedAws(enforce_iam=True) as aws:
+        deploy(tmp_path, STACK_NAME, aws)
+        deployed = aws.client("cloudformation").get_template(StackName=STACK_NAME)["TemplateBody"]
+
+    written = (synthesized_by_program / TEMPLATE).read_text("utf-8")
+    assert written == here
+    assert deployed == json.loads(written)
 
 
 def test_bundling_installs_into_the_layer_and_nowhere_else(bundled):
