@@ -44,7 +44,7 @@ help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
 	  | awk -F '|' '{ printf "  make %-13s %7s  %s\n", $$1, $$2, $$3 }'
 
-demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field for your own JSON lines or CSV [2 min]
+demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field for your own JSON lines or CSV [4 min]
 	@arguments=(); \
 	if [ -n "$$INPUT" ]; then \
 	  case "$$INPUT" in -|/*) file="$$INPUT" ;; *) file="$$CALLED_FROM/$$INPUT" ;; esac; \
