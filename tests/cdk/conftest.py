@@ -23,6 +23,16 @@ def packed_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def new_app():
+    """Make an app in which no pip installs what a template does not depend on."""
+    from aws_cdk import App  # noqa: PLC0415
+
+    from shardfleet_cdk.synthesis import NO_BUNDLING  # noqa: PLC0415
+
+    return lambda: App(context=NO_BUNDLING)
+
+
 @pytest.fixture(scope="session")
 def assembly(tmp_path_factory, handler_folder, packed_folder):
     """The variants, each a stack of one app that cdk-nag judges: template and report by name."""

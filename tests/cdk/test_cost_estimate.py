@@ -19,13 +19,13 @@ def cdk():
 
 
 @pytest.fixture
-def told(cdk, handler_folder):
+def told(cdk, handler_folder, new_app):
     """Return what a fleet of this stream says about its cost, and the fleet."""
-    from aws_cdk import App, Stack  # noqa: PLC0415
+    from aws_cdk import Stack  # noqa: PLC0415
     from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
 
     def make(*, shards=None, on_demand=False, **options):
-        stack = Stack(App(), "Stack")
+        stack = Stack(new_app(), "Stack")
         if shards:
             stream = kinesis.Stream(stack, "Orders", shard_count=shards)
         elif on_demand:

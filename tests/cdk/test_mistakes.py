@@ -16,12 +16,12 @@ def cdk():
 
 
 @pytest.fixture
-def a_fleet(cdk, handler_folder):
-    from aws_cdk import App, Stack  # noqa: PLC0415
+def a_fleet(cdk, handler_folder, new_app):
+    from aws_cdk import Stack  # noqa: PLC0415
     from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
 
     def make(**options):
-        stack = Stack(App(), "Stack")
+        stack = Stack(new_app(), "Stack")
         stream = kinesis.Stream.from_stream_arn(stack, "Orders", ARN)
         options.setdefault("handler", cdk.HandlerCode(folder=handler_folder))
         return cdk.ShardFleet(stack, "Fleet", stream=stream, **options)

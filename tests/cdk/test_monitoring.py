@@ -216,15 +216,15 @@ def test_the_widgets_fit_the_grid_and_do_not_overlap(watched, everything):
 
 
 @pytest.fixture
-def a_watch(handler_folder):
+def a_watch(handler_folder, new_app):
     # Imported here, because it starts Node, which collecting the tests shall not.
-    from aws_cdk import App, Stack  # noqa: PLC0415
+    from aws_cdk import Stack  # noqa: PLC0415
     from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
 
     import shardfleet_cdk  # noqa: PLC0415
 
     def make(**alarms):
-        stack = Stack(App(), "Stack")
+        stack = Stack(new_app(), "Stack")
         arn = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
         fleet = shardfleet_cdk.ShardFleet(
             stack,
