@@ -14,7 +14,7 @@ from shardfleet.cli.app import app
 from shardfleet.cli.position import import_json
 from shardfleet.cli.tail import _as_json
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.estimate import NOTHING, Consumption, Setup, per_month, price_of
+from shardfleet.domain.cost.estimate import Consumption, Setup, per_month, price_of
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote
@@ -86,7 +86,7 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(explained["story"][0]) == [*names(Event), "age_ms"]
     cost = shape("shardfleet cost")
     assert list(cost["days"][0]["used"]) == names(Consumption)
-    assert list(cost["days"][0]["by_item"]) == list(price_of(NOTHING, metric_days=0).by_item)
+    assert list(cost["days"][0]["by_item"]) == list(price_of(Consumption(), metric_days=0).by_item)
     assert list(cost["regime"]) == names(Chosen)
     forecast = shape("shardfleet what-if")
     assert sorted(forecast) == sorted(["question", "within_ms", *names(Forecast)])

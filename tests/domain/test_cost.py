@@ -6,7 +6,6 @@ import pytest
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import (
-    NOTHING,
     Consumption,
     Setup,
     asleep_per_month,
@@ -45,12 +44,12 @@ def test_every_unit_has_its_price():
     assert costs["metrics"] == pytest.approx(0.30)
     assert costs["logs"] == pytest.approx(0.50)
     assert costs["scheduler"] == pytest.approx(1)
-    assert price_of(NOTHING, metric_days=0).total == 0
+    assert price_of(Consumption(), metric_days=0).total == 0
 
 
 def test_consumptions_add_up_field_by_field():
     one = Consumption(**{field.name: number for number, field in enumerate(fields(Consumption))})
-    assert sum([one, one], NOTHING) == one + one
+    assert sum([one, one], Consumption()) == one + one
     assert (one + one).scheduled_runs == 2 * one.scheduled_runs
 
 

@@ -142,7 +142,6 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in seen if part)
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
     settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
         settings |= {
@@ -150,6 +149,5 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
         }
-    for name, value in {**settings, **conf}.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
+    return builder.config(map={**settings, **conf}).getOrCreate()

@@ -64,9 +64,6 @@ class Consumption:
         )
 
 
-NOTHING = Consumption()
-
-
 @dataclass(frozen=True, slots=True)
 class Costs:
     """
