@@ -56,7 +56,7 @@ def pause(
     wait_ms = round(wait_s * 1000)
 
     async def plan(fleet: FleetAccess, operator: "Operator") -> _Plan:
-        leases = await _unfinished(fleet)
+        leases, _ = await _in_use(fleet)
         if bool(shard) == every:
             raise ConfigurationError("name the shards to be paused, or --all")
         keys = tuple(leases) if every else _known(leases, shard or [])
@@ -124,8 +124,7 @@ def drain(
     wait_ms = round(wait_s * 1000)
 
     async def plan(fleet: FleetAccess, operator: "Operator") -> _Plan:
-        leases = await _unfinished(fleet)
-        slots = await _live_slots(fleet)
+        leases, slots = await _in_use(fleet)
         ours = tuple(key for key, owner in leases.items() if owner in slots.values())
 
         async def do() -> Collection[str]:
@@ -170,7 +169,7 @@ def release(
             will = await preview(fleet, what, person=person())
             end = partial(operator.end, what, person=person(), within_ms=wait_ms)
             return _Plan(will, end, leases=what)
-        leases, slots = await _unfinished(fleet), await _live_slots(fleet)
+        leases, slots = await _in_use(fleet)
         ending = {slot: worker for slot, worker in slots.items() if {slot, worker} & set(what)}
         named = _known(leases, [w for w in what if w not in {*ending, *ending.values()}])
         keys = (*named, *(key for key, owner in leases.items() if owner in ending.values()))
@@ -265,16 +264,12 @@ async def _print_json(fleet: FleetAccess, task: _Plan, *, written: bool, left: l
     tell(document, (), as_json=True)
 
 
-async def _unfinished(fleet: FleetAccess) -> dict[str, str | None]:
-    """Return the leases that are not at SHARD_END, ordered by key, and who has them."""
-    leases = (await fleet.leases.survey()).leases
-    return {lease.lease_key: lease.effective_owner for lease in leases if not lease.is_finished}
-
-
-async def _live_slots(fleet: FleetAccess) -> dict[str, str]:
-    """Return the slots that have not ended, and the names of their workers."""
-    slots = (each.slot for each in await fleet.state.slots())
-    return {slot.slot_id: slot.worker_id for slot in slots if slot.state is not SlotState.ENDED}
+async def _in_use(fleet: FleetAccess) -> tuple[dict[str, str | None], dict[str, str]]:
+    """Return unfinished leases, by key, and who has them; and slots, and their workers' names."""
+    reading = await fleet.reading()
+    leases = {le.lease_key: le.effective_owner for le in reading.leases if not le.is_finished}
+    live = (slot for slot in reading.slots if slot.state is not SlotState.ENDED)
+    return leases, {slot.slot_id: slot.worker_id for slot in live}
 
 
 def _known(leases: Collection[str], given: list[str]) -> tuple[str, ...]:
