@@ -26,28 +26,8 @@ from shardfleet.records import Record
 _HASH_BYTES = 16
 
 
-class _Columns(msgspec.Struct, array_like=True, gc=False):
-    """
-    A :class:`Content`, and the hash keys that its records span.
-
-    Attributes:
-        data: as there.
-        keys: as there.
-        places: as there.
-        hash_keys: as there.
-        hash_places: as there.
-        span: least and greatest hash key, big-endian; None: not asked for, or none is known.
-
-    """
-
-    data: list[bytes]
-    keys: list[str]
-    places: list[int]
-    hash_keys: list[str | None]
-    hash_places: list[int]
-    span: tuple[bytes, bytes] | None
-
-
+# The columns; least and greatest hash key of the records, None: not asked for, or none is known.
+_Columns = tuple[Content, tuple[bytes, bytes] | None]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Columns)
 
@@ -65,15 +45,8 @@ def take_apart(data: bytes, *, limits: ExpansionLimits, policy: MisroutedPolicy)
     content = content_within(data, limits)
     if isinstance(content, Verdict):
         return None
-    columns = _Columns(
-        list(content.data),
-        list(content.keys),
-        list(content.places),
-        list(content.hash_keys),
-        list(content.hash_places),
-        _span(content) if policy == "kpl" else None,
-    )
-    return _ENCODER.encode(columns)
+    span = _span(content) if policy == "kpl" else None
+    return _ENCODER.encode((Content._make(map(list, content)), span))
 
 
 def put_together(
@@ -88,13 +61,12 @@ def put_together(
         hash_range: of the shard, if what belongs elsewhere is to be discarded; else None.
 
     """
-    found = _DECODER.decode(columns)
-    count = len(found.data)
-    if hash_range is not None and found.span is not None:
-        least, greatest = (int.from_bytes(each) for each in found.span)
+    content, span = _DECODER.decode(columns)
+    count = len(content.data)
+    if hash_range is not None and span is not None:
+        least, greatest = (int.from_bytes(each) for each in span)
         if not (hash_range[0] <= least and greatest <= hash_range[1]):
             return Deaggregated((), Verdict.MISROUTED, count - 1, count)
-    content = Content(found.data, found.keys, found.places, found.hash_keys, found.hash_places)
     return Deaggregated(records_of(content, origin), Verdict.EXPANDED, count - 1, 0)
 
 
