@@ -69,13 +69,13 @@ def _stream_reader(options: SourceOptions) -> KinesisPollingReader:
     key = (os.getpid(), options.stream, options.stream_calls, *sorted(options.access.items()))
     if key not in _kept:
         clients = AccountClients(Access(**options.access), stream=options.stream)
-        arn, records = clients.stream_arn(options.stream), clients.stream_records()
+        arn = clients.stream_arn(options.stream)
         _kept[key] = KinesisPollingReader(
             arn,
-            records=records,
-            control=clients.stream_control(),
+            records=clients.stream_records,
+            control=clients.stream_control,
             pool=ThreadPool("spark-source", threads=options.concurrency),
-            wire=clients.wire_to(arn, records) if options.stream_calls == "wire" else None,
+            wire=clients.wire_to(arn) if options.stream_calls == "wire" else None,
         )
     return _kept[key]
 
@@ -89,7 +89,7 @@ async def leases_of(options: SourceOptions, application: str) -> Sequence[Lease]
 
     """
     pool = ThreadPool("spark-leases", threads=1)
-    client = _store_clients(options).dynamodb()
+    client = _store_clients(options).table_reads
     pools = TablePools(writes=pool, reads=pool, write_client=client, read_client=client)
     try:
         return await DynamoDBLeaseStore(application, pools, events=_NoEvents()).scan()
@@ -106,7 +106,7 @@ def publishing_of(options: SourceOptions, sid: str) -> Publishing:
 
     """
     clients = _store_clients(options)
-    reads, writes = clients.dynamodb(), clients.lease_writes()
+    reads, writes = clients.table_reads, clients.table_writes
     ports = read_ports(options)
     asyncio.run(insist(lambda: ensure_lease_table(reads, options.publish_to), ports))
     pool = ThreadPool("spark-publishing", threads=_LEASE_WRITES)
@@ -127,7 +127,7 @@ def publishing_of(options: SourceOptions, sid: str) -> Publishing:
 def figures_of(options: SourceOptions) -> Figures | None:
     """Return where the options send figures, None for nowhere."""
     clients = partial(_store_clients, options)
-    return figures_to(options.metrics, AttendedClock(), cloudwatch=lambda: clients().cloudwatch())
+    return figures_to(options.metrics, AttendedClock(), cloudwatch=lambda: clients().cloudwatch)
 
 
 def _store_clients(options: SourceOptions) -> AccountClients:
@@ -164,6 +164,6 @@ def store_named(text: str, clients: Callable[[], AccountClients]) -> SealStore |
     from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
 
     if kind == "dynamodb":
-        return DynamoDBSealStore(clients().dynamodb(), table=rest)
+        return DynamoDBSealStore(clients().table_reads, table=rest)
     bucket, _, prefix = rest.removeprefix("//").partition("/")
-    return S3SealStore(clients().s3(), bucket=bucket, prefix=prefix)
+    return S3SealStore(clients().s3, bucket=bucket, prefix=prefix)

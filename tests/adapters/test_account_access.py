@@ -53,7 +53,7 @@ def test_a_role_is_assumed_at_the_first_call_and_not_before(embedded_aws, stream
         access(embedded_aws, role_arn=role, role_session_name="me", role_external_id="given")
     )
 
-    credentials = clients.stream_control()._request_signer._credentials
+    credentials = clients.stream_control._request_signer._credentials
     assert credentials.method == "assume-role"
     assert credentials._access_key is None
     assert clients.stream_arn(stream).endswith(stream)
@@ -67,7 +67,7 @@ def test_records_are_sent_once_and_the_rest_may_be_repeated(embedded_aws):
     def attempts(client):
         return client.meta.config.retries["total_max_attempts"]
 
-    assert attempts(clients.stream_records()) == 1
-    assert attempts(clients.stream_control()) > 1
-    assert clients.dynamodb().meta.endpoint_url == embedded_aws.endpoint_url
-    assert clients.s3().meta.endpoint_url == embedded_aws.endpoint_url
+    assert attempts(clients.stream_records) == 1
+    assert attempts(clients.stream_control) > 1
+    assert clients.table_reads.meta.endpoint_url == embedded_aws.endpoint_url
+    assert clients.s3.meta.endpoint_url == embedded_aws.endpoint_url

@@ -223,9 +223,7 @@ def test_a_seal_store_is_the_one_that_is_named(tmp_path):
 
 def test_two_sources_of_a_process_call_as_each_was_told(monkeypatch):
     opened = []
-    monkeypatch.setattr(
-        AccountClients, "wire_to", lambda _clients, arn, _records: opened.append(arn)
-    )
+    monkeypatch.setattr(AccountClients, "wire_to", lambda _clients, arn: opened.append(arn))
     stream = f"{ARN}-of-two"  # Connections are kept by stream, also from test to test.
 
     by_boto3 = read_ports(read(stream=stream, streamCalls="boto3")).stream

@@ -43,7 +43,7 @@ def open_shards(options: SinkOptions) -> list[Shard]:
     """
     clients = _clients(options)
     stream_arn = clients.stream_arn(options.stream)
-    found = [each for each in list_shards(clients.stream_control(), stream_arn) if each.is_open]
+    found = [each for each in list_shards(clients.stream_control, stream_arn) if each.is_open]
     return sorted(found, key=lambda shard: shard.hash_key_range.start)
 
 
@@ -99,8 +99,8 @@ class SinkSession:
         self.answers: list[ShardAnswer] = []
         writer = KinesisWriter(
             clients.stream_arn(options.stream),
-            records=clients.stream_records(),
-            control=clients.stream_control(),
+            records=clients.stream_records,
+            control=clients.stream_control,
             pool=ThreadPool("sink", threads=_CONNECTIONS),
         )
         self._producer = Producer(

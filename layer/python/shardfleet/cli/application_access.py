@@ -142,6 +142,6 @@ async def opened_stream(stream: str) -> AsyncIterator["StreamReader"]:
 
     clients = AccountClients(Access(), stream=stream)
     arn = await asyncio.to_thread(clients.stream_arn, stream)
-    control = clients.stream_control()
+    control = clients.stream_control
     async with thread_pool("stream") as pool:
         yield KinesisPollingReader(arn, records=control, control=control, pool=pool)

@@ -154,7 +154,7 @@ def _from_checkpoint(folder: str, *, seals: str, stream: str) -> Positions:
         if not folder.startswith(("s3://", "s3a://")):
             return checkpoints.LocalCheckpoint(Path(folder.removeprefix("file://")))
         bucket, _, prefix = folder.partition("://")[2].partition("/")
-        s3 = AccountClients(Access()).s3()
+        s3 = AccountClients(Access()).s3
         return checkpoints.S3Checkpoint(s3, bucket=bucket, prefix=prefix)
 
     with reaching_aws():

@@ -8,24 +8,19 @@ endpoint and role. An assumed role's credentials are renewed by the SDK before t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
-import boto3
-import botocore.session
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+from botocore.session import Session
 
-from shardfleet.adapters.clients.aws_clients import WRITE_TIMEOUT_S, client_config, region_of
-from shardfleet.adapters.kinesis.wire import OpenWire, open_wire
+from shardfleet.adapters.clients.aws_clients import (
+    AwsClients,
+    ConnectionLimits,
+    client_config,
+    region_of,
+)
 from shardfleet.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb.client import DynamoDBClient
-    from mypy_boto3_kinesis.client import KinesisClient
-    from mypy_boto3_s3.client import S3Client
-
-# A PutRecords request or a GetRecords answer has up to 10 MiB (Kinesis quota).
-RECORDS_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +46,7 @@ class Access:
     connections: int = 8
 
 
-class AccountClients:
+class AccountClients(AwsClients):
     """
     Clients of one account, made when asked for; safe to share between threads.
 
@@ -59,64 +54,36 @@ class AccountClients:
         access: whom to ask.
         stream: name or ARN of a stream; its region counts if ``access`` names none.
 
+    Attributes:
+        region: the region of all clients.
+
     Raises:
         ConfigurationError: no region is known.
 
     """
 
+    # A PutRecords request or a GetRecords answer has up to 10 MiB (Kinesis quota).
+    records_timeout_s = 30.0
+
     def __init__(self, access: Access, *, stream: str = "") -> None:
-        self._access = access
-        region = access.region or region_of(stream) or None
-        self._session = _session(access, region=region)
-        if self._session.region_name is None:
+        session = Session()
+        if region := access.region or region_of(stream):
+            session.set_config_variable("region", region)
+        self.region = session.get_config_variable("region")
+        if self.region is None:
             raise ConfigurationError(
                 "no AWS region is known: name one in option region, or set AWS_REGION"
             )
+        if access.role_arn:
+            session = _assumed(access, session)
+        count = access.connections
+        limits = ConnectionLimits(writes=count, reads=count, streams=count)
+        super().__init__(limits, session=session, endpoint=access.endpoint or None)
 
-    @property
-    def region(self) -> str:
-        """The region of all clients."""
-        return str(self._session.region_name)
-
-    def stream_records(self) -> KinesisClient:
-        """Make a client for records: sends once, because its callers repeat."""
-        once = client_config(self._access.connections, attempts=1, read_timeout_s=RECORDS_TIMEOUT_S)
-        return self._session.client("kinesis", endpoint_url=self._endpoint, config=once)
-
-    def wire_to(self, stream_arn: str, client: KinesisClient) -> OpenWire:
-        """
-        Return what opens the quick way for GetRecords and PutRecords, once.
-
-        Args:
-            stream_arn: the stream.
-            client: of :meth:`stream_records`, whose settings are taken over.
-
-        """
-        session = self._session._session  # noqa: SLF001 - boto3 has no other way to it.
-        return cache(partial(open_wire, stream_arn, client=client, session=session))
-
-    def stream_control(self) -> KinesisClient:
-        """Make a client for everything else about streams."""
-        return self._session.client("kinesis", endpoint_url=self._endpoint, config=self._config())
-
-    def dynamodb(self) -> DynamoDBClient:
-        """Make a client for tables."""
-        return self._session.client("dynamodb", endpoint_url=self._endpoint, config=self._config())
-
-    def lease_writes(self) -> DynamoDBClient:
-        """Make a client for writing leases: sends once (hazard H1)."""
-        once = client_config(self._access.connections, attempts=1, read_timeout_s=WRITE_TIMEOUT_S)
-        return self._session.client("dynamodb", endpoint_url=self._endpoint, config=once)
-
-    def s3(self) -> S3Client:
-        """Make a client for buckets."""
-        return self._session.client("s3", endpoint_url=self._endpoint, config=self._config())
-
+    @cached_property
     def cloudwatch(self) -> Any:
-        """Make a client for metrics."""
-        return self._session.client(
-            "cloudwatch", endpoint_url=self._endpoint, config=self._config()
-        )
+        """PutMetricData."""
+        return self._client("cloudwatch", config=client_config(self._limits.streams))
 
     def stream_arn(self, stream: str) -> str:
         """
@@ -128,7 +95,7 @@ class AccountClients:
         """
         if stream.startswith("arn:"):
             return stream
-        control = self.stream_control()
+        control = self.stream_control
         try:
             found = control.describe_stream_summary(StreamName=stream)
         except control.exceptions.ResourceNotFoundException as error:
@@ -137,19 +104,9 @@ class AccountClients:
             ) from error
         return found["StreamDescriptionSummary"]["StreamARN"]
 
-    @property
-    def _endpoint(self) -> str | None:
-        return self._access.endpoint or None
 
-    def _config(self) -> Any:
-        return client_config(self._access.connections)
-
-
-def _session(access: Access, *, region: str | None) -> boto3.session.Session:
-    plain = boto3.session.Session(region_name=region)
-    if not access.role_arn:
-        return plain
-    source = plain._session  # noqa: SLF001 - boto3 offers no way to the session it wraps.
+def _assumed(access: Access, source: Session) -> Session:
+    """Return a session as the role, whose credentials renew themselves."""
     extra = {"RoleSessionName": access.role_session_name}
     if access.role_external_id:
         extra["ExternalId"] = access.role_external_id
@@ -164,8 +121,10 @@ def _session(access: Access, *, region: str | None) -> boto3.session.Session:
         role_arn=access.role_arn,
         extra_args=extra,
     )
-    assumed: Any = botocore.session.Session()
+    assumed: Any = Session()
+    assumed.set_config_variable("region", source.get_config_variable("region"))
     assumed._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - the SDK's own way in.
         method="assume-role", refresh_using=fetcher.fetch_credentials
     )
-    return boto3.session.Session(botocore_session=assumed, region_name=plain.region_name)
+    session: Session = assumed
+    return session

@@ -18,8 +18,8 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import botocore.session
 from botocore.config import Config
+from botocore.session import Session, get_session
 
 from shardfleet.adapters.clients.capacity import CapacityMeter
 from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
@@ -36,8 +36,6 @@ ATTEMPTS = 3  # of the SDK's standard mode
 WRITE_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 1.0
 READ_TIMEOUT_S = 5.0
-# One GetRecords returns up to 10 MiB (Kinesis quota).
-RECORDS_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +61,39 @@ class AwsClients:
 
     Args:
         limits: connections per kind of call.
-        stream_region: region of the stream; None: the region of the environment.
+        stream_region: region of the stream; None: the region of the session.
+        session: has credentials and region; None: the environment's.
+        endpoint: URL of all services; None: AWS's own, or the environment's.
 
     Attributes:
         capacity: what the tables' clients have used.
 
     """
 
-    def __init__(self, limits: ConnectionLimits, *, stream_region: str | None = None) -> None:
+    records_timeout_s = 10.0  # One GetRecords returns up to 10 MiB (Kinesis quota).
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        *,
+        stream_region: str | None = None,
+        session: Session | None = None,
+        endpoint: str | None = None,
+    ) -> None:
         """Make no client yet."""
         self.capacity = CapacityMeter()
         self._limits = limits
         self._stream_region = stream_region
-        self._sdk = botocore.session.get_session()
+        self._endpoint = endpoint
+        self._sdk = session or get_session()
         self._wires: dict[str, KinesisWire | None] = {}
         self._wire_lock = Lock()
 
     def _client(self, service: str, *, config: Config, region_name: str | None = None) -> Any:
         """Make a client as boto3 does; boto3 itself would load what only file transfers need."""
-        return self._sdk.create_client(service, config=config, region_name=region_name)
+        return self._sdk.create_client(
+            service, config=config, region_name=region_name, endpoint_url=self._endpoint
+        )
 
     @cached_property
     def table_writes(self) -> DynamoDBClient:
@@ -102,7 +114,9 @@ class AwsClients:
     @cached_property
     def stream_records(self) -> KinesisClient:
         """GetShardIterator, GetRecords and PutRecords: one attempt, the engine repeats."""
-        config = client_config(self._limits.streams, attempts=1, read_timeout_s=RECORDS_TIMEOUT_S)
+        config = client_config(
+            self._limits.streams, attempts=1, read_timeout_s=self.records_timeout_s
+        )
         client: KinesisClient = self._client(
             "kinesis", config=config, region_name=self._stream_region
         )
@@ -147,7 +161,7 @@ class AwsClients:
     @cached_property
     def s3(self) -> S3Client:
         """PutObject."""
-        config = client_config(self._limits.streams, read_timeout_s=RECORDS_TIMEOUT_S)
+        config = client_config(self._limits.streams, read_timeout_s=self.records_timeout_s)
         client: S3Client = self._client("s3", config=config)
         return client
 
