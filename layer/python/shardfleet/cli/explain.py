@@ -1,14 +1,13 @@
 """`shardfleet explain`: why a shard is where it is and why it moved; the same for a worker."""
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
 from shardfleet.cli.instants import instant_ms, spoken_duration, spoken_instant
+from shardfleet.cli.telling import tell
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
@@ -50,16 +49,11 @@ def explain(
         return reading.at_ms, _answers(known, subject)
 
     now_ms, answers = with_fleet(stack, ask)
-    if as_json:
-        found = [_as_json(each, now_ms) for each in answers]
-        typer.echo(json.dumps(found[0] if subject else found, indent=2))
-        return
-    console = Console(highlight=False, soft_wrap=True)
-    for each in answers:
-        # All of a fleet at once: where each shard is and why, without what came before.
-        for line in told(each, now_ms=now_ms, with_story=subject is not None):
-            console.print(line, markup=False)
-    console.print(_GLOSSARY, markup=False)
+    found = [_as_json(each, now_ms) for each in answers]
+    # All of a fleet at once: where each shard is and why, without what came before.
+    with_story = subject is not None
+    lines = [line for e in answers for line in told(e, now_ms=now_ms, with_story=with_story)]
+    tell(found[0] if subject else found, [*lines, _GLOSSARY], as_json=as_json)
 
 
 def _answers(known: "Known", subject: str | None) -> "list[Explanation]":

@@ -1,24 +1,26 @@
 """`shardfleet status`, `leases` and `top`: what the fleet is doing."""
 
 import asyncio
-import json
 from dataclasses import asdict
+from itertools import count
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from shardfleet.cli.application_access import ApplicationOption, ApplicationTable, with_reading
 from shardfleet.cli.fleet_access import DEFAULT_STACK, FleetAccess, JsonOption, StackOption
-from shardfleet.cli.telling import plain_table
+from shardfleet.cli.instants import spoken_duration
+from shardfleet.cli.telling import plain_console, plain_table, tell
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     FleetSummary,
     LeaseRow,
     LeaseState,
     SlotRow,
+    in_words,
     lease_rows,
     slot_rows,
     summary,
@@ -34,8 +36,8 @@ _COLOURS = {
     "ASLEEP": "blue",
     "EXPIRED": "red",
     "STOPPED": "bold red",
+    "UNREADABLE": "bold red",
 }
-_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 _FIGURES = ("leases", "lag", "counter", "heartbeat")
 # A shard id, and a checkpoint, differ at their ends.
 _TAIL_OF_CHECKPOINT = 18
@@ -48,14 +50,10 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's age."""
-    reading = with_reading(stack, application, _read)
-    if as_json:
-        slots = [asdict(row) for row in slot_rows(reading)]
-        typer.echo(json.dumps(asdict(summary(reading)) | {"slot_rows": slots}, indent=2))
-        return
-    console = Console(highlight=False)
-    console.print(_summary_text(reading))
-    console.print(slot_table(slot_rows(reading)))
+    reading = with_reading(stack, application, lambda fleet: fleet.reading())
+    found, slots = summary(reading), slot_rows(reading)
+    document = asdict(found) | {"slot_rows": [asdict(row) for row in slots]}
+    tell(document, [_summary_text(found), slot_table(slots)], as_json=as_json)
 
 
 def leases(
@@ -66,12 +64,9 @@ def leases(
     as_json: JsonOption = False,
 ) -> None:
     """Show every lease: its owner, state, checkpoint and lag, and what it waits for."""
-    reading = with_reading(stack, application, _read)
+    reading = with_reading(stack, application, lambda fleet: fleet.reading())
     rows = _rows(reading, finished=finished)
-    if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
-        return
-    Console(highlight=False).print(lease_table(rows))
+    tell([asdict(row) for row in rows], [lease_table(rows)], as_json=as_json)
 
 
 def top(
@@ -89,11 +84,9 @@ def top(
     from rich.live import Live
 
     async def show(fleet: FleetAccess | ApplicationTable) -> None:
-        with Live(console=Console(highlight=False), auto_refresh=False) as live:
-            shown = 0
-            while True:
+        with Live(console=plain_console(), auto_refresh=False) as live:
+            for shown in count(1):
                 live.update(_screen(await fleet.reading()), refresh=True)
-                shown += 1
                 if shown == rounds:
                     return
                 await asyncio.sleep(every)
@@ -104,35 +97,22 @@ def top(
         return
 
 
-async def _read(fleet: FleetAccess | ApplicationTable) -> FleetReading:
-    return await fleet.reading()
-
-
 def _rows(reading: FleetReading, *, finished: bool) -> list[LeaseRow]:
     return [row for row in lease_rows(reading) if finished or row.state is not LeaseState.FINISHED]
 
 
 def _screen(reading: FleetReading) -> Group:
     rows = sorted(_rows(reading, finished=False), key=lambda row: -(row.lag_ms or -1))
-    return Group(_summary_text(reading), slot_table(slot_rows(reading)), lease_table(rows))
+    return Group(_summary_text(summary(reading)), slot_table(slot_rows(reading)), lease_table(rows))
 
 
-def _summary_text(reading: FleetReading) -> Text:
-    found = summary(reading)
-    text = Text()
-    text.append(f"leases   {_counts(found.leases)}\n")
-    text.append(f"slots    {_counts(found.slots)}\n")
-    text.append(f"lag      {_lag_words(found)}\n")
-    if found.workers:
-        text.append(f"others   {', '.join(found.workers)} (no slots of this fleet)\n")
+def _summary_text(found: FleetSummary) -> Text:
     planned = "never" if found.plan_age_ms is None else f"{_time(found.plan_age_ms)} ago"
-    text.append(f"planned  {planned}")
-    return text
-
-
-def _counts(counts: object) -> str:
-    assert isinstance(counts, dict)
-    return ", ".join(f"{count} {str(state).lower()}" for state, count in counts.items()) or "none"
+    others = f"others   {', '.join(found.workers)} (no slots of this fleet)\n"
+    return Text(
+        f"leases   {in_words(found.leases)}\nslots    {in_words(found.slots)}\n"
+        f"lag      {_lag_words(found)}\n{others if found.workers else ''}planned  {planned}"
+    )
 
 
 def _lag_words(found: FleetSummary) -> str:
@@ -144,8 +124,11 @@ def _lag_words(found: FleetSummary) -> str:
 
 def slot_table(rows: list[SlotRow]) -> Table:
     """Show worker slots, one per row."""
-    table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "", right=_FIGURES)
+    table = plain_table(
+        "slot", "worker", "state", "leases", "lag", "heartbeat", "", right=_FIGURES
+    )
     for row in rows:
+        crashed = f"{row.crashes} crashes in a row" if row.crashes else ""
         table.add_row(
             row.slot_id,
             row.worker_id,
@@ -153,14 +136,9 @@ def slot_table(rows: list[SlotRow]) -> Table:
             str(row.leases),
             _time(row.lag_ms),
             _time(row.heartbeat_ms),
-            _slot_remarks(row),
+            ", ".join(filter(None, ("draining" if row.draining else "", crashed))),
         )
     return table
-
-
-def _slot_remarks(row: SlotRow) -> str:
-    crashed = f"{row.crashes} crashes in a row" if row.crashes else ""
-    return ", ".join(filter(None, ("draining" if row.draining else "", crashed)))
 
 
 def lease_table(rows: list[LeaseRow]) -> Table:
@@ -187,12 +165,4 @@ def _shortened(checkpoint: str) -> str:
 
 
 def _time(duration_ms: int | None) -> str:
-    """Return a duration as a person says it; empty when it is unknown."""
-    if duration_ms is None:
-        return ""
-    if duration_ms < _SECOND:
-        return f"{duration_ms} ms"
-    for unit_ms, name in ((_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s")):
-        if duration_ms >= unit_ms:
-            return f"{duration_ms / unit_ms:.1f} {name}"
-    raise AssertionError(duration_ms)
+    return "" if duration_ms is None else spoken_duration(duration_ms)

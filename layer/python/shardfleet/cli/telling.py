@@ -10,13 +10,18 @@ from rich.text import Text
 
 
 def tell(document: object, lines: Iterable[str | Text | Table], *, as_json: bool) -> None:
-    """Print the document, or the lines as they are; nothing that is said is taken for markup."""
+    """Print the document, or the lines."""
     if as_json:
         typer.echo(json.dumps(document, indent=2))
         return
-    console = Console(highlight=False)
+    console = plain_console()
     for line in lines:
-        console.print(line, markup=False, soft_wrap=not isinstance(line, Table))
+        console.print(line, soft_wrap=not isinstance(line, Table))
+
+
+def plain_console() -> Console:
+    """Return a console that shows text as it is: what a record says is no markup and no emoji."""
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def plain_table(*names: str, right: Iterable[str] = ()) -> Table:

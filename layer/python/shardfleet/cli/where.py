@@ -1,12 +1,11 @@
 """`shardfleet where`: what became of the record of a key."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.telling import tell
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
@@ -33,10 +32,7 @@ def where(
         return await _where(fleet, key, at=at, pages_most=pages_most)
 
     answer = with_fleet(stack, look)
-    if as_json:
-        typer.echo(json.dumps(answer, indent=2))
-        return
-    Console(highlight=False, soft_wrap=True).print(_sentence(key, answer), markup=False)
+    tell(answer, [_sentence(key, answer)], as_json=as_json)
 
 
 async def _where(fleet: "FleetAccess", key: str, *, at: str, pages_most: int) -> dict[str, Any]:
