@@ -12,9 +12,10 @@ from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 
 PLACE = [
-    "clicks-s1",
     1_700_000_000_000,
     "TAKEN_OVER",
+    "shard-1",
+    "clicks-s1",
     "clicks-s2",
     {"is": "HoldsFewest", "held": 0},
 ]

@@ -57,7 +57,8 @@ def known(*leases, slots=(), stops=None, places=None, turns=(), waits=None, shar
 
 
 def place(owner, what, *, before="", reason=None, since_ms=NOW - 1_000):
-    return Place(owner=owner, since_ms=since_ms, what=what, before=before, reason=reason)
+    entry = Entry(what=what, subject="1", worker_id=owner, before=before, reason=reason)
+    return Place(since_ms, entry)
 
 
 def test_a_shard_that_is_read_says_by_whom_since_when_and_why():
@@ -171,9 +172,12 @@ def test_a_finished_shard_says_who_read_it_to_its_end():
 @pytest.mark.parametrize(
     ("leases", "words"),
     [
-        (["2 from 1 by f-s1 at 5"], "It is done with: 2, which follows it, has a lease."),
-        (["0 by f-s1 at 5"], "It begins when 0 is read to the end"),
-        ([], "No lease leads to it; the manager makes one"),
+        (
+            ["2 from 1 by f-s1 at 5"],
+            "The shard is done with and has no lease any more: its descendant 2 has one.",
+        ),
+        (["0 by f-s1 at 5"], "The shard begins after 0, and gets its lease then."),
+        ([], "No lease leads to the shard; the manager makes one."),
     ],
 )
 def test_a_shard_without_a_lease_says_why_it_has_none(leases, words):

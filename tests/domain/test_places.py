@@ -33,7 +33,10 @@ LATER = 1_000_000
 
 
 def at(owner, *, what=Happening.ASSIGNED, before="", since_ms=0):
-    return Place(owner=owner, since_ms=since_ms, what=what, before=before, reason=HoldsFewest(2))
+    why = HoldsFewest(2)
+    return Place(
+        since_ms, Entry(what=what, subject="1", worker_id=owner, before=before, reason=why)
+    )
 
 
 def a_slot(worker_id, state=SlotState.RUNNING, *, drain=False):
@@ -137,12 +140,10 @@ def test_places_follow_what_happened():
         Entry(what=Happening.REFUSED, subject="1", worker_id="b", reason=SlotEnds()),
         Entry(what=Happening.DELETED, subject="0", before="a"),
     ]
-    assert places_after({"0": at("a")}, entries, at_ms=5) == {
-        "1": Place(owner="a", since_ms=5, what=Happening.ASSIGNED, before="", reason=HoldsFewest(0))
-    }
+    assert places_after({"0": at("a")}, entries, at_ms=5) == {"1": Place(5, entries[2])}
 
 
 def test_a_place_is_read_back_as_written_and_an_unknown_word_is_no_error():
     place = at("a", before="b", since_ms=7)
     assert place_of_row(place.row()) == place
-    assert place_of_row(["a", 7, "TELEPORTED", "b", None, "more"]).what is Happening.TAKEN
+    assert place_of_row([7, "TELEPORTED", "1", "a", "b", None, "more"]) is None

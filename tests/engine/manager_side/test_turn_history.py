@@ -42,7 +42,7 @@ def test_a_new_fleet_tells_how_every_lease_came_to_its_worker():
             "the fleet needs 2 workers: 4 leases to read, 2 at most in a slot"
         )
         places = await History(fleet.store).places()
-        assert {key[-1]: place.owner for key, place in places.items()} == {
+        assert {key[-1]: place.entry.worker_id for key, place in places.items()} == {
             "0": "f-s0001",
             "1": "f-s0002",
             "2": "f-s0001",
@@ -167,7 +167,7 @@ def test_a_lost_race_is_told_and_the_place_is_what_is_found_later():
         what = [entry.what for entry in await story(fleet, NUMBERS[0])]
         assert what[-2:] == [Happening.REFUSED, Happening.TAKEN]
         place = (await History(fleet.store).places())[NUMBERS[0]]
-        assert (place.owner, place.since_ms) == ("java", fleet.clock.now_ms())
+        assert (place.entry.worker_id, place.since_ms) == ("java", fleet.clock.now_ms())
 
     run_virtual(main())
 

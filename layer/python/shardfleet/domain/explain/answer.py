@@ -20,10 +20,10 @@ from shardfleet.domain.explain.fleet_view import (
 )
 from shardfleet.domain.explain.last_seen import Place
 from shardfleet.domain.explain.turn_log import FLEET, Entry, Happening, about, sentence
-from shardfleet.domain.explain.whereabouts import Whereabouts, reach
+from shardfleet.domain.explain.whereabouts import without_lease
 from shardfleet.domain.reasons import Reason, ThereAlready
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.domain.stream.shards import Shard
 
 UP_TO_DATE_MS = 2_000
 
@@ -129,7 +129,7 @@ def explain_shard(known: Known, shard_id: str) -> Explanation | None:
         owner=row.owner,
         since_ms=place.since_ms if place else None,
         now=_now(known, row),
-        why=_why(row, place),
+        why=_why(place),
         leases=(),
         story=story,
     )
@@ -192,10 +192,11 @@ def explain_fleet(known: Known) -> Explanation:
 
 def _fits(place: Place, row: LeaseRow) -> bool:
     """Tell whether the manager's note is about the lease as it is."""
-    if row.state is LeaseState.FINISHED or place.what is Happening.FINISHED:
-        return row.state is LeaseState.FINISHED and place.what is Happening.FINISHED
-    in_handover = row.state is LeaseState.HANDOVER and place.what is Happening.HANDOVER
-    return in_handover or place.owner == (row.owner or "")
+    what = place.entry.what
+    if row.state is LeaseState.FINISHED or what is Happening.FINISHED:
+        return row.state is LeaseState.FINISHED and what is Happening.FINISHED
+    in_handover = row.state is LeaseState.HANDOVER and what is Happening.HANDOVER
+    return in_handover or place.entry.worker_id == (row.owner or "")
 
 
 def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> Iterable[Event]:
@@ -259,22 +260,15 @@ def _lag(row: LeaseRow) -> str:
     return f"It is {row.lag_ms / 1000:.0f} s behind."
 
 
-def _why(row: LeaseRow, place: Place | None) -> str:
+def _why(place: Place | None) -> str:
     if place is None:
         return (
             "The manager has not noted yet how it came there: it changed after the manager's last "
             "look, or before the manager began to keep notes."
         )
-    if isinstance(place.reason, ThereAlready):
+    if isinstance(place.entry.reason, ThereAlready):
         return "It was so already when the manager began to keep notes."
-    entry = Entry(
-        what=place.what,
-        subject=row.lease_key,
-        worker_id=place.owner,
-        before=place.before,
-        reason=place.reason,
-    )
-    return sentence(entry)
+    return sentence(place.entry)
 
 
 def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: int) -> str:
@@ -302,19 +296,7 @@ def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: in
 
 def _without_lease(known: Known, shard_id: str, story: tuple[Event, ...]) -> Explanation:
     table = {lease.lease_key: lease for lease in known.reading.leases}
-    state, others = reach(shard_id, table, ShardGraph(known.shards))
-    match state:
-        case Whereabouts.PAST:
-            why = (
-                f"It is done with: {others[0]}, which follows it, has a lease. A lease is deleted "
-                "when its shard is read to the end and those that follow have begun."
-            )
-        case Whereabouts.WAITING:
-            why = (
-                f"It begins when {' and '.join(others)} is read to the end; it gets its lease then."
-            )
-        case _:
-            why = "No lease leads to it; the manager makes one at its next look."
+    _, why = without_lease(shard_id, table, known.shards)
     return Explanation(
         subject=shard_id,
         kind="shard",
@@ -322,7 +304,7 @@ def _without_lease(known: Known, shard_id: str, story: tuple[Event, ...]) -> Exp
         owner=None,
         since_ms=None,
         now="It has no lease, so nobody reads it.",
-        why=why,
+        why=f"{why[0].upper()}{why[1:]}.",
         leases=(),
         story=story,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.explain.turn_log import Entry, Happening, entry_of_row
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import (
     AskedToEnd,
@@ -28,8 +28,6 @@ from shardfleet.domain.reasons import (
     ThereAlready,
     TookItself,
     WentOnWithChild,
-    reason_json,
-    reason_of_json,
 )
 from shardfleet.domain.slots.slot import Slot, SlotState
 
@@ -52,42 +50,26 @@ _COMES = frozenset(
 _GOES = frozenset({Happening.DELETED, Happening.VANISHED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """
-    Where a lease is.
+    Where a lease is: since when as far as the manager saw, epoch milliseconds, and how it came.
 
-    Attributes:
-        owner: who has it, or has finished it; in a handover the next one; empty for nobody.
-        since_ms: when it came there as far as the manager saw, epoch milliseconds.
-        what: how it came there.
-        before: who had it before, empty for nobody.
-        reason: None when there is nothing left to say.
-
+    The entry's worker has it, or has finished it; in a handover it is the next one.
     """
 
-    owner: str
     since_ms: int
-    what: Happening
-    before: str
-    reason: Reason | None
+    entry: Entry
 
     def row(self) -> list[Any]:
         """Return the place as a row of a document."""
-        reason = reason_json(self.reason) if self.reason else None
-        return [self.owner, self.since_ms, self.what.value, self.before, reason]
+        return [self.since_ms, *self.entry.row()]
 
 
-def place_of_row(row: Sequence[Any]) -> Place:
-    """Read a row back; what a later version calls otherwise was found so."""
-    owner, since_ms, what, before, reason, *_ = row
-    return Place(
-        owner=owner,
-        since_ms=int(since_ms),
-        what=Happening(what) if what in Happening.__members__ else Happening.TAKEN,
-        before=before,
-        reason=reason_of_json(reason) if reason else None,
-    )
+def place_of_row(row: Sequence[Any]) -> Place | None:
+    """Read a row back; None for what a later version has written: it is found anew."""
+    entry = entry_of_row(row[1:])
+    return None if entry is None else Place(int(row[0]), entry)
 
 
 def places_after(
@@ -99,13 +81,7 @@ def places_after(
         if entry.what in _GOES:
             found.pop(entry.subject, None)
         elif entry.what in _COMES:
-            found[entry.subject] = Place(
-                owner=entry.worker_id,
-                since_ms=at_ms,
-                what=entry.what,
-                before=entry.before,
-                reason=entry.reason,
-            )
+            found[entry.subject] = Place(at_ms, entry)
     return found
 
 
@@ -130,12 +106,12 @@ def observed(
         if place is None:
             found.append(_appeared(lease, by_key, is_first=not places))
         elif lease.is_finished:
-            if place.what is not Happening.FINISHED:
+            if place.entry.what is not Happening.FINISHED:
                 found.append(_finished(lease, place))
         elif _moved(lease, place, at_ms=at_ms):
             found.append(_changed(lease, place, by_key=by_key, by_worker=by_worker))
     found += [
-        Entry(what=Happening.VANISHED, subject=key, before=place.owner)
+        Entry(what=Happening.VANISHED, subject=key, before=place.entry.worker_id)
         for key, place in sorted(places.items())
         if key not in by_key and at_ms - place.since_ms >= STALE_MS
     ]
@@ -144,10 +120,10 @@ def observed(
 
 def _moved(lease: Lease, place: Place, *, at_ms: int) -> bool:
     owner = lease.lease_owner or ""
-    if place.what is Happening.FINISHED:
+    if place.entry.what is Happening.FINISHED:
         return at_ms - place.since_ms >= STALE_MS
-    is_stale = owner == place.before and at_ms - place.since_ms < STALE_MS
-    return owner != place.owner and not is_stale
+    is_stale = owner == place.entry.before and at_ms - place.since_ms < STALE_MS
+    return owner != place.entry.worker_id and not is_stale
 
 
 def _appeared(lease: Lease, by_key: Mapping[str, Lease], *, is_first: bool) -> Entry:
@@ -171,8 +147,8 @@ def _finished(lease: Lease, place: Place) -> Entry:
     return Entry(
         what=Happening.FINISHED,
         subject=lease.lease_key,
-        worker_id=lease.lease_owner or place.owner,
-        before=place.owner if place.owner != lease.lease_owner else "",
+        worker_id=lease.lease_owner or place.entry.worker_id,
+        before=place.entry.worker_id if place.entry.worker_id != lease.lease_owner else "",
         reason=FollowedBy(lease.child_shard_ids) if lease.child_shard_ids else None,
     )
 
@@ -183,10 +159,10 @@ def _changed(
     owner = lease.lease_owner or ""
     parents = _ended_parents(lease, by_key)
     ended = tuple(key for key in parents if by_key[key].lease_owner == owner)
-    if place.what is Happening.FINISHED:
+    if place.entry.what is Happening.FINISHED:
         reason: Reason = PutBack()
     elif not owner:
-        reason = _why_released(place.owner, by_worker.get(place.owner))
+        reason = _why_released(place.entry.worker_id, by_worker.get(place.entry.worker_id))
     elif owner not in by_worker:
         reason = OfAnotherApplication()
     else:
@@ -195,7 +171,7 @@ def _changed(
         what=Happening.TAKEN if owner else Happening.RELEASED,
         subject=lease.lease_key,
         worker_id=owner,
-        before=place.owner,
+        before=place.entry.worker_id,
         reason=reason,
     )
 

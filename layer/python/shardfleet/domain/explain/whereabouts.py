@@ -78,7 +78,8 @@ def whereabouts(
     table = {lease.lease_key: lease for lease in leases}
     lease = table.get(shard_id)
     if lease is None:
-        return _without_lease(shard_id, table, ShardGraph(shards))
+        state, why = without_lease(shard_id, table, shards)
+        return Answer(state=state, owner=None, checkpoint=None, why=why)
     state, why = _of_lease(lease, position, table=table, stop=stops.get(shard_id))
     owner = None if lease.is_finished else lease.effective_owner
     return Answer(state=state, owner=owner, checkpoint=str(lease.checkpoint), why=why)
@@ -106,31 +107,22 @@ def _of_lease(
     return Whereabouts.PENDING, f"the shard's checkpoint lies before it; {reader}"
 
 
-def _without_lease(shard_id: str, table: Mapping[str, Lease], graph: ShardGraph) -> Answer:
-    state, others = reach(shard_id, table, graph)
-    if state is Whereabouts.PAST:
-        why = f"its shard has no lease any more; its descendant {others[0]} has"
-    elif state is Whereabouts.WAITING:
-        why = f"its shard begins after {' and '.join(others)}"
-    else:
-        why = "no lease leads to its shard; the manager makes one"
-    return Answer(state=state, owner=None, checkpoint=None, why=why)
-
-
-def reach(
-    shard_id: str, table: Mapping[str, Lease], graph: ShardGraph
-) -> tuple[Whereabouts, tuple[str, ...]]:
-    """
-    Return what becomes of a shard without a lease, and the leases that say so.
-
-    They are a descendant's (``PAST``) or the unfinished ones of ancestors (``WAITING``).
-    """
+def without_lease(
+    shard_id: str, table: Mapping[str, Lease], shards: Sequence[Shard]
+) -> tuple[Whereabouts, str]:
+    """Return what becomes of a shard that has no lease, and why, without a full stop."""
+    graph = ShardGraph(shards)
     later = sorted(key for key in table if shard_id in _line(graph, table[key]))
     if later:
-        return Whereabouts.PAST, (later[0],)
+        return Whereabouts.PAST, (
+            f"the shard is done with and has no lease any more: its descendant {later[0]} has one"
+        )
     ancestors = graph.ancestors(shard_id)
     first = sorted(key for key in ancestors if key in table and not table[key].is_finished)
-    return (Whereabouts.WAITING if first else Whereabouts.UNREAD), tuple(first)
+    if first:
+        why = f"the shard begins after {' and '.join(first)}, and gets its lease then"
+        return Whereabouts.WAITING, why
+    return Whereabouts.UNREAD, "no lease leads to the shard; the manager makes one"
 
 
 def _line(graph: ShardGraph, lease: Lease) -> set[str]:

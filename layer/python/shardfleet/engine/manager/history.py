@@ -92,7 +92,8 @@ class History:
         """Read where every lease was last known to be (manager and CLI only)."""
         found: dict[str, Place] = {}
         for document in await self._store.list(PLACES):
-            found |= {key: place_of_row(row) for key, row in document.body["leases"].items()}
+            read = {key: place_of_row(row) for key, row in document.body["leases"].items()}
+            found |= {key: place for key, place in read.items() if place is not None}
         return found
 
     async def write_turn(self, at_ms: int, entries: Sequence[Entry]) -> None:
