@@ -119,3 +119,20 @@ def test_an_application_without_a_stack_is_shown_by_its_lease_table(running, cap
 def test_an_application_that_is_not_there_is_named(fleet, capsys):
     assert application.run(["leases", "--application", "nobody"]) == 2
     assert "nobody" in capsys.readouterr().err
+
+
+def test_a_lease_that_nobody_can_read_is_shown_with_what_is_wrong(running, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    item = {"leaseKey": {"S": "shard-8"}, "checkpoint": {"N": "5"}, "leaseCounter": {"N": "1"}}
+    running.client.put_item(TableName="leases", Item=item)
+
+    (line,) = [each for each in output(capsys, "leases").splitlines() if "shard-8" in each]
+    assert line.split()[:2] == ["shard-8", "unreadable"]
+
+
+def test_what_a_record_says_is_shown_as_it_is(running, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    stop = {"position": "5:2", "error": "ValueError: [/item] [red]x :bee:", "attempts": 5}
+    running.put_document("stop", "shard-1", stop | {"worker_id": "w", "at_ms": 2**50})
+
+    assert "at 5:2: ValueError: [/item] [red]x :bee:" in output(capsys, "leases")

@@ -45,10 +45,10 @@ def _read(text: str, now_ms: int) -> int | None:
 
 
 def spoken_duration(duration_ms: int) -> str:
-    """Return a duration as a person says it: `340 ms`, `12 s`, `4 min`, `3 h`, `2 d`."""
+    """Return a duration as a person says it: `340 ms`, `12 s`, `4.5 min`, `3 h`, `2 d`."""
     for name, unit in (("d", "d"), ("h", "h"), ("min", "m"), ("s", "s")):
         if duration_ms >= _UNIT_MS[unit]:
-            return f"{duration_ms // _UNIT_MS[unit]} {name}"
+            return f"{round(duration_ms / _UNIT_MS[unit], 1):g} {name}"
     return f"{max(0, duration_ms)} ms"
 
 

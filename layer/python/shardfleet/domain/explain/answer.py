@@ -14,6 +14,7 @@ from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     LeaseRow,
     LeaseState,
+    in_words,
     lease_rows,
     slot_rows,
     summary,
@@ -170,8 +171,6 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
 def explain_fleet(known: Known) -> Explanation:
     """Return how the fleet is, and what was decided about all of it and about its workers."""
     found = summary(known.reading)
-    leases = _counted({str(state): count for state, count in found.leases.items()})
-    slots = _counted({str(state): count for state, count in found.slots.items()})
     others = ""
     if found.workers:
         others = f" Others that share the lease table: {', '.join(found.workers)}."
@@ -183,7 +182,7 @@ def explain_fleet(known: Known) -> Explanation:
         state="FLEET",
         owner=None,
         since_ms=None,
-        now=f"Leases: {leases}. Workers: {slots}.{others}",
+        now=f"Leases: {in_words(found.leases)}. Workers: {in_words(found.slots)}.{others}",
         why=f"What waits: {waits}." if waits else "",
         leases=(),
         story=tuple(story),
@@ -308,7 +307,3 @@ def _without_lease(known: Known, shard_id: str, story: tuple[Event, ...]) -> Exp
         leases=(),
         story=story,
     )
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "none"

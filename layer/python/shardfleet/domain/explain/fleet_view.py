@@ -206,6 +206,11 @@ def summary(reading: FleetReading) -> FleetSummary:
     )
 
 
+def in_words(counts: Mapping[_State, int]) -> str:
+    """Say how many there are in each state: `4 reading, 1 stopped`."""
+    return ", ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "none"
+
+
 def _counted(states: Iterable[_State]) -> dict[_State, int]:
     return dict(sorted(Counter(states).items()))
 
