@@ -1,17 +1,28 @@
 """`shardfleet explain`: why a shard is where it is and why it moved; the same for a worker."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    with_fleet,
+)
 from shardfleet.cli.instants import instant_ms, spoken_duration, spoken_instant
 from shardfleet.cli.telling import tell
-
-if TYPE_CHECKING:
-    from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.explain.answer import Explanation, Known
+from shardfleet.domain.explain.answer import (
+    Explanation,
+    Known,
+    explain_fleet,
+    explain_shard,
+    explain_worker,
+)
+from shardfleet.domain.explain.turn_log import FLEET
+from shardfleet.errors import ConfigurationError
 
 _GLOSSARY = (
     "A stream is divided into shards; a lease says which worker reads a shard and how far it is. "
@@ -36,7 +47,7 @@ def explain(
 ) -> None:
     """Say why a shard is with its worker and why it moved; without a name, of every shard."""
 
-    async def ask(fleet: "FleetAccess") -> "tuple[int, list[Explanation]]":
+    async def ask(fleet: FleetAccess) -> tuple[int, list[Explanation]]:
         from shardfleet.engine.operate.read import read_known
 
         reading = await fleet.reading()
@@ -56,11 +67,7 @@ def explain(
     tell(found[0] if subject else found, [*lines, _GLOSSARY], as_json=as_json)
 
 
-def _answers(known: "Known", subject: str | None) -> "list[Explanation]":
-    from shardfleet.domain.explain.answer import explain_fleet, explain_shard, explain_worker
-    from shardfleet.domain.explain.turn_log import FLEET
-    from shardfleet.errors import ConfigurationError
-
+def _answers(known: Known, subject: str | None) -> list[Explanation]:
     leases = sorted(lease.lease_key for lease in known.reading.leases)
     if subject is None:
         return [answer for key in leases if (answer := explain_shard(known, key)) is not None]
@@ -76,7 +83,7 @@ def _answers(known: "Known", subject: str | None) -> "list[Explanation]":
     return [answer]
 
 
-def told(answer: "Explanation", *, now_ms: int, with_story: bool) -> list[str]:
+def told(answer: Explanation, *, now_ms: int, with_story: bool) -> list[str]:
     """Return an explanation as lines of text."""
     since = ""
     if answer.since_ms is not None:
@@ -95,7 +102,7 @@ def told(answer: "Explanation", *, now_ms: int, with_story: bool) -> list[str]:
     return [*lines, ""]
 
 
-def _as_json(answer: "Explanation", now_ms: int) -> dict[str, object]:
+def _as_json(answer: Explanation, now_ms: int) -> dict[str, object]:
     found = asdict(answer)
     found["since_age_ms"] = None if answer.since_ms is None else now_ms - answer.since_ms
     for event in found["story"]:

@@ -1,17 +1,22 @@
 """`shardfleet what-if`: who would have which shard, by the manager's own planners."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    with_fleet,
+)
 from shardfleet.cli.instants import spoken_duration
 from shardfleet.cli.telling import tell
-
-if TYPE_CHECKING:
-    from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.explain.forecast import Forecast
+from shardfleet.domain.explain.forecast import Forecast, Question
+from shardfleet.domain.explain.turn_log import about
+from shardfleet.domain.reasons import reason_json
 
 
 def what_if(
@@ -27,11 +32,9 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Say who would have which shard and why; with no supposition, what happens next. No writes."""
-    from shardfleet.domain.explain.forecast import Question
-
     question = Question(workers=workers, lose=lose, split=split)
 
-    async def ask(fleet: "FleetAccess") -> "tuple[Forecast, int]":
+    async def ask(fleet: FleetAccess) -> tuple[Forecast, int]:
         from shardfleet.adapters.system import SystemEntropy
         from shardfleet.engine.operate.read import read_snapshot
         from shardfleet.engine.operate.what_if import what_if
@@ -52,10 +55,7 @@ def what_if(
     tell(document, _told(forecast, cycle_ms), as_json=as_json)
 
 
-def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
-    from shardfleet.domain.explain.turn_log import about
-    from shardfleet.domain.reasons import reason_json
-
+def _as_json(forecast: Forecast, cycle_ms: int) -> dict[str, object]:
     return {
         "turns": forecast.turns,
         "settled": forecast.settled,
@@ -75,9 +75,7 @@ def _as_json(forecast: "Forecast", cycle_ms: int) -> dict[str, object]:
     }
 
 
-def _told(forecast: "Forecast", cycle_ms: int) -> list[str]:
-    from shardfleet.domain.explain.turn_log import about
-
+def _told(forecast: Forecast, cycle_ms: int) -> list[str]:
     if not forecast.steps:
         lines = ["Nothing would happen: every shard stays where it is."]
     else:

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import tell
+from shardfleet.domain.explain.whereabouts import whereabouts
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 
 if TYPE_CHECKING:
     from shardfleet.cli.fleet_access import FleetAccess
@@ -36,10 +39,6 @@ def where(
 
 
 async def _where(fleet: "FleetAccess", key: str, *, at: str, pages_most: int) -> dict[str, Any]:
-    from shardfleet.cli.instants import instant_ms
-    from shardfleet.domain.explain.whereabouts import whereabouts
-    from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-
     since_ms = instant_ms("--at", at, now_ms=fleet.clock.now_ms())
     shard, record, searched_ms = await _find(fleet, key, since_ms, pages_most=pages_most)
     place: dict[str, Any] = {"key": key, "since_ms": since_ms, "shard_id": shard}
