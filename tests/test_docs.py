@@ -18,7 +18,7 @@ from shardfleet.domain.cost.estimate import Consumption, Setup, per_month, price
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.answer import Event, Explanation
+from shardfleet.domain.explain.answer import Explanation, StoryLine
 from shardfleet.domain.explain.doctor import Finding
 from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
 from shardfleet.domain.explain.forecast import Forecast
@@ -83,7 +83,7 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(imported["steps"][0]) == list(_json_of_import()["steps"][0])
     explained = shape("shardfleet explain SHARD")
     assert list(explained) == [*names(Explanation), "since_age_ms"]
-    assert list(explained["story"][0]) == [*names(Event), "age_ms"]
+    assert list(explained["story"][0]) == [*names(StoryLine), "age_ms"]
     cost = shape("shardfleet cost")
     assert list(cost["days"][0]["used"]) == names(Consumption)
     assert list(cost["days"][0]["by_item"]) == list(price_of(Consumption(), metric_days=0).by_item)

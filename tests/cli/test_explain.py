@@ -46,7 +46,7 @@ def running(fleet):
         slot_id="s1", worker_id="clicks-s1", state=SlotState.RUNNING, name="n", start_epoch=1
     )
     fleet.put_document("slot", "s1", slot_body(slot))
-    fleet.put_document("places", "00", {"leases": {"shard-1": PLACE}})
+    fleet.put_document("places", "00", {"leases": [PLACE]})
     fleet.put_document("turn", "001700000000000-00", TURN)
     fleet.put_document(
         "plan", "last", {"at_ms": 1, "left": [["shard-2", {"is": "NoWorkerHasRoom"}]]}

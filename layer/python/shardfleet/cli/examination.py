@@ -57,7 +57,7 @@ class _Examination:
         config, see, stack = self._config, self._see, self._stack
         lease_table = self._table(config.lease_table, (LEASE_KEY, "HASH"))
         what = f"items of {lease_table.name}"
-        neighbours, malformed = see(what, lambda: self._items(lease_table), ({}, []))
+        neighbours = see(what, lambda: self._neighbours(lease_table), {})
         stream, ahead_ms = see("the stream", self._stream, (None, 0))
         known = see(
             "the stream on record",
@@ -78,7 +78,6 @@ class _Examination:
             lease_table=lease_table,
             state_table=self._table(config.state_table, ("kind", "HASH"), ("id", "RANGE")),
             neighbours=neighbours,
-            malformed=malformed,
             stream=stream,
             known_created_ms=known.created_ms if known else 0,
             clock_ahead_ms=ahead_ms,
@@ -124,13 +123,13 @@ class _Examination:
 
         return self._see(f"table {name}", look, TableFacts(name=name, wanted=wanted))
 
-    def _items(self, table: TableFacts) -> tuple[dict[str, int], list[str]]:
+    def _neighbours(self, table: TableFacts) -> dict[str, int]:
         if not table.keys:
-            return {}, []
+            return {}
         pages = self._client("dynamodb").get_paginator("scan").paginate(TableName=table.name)
-        _, foreign, malformed = leases_among(item for page in pages for item in page["Items"])
+        _, foreign, _ = leases_among(item for page in pages for item in page["Items"])
         types = Counter(str(item.get(ENTITY_TYPE, {}).get("S", "")) for item in foreign)
-        return dict(sorted(types.items())), list(malformed.values())
+        return dict(sorted(types.items()))
 
     def _stream(self) -> tuple[StreamFacts | None, int]:
         """Describe the stream; the answer's date tells how far apart the clocks are."""

@@ -30,7 +30,7 @@ UP_TO_DATE_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class StoryLine:
     """
     One line of the story.
 
@@ -76,7 +76,7 @@ class Explanation:
     now: str
     why: str
     leases: tuple[str, ...]
-    story: tuple[Event, ...]
+    story: tuple[StoryLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,13 +198,13 @@ def _fits(place: Place, row: LeaseRow) -> bool:
     return in_handover or place.entry.worker_id == (row.owner or "")
 
 
-def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> Iterable[Event]:
+def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> Iterable[StoryLine]:
     """Return what happened, as far as it is wanted; ``named``: of more than one subject."""
     for at_ms, entries in known.turns:
         for entry in entries:
             if wanted(entry):
                 is_slot = entry.what.startswith("SLOT_")
-                yield Event(
+                yield StoryLine(
                     at_ms=at_ms,
                     what=entry.what,
                     lease_key=None if is_slot else entry.subject,
@@ -293,7 +293,7 @@ def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: in
     )
 
 
-def _without_lease(known: Known, shard_id: str, story: tuple[Event, ...]) -> Explanation:
+def _without_lease(known: Known, shard_id: str, story: tuple[StoryLine, ...]) -> Explanation:
     table = {lease.lease_key: lease for lease in known.reading.leases}
     _, why = without_lease(shard_id, table, known.shards)
     return Explanation(

@@ -86,7 +86,6 @@ class Facts:
         lease_table: the lease table.
         state_table: the fleet-state table.
         neighbours: items of the lease table that are no leases, by ``entityType``.
-        malformed: leases that cannot be read, each with the reason.
         stream: None when there is no such stream.
         known_created_ms: creation time of the stream the fleet began with, 0 unknown.
         clock_ahead_ms: how far this machine's clock is ahead of the service's.
@@ -105,7 +104,6 @@ class Facts:
     lease_table: TableFacts
     state_table: TableFacts
     neighbours: Mapping[str, int]
-    malformed: Sequence[str]
     stream: StreamFacts | None
     known_created_ms: int
     clock_ahead_ms: int
@@ -185,10 +183,10 @@ def _words(keys: Sequence[tuple[str, str]]) -> str:
 
 
 def _items(facts: Facts) -> Iterator[Finding]:
-    for reason in facts.malformed:
+    for why in facts.reading.unreadable.values() if facts.reading else ():
         yield _error(
             "malformed-lease",
-            reason,
+            why,
             "mend that item, or delete it and its lease is made again, so that records come twice: "
             "until then neither its shard is read nor what descends from it",
         )

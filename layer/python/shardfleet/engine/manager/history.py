@@ -92,8 +92,8 @@ class History:
         """Read where every lease was last known to be (manager and CLI only)."""
         found: dict[str, Place] = {}
         for document in await self._store.list(PLACES):
-            read = {key: place_of_row(row) for key, row in document.body["leases"].items()}
-            found |= {key: place for key, place in read.items() if place is not None}
+            places = (place_of_row(row) for row in document.body["leases"])
+            found |= {place.entry.subject: place for place in places if place is not None}
         return found
 
     async def write_turn(self, at_ms: int, entries: Sequence[Entry]) -> None:
@@ -123,19 +123,16 @@ class History:
         """Keep the places that have changed; of more than fit, the latest."""
         changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
         touched = {_document_of(key) for key in changed}
-        parts: defaultdict[str, dict[str, Place]] = defaultdict(dict)
-        for key, place in after.items():
-            parts[_document_of(key)][key] = place
+        parts: defaultdict[str, list[Place]] = defaultdict(list)
+        for key in sorted(after):
+            parts[_document_of(key)].append(after[key])
         for name in sorted(touched):
-            latest = sorted(parts[name].items(), key=lambda pair: (-pair[1].since_ms, pair[0]))
-            rows = {key: place.row() for key, place in latest[:PLACES_PER_DOCUMENT]}
-            await self._overwrite(PLACES, name, {"leases": rows})
-
-    async def _overwrite(self, kind: str, name: str, body: Mapping[str, Any]) -> None:
-        """Write whatever is there: the turn lock makes this a single writer."""
-        current = await self._store.read(kind, name)
-        version = current.version if current else None
-        await self._store.write(kind, name, body, expected_version=version)
+            latest = sorted(parts[name], key=lambda place: -place.since_ms)[:PLACES_PER_DOCUMENT]
+            # Whatever is there is overwritten: the turn lock makes this a single writer.
+            current = await self._store.read(PLACES, name)
+            version = current.version if current else None
+            body = {"leases": [place.row() for place in latest]}
+            await self._store.write(PLACES, name, body, expected_version=version)
 
 
 def _document_of(lease_key: str) -> str:
