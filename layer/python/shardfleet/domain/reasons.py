@@ -808,12 +808,12 @@ def reason_json(reason: Reason) -> dict[str, Any]:
 
 
 def reason_of_json(document: Mapping[str, Any]) -> Reason:
-    """Read a reason back; what a later version gives cannot be told."""
-    facts = {name: _fact(value) for name, value in document.items() if name != KIND}
+    """Read a reason back; what another version has written cannot be told."""
     try:
+        facts = {name: _fact(value) for name, value in document.items() if name != KIND}
         return _BY_NAME[document[KIND]](**facts)
-    except (KeyError, TypeError):
-        return Quoted("for a reason that only a later version can tell")
+    except (AttributeError, KeyError, TypeError):
+        return Quoted("for a reason that only another version can tell")
 
 
 def _fact(value: Any) -> Any:

@@ -295,7 +295,7 @@ def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: in
 
 def _without_lease(known: Known, shard_id: str, story: tuple[StoryLine, ...]) -> Explanation:
     table = {lease.lease_key: lease for lease in known.reading.leases}
-    _, why = without_lease(shard_id, table, known.shards)
+    _, text = without_lease(shard_id, table, known.shards)
     return Explanation(
         subject=shard_id,
         kind="shard",
@@ -303,7 +303,7 @@ def _without_lease(known: Known, shard_id: str, story: tuple[StoryLine, ...]) ->
         owner=None,
         since_ms=None,
         now="It has no lease, so nobody reads it.",
-        why=f"{why[0].upper()}{why[1:]}.",
+        why=f"{text[0].upper()}{text[1:]}.",
         leases=(),
         story=story,
     )
