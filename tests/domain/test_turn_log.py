@@ -14,6 +14,7 @@ from shardfleet.domain.explain.turn_log import (
 )
 from shardfleet.domain.reasons import (
     ChildNotStarted,
+    ExecutionOver,
     HoldsFewest,
     LeastSlots,
     NothingListed,
@@ -45,8 +46,8 @@ WHY = HoldsFewest(2)
 WANTED = SlotsWanted(2, LeastSlots(2))
 
 
-def told(event, *, owners=None, starts=None):
-    return entry_of_event(event, owners=owners or {}, starts=starts or {})
+def told(event, *, owners=None):
+    return entry_of_event(event, owners=owners or {})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_an_assignment_says_how_it_came_about_and_who_had_the_lease(kind, what):
         (LeaseDeleted(lease_key="1", reason=WHY), Happening.DELETED),
         (LeaseWoken(lease_key="1", reason=WHY, slept_ms=5), Happening.WOKEN),
         (AssignmentLost(lease_key="1", worker_id="b", reason=WHY), Happening.REFUSED),
-        (SlotRestarted(slot_id="1", worker_id="b", reason=WHY), Happening.SLOT_RESTARTED),
+        (SlotStarted(slot_id="1", worker_id="b", start_epoch=1, reason=WHY), "SLOT_STARTED"),
     ],
 )
 def test_every_decision_keeps_its_reason(event, what):
@@ -88,9 +89,11 @@ def test_a_handover_that_took_too_long_says_how_long():
 
 
 def test_a_started_slot_says_what_it_was_started_for_and_a_restart_is_told_once():
-    event = SlotStarted(slot_id="s1", worker_id="f-s1", start_epoch=1)
-    assert told(event, starts={"s1": WANTED}).reason == WANTED
-    assert told(event) is None
+    facts = {"slot_id": "s1", "worker_id": "f-s1"}
+    assert told(SlotStarted(**facts, start_epoch=1, reason=WANTED)).reason == WANTED
+    again = told(SlotStarted(**facts, start_epoch=2, reason=ExecutionOver()))
+    assert (again.what, again.reason) == (Happening.SLOT_RESTARTED, ExecutionOver())
+    assert told(SlotRestarted(**facts, reason=ExecutionOver())) is None
 
 
 def test_a_slot_that_could_not_be_started_says_what_was_tried():

@@ -47,8 +47,7 @@ def done_in(fleet, report):
     plan = report.plan
     owners = {lease.lease_key: lease.lease_owner or "" for lease in plan.leases}
     tasks = {each.slot_id: each for each in plan.slots.decisions}
-    starts = {key: each.reason for key, each in tasks.items() if each.task is SlotTask.START}
-    told = [entry_of_event(e, owners=owners, starts=starts) for e in fleet.events.events]
+    told = [entry_of_event(e, owners=owners) for e in fleet.events.events]
     leaves = [
         Entry(
             what=Happening.SLOT_DRAINED,

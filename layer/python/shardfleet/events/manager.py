@@ -178,6 +178,7 @@ class SlotStarted(Event):
     slot_id: str
     worker_id: str
     start_epoch: int
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

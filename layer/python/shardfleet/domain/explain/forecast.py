@@ -16,7 +16,6 @@ from shardfleet.events import (
     LeaseAssigned,
     LeaseCreated,
     LeaseWoken,
-    SlotRestarted,
     SlotStarted,
 )
 
@@ -76,7 +75,6 @@ def changes_of(plan: TurnPlan, *, fleet: str) -> list[Entry]:
     """
     decisions = plan.slots.decisions
     owners = {lease.lease_key: lease.lease_owner or "" for lease in plan.leases}
-    starts = {each.slot_id: each.reason for each in decisions if each.task is SlotTask.START}
     events: list[Event | None] = [
         *(
             LeaseCreated(lease_key=wanted.lease.lease_key, reason=wanted.reason)
@@ -90,7 +88,7 @@ def changes_of(plan: TurnPlan, *, fleet: str) -> list[Entry]:
         *_changes_of_slots(plan, fleet),
         *_assigned(plan),
     ]
-    told = (entry_of_event(each, owners=owners, starts=starts) for each in events if each)
+    told = (entry_of_event(each, owners=owners) for each in events if each)
     leaves = (
         Entry(
             what=Happening.SLOT_DRAINED,
@@ -106,10 +104,11 @@ def changes_of(plan: TurnPlan, *, fleet: str) -> list[Entry]:
 
 def _changes_of_slots(plan: TurnPlan, fleet: str) -> list[Event]:
     return [
-        SlotStarted(slot_id=each.slot_id, worker_id=f"{fleet}-{each.slot_id}", start_epoch=0)
-        if each.task is SlotTask.START
-        else SlotRestarted(
-            slot_id=each.slot_id, worker_id=f"{fleet}-{each.slot_id}", reason=ExecutionOver()
+        SlotStarted(
+            slot_id=each.slot_id,
+            worker_id=f"{fleet}-{each.slot_id}",
+            start_epoch=0,
+            reason=each.reason if each.task is SlotTask.START else ExecutionOver(),
         )
         for each in plan.slots.decisions
         if each.task is SlotTask.START or each.slot_id in plan.restarts

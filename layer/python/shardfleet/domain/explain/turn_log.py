@@ -16,6 +16,8 @@ from typing import Any
 
 from shardfleet.domain.balance.by_count import AssignmentKind
 from shardfleet.domain.reasons import (
+    ClosedBeforeHeartbeat,
+    ExecutionOver,
     NotLetGo,
     Reason,
     RegimeIs,
@@ -33,7 +35,6 @@ from shardfleet.events import (
     LeaseDeleted,
     LeaseWoken,
     RegimeChosen,
-    SlotRestarted,
     SlotStarted,
     SlotUpkeepFailed,
 )
@@ -133,22 +134,18 @@ TELLING = (
     LeaseWoken,
     AssignmentLost,
     SlotStarted,
-    SlotRestarted,
     SlotUpkeepFailed,
     RegimeChosen,
 )
 
 
-def entry_of_event(
-    event: Event, *, owners: Mapping[str, str], starts: Mapping[str, Reason]
-) -> Entry | None:
+def entry_of_event(event: Event, *, owners: Mapping[str, str]) -> Entry | None:
     """
     Return what an event of the manager's says, None when it is no decision.
 
     Args:
         event: as emitted.
         owners: lease key to owner before this turn.
-        starts: slot id to why it was to be started.
 
     """
     match event:
@@ -181,22 +178,15 @@ def entry_of_event(
                 what=Happening.REFUSED, subject=key, worker_id=worker_id or "", reason=reason
             )
         case _:
-            return _entry_of_slot(event, starts)
+            return _entry_of_slot(event)
 
 
-def _entry_of_slot(event: Event, starts: Mapping[str, Reason]) -> Entry | None:
+def _entry_of_slot(event: Event) -> Entry | None:
     match event:
-        case SlotStarted(slot_id=slot_id, worker_id=worker_id) if slot_id in starts:
-            return Entry(
-                what=Happening.SLOT_STARTED,
-                subject=slot_id,
-                worker_id=worker_id,
-                reason=starts[slot_id],
-            )
-        case SlotRestarted(slot_id=slot_id, worker_id=worker_id, reason=reason):
-            return Entry(
-                what=Happening.SLOT_RESTARTED, subject=slot_id, worker_id=worker_id, reason=reason
-            )
+        case SlotStarted(slot_id=slot_id, worker_id=worker_id, reason=reason):
+            is_again = isinstance(reason, ClosedBeforeHeartbeat | ExecutionOver)
+            what = Happening.SLOT_RESTARTED if is_again else Happening.SLOT_STARTED
+            return Entry(what=what, subject=slot_id, worker_id=worker_id, reason=reason)
         case RegimeChosen(regime=regime, reason=reason):
             return Entry(
                 what=Happening.REGIME, subject=FLEET, reason=RegimeIs(regime.lower(), reason)

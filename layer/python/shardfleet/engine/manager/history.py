@@ -31,7 +31,6 @@ from shardfleet.domain.explain.turn_log import (
     news,
 )
 from shardfleet.domain.reasons import ThereAlready
-from shardfleet.domain.slots.upkeep import SlotTask
 from shardfleet.engine.manager.report import TurnReport, plan_body
 from shardfleet.engine.ports import EventSink, StateStore, Written
 from shardfleet.engine.state.fleet_state import FleetState
@@ -196,15 +195,8 @@ class TurnHistory:
         assert self._plan is not None
         plan = report.plan
         owners = {lease.lease_key: lease.lease_owner or "" for lease in plan.leases}
-        starts = {
-            each.slot_id: each.reason
-            for each in plan.slots.decisions
-            if each.task is SlotTask.START
-        }
         done = [
-            entry
-            for event in told
-            if (entry := entry_of_event(event, owners=owners, starts=starts)) is not None
+            entry for event in told if (entry := entry_of_event(event, owners=owners)) is not None
         ]
         seen: list[Entry] = []
         if len(plan.leases) <= LEASES_MOST:

@@ -69,7 +69,7 @@ class SlotUpkeep:
     ) -> None:
         match decision.task:
             case SlotTask.START:
-                await self._intend(decision.slot_id, found)
+                await self._intend(decision.slot_id, found, decision.reason)
             case SlotTask.REPEAT_START if found is not None:
                 await self._start(found)
             case SlotTask.EXAMINE if found is not None:
@@ -82,7 +82,7 @@ class SlotUpkeep:
             case _:
                 pass
 
-    async def _intend(self, slot_id: str, found: VersionedSlot | None) -> None:
+    async def _intend(self, slot_id: str, found: VersionedSlot | None, reason: Reason) -> None:
         """Write the intent, then start. Losing the write means that another manager did it."""
         slot = intend_start(
             found.slot if found else None,
@@ -98,6 +98,7 @@ class SlotUpkeep:
                     slot_id=slot_id,
                     worker_id=slot.worker_id,
                     start_epoch=slot.start_epoch,
+                    reason=reason,
                 )
             )
             await self._start(written)
@@ -128,4 +129,4 @@ class SlotUpkeep:
         self._events.emit(
             SlotRestarted(slot_id=slot.slot_id, worker_id=slot.worker_id, reason=reason)
         )
-        await self._intend(slot.slot_id, found)
+        await self._intend(slot.slot_id, found, reason)
