@@ -226,7 +226,7 @@ EXAMPLES = [
     (SlotsWanted(2, LeastSlots(2)), "the fleet needs 2 workers: at least 2 (workers_min)"),
     (
         SlotsTooMany(1, LeastSlots(1), 3),
-        "there are 3, the fleet needs 1 worker: at least 1 (workers_min)",
+        "there are 3 workers and the fleet needs 1 worker: at least 1 (workers_min)",
     ),
     (NoHeartbeatYet(), "no heartbeat yet"),
     (LeasesExpired(70), "its leases have expired, heartbeat 70 ms ago"),

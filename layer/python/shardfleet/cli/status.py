@@ -124,9 +124,7 @@ def _lag_words(found: FleetSummary) -> str:
 
 def slot_table(rows: list[SlotRow]) -> Table:
     """Show worker slots, one per row."""
-    table = plain_table(
-        "slot", "worker", "state", "leases", "lag", "heartbeat", "", right=_FIGURES
-    )
+    table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "", right=_FIGURES)
     for row in rows:
         crashed = f"{row.crashes} crashes in a row" if row.crashes else ""
         table.add_row(

@@ -727,7 +727,7 @@ _WORDS: Mapping[type[Reason], str] = {
     LeastSlots: "at least {least} (workers_min)",
     SurplusToLast: "{why}; more until that has lasted",
     SlotsWanted: _WANTED,
-    SlotsTooMany: "there are {present}, " + _WANTED,
+    SlotsTooMany: "there are {present:worker} and " + _WANTED,
     NoHeartbeatYet: "no heartbeat yet",
     LeasesExpired: "its leases have expired, heartbeat {silence_ms} ms ago",
     SlotSilent: "silent for {silence_ms} ms",
