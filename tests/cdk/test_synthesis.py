@@ -246,9 +246,11 @@ def stack_with():
     from aws_cdk import App  # noqa: PLC0415
 
     from shardfleet_cdk.stack import ShardFleetStack  # noqa: PLC0415
+    from shardfleet_cdk.synthesis import NO_BUNDLING  # noqa: PLC0415
 
     def make(**settings):
-        app = App(context={f"shardfleet:{name}": value for name, value in settings.items()})
+        given = {f"shardfleet:{name}": value for name, value in settings.items()}
+        app = App(context=given | NO_BUNDLING)
         return ShardFleetStack(app, "Stack", project=ROOT)
 
     return make
