@@ -62,7 +62,7 @@ quick: lint ## lint, the tests of domain, engine and kpl, and one simulated flee
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [60 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [73 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -87,7 +87,7 @@ mutants: install ## break the code in known ways; SEEDS= (200) most seeds until 
 	@$(BIN)/python -m tests.simulation.mutants.run --seeds $(or $(SEEDS),200) --jobs $(JOBS) \
 	  --output $(RESULTS)/mutants.json
 
-spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [25 min]
+spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
 	@$(BIN)/python -m tests.spark.kills.run --jobs $(JOBS) \
 	  --output $(RESULTS)/spark_kills.json $(ARGS)
 
