@@ -63,7 +63,7 @@ def test_at_latest_a_lost_lease_is_made_at_the_third_sighting_and_not_at_latest(
         assert healed.lease_key == KEYS[1]
         assert healed.reason == LeaseLostUnseen()
         place = (await History(fleet.store).places())[KEYS[1]]
-        assert place.owner == fleet.leases.leases[KEYS[1]].lease_owner
+        assert place.entry.worker_id == fleet.leases.leases[KEYS[1]].lease_owner
 
     run_virtual(main())
 
