@@ -1,19 +1,22 @@
 """`shardfleet where`: what became of the record of a key."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    with_fleet,
+)
 from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.whereabouts import whereabouts
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-
-if TYPE_CHECKING:
-    from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.domain.stream.shards import Shard
-    from shardfleet.records import Record
+from shardfleet.domain.stream.shards import Shard
+from shardfleet.records import Record
 
 
 def where(
@@ -30,15 +33,11 @@ def where(
     as_json: JsonOption = False,
 ) -> None:
     """Say whether the first record of a key since a point in time is processed, and by whom."""
-
-    async def look(fleet: "FleetAccess") -> dict[str, Any]:
-        return await _where(fleet, key, at=at, pages_most=pages_most)
-
-    answer = with_fleet(stack, look)
+    answer = with_fleet(stack, lambda fleet: _where(fleet, key, at=at, pages_most=pages_most))
     tell(answer, [_sentence(key, answer)], as_json=as_json)
 
 
-async def _where(fleet: "FleetAccess", key: str, *, at: str, pages_most: int) -> dict[str, Any]:
+async def _where(fleet: FleetAccess, key: str, *, at: str, pages_most: int) -> dict[str, Any]:
     since_ms = instant_ms("--at", at, now_ms=fleet.clock.now_ms())
     shard, record, searched_ms = await _find(fleet, key, since_ms, pages_most=pages_most)
     place: dict[str, Any] = {"key": key, "since_ms": since_ms, "shard_id": shard}
@@ -67,8 +66,8 @@ async def _where(fleet: "FleetAccess", key: str, *, at: str, pages_most: int) ->
 
 
 async def _find(
-    fleet: "FleetAccess", key: str, since_ms: int, *, pages_most: int
-) -> "tuple[str, Record | None, int | None]":
+    fleet: FleetAccess, key: str, since_ms: int, *, pages_most: int
+) -> tuple[str, Record | None, int | None]:
     """
     Search the shards that took the key since then, parents before children.
 
@@ -77,9 +76,8 @@ async def _find(
     """
     from shardfleet.cli.stream_records import pages
 
-    line = await _shards_of(fleet, key, since_ms)
     left, shard_id, arrived_ms = pages_most, "", since_ms
-    for shard in line:
+    for shard in await _shards_of(fleet, key, since_ms):
         shard_id = shard.shard_id
         async for page in pages(fleet, shard_id, since_ms=since_ms):
             for record in page.records:
@@ -94,26 +92,20 @@ async def _find(
     return shard_id, None, None
 
 
-async def _shards_of(fleet: "FleetAccess", key: str, since_ms: int) -> "list[Shard]":
+async def _shards_of(fleet: FleetAccess, key: str, since_ms: int) -> list[Shard]:
     from shardfleet.engine.ports import ListingFilter
     from shardfleet.kpl.hash_keys import hash_of_partition_key
 
     hash_key = hash_of_partition_key(key)
-    then = await fleet.stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=since_ms)
-    at_that_time = [shard for shard in then if shard.hash_key_range.contains(hash_key)]
-    everything = [
-        shard
+    listed = await fleet.stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=since_ms)
+    then = {each.shard_id: each for each in listed if each.hash_key_range.contains(hash_key)}
+    begun = min((shard.creation_order for shard in then.values()), default=(0, ""))
+    later = {
+        shard.shard_id: shard
         for shard in await fleet.stream.list_shards()
-        if shard.hash_key_range.contains(hash_key)
-    ]
-    known = {shard.shard_id for shard in at_that_time}
-    begun = min((shard.creation_order for shard in at_that_time), default=(0, ""))
-    later = [
-        shard
-        for shard in everything
-        if shard.shard_id not in known and shard.creation_order >= begun
-    ]
-    return sorted([*at_that_time, *later], key=lambda shard: shard.creation_order)
+        if shard.hash_key_range.contains(hash_key) and shard.creation_order >= begun
+    }
+    return sorted((later | then).values(), key=lambda shard: shard.creation_order)
 
 
 def _sentence(key: str, answer: dict[str, Any]) -> str:
