@@ -161,7 +161,7 @@ def shard_reader(stream, decoders, events, **settings):
     )
     clock = SystemClock()
     start = Position(StreamIncarnation(stream.arn, 0), SHARD, PointKind.TRIM_HORIZON)
-    patience = Patience.of(given, clock=clock, entropy=SystemEntropy())
+    patience = Patience(clock=clock, entropy=SystemEntropy(), first_ms=200, most_ms=5_000)
     ports = ReadPorts(stream=reader, clock=clock, events=events, patience=patience)
     lease = Lease(lease_key=SHARD, checkpoint=AT_TRIM_HORIZON)
     return ShardReader(lease, start, config=given, ports=ports)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.engine.ports import Clock, Entropy
 from shardfleet.errors import OutcomeUnknown, Throttled
@@ -93,11 +93,9 @@ class Halt:
     async def wait(self, duration_ms: float) -> bool:
         """Wait for the request, at most so long; return whether it was made."""
         if not self._event.is_set():
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, duration_ms) / 1000):
                     await self._event.wait()
-            except TimeoutError:
-                pass
         return self._event.is_set()
 
     async def unless(self, event: asyncio.Event) -> None:
@@ -140,16 +138,6 @@ class Patience:
     entropy: Entropy
     first_ms: int
     most_ms: int
-
-    @classmethod
-    def of(cls, config: FleetConfig, *, clock: Clock, entropy: Entropy) -> Patience:
-        """Take the back-offs from the configuration."""
-        return cls(
-            clock=clock,
-            entropy=entropy,
-            first_ms=config.retry_first_ms,
-            most_ms=config.retry_most_ms,
-        )
 
     def back_off_ms(self, failures: int) -> int:
         """Return how long to wait after that many failures in a row."""

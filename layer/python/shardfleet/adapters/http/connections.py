@@ -85,12 +85,8 @@ class HttpAnswer:
     body: bytes | bytearray
 
 
-class _Closed(OSError):
-    """The other side closed the connection before the answer was complete."""
-
-
 class _Broken(OSError):
-    """What came is no HTTP answer, or more than is allowed."""
+    """What came is no HTTP answer, not all of one, or more than is allowed."""
 
 
 class HttpConnections:
@@ -208,7 +204,7 @@ def _read_answer(connection: socket.socket) -> tuple[HttpAnswer, bool]:
     while filled < size:
         got = connection.recv_into(view[filled:])
         if not got:
-            raise _Closed(f"{filled} of {size} bytes of the body came")
+            raise _Broken(f"{filled} of {size} bytes of the body came")
         filled += got
     return HttpAnswer(status, headers, body), keep
 
@@ -276,5 +272,5 @@ def _read_to_the_end(connection: socket.socket, begun: bytes) -> bytes:
 def _received(connection: socket.socket) -> bytes:
     got = connection.recv(_CHUNK)
     if not got:
-        raise _Closed("the connection was closed before the answer was complete")
+        raise _Broken("the connection was closed before the answer was complete")
     return got

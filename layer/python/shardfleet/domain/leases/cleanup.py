@@ -90,7 +90,9 @@ class _Table:
 
     def __init__(self, shards: Sequence[Shard], leases: Sequence[Lease]) -> None:
         self.graph = ShardGraph(shards)
-        self.leases = {lease.lease_key: lease for lease in sorted(leases, key=_lease_key)}
+        self.leases = {
+            lease.lease_key: lease for lease in sorted(leases, key=lambda le: le.lease_key)
+        }
         self._leased_children: dict[str, list[Lease]] = {}
         for lease in self.leases.values():
             for parent in lease.parent_shard_ids:
@@ -137,7 +139,3 @@ class _Table:
         if key in self.graph.shards or self.graph.children(key) or key in self._leased_children:
             return False
         return self._listing_is_complete
-
-
-def _lease_key(lease: Lease) -> str:
-    return lease.lease_key

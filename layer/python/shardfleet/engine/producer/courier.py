@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
 from shardfleet.engine.producer.lanes import Item, Lanes
@@ -112,11 +113,9 @@ class Courier:
         now_ms = self._clock.monotonic_ms()
         at_ms = math.inf if full else self.lanes.next_at_ms(now_ms)
         seconds = None if at_ms == math.inf else max(0.0, at_ms - now_ms) / 1000
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
 
     async def _carry(self, request: Request) -> None:
         """Send one request and bring everything back that was not accepted."""

@@ -207,7 +207,7 @@ class Lanes:
     def ready(self, now_ms: int) -> list[Lane]:
         """Return the lanes that may send now, the longest due first."""
         found = [lane for lane in self._lanes.values() if self._ready_at(lane, now_ms) <= now_ms]
-        return sorted(found, key=_due)
+        return sorted(found, key=lambda lane: lane.due_ms)
 
     def next_at_ms(self, now_ms: int) -> float:
         """Return when a lane will be ready; infinite if that depends on answers or new records."""
@@ -293,7 +293,3 @@ class Lanes:
 
 def _overlap(one: HashKeyRange, other: HashKeyRange) -> bool:
     return one.start <= other.end and other.start <= one.end
-
-
-def _due(lane: Lane) -> float:
-    return lane.due_ms
