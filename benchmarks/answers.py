@@ -18,7 +18,7 @@ from botocore.parsers import create_parser
 from botocore.session import get_session
 
 from shardfleet.config import FleetConfig
-from shardfleet.engine.ports import RecordsPage
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
 from shardfleet.engine.shard.dispatch import cut_batch
 from shardfleet.events import Event

@@ -22,8 +22,8 @@ from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from side_by_side import Contest
 
 from shardfleet.adapters.kinesis.arrow import CHUNK_BYTES, user_columns
-from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
+from shardfleet.records import StreamRecord
 
 LIMITS = ExpansionLimits()
 NAMES = ("partition_key", "data", "sub_sequence_number")

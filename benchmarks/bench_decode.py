@@ -26,7 +26,7 @@ from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from side_by_side import Contest
 
 from shardfleet.adapters.kinesis.decode import decode_page, epoch_ms
-from shardfleet.engine.ports import RecordsPage
+from shardfleet.domain.reading.pages import RecordsPage
 
 PLAIN = {"decode_plain_10k": ("a", 9.5, 13.0), "decode_plain_1k": ("b", 6.5, 10.0)}
 AGGREGATED = {"decode_kpl_100b": ("c", 3.1, 4.5), "decode_kpl_1k": ("d", 3.0, 4.2)}

@@ -32,9 +32,9 @@ from shardfleet.adapters.decode.processes import DecodeProcesses
 from shardfleet.adapters.decode.server import Served
 from shardfleet.adapters.kinesis.decode import decode_page
 from shardfleet.adapters.kinesis.page_messages import Asked
-from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.engine.ports import RecordsPage
+from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON, RecordsPage
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/bench"
 PAGES, PROCESSES, READY_S = 8, 2, 60
@@ -175,7 +175,7 @@ def _read(
     *,
     decoders: DecodeProcesses | None,
 ) -> Read:
-    reader = KinesisPollingReader(
+    reader = KinesisPolling(
         ARN,
         records=clients.stream_records,
         control=clients.stream_control,
@@ -185,7 +185,7 @@ def _read(
     )
 
     def read() -> RecordsPage:
-        call = reader.get_records(load, shard_id=answers.SHARD, limit=10_000)
+        call = reader.page(answers.SHARD, FROM_TRIM_HORIZON, resume_token=load, limit=10_000)
         return loop.run_until_complete(call)
 
     read()  # Now the reader knows that there is much to read.

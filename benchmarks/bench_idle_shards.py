@@ -24,10 +24,10 @@ import side_by_side
 from side_by_side import Contest, Figures
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
-from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
-from shardfleet.engine.ports import IteratorKind, IteratorStart
+from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
 
 REGION, STREAM, SHARDS, THREADS = "us-east-1", "idle", 100, 16
 ARN = f"arn:aws:kinesis:{REGION}:000000000000:stream/{STREAM}"
@@ -47,11 +47,11 @@ def engine() -> Iterator[str]:
             process.terminate()
 
 
-async def poll(reader: KinesisPollingReader, iterators: dict[str, str]) -> int:
+async def poll(reader: KinesisPolling, iterators: dict[str, str]) -> int:
     """Ask every shard once; return how many had nothing."""
     pages = await asyncio.gather(
         *(
-            reader.get_records(iterator, shard_id=shard, limit=10_000)
+            reader.page(shard, FROM_TRIM_HORIZON, resume_token=iterator, limit=10_000)
             for shard, iterator in iterators.items()
         )
     )
@@ -75,16 +75,16 @@ def contests() -> Iterator[Contest | Figures]:
         clients.stream_control.create_stream(StreamName=STREAM, ShardCount=SHARDS)
         pool = ThreadPool("streams", threads=THREADS)
         made = partial(
-            KinesisPollingReader,
+            KinesisPolling,
             ARN,
             records=clients.stream_records,
             control=clients.stream_control,
             pool=pool,
         )
         ours, theirs = made(wire=clients.wire_to(ARN)), made(wire=None)
-        start = IteratorStart(IteratorKind.TRIM_HORIZON)
+        first = partial(ours.page, start=FROM_TRIM_HORIZON, resume_token=None, limit=1)
         iterators = {
-            shard.shard_id: runner.run(ours.shard_iterator(shard.shard_id, start))
+            shard.shard_id: runner.run(first(shard.shard_id)).page_token or ""
             for shard in runner.run(ours.list_shards())
         }
         work = partial(_polled, runner, ours, iterators)
@@ -122,7 +122,7 @@ def idle_hour(work: Callable[[], int]) -> Figures:
     )
 
 
-def _polled(runner: asyncio.Runner, reader: KinesisPollingReader, iterators: dict[str, str]) -> int:
+def _polled(runner: asyncio.Runner, reader: KinesisPolling, iterators: dict[str, str]) -> int:
     return runner.run(poll(reader, iterators))
 
 

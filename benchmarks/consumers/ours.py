@@ -84,12 +84,14 @@ async def _turn(config: FleetConfig, context: LambdaContext) -> None:
     sandbox = replace(_sandbox(config.stream_arn), config=config)
     threads = TurnThreads(config)
     clock = sandbox.clock
+    stream = bootstrap.stream(sandbox, threads)
     ports = WorkerPorts(
         clock=clock,
         entropy=sandbox.entropy,
         leases=bootstrap.lease_store(sandbox, threads),
         state=bootstrap.state_store(sandbox, threads),
-        stream=bootstrap.stream_reader(sandbox, threads),
+        stream=stream,
+        source=stream,
         handler=bootstrap.handler_runner(sandbox, context),
         dead_letters=None,
         events=sandbox.events,

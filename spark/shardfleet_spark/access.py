@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shardfleet.adapters.clients.account_access import Access, AccountClients
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.table import ensure_lease_table
-from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.system import SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases.lease import Lease
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _CLOSE_MS = 5_000
 _LEASE_WRITES = 8
-_kept: dict[tuple[object, ...], KinesisPollingReader] = {}
+_kept: dict[tuple[object, ...], KinesisPolling] = {}
 
 
 def read_ports(options: SourceOptions) -> FetchPorts:
@@ -48,8 +48,10 @@ def read_ports(options: SourceOptions) -> FetchPorts:
         ConfigurationError: no region is known, or there is no such stream.
 
     """
+    stream = _stream_of(options)
     return FetchPorts(
-        stream=_stream_reader(options),
+        stream=stream,
+        source=stream,
         clock=AttendedClock(),
         entropy=SystemEntropy(),
         policy=ReadPolicy(
@@ -64,13 +66,13 @@ def read_ports(options: SourceOptions) -> FetchPorts:
     )
 
 
-def _stream_reader(options: SourceOptions) -> KinesisPollingReader:
+def _stream_of(options: SourceOptions) -> KinesisPolling:
     # A forked process must not share its parent's connections.
     key = (os.getpid(), options.stream, options.stream_calls, *sorted(options.access.items()))
     if key not in _kept:
         clients = AccountClients(Access(**options.access), stream=options.stream)
         arn = clients.stream_arn(options.stream)
-        _kept[key] = KinesisPollingReader(
+        _kept[key] = KinesisPolling(
             arn,
             records=clients.stream_records,
             control=clients.stream_control,

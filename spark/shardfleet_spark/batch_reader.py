@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.sequence import PointKind, Position, StreamIncarnation
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.engine.ports import RecordsPage, StreamRecord
 from shardfleet.errors import ConfigurationError
+from shardfleet.records import StreamRecord
 from shardfleet_spark.access import read_ports
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.options.source_options import BatchOptions
@@ -241,7 +242,7 @@ class Readings:
         return asked_ms, await pages.next(limit=self._ports.policy.records_per_read)
 
     def _is_over(self, page: RecordsPage, asked_ms: int) -> bool:
-        if page.next_iterator is None:
+        if page.resume_token is None:
             return True
         beyond_ms = self._until_ms + DISORDER_MS
         if page.records and page.records[-1].approximate_arrival_ms > beyond_ms:

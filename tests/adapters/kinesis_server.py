@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
-from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.engine.ports import IteratorKind, IteratorStart
+from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from tests.adapters.conftest import LIMITS
 
 run = asyncio.run
 REGION = "us-east-1"
-HORIZON = IteratorStart(IteratorKind.TRIM_HORIZON)
+HORIZON = StartingPosition(StartKind.TRIM_HORIZON)
 
 
 @contextmanager
@@ -59,7 +59,7 @@ class Stream:
             "pool": self.pool,
             "wire": self._opened if self.calls == "wire" else None,
         }
-        self.reader = KinesisPollingReader(arn, **adapters)
+        self.reader = KinesisPolling(arn, **adapters)
         self.writer = KinesisWriter(arn, **adapters)
         return self
 
@@ -95,17 +95,18 @@ class Stream:
         return run(self.reader.list_shards())
 
     def iterator(self, shard_id, start=HORIZON):
-        return run(self.reader.shard_iterator(shard_id, start))
+        return self.reader._shard_iterator(shard_id, start)
 
     def page(self, iterator, shard_id, limit=100):
-        return run(self.reader.get_records(iterator, shard_id=shard_id, limit=limit))
+        return run(self.reader.page(shard_id, HORIZON, resume_token=iterator, limit=limit))
 
     def read(self, shard_id, start=HORIZON, limit=100):
         """Return the pages up to the end of the shard, or to the first empty one."""
-        found, iterator = [], self.iterator(shard_id, start)
-        while iterator:
-            found.append(self.page(iterator, shard_id, limit))
-            iterator = found[-1].next_iterator if found[-1].records else None
+        token, found = None, []
+        while not found or (token and found[-1].records):
+            ask = self.reader.page(shard_id, start, resume_token=token, limit=limit)
+            found.append(run(ask))
+            token = found[-1].resume_token
         return found
 
     def inject(self, kind, **fault):

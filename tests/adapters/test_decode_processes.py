@@ -12,13 +12,12 @@ from shardfleet.adapters.decode import processes as decode_processes
 from shardfleet.adapters.decode.processes import DEATHS_MOST, DecodeProcesses
 from shardfleet.adapters.decode.server import Served
 from shardfleet.adapters.kinesis.page_messages import Asked
-from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import (
-    AT_TRIM_HORIZON,
     PointKind,
     Position,
     StreamIncarnation,
@@ -136,7 +135,7 @@ def test_the_end_of_a_shard_comes_with_its_children(stream, processes):
     pages = stream.read(SHARD)
     iterator = stream.iterator(SHARD)
     there = until_ready(processes(stream), Asked(iterator, SHARD, 100))
-    assert (there.next_iterator, list(there.child_shards)) == (None, list(pages[-1].child_shards))
+    assert (there.resume_token, list(there.child_shards)) == (None, list(pages[-1].child_shards))
     assert len(there.child_shards) == 2
 
 
@@ -151,7 +150,7 @@ def test_an_error_of_the_service_is_the_one_that_the_worker_would_get(stream, pr
 
 def shard_reader(stream, decoders, events, **settings):
     given = config(**settings)
-    reader = KinesisPollingReader(
+    reader = KinesisPolling(
         stream.arn,
         records=stream.clients.stream_records,
         control=stream.clients.stream_control,
@@ -161,10 +160,22 @@ def shard_reader(stream, decoders, events, **settings):
     )
     clock = SystemClock()
     start = Position(StreamIncarnation(stream.arn, 0), SHARD, PointKind.TRIM_HORIZON)
-    patience = Patience(clock=clock, entropy=SystemEntropy(), first_ms=200, most_ms=5_000)
-    ports = ReadPorts(stream=reader, clock=clock, events=events, patience=patience)
-    lease = Lease(lease_key=SHARD, checkpoint=AT_TRIM_HORIZON)
-    return ShardReader(lease, start, config=given, ports=ports)
+    patience = Patience.of(given, clock=clock, entropy=SystemEntropy())
+    ports = ReadPorts(source=reader, clock=clock, events=events, patience=patience)
+    pace = ReadPace(
+        records_most=given.records_per_read,
+        call_ms=given.busy_read_ms,
+        bytes_per_s=given.read_bytes_per_s,
+        idle_most_ms=given.idle_read_ms,
+        back_off_ms=patience.back_off_ms,
+    )
+    return ShardReader(SHARD, ReadFrom.position(start), pace=pace, ports=ports)
+
+
+async def payloads(page, events):
+    """Return the data of a page's user records."""
+    expander = Deaggregator(SHARD, None, config=config(), sink=events)
+    return [record.data for record in (await expander.expand(page.records, None)).records]
 
 
 def test_killed_processes_lose_nothing_repeat_nothing_and_change_no_order(stream, processes):
@@ -186,7 +197,7 @@ def test_killed_processes_lose_nothing_repeat_nothing_and_change_no_order(stream
         pages = 0
         while len(got) < len(sent):
             page = await reader.next_page(Halt())
-            got.extend(record.data for record in await page.records.waiting(1_000))
+            got.extend(await payloads(page, events))
             pages += 1
             if pages % 5 == 0 and len(killed) < 6:
                 # While it is idle, or is about to answer: whichever it is just now.
@@ -196,7 +207,7 @@ def test_killed_processes_lose_nothing_repeat_nothing_and_change_no_order(stream
                     killed.add(pid)
                     os.kill(pid, signal.SIGKILL)
                 page = await asking
-                got.extend(record.data for record in await page.records.waiting(1_000))
+                got.extend(await payloads(page, events))
 
     asyncio.run(asyncio.wait_for(consume(), 120))
     assert got == sent
@@ -223,10 +234,10 @@ def test_after_a_few_deaths_the_worker_decodes_alone(stream, processes, monkeypa
 
     async def read():
         reader = shard_reader(stream, decoders, events)
-        return await (await reader.next_page(Halt())).records.waiting(1)
+        return await payloads(await reader.next_page(Halt()), events)
 
-    (record,) = asyncio.run(read())
-    assert record.data == b"x" * 100 * KIB
+    (data,) = asyncio.run(read())
+    assert data == b"x" * 100 * KIB
 
 
 def test_a_process_that_hangs_is_given_up(stream, processes, monkeypatch):

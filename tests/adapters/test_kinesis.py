@@ -1,5 +1,6 @@
 """Reader and writer of a stream, against the project's own Kinesis engine."""
 
+import asyncio
 import time
 import uuid
 from datetime import UTC, datetime
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from shardfleet.adapters.clients.aws_clients import AwsClients, region_of
 from shardfleet.adapters.kinesis.decode import epoch_ms
 from shardfleet.adapters.kinesis.polling import _instant
+from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
-from shardfleet.engine.ports import IteratorKind, IteratorStart, ListingFilter, PutEntry
+from shardfleet.engine.ports import ListingFilter, PutEntry
 from shardfleet.errors import (
     ConfigurationError,
     InvalidRecord,
@@ -24,8 +26,9 @@ from shardfleet.errors import (
     Throttled,
 )
 from tests.adapters.conftest import LIMITS
-from tests.adapters.kinesis_server import REGION, Stream, kinesis_server, run
+from tests.adapters.kinesis_server import HORIZON, REGION, Stream, kinesis_server, run
 from tests.adapters.loopback import HANG_UP, Service, error, serving
+from tests.testing.shard_source_contract import PROMISES
 
 pytestmark = pytest.mark.processes
 SHARD_0, SHARD_1, SHARD_2 = (f"shardId-{n:012d}" for n in range(3))
@@ -73,6 +76,54 @@ def test_records_are_read_as_they_were_written_in_order(stream):
     assert all(before_ms <= r.approximate_arrival_ms <= after_ms for r in records)
 
 
+class Bench:
+    """A shard of the engine's, for the promises of a source."""
+
+    shard = SHARD_0
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.begun_ms = run(stream.reader.incarnation()).created_ms
+
+    @property
+    def source(self):
+        return self.stream.reader
+
+    async def put(self, data):
+        (outcome,) = await self.stream.writer.put_records([entry(data)])
+        return outcome.sequence_number
+
+    async def close_shard(self):
+        merged = {"ShardToMerge": SHARD_0, "AdjacentShardToMerge": SHARD_1}
+        self.stream.admin.merge_shards(StreamName=self.stream.name, **merged)
+        return [SHARD_2]
+
+    async def begin_anew(self):
+        self.stream.at(self.stream.arn)
+
+    async def pause(self):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+def test_a_source_of_polled_pages_keeps(promise, stream):
+    run(promise(Bench(stream)))
+
+
+def test_an_iterator_whose_first_read_was_refused_is_not_asked_for_again(stream):
+    stream.put(entry(b"a"))
+    stream.inject("ThrottleReads", ShardId=SHARD_0, Count=2)
+
+    async def read():
+        for _ in range(2):
+            with pytest.raises(Throttled):
+                await stream.reader.page(SHARD_0, HORIZON, resume_token=None, limit=10)
+        return await stream.reader.page(SHARD_0, HORIZON, resume_token=None, limit=10)
+
+    assert [record.data for record in run(read()).records] == [b"a"]
+    assert [name for name, _ in stream.sent].count("GetShardIterator") == 1
+
+
 def test_each_entry_of_a_put_has_its_outcome_in_order(stream):
     outcomes = stream.put(entry(b"a", LOW), entry(b"b", HIGH), entry(b"c", LOW))
     assert [o.shard_id for o in outcomes] == [SHARD_0, SHARD_1, SHARD_0]
@@ -91,19 +142,19 @@ def test_reading_follows_the_limit_and_ends_with_the_lag_at_zero(stream):
     pages = stream.read(SHARD_0, limit=2)
     assert [len(page.records) for page in pages] == [2, 2, 1, 0]
     assert pages[-1].millis_behind_latest == 0
-    assert pages[-1].next_iterator
+    assert pages[-1].resume_token
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (IteratorKind.AT_SEQUENCE_NUMBER, [b"1", b"2"]),
-        (IteratorKind.AFTER_SEQUENCE_NUMBER, [b"2"]),
+        (StartKind.AT_SEQUENCE_NUMBER, [b"1", b"2"]),
+        (StartKind.AFTER_SEQUENCE_NUMBER, [b"2"]),
     ],
 )
 def test_an_iterator_begins_at_or_after_a_record(stream, kind, expected):
     outcomes = stream.put(*(entry(b"%d" % n) for n in range(3)))
-    start = IteratorStart(kind, sequence_number=outcomes[1].sequence_number)
+    start = StartingPosition(kind, sequence_number=outcomes[1].sequence_number)
     assert [r.data for page in stream.read(SHARD_0, start) for r in page.records] == expected
 
 
@@ -112,7 +163,7 @@ def test_an_iterator_begins_at_an_instant_to_the_millisecond(stream):
     time.sleep(0.005)  # Two arrival times are wanted; no matter how far apart.
     stream.put(entry(b"late"))
     (late,) = (r for page in stream.read(SHARD_0) for r in page.records if r.data == b"late")
-    start = IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=late.approximate_arrival_ms)
+    start = StartingPosition(StartKind.AT_TIMESTAMP, instant_ms=late.approximate_arrival_ms)
     assert [r.data for page in stream.read(SHARD_0, start) for r in page.records] == [b"late"]
 
 
@@ -135,7 +186,7 @@ def test_a_merge_is_listed_with_both_parents_and_ends_their_reading_with_the_chi
     assert child.parent_shard_ids == (SHARD_0, SHARD_1)
     assert not stream.shards()[0].is_open
     last = stream.read(SHARD_0)[-1]
-    assert last.next_iterator is None
+    assert last.resume_token is None
     (named,) = last.child_shards
     assert named.shard_id == SHARD_2
     assert named.parent_shard_ids == (SHARD_0, SHARD_1)
@@ -277,13 +328,13 @@ def test_an_unknown_stream_is_gone(absent):
 
 
 def test_a_number_that_the_shard_never_had_is_out_of_range(stream):
-    start = IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, sequence_number="1" + "0" * 60)
+    start = StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, sequence_number="1" + "0" * 60)
     with pytest.raises(PositionTrimmed, match=SHARD_0):
         stream.iterator(SHARD_0, start)
 
 
 def test_an_instant_in_the_future_is_a_matter_of_configuration(stream):
-    start = IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=4_000_000_000_000)
+    start = StartingPosition(StartKind.AT_TIMESTAMP, instant_ms=4_000_000_000_000)
     with pytest.raises(ConfigurationError, match="2096"):
         stream.iterator(SHARD_0, start)
 

@@ -8,11 +8,11 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from shardfleet.adapters.kinesis.arrow import user_columns
-from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.messages_pb2 import AggregatedRecord
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.records import StreamRecord
 
 LIMITS = ExpansionLimits()
 

@@ -72,7 +72,7 @@ def test_a_certificate_of_ones_own_is_trusted_where_the_bundle_says_so(engine, p
 def test_the_bundle_of_requests_counts_too(pem, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(pem))
     with serving(Service(EMPTY)) as plain, tls_front(plain, pem) as endpoint:
-        assert wire_to(endpoint).get_records("iterator", limit=1).next_iterator == "next"
+        assert wire_to(endpoint).get_records("iterator", limit=1).resume_token == "next"
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(pem):
@@ -114,7 +114,7 @@ def test_a_host_excepted_from_the_proxy_is_asked_directly(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serving(Service(EMPTY)) as endpoint:
-        assert wire_to(endpoint).get_records("iterator", limit=1).next_iterator == "next"
+        assert wire_to(endpoint).get_records("iterator", limit=1).resume_token == "next"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ PAGE = json.dumps({"Records": [], "NextShardIterator": "x" * 500}).encode()
 )
 def test_an_answer_is_read_however_it_comes(answer, number, seed, raw_server):
     endpoint = raw_server(answer, split=f"{seed}-{number}")
-    assert wire_to(endpoint).get_records("iterator", limit=1).next_iterator == "x" * 500
+    assert wire_to(endpoint).get_records("iterator", limit=1).resume_token == "x" * 500
 
 
 @pytest.mark.parametrize(

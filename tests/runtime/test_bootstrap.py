@@ -10,6 +10,7 @@ from shardfleet.adapters.dead_letters import S3DeadLetters, SqsDeadLetters
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.changes import create, renew
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import ConfigurationError
 from shardfleet.events import Level
@@ -97,7 +98,7 @@ def test_lease_writes_table_reads_and_stream_reads_have_threads_of_their_own():
     sandbox = sandbox_of(leases_per_worker=4, io_threads=9)
     threads = TurnThreads(sandbox.config)
     store = bootstrap.lease_store(sandbox, threads)
-    reader = bootstrap.stream_reader(sandbox, threads)
+    reader = bootstrap.stream(sandbox, threads)
     assert store._pools.writes is threads.writes
     assert store._pools.reads is threads.reads
     assert reader._pool is threads.streams
@@ -181,11 +182,13 @@ def test_a_renewal_goes_through_while_every_stream_thread_hangs(embedded_aws, mo
 async def renew_while_reads_hang(sandbox, service):
     threads = TurnThreads(sandbox.config)
     leases = bootstrap.lease_store(sandbox, threads)
-    reader = bootstrap.stream_reader(sandbox, threads)
+    reader = bootstrap.stream(sandbox, threads)
     lease = Lease(lease_key="shardId-000000000000", checkpoint=AT_TRIM_HORIZON)
     await leases.apply(create(lease))
     reads = [
-        asyncio.create_task(reader.get_records("iterator", shard_id=lease.lease_key, limit=1))
+        asyncio.create_task(
+            reader.page(lease.lease_key, FROM_TRIM_HORIZON, resume_token="iterator", limit=1)
+        )
         for _ in range(6)
     ]
     assert await asyncio.to_thread(service.has_requests, 2)  # both stream threads are taken

@@ -66,7 +66,11 @@ class SimulatedSpark:
 
     def ports(self):
         return FetchPorts(
-            stream=self.stream, clock=self.clock, entropy=SeededEntropy(self.rng), policy=POLICY
+            stream=self.stream,
+            source=self.stream,
+            clock=self.clock,
+            entropy=SeededEntropy(self.rng),
+            policy=POLICY,
         )
 
     def driver(self):

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.records import StreamRecord
 from shardfleet_spark.options.columns import COLUMNS, ddl
 from shardfleet_spark.read import arrow
 from shardfleet_spark.read.arrow import (

@@ -149,7 +149,7 @@ def test_a_query_days_behind_gets_through_empty_answers_with_lag():
             if page.records and page.records[0].data == b"second" and empty:
                 empty.pop()
                 again = query.stream._issue(query.stream._iterators[query.used])
-                return replace(page, records=(), millis_behind_latest=9, next_iterator=again)
+                return replace(page, records=(), millis_behind_latest=9, resume_token=again)
             return page
 
         get_records = query.stream.get_records

@@ -445,7 +445,8 @@ def test_giving_up_is_repeated_until_it_has_worked(error, applied):
 def test_an_error_that_nobody_foresaw_stops_the_query_and_not_its_thread_alone():
     table, clock = Table(), SystemClock()
     ports = FetchPorts(
-        stream=MemoryStream(clock, shards=1),
+        stream=(stream := MemoryStream(clock, shards=1)),
+        source=stream,
         clock=clock,
         entropy=SeededEntropy(1),
         policy=ReadPolicy(),

@@ -2,8 +2,9 @@
 
 import pytest
 
-from shardfleet.engine.ports import IteratorKind, StreamRecord
+from shardfleet.domain.reading.pages import StartKind
 from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.seals import SealKey, SealOfAnotherLayout, ShardSeal, seal_to_bytes
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import PartitionRange, SealedRecords, read_sealed
@@ -75,7 +76,7 @@ def test_the_loser_reads_what_it_lacks_from_the_first_sealed_record_on():
         )
         assert await read(query, short) == [b"%d" % number for number in range(9)]
         again = query.calls("shard_iterator")[-1].start
-        assert again.kind is IteratorKind.AT_SEQUENCE_NUMBER
+        assert again.kind is StartKind.AT_SEQUENCE_NUMBER
         assert again.sequence_number == numbers[0]
 
     in_query(scenario)

@@ -56,6 +56,7 @@ class Query:
         """Let the driver's process begin anew."""
         self.ports = FetchPorts(
             stream=self.stream,
+            source=self.stream,
             clock=self.clock,
             entropy=SeededEntropy(random.Random(1)),
             policy=self.policy,
@@ -136,7 +137,7 @@ def test_empty_answers_with_lag_are_followed_until_there_is_something():
         assert query.clock.monotonic_ms() - begun_ms < 40 * 300
 
     def _same_place(query, page):
-        return page if page.records else replace(page, next_iterator=query.stream.issue_first())
+        return page if page.records else replace(page, resume_token=query.stream.issue_first())
 
     def issue_first(stream):
         return lambda: stream._issue(next(iter(stream._iterators.values())))
@@ -231,18 +232,46 @@ def test_an_idle_shard_whose_last_record_expired_within_a_day_of_its_tip_lost_no
 
 def test_a_shard_that_expired_unread_stops_the_query_or_ends_there():
     async def scenario(query):
+        reading = at_record(query, query.stream.put(b"x"))
+        query.stream.split(reading.shard_id)
+        await query.clock.sleep_ms(DAY_MS + HOUR_MS)
+        query.stream.forget_shard(reading.shard_id)
+        with pytest.raises(DataLost, match="expired before it was read to its end"):
+            await read_from(query, reading)
+        query.policy = replace(query.policy, fail_on_data_loss=False)
+        query.restart()
+        found = await read_from(query, reading)
+        assert found.seal.shards[0].ended
+
+    in_query(scenario)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_missing_shard_that_is_not_proved_to_be_over_is_left_to_a_later_batch(listed, fails):
+    """Hazard H12: neither "not found" nor a listing proves what cannot have expired yet."""
+
+    async def scenario(query):
         def gone(call):
             if call.operation == "shard_iterator":
                 raise ShardGone("no such shard")
 
-        number = query.stream.put(b"x")
-        query.stream.fault = gone
-        with pytest.raises(DataLost, match="expired before it was read to its end"):
-            await read_from(query, at_record(query, number))
-        query.policy = replace(query.policy, fail_on_data_loss=False)
+        query.policy = replace(query.policy, fail_on_data_loss=fails)
         query.restart()
-        found = await read_from(query, at_record(query, number))
-        assert found.seal.shards[0].ended
+        number = query.stream.put(b"x")
+        query.stream.put(b"unread")
+        reading = at_record(query, number, tip=query.clock.now_ms())
+        whole = query.stream._logs[reading.shard_id]
+        if listed:
+            query.stream.fault = gone
+        else:
+            query.stream.split(reading.shard_id)
+            query.stream.forget_shard(reading.shard_id)
+        (shard,) = (await read_from(query, reading)).seal.shards
+        assert (shard.ended, shard.lost, shard.is_cut, shard.count) == (False, "", True, 0)
+        query.stream.fault, query.stream._logs[reading.shard_id] = lambda _call: None, whole
+        (shard,) = (await read_from(query, reading)).seal.shards
+        assert (shard.lost, shard.count) == ("", 1)
 
     in_query(scenario)
 

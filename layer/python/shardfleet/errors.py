@@ -11,7 +11,8 @@ The tree::
     ├── OutcomeUnknown          a write was sent and its answer never came
     ├── StreamError             the stream did not answer as hoped
     │   ├── Throttled              ask again later
-    │   ├── IteratorExpired        ask for a new iterator
+    │   ├── IteratorExpired        begin at a position again
+    │   ├── FalseEnd               a page contradicts itself about its shard's end; ask again
     │   ├── ShardGone              no such shard (any more)
     │   ├── StreamGone             no such stream (any more)
     │   ├── StreamReplaced         same name, other incarnation (hazard H12)
@@ -55,7 +56,11 @@ class Throttled(StreamError):
 
 
 class IteratorExpired(StreamError):
-    """A shard iterator is older than 5 minutes (Kinesis quota); get a new one."""
+    """A resume token is too old (a shard iterator: 5 minutes); begin at a position."""
+
+
+class FalseEnd(StreamError):
+    """A page contradicts itself about the end of its shard (protocol.md §4.5); ask again."""
 
 
 class ShardGone(StreamError):

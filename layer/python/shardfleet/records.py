@@ -48,6 +48,17 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     aggregated: bool = False
 
 
+class StreamRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One record as the stream has it; ``users`` for ``data``: :mod:`shardfleet.kpl.columns`."""
+
+    data: bytes
+    partition_key: str
+    sequence_number: str
+    approximate_arrival_ms: int
+    encryption_type: str | None = None
+    users: bytes | None = None
+
+
 class Batch(Sequence[Record]):
     """
     Records of one shard in order, and the means to say how far they are done.

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardfleet.domain.stream.sequence import PointKind
-from shardfleet.engine.ports import StreamRecord
 from shardfleet.errors import ConfigurationError
+from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.lineage import Family, admit, first_family, needs_listing
 from shardfleet_spark.offsets.plan_token import (
     Emission,

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardfleet.domain.positions.positions import position_text
+from shardfleet.domain.reading.cursor import ShardCursor
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.errors import (
+    FalseEnd,
     IteratorExpired,
     OutcomeUnknown,
     PositionTrimmed,
@@ -22,12 +25,11 @@ from shardfleet.errors import (
 )
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.read.shard_pages import (
-    ITERATOR_LIFE_MS,
     FetchPorts,
     Hint,
+    ShardRange,
     is_done,
-    is_retained,
-    where,
+    origin_of,
 )
 
 # The record at the position itself may come first (hazard H4), so two are asked for.
@@ -125,46 +127,37 @@ class IdleShardProber:
         return [turn[index : index + _AT_ONCE] for index in range(0, len(turn), _AT_ONCE)]
 
     async def _probe(self, shard_id: str, stand: Stand) -> bool:
-        clock, stream = self._ports.clock, self._ports.stream
-        now_ms = clock.now_ms()
+        ports, now = self._ports, self._ports.now
         hint = self._hints.of(shard_id, stand)
-        iterator, issued_ms = hint.iterator, hint.iterator_ms
+        origin = origin_of(ShardRange(shard_id, stand, hint), now)
+        cursor = ShardCursor(shard_id, origin, pace=ports.pace, now=now)
+        cursor.asked(now)
+        self.calls += 1
         try:
-            if iterator is None or now_ms - issued_ms >= ITERATOR_LIFE_MS:
-                iterator = await stream.shard_iterator(shard_id, where(stand))
-                issued_ms = now_ms
-            self.calls += 1
-            page = await stream.get_records(iterator, shard_id=shard_id, limit=_PROBE_RECORDS)
+            page = await ports.source.page(
+                shard_id, origin.start, resume_token=origin.resume_token, limit=_PROBE_RECORDS
+            )
+            cursor.answered(page, ports.now)
         except (Throttled, OutcomeUnknown):
             return False
         except IteratorExpired:
             self._hints.known.pop(shard_id, None)
             return False
-        except (ShardGone, PositionTrimmed):
+        except (ShardGone, PositionTrimmed, FalseEnd):
             return True  # The batch finds out, and says what is lost.
-        free_ms = now_ms + self._ports.policy.poll_interval_ms
+        hint = replace(hint, free_ms=now.wall_ms + ports.policy.poll_interval_ms)
         has_news = any(not is_done(stand, record) for record in page.records)
-        at_tip = not page.records and not page.millis_behind_latest
-        in_doubt = at_tip and not is_retained(stand, now_ms)
-        if page.next_iterator is None or has_news or in_doubt:
+        is_sure = isinstance(cursor.next(), RecordsPage)
+        if page.resume_token is None or has_news or not is_sure:
             # What was found, be it a loss, is read by a batch, from where this probe began.
-            found = Hint(
-                iterator=iterator,
-                iterator_ms=issued_ms,
-                free_ms=free_ms,
-                record_bytes=hint.record_bytes,
-            )
+            issued_ms = hint.iterator_ms if origin.resume_token else now.wall_ms
+            found = replace(hint, iterator=page.page_token, iterator_ms=issued_ms)
             self._hints.keep(shard_id, stand, found)
             return True
-        hint = Hint(
-            iterator=page.next_iterator,
-            iterator_ms=clock.now_ms(),
-            free_ms=free_ms,
-            record_bytes=hint.record_bytes,
-        )
+        hint = replace(hint, iterator=page.resume_token, iterator_ms=ports.clock.now_ms())
         self._hints.keep(shard_id, stand, hint)
         if page.millis_behind_latest:
             self._lagging = True
         else:
-            self.tips[shard_id] = now_ms
+            self.tips[shard_id] = now.wall_ms
         return False

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.deaggregate import (
     ExpansionLimits,
     MisroutedPolicy,
@@ -22,6 +21,7 @@ from shardfleet.kpl.deaggregate import (
     records_after,
 )
 from shardfleet.kpl.envelope import is_framed
+from shardfleet.records import StreamRecord
 from shardfleet_spark.options.columns import COLUMNS, TYPES
 
 try:

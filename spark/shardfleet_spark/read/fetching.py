@@ -16,7 +16,9 @@ from functools import partial
 from itertools import dropwhile
 from typing import TypeVar
 
-from shardfleet.engine.ports import RecordsPage, StreamRecord
+from shardfleet.domain.reading.pages import RecordsPage
+from shardfleet.errors import ShardGone
+from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.plan_token import Quota
 from shardfleet_spark.offsets.seals import Seal, ShardSeal, digest_of
 from shardfleet_spark.read.shard_pages import (
@@ -80,10 +82,13 @@ class _Reading:
                 if not self._may_go_on():
                     break
                 asked_ms = common.ports.clock.now_ms()
-                page = await self.pages.next(
-                    limit=self._records_left(),
-                    give_up=lambda: common.is_late and common.answered,
-                )
+                try:
+                    page = await self.pages.next(
+                        limit=self._records_left(),
+                        give_up=lambda: common.is_late and common.answered,
+                    )
+                except ShardGone:
+                    break  # Missing, which proves nothing: a later batch asks again.
             if page is None:
                 break
             common.answered = True
@@ -95,7 +100,7 @@ class _Reading:
         """Each shard is asked once whatever the time; then until the batch is full or late."""
         if not self.pages.calls:
             return self._common.bytes_left > 0
-        in_time = self.pages.next_call_ms <= self._common.deadline_ms
+        in_time = self.pages.cursor.next_call_ms <= self._common.deadline_ms
         return in_time and self._common.bytes_left > 0 and self._records_left() > 0
 
     def _records_left(self) -> int:
@@ -128,7 +133,7 @@ class _Reading:
             )
             return False
         arrivals = [record.approximate_arrival_ms for record in taken]
-        ended = page.next_iterator is None
+        ended = page.resume_token is None
         self.sealed = replace(
             self.sealed,
             lag_ms=lag_ms,
@@ -151,7 +156,7 @@ class _Reading:
 
     def _finish(self) -> None:
         clock, sealed = self._common.ports.clock, self.sealed
-        wait_ms = max(0, self.pages.next_call_ms - clock.monotonic_ms())
+        wait_ms = max(0, self.pages.cursor.next_call_ms - clock.monotonic_ms())
         last = self.records[-1] if self.records else None
         has_more = sealed.is_cut or (last is not None and sealed.lag_ms != 0)
         self.sealed = replace(

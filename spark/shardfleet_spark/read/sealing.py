@@ -22,8 +22,8 @@ from shardfleet.domain.stream.sequence import (
     Position,
     StreamIncarnation,
 )
-from shardfleet.engine.ports import StreamRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.plan_token import Quota, Stand
 from shardfleet_spark.offsets.seals import (
     Seal,
@@ -174,7 +174,7 @@ async def _read_again(
         found += within_seal(sealed, page.records)
         beyond = page.records and int(page.records[-1].sequence_number) >= int(sealed.last)
         at_tip = not page.records and not page.millis_behind_latest
-        if beyond or at_tip or page.next_iterator is None:
+        if beyond or at_tip or page.resume_token is None:
             break
     if not is_complete(sealed, found) and ports.policy.fail_on_data_loss:
         raise DataLost(

@@ -92,6 +92,7 @@ class Fleet:
             leases=self.leases,
             state=self.state,
             stream=self.stream,
+            source=self.stream,
             launcher=self.launcher,
             clock=self.clock,
             entropy=SeededEntropy(7),

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reading.pages import StartKind
 from shardfleet.domain.reasons import Asleep, Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Glance, Nap
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
-from shardfleet.engine.ports import IteratorKind
 from shardfleet.engine.state.fleet_state import TIP
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import GLANCES, NAP, NapRecord
@@ -201,7 +201,7 @@ def test_a_look_begins_behind_what_the_worker_has_read_and_goes_on_from_there():
             await fleet.clock.sleep_ms(60_000)
         assert fleet.woken() == {}
         (start,) = starts(fleet)
-        assert (start.kind, start.sequence_number) == (IteratorKind.AFTER_SEQUENCE_NUMBER, number)
+        assert (start.kind, start.sequence_number) == (StartKind.AFTER_SEQUENCE_NUMBER, number)
 
     in_fleet(scenario, shards=1)
 
@@ -242,6 +242,24 @@ def test_after_a_long_absence_of_the_manager_a_look_begins_anew_and_misses_nothi
     in_fleet(scenario, shards=1)
 
 
+@pytest.mark.parametrize(("days_kept", "wakes"), [(1, True), (7, False)])
+def test_what_came_and_expired_while_nobody_looked_is_no_silence(days_kept, wakes):
+    async def scenario(fleet):
+        fleet.stream = MemoryStream(fleet.clock, retention_ms=days_kept * 24 * HOUR_MS)
+        fleet.again()
+        number = fleet.stream.put(b"1")
+        await fleet.put_to_sleep(0, done=ExtendedSequenceNumber(number), after=number)
+        await fleet.manager.turn()
+        if wakes:
+            fleet.stream.put(b"2")
+        await fleet.clock.sleep_ms(25 * HOUR_MS)
+        fleet.again()
+        await fleet.manager.turn()
+        assert list(fleet.woken().values()) == ["its position is older than the retention"] * wakes
+
+    in_fleet(scenario)
+
+
 def test_a_lease_at_latest_is_looked_at_from_its_pin_and_never_from_a_newer_tip():
     """Hazards H6, H7: a probe at LATEST begins at another now each time."""
 
@@ -254,7 +272,7 @@ def test_a_lease_at_latest_is_looked_at_from_its_pin_and_never_from_a_newer_tip(
         await fleet.put_to_sleep(0, done=AT_LATEST)
         await fleet.manager.turn()
         (start,) = starts(fleet)
-        assert (start.kind, start.instant_ms) == (IteratorKind.AT_TIMESTAMP, pin)
+        assert (start.kind, start.instant_ms) == (StartKind.AT_TIMESTAMP, pin)
         assert fleet.woken() == {0: "records came"}
 
     in_fleet(scenario, shards=1)

@@ -18,11 +18,14 @@ from shardfleet.domain.stream.sequence import (
 )
 from shardfleet.engine.operate.pause import OperatorPorts
 from shardfleet.engine.operate.rewind import Rewinder
+from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import SeededEntropy
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
 
 ANN = Pause("ann", 5)
@@ -42,8 +45,14 @@ def in_world(scenario, **world):
 
 def rewinder(world, *, pages_most=60):
     ports = OperatorPorts(leases=world.leases, state=world.ports().fleet_state, clock=world.clock)
+    reading = ReadPorts(
+        source=world.stream,
+        clock=world.clock,
+        events=world.events,
+        patience=Patience.of(world.config, clock=world.clock, entropy=SeededEntropy(7)),
+    )
     return Rewinder(
-        world.config, ports, stream=world.stream, events=world.events, pages_most=pages_most
+        world.config, ports, stream=world.stream, reading=reading, pages_most=pages_most
     )
 
 

@@ -36,7 +36,7 @@ def in_world(scenario, **world):
 
 
 def _without_children(page, child):
-    return replace(page, next_iterator=None, child_shards=())
+    return replace(page, resume_token=None, child_shards=())
 
 
 def _with_an_iterator(page, child):
@@ -45,11 +45,11 @@ def _with_an_iterator(page, child):
 
 def _of_a_stranger(page, child):
     stranger = replace(child, parent_shard_ids=("shardId-000000000099",))
-    return replace(page, next_iterator=None, child_shards=[stranger, stranger])
+    return replace(page, resume_token=None, child_shards=[stranger, stranger])
 
 
 def _half_a_merge(page, child):
-    return replace(page, next_iterator=None, child_shards=[child])
+    return replace(page, resume_token=None, child_shards=[child])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.engine.ports import IteratorKind
+from shardfleet.domain.reading.pages import StartKind
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
 from shardfleet.events import FalseShardEnd, PositionLost, ShardStopped, TurnFailed
 from shardfleet.testing.clock import run_virtual
@@ -55,7 +55,7 @@ def calls(world, operation):
 
 def proofs(world):
     """Return the iterators that were asked for to see whether a record is still there."""
-    kind = IteratorKind.AT_SEQUENCE_NUMBER
+    kind = StartKind.AT_SEQUENCE_NUMBER
     return [call.start for call in calls(world, "shard_iterator")[1:] if call.start.kind is kind]
 
 
@@ -207,7 +207,7 @@ def test_an_empty_answer_that_tells_of_little_lag_proves_nothing():
             asked.append(iterator)
             page = await real(iterator, shard_id=shard_id, limit=limit)
             if len(asked) == 2:
-                return replace(page, records=(), next_iterator=iterator, millis_behind_latest=1_000)
+                return replace(page, records=(), resume_token=iterator, millis_behind_latest=1_000)
             return page
 
         world.stream.get_records = sparse
@@ -274,10 +274,8 @@ def test_a_proof_that_is_refused_expires_or_says_nothing_is_repeated_for_the_sam
                     moved = replace(world.stream._iterators[seen[-1]], made_ms=10**9 + unclear[0])
                     again = world.stream._issue(moved)
                     followed.append(again)
-                    return replace(
-                        page, records=(), next_iterator=again, millis_behind_latest=9_000
-                    )
-                return replace(page, records=(), next_iterator=None)  # No children: no end.
+                    return replace(page, records=(), resume_token=again, millis_behind_latest=9_000)
+                return replace(page, records=(), resume_token=None)  # No children: no end.
             return page
 
         seen, followed, reads = [], [], remember_reads(world, alter=alter)
@@ -308,7 +306,7 @@ def test_a_proof_that_the_service_refuses_for_its_number_is_a_loss():
         await ten_seconds_apart(world, 4, age_ms=3 * DAY_MS)
 
         def fault(call):
-            if call.start and call.start.kind is IteratorKind.AT_SEQUENCE_NUMBER:
+            if call.start and call.start.kind is StartKind.AT_SEQUENCE_NUMBER:
                 raise PositionTrimmed("out of range")
 
         world.stream.fault = fault
@@ -324,7 +322,7 @@ def test_a_renewed_iterator_that_the_service_refuses_for_its_number_is_told_once
         world.put(1, 4)
 
         def fault(call):
-            if call.start and call.start.kind is IteratorKind.AFTER_SEQUENCE_NUMBER:
+            if call.start and call.start.kind is StartKind.AFTER_SEQUENCE_NUMBER:
                 raise PositionTrimmed("out of range")
 
         async def trimmed(batch):

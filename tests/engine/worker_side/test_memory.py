@@ -45,7 +45,7 @@ def body_of(page):
         }
         for record in page.records
     ]
-    answer = {"Records": records, "NextShardIterator": page.next_iterator}
+    answer = {"Records": records, "NextShardIterator": page.resume_token}
     return json.dumps(answer | {"MillisBehindLatest": 1}, separators=(",", ":")).encode()
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from shardfleet.domain.reading.pages import StartKind
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber
-from shardfleet.engine.ports import IteratorKind
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, Throttled
 from shardfleet.events import (
     IteratorRenewed,
@@ -52,7 +52,7 @@ def test_reading_begins_at_the_checkpoint_and_passes_over_the_record_that_is_don
         await world.turn(turn_ms=20_000)
         assert world.numbers == [4, 5]
         assert (starts(world)[0].kind, starts(world)[0].sequence_number) == (
-            IteratorKind.AT_SEQUENCE_NUMBER,
+            StartKind.AT_SEQUENCE_NUMBER,
             numbers[2],
         )
 
@@ -124,7 +124,7 @@ def test_an_iterator_that_expires_at_any_point_neither_repeats_nor_skips():
         assert len(renewed) == len(expire_at) == len(world.told(IteratorRenewed))
         for start in renewed:
             is_first = start.sequence_number == numbers[0] and 1 in expire_at
-            kinds = (IteratorKind.AFTER_SEQUENCE_NUMBER, IteratorKind.AT_SEQUENCE_NUMBER)
+            kinds = (StartKind.AFTER_SEQUENCE_NUMBER, StartKind.AT_SEQUENCE_NUMBER)
             assert start.kind is kinds[is_first and start.kind is kinds[1]]
 
 
@@ -206,7 +206,7 @@ def test_a_latest_lease_is_pinned_before_its_first_read_and_the_first_pin_holds(
         await world.clock.sleep_ms(60_000)
         await world.turn(turn_ms=20_000)
         assert world.numbers == [4, 5]
-        assert starts(world)[0].kind is IteratorKind.AT_TIMESTAMP
+        assert starts(world)[0].kind is StartKind.AT_TIMESTAMP
         assert starts(world)[0].instant_ms == pinned_ms
 
     in_world(scenario, leases=[a_lease(checkpoint=AT_LATEST)])
@@ -391,9 +391,7 @@ def test_an_empty_answer_with_lag_is_followed_at_once():
             if lies[0]:
                 lies[0] -= 1
                 iterator = call_iterator[0]
-                return replace(
-                    page, records=[], next_iterator=iterator, millis_behind_latest=60_000
-                )
+                return replace(page, records=[], resume_token=iterator, millis_behind_latest=60_000)
             return page
 
         call_iterator = []

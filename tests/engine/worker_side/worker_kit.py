@@ -165,6 +165,7 @@ class World:
             leases=self.leases,
             state=self.state,
             stream=self.stream,
+            source=self.stream,
             handler=self.handler,
             dead_letters=self.dead_letters,
             events=self.events,

@@ -19,7 +19,8 @@ NOTES, EXPIRY, POSITION = (
     "domain/leases/expiry.py",
     "engine/shard/start.py",
 )
-READER, UPKEEP = "engine/shard/reader.py", "engine/manager/slots.py"
+CURSOR, UPKEEP = "domain/reading/cursor.py", "engine/manager/slots.py"
+PAGES = "domain/reading/pages.py"
 GONE = "domain/stream/gone_shards.py"
 
 _MANAGER_TESTS = "tests/engine/manager_side"
@@ -108,17 +109,8 @@ HAZARDS = (
     mutant(
         "reading goes on behind a checkpoint inside an aggregate",
         "H4",
-        (READER, "IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, number)", "_behind(number)"),
-        (READER, "        self._check_gap(page)\n", ""),
-        (
-            READER,
-            "def _lag_ms(page",
-            (
-                "def _behind(number: str) -> IteratorStart:\n"
-                "    return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, number)\n\n\n"
-                "def _lag_ms(page"
-            ),
-        ),
+        (PAGES, "StartingPosition(StartKind.AT_SEQ", "StartingPosition(StartKind.AFTER_SEQ"),
+        (CURSOR, "        if self._witness is None or self", "        if self._shard_id or self"),
         arena="kills",
     ),
     mutant(
@@ -135,9 +127,9 @@ HAZARDS = (
         "an empty answer with lag counts as the end of the record",
         "H6",
         (
-            READER,
-            "not page.records and page.next_iterator is not None and bool(",
-            "not page.records and page.next_iterator is None and not bool(",
+            PAGES,
+            "not self.records and self.resume_token is not None and bool(",
+            "not self.records and self.resume_token is None and not bool(",
         ),
         arena="empty restarts",
     ),

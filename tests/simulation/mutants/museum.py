@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-DELIVERY, READER, ENDING = (
+DELIVERY, CURSOR, ENDING = (
     "engine/shard/delivery.py",
-    "engine/shard/reader.py",
+    "domain/reading/cursor.py",
     "engine/shard/end.py",
 )
 CONSUMER, WRITER, POINTER = (
@@ -26,6 +26,7 @@ SYNC, STATE, DEAGGREGATE = (
 )
 
 _WORKER_TESTS, _MANAGER_TESTS = "tests/engine/worker_side", "tests/engine/manager_side"
+_BELIEVED = 'def _believed(*_: object, **__: object) -> str:\n    return ""\n\n\n'
 _TIP_OF_NOW = (
     "domain/turn.py",
     "if snapshot.evidence and sync.begins_late else None",
@@ -77,21 +78,21 @@ MUSEUM = (
         "an expired iterator begins at the last record again",
         "§8 row 3, KCL 2.4.5 #1014",
         (
-            READER,
-            "IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, self._accepted)",
-            "IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, self._accepted)",
+            CURSOR,
+            "StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, self.accepted)",
+            "StartingPosition(StartKind.AT_SEQUENCE_NUMBER, self.accepted)",
         ),
     ),
     mutant(
         "an expired iterator begins where the lease did",
         "§8 row 3, KCL 1.8.8",
-        (READER, "        if self._accepted is not None:\n", "        if not self._shard_id:\n"),
-        (READER, "FTER_SEQUENCE_NUMBER, self._accepted)", 'FTER_SEQUENCE_NUMBER, "")'),
+        (CURSOR, "        if self.accepted is None:\n", "        if self._shard_id:\n"),
     ),
     mutant(
         "a false shard end is believed",
         "§8 row 4, KCL #624",
-        (READER, "contradiction = contradiction_of(page, self._shard_id)", 'contradiction = ""'),
+        (CURSOR, "contradiction = end_contradiction(", "contradiction = _believed("),
+        (CURSOR, "class ShardCursor:", _BELIEVED + "class ShardCursor:"),
     ),
     mutant(
         "a shard ends without leases for its children",
@@ -176,7 +177,7 @@ MUSEUM = (
     mutant(
         "reads are not paced",
         "§8 row 8a, KCL #1062",
-        (READER, "        self._wait_after(self._config.busy_read_ms)\n", ""),
+        (CURSOR, "        self._wait_after(self._pace.call_ms, now)\n", ""),
     ),
     mutant(
         "the tip is another now each time",
@@ -360,9 +361,9 @@ MUSEUM = (
         "a parent that has left the stream blocks its children",
         "museum: async-kinesis #69",
         (
-            CONSUMER,
-            "                if children is not None:\n                    return children\n",
-            "",
+            CURSOR,
+            "End(verdict.children) if verdict.is_over else None",
+            "None",
         ),
         arena="short retention",
     ),
@@ -370,9 +371,9 @@ MUSEUM = (
         "no next iterator is taken for an expired one",
         "museum: async-kinesis #26",
         (
-            READER,
-            "children=None if page.next_iterator is not None else page.child_shards",
-            "children=None",
+            CONSUMER,
+            "            if page.resume_token is None:\n                return page.child_shards\n",
+            "",
         ),
     ),
     mutant(

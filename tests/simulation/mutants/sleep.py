@@ -25,8 +25,8 @@ SLEEPERS = (
         "H6",
         (
             PROBER,
-            "return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, nap.after)",
-            "return IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=self._clock.now_ms())",
+            "return StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, nap.after)",
+            "return StartingPosition(StartKind.AT_TIMESTAMP, instant_ms=self._clock.now_ms())",
         ),
         arena="sleepers without iterators",
     ),
@@ -36,7 +36,7 @@ SLEEPERS = (
         (
             PROBER,
             '            return Found.END, ""\n',
-            "            return Found.NOTHING, iterator\n",
+            "            return Found.NOTHING, glance.iterator\n",
         ),
         arena="sleepers",
     ),
@@ -84,7 +84,7 @@ SLEEPERS = (
     mutant(
         "an empty answer with lag wakes nobody",
         "H6",
-        (PROBER, "        if page.millis_behind_latest != 0:\n", "        if iterator is None:\n"),
+        (PROBER, "        if page.millis_behind_latest != 0:\n", "        if page is None:\n"),
         test=f"{_PROBER_TESTS}::test_an_empty_answer_with_lag_wakes",
     ),
     mutant(

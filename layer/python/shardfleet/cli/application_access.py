@@ -26,7 +26,7 @@ from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.expiry import Sighting, update_sightings
 
 if TYPE_CHECKING:
-    from shardfleet.engine.ports import Clock, LeaseStore, StreamReader
+    from shardfleet.engine.ports import Clock, LeaseStore, StreamDirectory
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ async def _opened(name: str) -> AsyncIterator[ApplicationTable]:
 
 
 @asynccontextmanager
-async def opened_stream(stream: str) -> AsyncIterator["StreamReader"]:
+async def opened_stream(stream: str) -> AsyncIterator["StreamDirectory"]:
     """
     Open a stream by its name or ARN.
 
@@ -138,10 +138,10 @@ async def opened_stream(stream: str) -> AsyncIterator["StreamReader"]:
 
     """
     from shardfleet.adapters.clients.account_access import Access, AccountClients
-    from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+    from shardfleet.adapters.kinesis.polling import KinesisPolling
 
     clients = AccountClients(Access(), stream=stream)
     arn = await asyncio.to_thread(clients.stream_arn, stream)
     control = clients.stream_control
     async with thread_pool("stream") as pool:
-        yield KinesisPollingReader(arn, records=control, control=control, pool=pool)
+        yield KinesisPolling(arn, records=control, control=control, pool=pool)

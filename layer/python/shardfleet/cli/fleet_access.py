@@ -22,11 +22,12 @@ from shardfleet.events import Event
 if TYPE_CHECKING:
     from shardfleet.adapters.clients.aws_clients import AwsClients
     from shardfleet.adapters.dynamodb.leases import TablePools
-    from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+    from shardfleet.adapters.kinesis.polling import KinesisPolling
     from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.adapters.thread_pool import ThreadPool
     from shardfleet.domain.explain.fleet_view import FleetReading
     from shardfleet.engine.ports import Clock, LeaseStore
+    from shardfleet.engine.shard.reader import ReadPorts
     from shardfleet.engine.state.fleet_state import FleetState
 
 A = TypeVar("A")
@@ -63,9 +64,23 @@ class FleetAccess:
     config: FleetConfig
     leases: "LeaseStore"
     state: "FleetState"
-    stream: "KinesisPollingReader"
+    stream: "KinesisPolling"
     writer: "KinesisWriter"
     clock: "Clock"
+
+    @property
+    def read_ports(self) -> "ReadPorts":
+        """Return what reads shards, patiently, beside the fleet."""
+        from shardfleet.adapters.system import SystemEntropy
+        from shardfleet.engine.retry import Patience
+        from shardfleet.engine.shard.reader import ReadPorts
+
+        return ReadPorts(
+            source=self.stream,
+            clock=self.clock,
+            events=NobodyListens(),
+            patience=Patience.of(self.config, clock=self.clock, entropy=SystemEntropy()),
+        )
 
     async def reading(self) -> "FleetReading":
         """
@@ -160,7 +175,7 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
     from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
     from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
-    from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+    from shardfleet.adapters.kinesis.polling import KinesisPolling
     from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.adapters.system import SystemClock
     from shardfleet.engine.state.fleet_state import FleetState
@@ -175,7 +190,7 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
             config=config,
             leases=DynamoDBLeaseStore(config.lease_table, pools, events=NobodyListens()),
             state=FleetState(DynamoDBStateStore(config.state_table, pools), clock),
-            stream=KinesisPollingReader(
+            stream=KinesisPolling(
                 config.stream_arn,
                 records=clients.stream_records,
                 control=clients.stream_control,

@@ -44,7 +44,7 @@ from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from shardfleet.engine.ports import LeaseStore, StreamReader
+    from shardfleet.engine.ports import LeaseStore, StreamDirectory
 
 _LOOK_EVERY_S = 1.0
 
@@ -118,7 +118,7 @@ def import_(
     """Write positions as checkpoints into a lease table, after showing what would be written."""
     wanted = positions_from_text(file.read_text("utf-8"))
 
-    async def into(leases: "LeaseStore", stream: "StreamReader", name: str) -> int:
+    async def into(leases: "LeaseStore", stream: "StreamDirectory", name: str) -> int:
         await _check_stream(stream, wanted.incarnation)
         plan = await _plan(wanted, leases, stream, watch_s=watch)
         if not as_json:
@@ -228,7 +228,7 @@ def _from_leases(
 # --- import
 
 
-async def _check_stream(stream: "StreamReader", expected: StreamIncarnation) -> None:
+async def _check_stream(stream: "StreamDirectory", expected: StreamIncarnation) -> None:
     found = await stream.incarnation()
     if found != expected:
         raise ConfigurationError(
@@ -238,7 +238,7 @@ async def _check_stream(stream: "StreamReader", expected: StreamIncarnation) -> 
 
 
 async def _plan(
-    wanted: Positions, leases: "LeaseStore", stream: "StreamReader", *, watch_s: float
+    wanted: Positions, leases: "LeaseStore", stream: "StreamDirectory", *, watch_s: float
 ) -> ImportPlan:
     """Look at the leases, for a while if that was asked for, and plan by what is there then."""
     now = await leases.scan()

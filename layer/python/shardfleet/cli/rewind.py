@@ -20,7 +20,6 @@ from shardfleet.cli.fleet_access import (
     DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    NobodyListens,
     StackOption,
     with_fleet,
 )
@@ -75,7 +74,7 @@ def rewind(
             fleet.config,
             OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock),
             stream=fleet.stream,
-            events=NobodyListens(),
+            reading=fleet.read_ports,
             pages_most=pages_most,
         )
         plan = await at_work.preview(keys, target, with_children=with_children)

@@ -91,8 +91,8 @@ class _Follower:
         from shardfleet.cli.stream_records import pages
         from shardfleet.domain.stream.shards import ShardGraph
 
-        async for page in pages(self._fleet, shard_id, since_ms=self._since_ms):
-            for record in page.records:
+        async for records, _ in pages(self._fleet, shard_id, since_ms=self._since_ms):
+            for record in records:
                 self._take(record)
         graph = ShardGraph(await self._fleet.stream.list_shards())
         self._begin(graph.children(shard_id), group)

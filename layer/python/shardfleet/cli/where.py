@@ -79,15 +79,15 @@ async def _find(
     left, shard_id, arrived_ms = pages_most, "", since_ms
     for shard in await _shards_of(fleet, key, since_ms):
         shard_id = shard.shard_id
-        async for page in pages(fleet, shard_id, since_ms=since_ms):
-            for record in page.records:
+        async for records, lag_ms in pages(fleet, shard_id, since_ms=since_ms):
+            for record in records:
                 arrived_ms = record.approximate_arrival_ms
                 if record.partition_key == key:
                     return shard_id, record, None
             left -= 1
             if not left:
                 return shard_id, None, arrived_ms
-            if not page.lag_ms:
+            if not lag_ms:
                 break
     return shard_id, None, None
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Never, Protocol
 
-import msgspec
-
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
-from shardfleet.domain.stream.shards import ChildShard, Shard
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.events import Event
 from shardfleet.records import Batch, Record
 
@@ -148,58 +147,8 @@ class ListingFilter(StrEnum):
     AT_TIMESTAMP = "AT_TIMESTAMP"
 
 
-class IteratorKind(StrEnum):
-    """``ShardIteratorType``."""
-
-    TRIM_HORIZON = "TRIM_HORIZON"
-    AT_TIMESTAMP = "AT_TIMESTAMP"
-    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
-    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
-
-
-@dataclass(frozen=True, slots=True)
-class IteratorStart:
-    """Where an iterator begins; LATEST does not exist here, it is pinned first (H7)."""
-
-    kind: IteratorKind
-    sequence_number: str | None = None
-    instant_ms: int | None = None
-
-
-class StreamRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record of GetRecords; ``users`` instead of ``data``: see :mod:`kpl.columns`."""
-
-    data: bytes
-    partition_key: str
-    sequence_number: str
-    approximate_arrival_ms: int
-    encryption_type: str | None = None
-    users: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsPage:
-    """
-    The answer of one GetRecords.
-
-    Attributes:
-        records: in shard order.
-        next_iterator: None at the end of a closed shard.
-        millis_behind_latest: None when the service did not say.
-        child_shards: present at the end of a closed shard.
-        size_bytes: payload and keys, if counted.
-
-    """
-
-    records: Sequence[StreamRecord]
-    next_iterator: str | None
-    millis_behind_latest: int | None
-    child_shards: Sequence[ChildShard] = ()
-    size_bytes: int | None = None
-
-
-class StreamReader(Protocol):
-    """Reading one stream by polling."""
+class StreamDirectory(Protocol):
+    """What a stream is made of."""
 
     async def incarnation(self) -> StreamIncarnation:
         """
@@ -215,25 +164,27 @@ class StreamReader(Protocol):
     ) -> Sequence[Shard]:
         """List shards, all pages."""
 
-    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+
+class ShardSource(Protocol):
+    """Pages of shards, polled or pushed; :mod:`shardfleet.domain.reading.cursor` drives it."""
+
+    async def page(
+        self, shard_id: str, start: StartingPosition, *, resume_token: str | None, limit: int
+    ) -> RecordsPage:
         """
-        Get an iterator.
+        Return the next page; a pushed one may be empty after a while without records.
+
+        Args:
+            shard_id: the shard.
+            start: where to begin, without a token.
+            resume_token: of an earlier page of this shard, to go on behind it.
+            limit: most stream records.
 
         Raises:
+            IteratorExpired: the token is too old; begin at a position.
             ShardGone: no such shard.
             PositionTrimmed: the service refuses the sequence number as out of range.
             Throttled: try again later.
-
-        """
-
-    async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
-        """
-        Read one page.
-
-        Raises:
-            IteratorExpired: older than 5 minutes, or refused.
-            Throttled: try again later.
-            ShardGone: no such shard.
 
         """
 

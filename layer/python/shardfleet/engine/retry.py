@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
+from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.engine.ports import Clock, Entropy
 from shardfleet.errors import OutcomeUnknown, Throttled
@@ -138,6 +139,16 @@ class Patience:
     entropy: Entropy
     first_ms: int
     most_ms: int
+
+    @classmethod
+    def of(cls, config: FleetConfig, *, clock: Clock, entropy: Entropy) -> Patience:
+        """Take the back-offs from the configuration."""
+        return cls(
+            clock=clock,
+            entropy=entropy,
+            first_ms=config.retry_first_ms,
+            most_ms=config.retry_most_ms,
+        )
 
     def back_off_ms(self, failures: int) -> int:
         """Return how long to wait after that many failures in a row."""

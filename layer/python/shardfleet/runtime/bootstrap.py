@@ -30,7 +30,7 @@ from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
 from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
-from shardfleet.adapters.kinesis.polling import KinesisPollingReader
+from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.adapters.system import (
     SystemClock,
@@ -51,7 +51,6 @@ from shardfleet.engine.ports import (
     LeaseStore,
     Process,
     StateStore,
-    StreamReader,
 )
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
@@ -196,10 +195,10 @@ def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:
     return DynamoDBStateStore(sandbox.config.state_table, _tables(sandbox, threads))
 
 
-def stream_reader(sandbox: Sandbox, threads: TurnThreads) -> StreamReader:
-    """Return the stream."""
+def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
+    """Return the stream: its shards, and their records."""
     config, clients = sandbox.config, sandbox.clients
-    return KinesisPollingReader(
+    return KinesisPolling(
         config.stream_arn,
         records=clients.stream_records,
         control=clients.stream_control,

@@ -80,10 +80,12 @@ def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str
 async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
     left_ms = context.get_remaining_time_in_millis() - MANAGER_MARGIN_MS
     async with _invocation(sandbox, context, MANAGER, scheduled_runs=1) as threads:
+        stream = bootstrap.stream(sandbox, threads)
         ports = ManagerPorts(
             leases=bootstrap.lease_store(sandbox, threads),
             state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
-            stream=bootstrap.stream_reader(sandbox, threads),
+            stream=stream,
+            source=stream,
             launcher=bootstrap.worker_launcher(sandbox, threads),
             clock=sandbox.clock,
             entropy=sandbox.entropy,
@@ -98,12 +100,14 @@ async def _work(
 ) -> TurnOutcome:
     transitions = TRANSITIONS_PER_TURN
     async with _invocation(sandbox, context, given.slot_id, transitions=transitions) as threads:
+        stream = bootstrap.stream(sandbox, threads)
         ports = WorkerPorts(
             clock=sandbox.clock,
             entropy=sandbox.entropy,
             leases=bootstrap.lease_store(sandbox, threads),
             state=bootstrap.state_store(sandbox, threads),
-            stream=bootstrap.stream_reader(sandbox, threads),
+            stream=stream,
+            source=stream,
             handler=bootstrap.handler_runner(sandbox, context),
             dead_letters=bootstrap.dead_letters(sandbox, threads, context=context),
             events=sandbox.events,

@@ -1,7 +1,8 @@
 """
 A stream in memory: shards, splits, merges, retention, and every way in which reads go wrong.
 
-The ``StreamReader`` and ``StreamWriter`` ports on any ``Clock``. What a test asks for happens:
+The ``StreamDirectory``, ``ShardSource`` and ``StreamWriter`` ports on any ``Clock``; what a test
+asks for happens:
 throttles, expired iterators, lost answers, false shard ends, empty answers with lag. Sequence
 numbers are decimal strings that grow by one over the whole stream, so that they differ in length
 (protocol.md §8 row 22).
@@ -14,21 +15,21 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
-from shardfleet.engine.ports import (
-    Clock,
-    IteratorKind,
-    IteratorStart,
-    ListingFilter,
-    PutEntry,
-    PutOutcome,
-    RecordsPage,
-    StreamRecord,
+from shardfleet.engine.ports import Clock, ListingFilter, PutEntry, PutOutcome
+from shardfleet.errors import (
+    IteratorExpired,
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardGone,
+    StreamGone,
+    Throttled,
 )
-from shardfleet.errors import IteratorExpired, PositionTrimmed, ShardGone, StreamGone
 from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet.records import StreamRecord
 
 MEMORY_STREAM_ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/memory"
 # Kinesis quota: an iterator lives 5 minutes.
@@ -69,7 +70,7 @@ class ReadCall:
     operation: str
     shard_id: str | None
     at_ms: int
-    start: IteratorStart | None = None
+    start: StartingPosition | None = None
 
 
 def _number_of(record: StreamRecord) -> int:
@@ -80,7 +81,38 @@ def _arrival_of(record: StreamRecord) -> int:
     return record.approximate_arrival_ms
 
 
-class MemoryStream:
+class Polled:
+    """The ``ShardSource`` port on GetShardIterator and GetRecords, as `KinesisPolling` has it."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._unread: dict[tuple[str, StartingPosition], str] = {}
+
+    async def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
+        """Get an iterator."""
+        raise NotImplementedError
+
+    async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """Read one page."""
+        raise NotImplementedError
+
+    async def page(
+        self, shard_id: str, start: StartingPosition, *, resume_token: str | None, limit: int
+    ) -> RecordsPage:
+        """Read one page; an iterator whose first read was refused is kept for the next try."""
+        iterator = resume_token or self._unread.pop((shard_id, start), None)
+        if iterator is None:
+            iterator = await self.shard_iterator(shard_id, start)
+        try:
+            page = await self.get_records(iterator, shard_id=shard_id, limit=limit)
+        except (Throttled, OutcomeUnknown, ShardGone):
+            if resume_token is None:
+                self._unread[shard_id, start] = iterator
+            raise
+        return replace(page, page_token=iterator)
+
+
+class MemoryStream(Polled):
     """
     A stream; reader and writer in one.
 
@@ -104,6 +136,7 @@ class MemoryStream:
             first_sequence: the first record's sequence number.
 
         """
+        super().__init__()
         self.calls: list[ReadCall] = []
         self.fault: Callable[[ReadCall], None] = lambda _call: None
         self.alter: Callable[[str, RecordsPage], RecordsPage] = lambda _shard_id, page: page
@@ -210,7 +243,7 @@ class MemoryStream:
         """Return the sequence numbers that a shard still holds."""
         return [record.sequence_number for record in self._logs[shard_id].records]
 
-    # --- StreamReader
+    # --- StreamDirectory
 
     async def incarnation(self) -> StreamIncarnation:
         """Describe the stream."""
@@ -241,17 +274,19 @@ class MemoryStream:
             ]
         return [log.shard for log in logs]
 
-    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+    # --- ShardSource
+
+    async def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
         """Get an iterator; a number beyond what the shard has had is refused."""
         await self._called("shard_iterator", shard_id, start=start)
         log = self._log(shard_id)
         after, instant_ms = -1, 0
         number = int(start.sequence_number or 0)
-        if start.kind is IteratorKind.AT_SEQUENCE_NUMBER:
+        if start.kind is StartKind.AT_SEQUENCE_NUMBER:
             after = number - 1
-        elif start.kind is IteratorKind.AFTER_SEQUENCE_NUMBER:
+        elif start.kind is StartKind.AFTER_SEQUENCE_NUMBER:
             after = number
-        elif start.kind is IteratorKind.AT_TIMESTAMP:
+        elif start.kind is StartKind.AT_TIMESTAMP:
             instant_ms = start.instant_ms or 0
         if number and number < int(log.shard.starting_sequence_number):
             message = f"sequence number {number} is out of {shard_id}'s range"
@@ -274,6 +309,17 @@ class MemoryStream:
         rest = log.records[begin + limit : begin + limit + 1]
         return self.alter(shard_id, self._page(log, found, page=page, rest=rest))
 
+    def continuation(self, shard_id: str, iterator: str) -> str:
+        """Return the sequence number behind which an iterator goes on, as a subscription has it."""
+        at, log = self._iterators[iterator], self._logs[shard_id]
+        before = [
+            each.sequence_number
+            for each in log.records
+            if _number_of(each) <= at.after or _arrival_of(each) < at.instant_ms
+        ]
+        first = max(int(log.shard.starting_sequence_number), at.after)
+        return before[-1] if before else str(first)
+
     def _page(
         self, log: _Log, at: _Iterator, *, page: list[StreamRecord], rest: list[StreamRecord]
     ) -> RecordsPage:
@@ -283,7 +329,7 @@ class MemoryStream:
         lag_ms = self._clock.now_ms() - rest[0].approximate_arrival_ms if rest else 0
         return RecordsPage(
             records=page,
-            next_iterator=None if is_over else self._issue(following),
+            resume_token=None if is_over else self._issue(following),
             millis_behind_latest=max(lag_ms, 1) if rest else 0,
             child_shards=[self._child(key) for key in log.children] if is_over else (),
         )
@@ -303,7 +349,7 @@ class MemoryStream:
     # --- inside
 
     async def _called(
-        self, operation: str, shard_id: str | None = None, *, start: IteratorStart | None = None
+        self, operation: str, shard_id: str | None = None, *, start: StartingPosition | None = None
     ) -> None:
         call = ReadCall(
             operation=operation,

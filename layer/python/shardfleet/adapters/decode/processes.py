@@ -26,7 +26,7 @@ import msgspec
 
 from shardfleet.adapters.decode.server import READY, Served
 from shardfleet.adapters.kinesis.page_messages import Asked, NotAnswered, answered, ask
-from shardfleet.engine.ports import RecordsPage
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.errors import ShardfleetError, Throttled
 
 DEATHS_MOST = 3

@@ -21,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from shardfleet.engine.ports import StreamRecord
 from shardfleet.kpl.content import Fault, content_of
 from shardfleet.kpl.deaggregate import ExpansionLimits
 from shardfleet.kpl.envelope import DIGEST_BYTES, MAGIC, body_of, is_framed
 from shardfleet.kpl.messages_pb2 import AggregatedRecordBytes
+from shardfleet.records import StreamRecord
 
 CHUNK_BYTES = 512 * 1024
 """How much data is best handed over at once: it stays in the processor's cache."""

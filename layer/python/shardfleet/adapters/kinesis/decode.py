@@ -27,9 +27,10 @@ from botocore.session import get_session
 from pybase64 import b64decode
 
 from shardfleet.adapters.kinesis.shards import hash_key_range
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import ChildShard
-from shardfleet.engine.ports import RecordsPage, StreamRecord
+from shardfleet.records import StreamRecord
 
 if TYPE_CHECKING:
     from botocore.model import Shape
@@ -159,7 +160,7 @@ def page_of(answer: Mapping[str, Any]) -> RecordsPage:
     """
     return RecordsPage(
         records=[_record(found) for found in answer["Records"]],
-        next_iterator=answer.get("NextShardIterator"),
+        resume_token=answer.get("NextShardIterator"),
         millis_behind_latest=answer.get("MillisBehindLatest"),
         child_shards=[_child(found) for found in answer.get("ChildShards", ())],
     )
@@ -260,7 +261,7 @@ def _rounded_ms(seconds: float) -> int:
 def _page(answer: _Answer[Any], payloads: list[bytes]) -> RecordsPage:
     return RecordsPage(
         records=_stream_records(answer.Records, payloads),
-        next_iterator=answer.NextShardIterator,
+        resume_token=answer.NextShardIterator,
         millis_behind_latest=answer.MillisBehindLatest,
         child_shards=[
             ChildShard(

@@ -13,13 +13,14 @@ import struct
 import msgspec
 
 from shardfleet import errors
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import ChildShard
-from shardfleet.engine.ports import RecordsPage, StreamRecord
 from shardfleet.errors import ShardfleetError
 from shardfleet.kpl.columns import take_apart
 from shardfleet.kpl.deaggregate import ExpansionLimits, MisroutedPolicy
 from shardfleet.kpl.envelope import is_framed
+from shardfleet.records import StreamRecord
 
 _LENGTH = struct.Struct("!Q")
 MESSAGE_BYTES_MOST = 1 << 30
@@ -27,7 +28,7 @@ MESSAGE_BYTES_MOST = 1 << 30
 
 
 class Asked(msgspec.Struct, array_like=True):
-    """What :meth:`KinesisPollingReader.get_records` is asked."""
+    """What :meth:`KinesisPolling.page` is asked."""
 
     iterator: str
     shard_id: str
@@ -46,7 +47,7 @@ class _Sent(msgspec.Struct, array_like=True):
     """A page; or ``error``, the class and the text of one."""
 
     records: list[StreamRecord] = []
-    next_iterator: str | None = None
+    resume_token: str | None = None
     millis_behind_latest: int | None = None
     child_shards: list[_Child] = []
     size_bytes: int = 0
@@ -108,7 +109,7 @@ def answer(
         )
         for child in page.child_shards
     ]
-    sent = _Sent(records, page.next_iterator, page.millis_behind_latest, children, size)
+    sent = _Sent(records, page.resume_token, page.millis_behind_latest, children, size)
     _send(connection, _ENCODER.encode(sent))
 
 
@@ -135,7 +136,7 @@ def answered(connection: socket.socket) -> RecordsPage:
         raise getattr(errors, name or "-", NotAnswered)(text)
     return RecordsPage(
         records=sent.records,
-        next_iterator=sent.next_iterator,
+        resume_token=sent.resume_token,
         millis_behind_latest=sent.millis_behind_latest,
         child_shards=[
             ChildShard(

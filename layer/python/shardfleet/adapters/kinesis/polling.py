@@ -9,6 +9,7 @@ renewal (hazard H17).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,19 +19,17 @@ from shardfleet.adapters.kinesis.page_messages import Asked
 from shardfleet.adapters.kinesis.shards import list_shards
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.ports import (
-    IteratorStart,
-    ListingFilter,
-    RecordsPage,
-)
+from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import (
     ConfigurationError,
     IteratorExpired,
     PositionTrimmed,
     ShardGone,
     StreamGone,
+    Throttled,
 )
 
 if TYPE_CHECKING:
@@ -98,9 +97,9 @@ class PageSource:
         return page_of(answer)
 
 
-class KinesisPollingReader:
+class KinesisPolling:
     """
-    The ``StreamReader`` port over one stream.
+    The ``StreamDirectory`` and ``ShardSource`` ports over one stream.
 
     Args:
         stream_arn: the stream, also of another account or region.
@@ -131,6 +130,8 @@ class KinesisPollingReader:
         self._pool = pool
         self._decoders = decoders
         self._busy: set[str] = set()
+        # Iterators that were got, and whose first read was refused: quotas count both calls.
+        self._unread: dict[tuple[str, StartingPosition], str] = {}
 
     async def incarnation(self) -> StreamIncarnation:
         """
@@ -162,31 +163,31 @@ class KinesisPollingReader:
         call = partial(list_shards, self._control, self._stream_arn, shard_filter=shard_filter)
         return await self._pool.run(call)
 
-    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+    async def page(
+        self, shard_id: str, start: StartingPosition, *, resume_token: str | None, limit: int
+    ) -> RecordsPage:
         """
-        Get an iterator.
+        Read one page; the resume token is an iterator.
 
         Raises:
+            IteratorExpired: older than 5 minutes, or refused.
             ShardGone: no such shard.
             PositionTrimmed: the service refuses the sequence number as out of range.
             ConfigurationError: the service refuses the instant (it lies in the future).
             Throttled: try again later.
 
         """
-        return await self._pool.run(partial(self._shard_iterator, shard_id, start))
-
-    async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
-        """
-        Read one page.
-
-        Raises:
-            IteratorExpired: older than 5 minutes, or refused.
-            Throttled: try again later.
-            ShardGone: no such shard.
-
-        """
+        iterator = resume_token or self._unread.pop((shard_id, start), None)
+        if iterator is None:
+            iterator = await self._pool.run(partial(self._shard_iterator, shard_id, start))
         call = partial(self._get_records, iterator, shard_id=shard_id, limit=limit)
-        return await self._pool.run(call)
+        try:
+            page = await self._pool.run(call)
+        except (Throttled, ShardGone):
+            if resume_token is None:
+                self._unread[shard_id, start] = iterator
+            raise
+        return replace(page, page_token=iterator)
 
     def _incarnation(self) -> StreamIncarnation:
         call = SdkCall(
@@ -201,11 +202,12 @@ class KinesisPollingReader:
             retention_ms=summary["RetentionPeriodHours"] * 3_600_000,
         )
 
-    def _shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+    def _shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
         by_number = start.sequence_number is not None
-        call = self._call(
+        call = shard_call(
             f"GetShardIterator {start.kind} {_stated(start)}",
             shard_id,
+            self._stream_arn,
             invalid=PositionTrimmed if by_number else ConfigurationError,
         )
         arguments: dict[str, Any] = {"ShardIteratorType": start.kind.value}
@@ -241,9 +243,6 @@ class KinesisPollingReader:
         else:
             self._busy.discard(shard_id)
 
-    def _call(self, operation: str, shard_id: str, *, invalid: ErrorFactory) -> SdkCall:
-        return shard_call(operation, shard_id, self._stream_arn, invalid=invalid)
-
 
 def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: ErrorFactory) -> SdkCall:
     """Return how the errors of a call about one shard are to be understood."""
@@ -255,7 +254,7 @@ def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: Error
     return SdkCall(f"{operation} on {shard_id} of {stream_arn}", codes=codes)
 
 
-def _stated(start: IteratorStart) -> str:
+def _stated(start: StartingPosition) -> str:
     if start.sequence_number is not None:
         return start.sequence_number
     return "" if start.instant_ms is None else _instant(start.instant_ms).isoformat()

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from botocore.session import Session
     from mypy_boto3_kinesis.client import KinesisClient
 
-    from shardfleet.engine.ports import PutEntry, PutOutcome, RecordsPage
+    from shardfleet.domain.reading.pages import RecordsPage
+    from shardfleet.engine.ports import PutEntry, PutOutcome
 
 _TARGET = "Kinesis_20131202"
 _OK = 200

@@ -1,1 +1,1 @@
-"""How fast a shard may be read and written: quotas and refusals."""
+"""Where a shard is read, and how fast it may be read and written: the cursor, quotas, refusals."""

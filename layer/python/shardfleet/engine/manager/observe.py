@@ -18,7 +18,7 @@ from shardfleet.domain.leases.holes import Evidence, Suspicion, later_than
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
-from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamReader
+from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamDirectory
 from shardfleet.engine.state.fleet_state import MANAGER, PIN, SLOT, FleetState
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NAP, NapRecord
@@ -43,7 +43,7 @@ class Observer:
         *,
         leases: LeaseStore,
         state: FleetState,
-        stream: StreamReader,
+        stream: StreamDirectory,
         clock: Clock,
     ) -> None:
         """Keep the ports."""

@@ -14,6 +14,14 @@ from collections.abc import Mapping
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
+from shardfleet.domain.reading.pages import (
+    FROM_TRIM_HORIZON,
+    RecordsPage,
+    StartingPosition,
+    StartKind,
+    start_of,
+)
 from shardfleet.domain.reasons import OtherApplication, Reason
 from shardfleet.domain.sleep.sleep import (
     Found,
@@ -23,15 +31,15 @@ from shardfleet.domain.sleep.sleep import (
     are_due_to_be_stored,
     next_glance,
 )
-from shardfleet.domain.stream.sequence import PointKind, StreamIncarnation
+from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.turn import TurnPlan
-from shardfleet.engine.ports import Clock, EventSink, IteratorKind, IteratorStart, StreamReader
-from shardfleet.engine.retry import each_of
-from shardfleet.engine.shard.reader import contradiction_of
+from shardfleet.engine.retry import Halt, each_of
+from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.sleep_state import NAP, NapRecord
 from shardfleet.errors import (
+    FalseEnd,
     IteratorExpired,
     OutcomeUnknown,
     PositionTrimmed,
@@ -42,7 +50,17 @@ from shardfleet.errors import (
 from shardfleet.events import LeaseWoken, SleepSwitched
 
 # A record is all that is wanted, and it is read again by a worker.
-_LIMIT = 1
+_ONE_LOOK = ReadPace.of_visitor(lambda _: 0, records_most=1, attempts_most=1)
+# What a failure says of a sleeping shard.
+_FAILURES: Mapping[type[Exception], Found] = {
+    Throttled: Found.REFUSED,
+    OutcomeUnknown: Found.REFUSED,
+    IteratorExpired: Found.EXPIRED,
+    ShardGone: Found.GONE,
+    StreamGone: Found.GONE,
+    PositionTrimmed: Found.TRIMMED,
+    FalseEnd: Found.END,
+}
 
 
 class Prober:
@@ -59,18 +77,15 @@ class Prober:
         config: FleetConfig,
         *,
         state: FleetState,
-        stream: StreamReader,
-        clock: Clock,
-        events: EventSink,
+        ports: ReadPorts,
     ) -> None:
         """Keep the ports; nothing is known yet."""
         self._config = config
         self._state = state
-        self._stream = stream
-        self._clock = clock
-        self._events = events
+        self._ports = ports
+        self._clock = ports.clock
         self._record = NapRecord(state.store)
-        self._tips = TipMarks(state.store, clock)
+        self._tips = TipMarks(state.store, ports.clock)
         self._asleep: Mapping[str, Nap] = {}
         self._leases: Mapping[str, Lease] = {}
         self._incarnation: StreamIncarnation | None = None
@@ -158,7 +173,7 @@ class Prober:
         glance = next_glance(nap, last, now_ms=self._clock.now_ms())
         if key in self._woken and last is not None and last.since_ms == nap.since_ms:
             return
-        found, iterator = await self._ask(nap, glance.iterator)
+        found, iterator = await self._ask(nap, glance)
         after = after_look(glance, found, iterator=iterator, at_ms=self._clock.now_ms())
         if isinstance(after, Reason):
             self._glances[key] = glance
@@ -166,33 +181,36 @@ class Prober:
         else:
             self._glances[key] = after
 
-    async def _ask(self, nap: Nap, iterator: str) -> tuple[Found, str]:
+    async def _ask(self, nap: Nap, glance: Glance) -> tuple[Found, str]:
         """Return what a read finds, and where the next one begins."""
         try:
-            if not iterator:
-                start = await self._where(nap)
-                iterator = await self._stream.shard_iterator(nap.lease_key, start)
-            page = await self._stream.get_records(iterator, shard_id=nap.lease_key, limit=_LIMIT)
-        except (Throttled, OutcomeUnknown):
-            return Found.REFUSED, ""
-        except IteratorExpired:
-            return Found.EXPIRED, ""
-        except (ShardGone, StreamGone):
-            return Found.GONE, ""
-        except PositionTrimmed:
-            return Found.TRIMMED, ""
+            origin = await self._origin(nap, glance)
+            reader = ShardReader(nap.lease_key, origin, pace=_ONE_LOOK, ports=self._ports)
+            page = await reader.next_page(Halt())
+        except tuple(_FAILURES) as error:
+            return _FAILURES[type(error)], ""
+        assert isinstance(page, RecordsPage)
         if page.records:
             return Found.RECORDS, ""
-        if page.next_iterator is None or contradiction_of(page, nap.lease_key):
+        if page.resume_token is None:
             return Found.END, ""
         if page.millis_behind_latest != 0:
             return Found.LAG, ""
-        return Found.NOTHING, page.next_iterator
+        return Found.NOTHING, page.resume_token
 
-    async def _where(self, nap: Nap) -> IteratorStart:
+    async def _origin(self, nap: Nap, glance: Glance) -> ReadFrom:
         """Return where its worker stood: behind what it has read, or where the lease begins."""
+        done = None if nap.done.is_sentinel else nap.done.sequence_number
+        return ReadFrom(
+            start=FROM_TRIM_HORIZON if glance.iterator else await self._start(nap),
+            resume_token=glance.iterator or None,
+            witness=nap.after or done,
+            complete_before_ms=glance.quiet_ms,
+        )
+
+    async def _start(self, nap: Nap) -> StartingPosition:
         if nap.after:
-            return IteratorStart(IteratorKind.AFTER_SEQUENCE_NUMBER, nap.after)
+            return StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, nap.after)
         assert self._incarnation is not None
         position = await start_position(
             self._leases[nap.lease_key],
@@ -202,10 +220,8 @@ class Prober:
             state=self._state,
             clock=self._clock,
         )
-        if position.kind is PointKind.INSTANT:
-            return IteratorStart(IteratorKind.AT_TIMESTAMP, instant_ms=position.instant_ms)
         # Nothing was read behind the checkpoint, not even its own record: that one has expired.
-        return IteratorStart(IteratorKind.TRIM_HORIZON)
+        return FROM_TRIM_HORIZON if position.done else start_of(position)
 
     async def _wake(self, plan: TurnPlan) -> None:
         """Take naps away; one that is not known to be gone is taken away in the next turn."""
@@ -220,7 +236,7 @@ class Prober:
             if await self._record.end(key, plan.snapshot.versions[NAP, key]):
                 self._glances.pop(key, None)
                 self._woken.pop(key, None)
-                self._events.emit(
+                self._ports.events.emit(
                     LeaseWoken(
                         lease_key=key,
                         reason=woken[key],
@@ -244,4 +260,4 @@ class Prober:
             await self._record.note_foreign(foreign)
             if before is None or foreign is None:
                 off = None if foreign is None else OtherApplication(foreign.owner)
-                self._events.emit(SleepSwitched(is_on=foreign is None, reason=off))
+                self._ports.events.emit(SleepSwitched(is_on=foreign is None, reason=off))

@@ -36,10 +36,12 @@ from shardfleet.engine.ports import (
     Entropy,
     EventSink,
     LeaseStore,
-    StreamReader,
+    ShardSource,
+    StreamDirectory,
     WorkerLauncher,
 )
-from shardfleet.engine.retry import each_of
+from shardfleet.engine.retry import Patience, each_of
+from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.errors import OutcomeUnknown, StreamReplaced
 from shardfleet.events import LeaseCreated, LeaseHealed, LeaseSyncProblem
@@ -51,7 +53,8 @@ class ManagerPorts:
 
     leases: LeaseStore
     state: FleetState
-    stream: StreamReader
+    stream: StreamDirectory
+    source: ShardSource
     launcher: WorkerLauncher
     clock: Clock
     entropy: Entropy
@@ -81,7 +84,9 @@ class LeaseManager:
         stream, clock = ports.stream, ports.clock
         self._regimes = RegimeKeeper(config, store=state.store, clock=clock, events=events)
         self._observer = Observer(config, leases=leases, state=state, stream=stream, clock=clock)
-        self.prober = Prober(config, state=state, stream=stream, clock=clock, events=events)
+        patience = Patience.of(config, clock=clock, entropy=ports.entropy)
+        reading = ReadPorts(source=ports.source, clock=clock, events=events, patience=patience)
+        self.prober = Prober(config, state=state, ports=reading)
         self.losses = LossWatch(config, leases=leases, state=state, clock=clock)
         self._upkeep = SlotUpkeep(
             config, state=state, launcher=ports.launcher, clock=clock, events=events

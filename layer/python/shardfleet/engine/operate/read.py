@@ -19,7 +19,7 @@ from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.observe import Observer
 from shardfleet.engine.manager.spending import RegimeRecord
-from shardfleet.engine.ports import Clock, Entropy, LeaseStore, StreamReader
+from shardfleet.engine.ports import Clock, Entropy, LeaseStore, StreamDirectory
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
@@ -125,7 +125,7 @@ async def read_snapshot(
     *,
     leases: LeaseStore,
     state: FleetState,
-    stream: StreamReader,
+    stream: StreamDirectory,
     clock: Clock,
     entropy: Entropy,
 ) -> TurnSnapshot:

@@ -8,7 +8,7 @@ moves the checkpoint; before that it tells how things stand.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
@@ -23,19 +23,20 @@ from shardfleet.domain.positions.rewinds import (
     begun_descendants,
     unleased_shards,
 )
+from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
+from shardfleet.domain.reading.pages import (
+    FROM_TRIM_HORIZON,
+    RecordsPage,
+    StartingPosition,
+    StartKind,
+)
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.operate.pause import Operator, OperatorPorts
-from shardfleet.engine.ports import (
-    EventSink,
-    IteratorKind,
-    IteratorStart,
-    RecordsPage,
-    StreamReader,
-    StreamRecord,
-)
+from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.shard.deaggregation import Deaggregator
+from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import (
     ConfigurationError,
     OutcomeUnknown,
@@ -43,12 +44,10 @@ from shardfleet.errors import (
     ShardGone,
     Throttled,
 )
-from shardfleet.records import Record
+from shardfleet.records import Record, StreamRecord
 
-# Kinesis quota: 5 GetRecords a second per shard, shared with the fleet's own readers.
-_PAUSE_MS = 1_000
-_PAGE_RECORDS = 1_000
-_TRIES_MOST = 10
+# Of a read, and the pause before an answer that did not come is looked for.
+_TRIES_MOST, _PAUSE_MS = 10, 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,8 @@ class Rewinder:
         config: FleetConfig,
         ports: OperatorPorts,
         *,
-        stream: StreamReader,
-        events: EventSink,
+        stream: StreamDirectory,
+        reading: ReadPorts,
         pages_most: int,
     ) -> None:
         """
@@ -110,15 +109,15 @@ class Rewinder:
         Args:
             config: how workers take records apart.
             ports: the tables.
-            stream: to count in.
-            events: where oddities of aggregates are told.
+            stream: its shards.
+            reading: to count in; its events tell oddities of aggregates.
             pages_most: pages of 1,000 stream records that are counted per shard, one a second.
 
         """
         self._config = config
         self._ports = ports
         self._stream = stream
-        self._events = events
+        self._reading = reading
         self._pages_most = pages_most
         self._operator = Operator(ports)
 
@@ -267,13 +266,12 @@ class Rewinder:
             # Nothing has been handled, so nothing comes again; what was left out is read.
             return count
         expander = Deaggregator(
-            lease.lease_key, lease.hash_key_range, config=self._config, sink=self._events
+            lease.lease_key, lease.hash_key_range, config=self._config, sink=self._reading.events
         )
         done = None if target.checkpoint.is_sentinel else target.checkpoint
         is_found = done is None
-        iterator: str | None = await self._iterator(lease.lease_key, target)
-        for _ in range(self._pages_most):
-            page = await self._page(iterator, lease.lease_key)
+        pages_left = self._pages_most
+        async for page in self._pages(lease.lease_key, target):
             if not is_found and page.records:
                 is_found = True
                 done = count.to = await _exactly(expander, page.records[:1], target)
@@ -281,42 +279,35 @@ class Rewinder:
                 if position_of(record) > stands:
                     return count
                 count.add(record)
-            iterator = page.next_iterator
-            if iterator is None or (not page.records and not page.millis_behind_latest):
-                if not is_found:
-                    await _exactly(expander, (), target)
+            if page.resume_token is None or (not page.records and not page.millis_behind_latest):
+                break
+            pages_left -= 1
+            if not pages_left:
+                count.complete = False
                 return count
-            await self._ports.clock.sleep_ms(_PAUSE_MS)
-        count.complete = False
+        if not is_found:
+            await _exactly(expander, (), target)
         return count
 
-    async def _iterator(self, lease_key: str, target: RewindTarget) -> str:
+    async def _pages(self, lease_key: str, target: RewindTarget) -> AsyncIterator[RecordsPage]:
         checkpoint = target.checkpoint
         if checkpoint == AT_TRIM_HORIZON:
-            start = IteratorStart(IteratorKind.TRIM_HORIZON)
+            start = FROM_TRIM_HORIZON
         elif checkpoint.sequence_number == AT_TIMESTAMP:
-            start = IteratorStart(
-                IteratorKind.AT_TIMESTAMP, instant_ms=checkpoint.sub_sequence_number
+            start = StartingPosition(
+                StartKind.AT_TIMESTAMP, instant_ms=checkpoint.sub_sequence_number
             )
         else:
-            start = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, checkpoint.sequence_number)
+            start = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, checkpoint.sequence_number)
+        pace = ReadPace.of_visitor(self._reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
+        reader = ShardReader(lease_key, ReadFrom(start=start), pace=pace, ports=self._reading)
         try:
-            return await self._stream.shard_iterator(lease_key, start)
+            async for page in reader.pages():
+                yield page
         except PositionTrimmed as error:
             raise ConfigurationError(
                 f"--to {checkpoint.sequence_number}: no such record is in {lease_key}: {error}"
             ) from error
-
-    async def _page(self, iterator: str | None, lease_key: str) -> RecordsPage:
-        assert iterator is not None
-        for _ in range(_TRIES_MOST):
-            try:
-                return await self._stream.get_records(
-                    iterator, shard_id=lease_key, limit=_PAGE_RECORDS
-                )
-            except Throttled:
-                await self._ports.clock.sleep_ms(_PAUSE_MS)
-        raise Throttled(f"reads of {lease_key} were refused {_TRIES_MOST} times")
 
 
 async def _exactly(

@@ -8,24 +8,27 @@ when asked to. Java: ``ShardConsumer`` and its states.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.reading.cursor import End, ReadFrom, ReadPace
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.sequence import Position, StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.retry import Halted
 from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
 from shardfleet.engine.shard.delivery import DeliveryPorts, ShardDelivery, StoppedByPolicy
 from shardfleet.engine.shard.end import ShardEnding
 from shardfleet.engine.shard.faults import ShardFaults
 from shardfleet.engine.shard.missing import MissingPorts, MissingShard
-from shardfleet.engine.shard.reader import Page, ReadPorts, ShardReader
+from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.sleep import Drowsiness, FellAsleep
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.errors import OutcomeUnknown, PositionTrimmed, ShardGone, Throttled
-from shardfleet.events import ParentsAwaited, PositionLost
+from shardfleet.errors import OutcomeUnknown, PositionTrimmed, Throttled
+from shardfleet.events import PageRead, ParentsAwaited, PositionLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,37 +144,55 @@ class ShardConsumer:
         start = await self._patience.persist(self._start, held.halt)
         if start is None:
             return ()
-        reader = ShardReader(
-            held.lease,
-            start,
+        origin, done = ReadFrom.position(start), start.done
+        reader = self._reader(origin)
+        expander = Deaggregator(
+            held.lease_key,
+            held.lease.hash_key_range,
             config=self._config,
-            ports=self._ports.reading,
+            sink=self._ports.reading.events,
         )
         while True:
-            try:
-                page = await self._next_page(reader)
-            except ShardGone:
-                children = await self._patience.persist(self._missing.children, held.halt)
-                if children is not None:
-                    return children
-                await self._patience.pause(self._missing.pause_ms, held.halt)
-                continue
+            answer = await self._next_page(reader)
+            if isinstance(answer, End):
+                return answer.children
+            if reader.cursor.start is not origin.start:
+                done = None
+            records = UserRecords(answer.records, done, expander)
+            if answer.records:
+                await self._tell_read(answer, records)
+                done = None
+            # The data is let go of record by record, as it is handled.
+            page = replace(answer, records=(), size_bytes=answer.size)
+            del answer
             held.note_read(
                 page.lag_ms,
                 now_ms=self._ports.reading.clock.monotonic_ms(),
-                size_bytes=page.size_bytes,
+                size_bytes=page.size,
             )
             await self._patience.persist(self._missing.answered, held.halt)
             await self._missing.mark()
-            await self._delivery.deliver(page.records)
-            if page.children is not None:
-                return page.children
+            await self._delivery.deliver(records)
+            if page.resume_token is None:
+                return page.child_shards
             if page.lag_ms == 0:
                 await self._mark_tip()
-            await self._drowsiness.after(page, reader)
-            if page.size_bytes or page.lag_ms == 0:
+            await self._drowsiness.after(page, reader.cursor)
+            if page.size or page.lag_ms == 0:
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)
+
+    def _reader(self, origin: ReadFrom) -> ShardReader:
+        config = self._config
+        pace = ReadPace(
+            records_most=config.records_per_read,
+            call_ms=config.busy_read_ms,
+            bytes_per_s=config.read_bytes_per_s,
+            idle_most_ms=config.idle_read_ms,
+            back_off_ms=self._patience.back_off_ms,
+        )
+        key, ports = self._held.lease_key, self._ports.reading
+        return ShardReader(key, origin, pace=pace, ports=ports, missing=self._missing)
 
     async def _start(self) -> Position | None:
         """Return where to begin to read; None when the shard is over already."""
@@ -187,7 +208,18 @@ class ShardConsumer:
             clock=self._ports.reading.clock,
         )
 
-    async def _next_page(self, reader: ShardReader) -> Page:
+    async def _tell_read(self, page: RecordsPage, records: UserRecords) -> None:
+        self._ports.reading.events.emit(
+            PageRead(
+                lease_key=self._held.lease_key,
+                stream_records=len(page.records),
+                brings=bool(await records.waiting(1)),
+                size_bytes=page.size,
+                millis_behind_latest=page.lag_ms,
+            )
+        )
+
+    async def _next_page(self, reader: ShardReader) -> RecordsPage | End:
         while True:
             try:
                 return await reader.next_page(self._held.halt)

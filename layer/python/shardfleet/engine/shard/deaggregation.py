@@ -18,7 +18,7 @@ from typing import cast
 from shardfleet.config import FleetConfig
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.ports import EventSink, StreamRecord
+from shardfleet.engine.ports import EventSink
 from shardfleet.events import AggregatesNotExpanded
 from shardfleet.kpl.columns import put_together
 from shardfleet.kpl.deaggregate import (
@@ -31,7 +31,7 @@ from shardfleet.kpl.deaggregate import (
     records_after,
 )
 from shardfleet.kpl.envelope import is_framed
-from shardfleet.records import Record
+from shardfleet.records import Record, StreamRecord
 
 # Decoding shares the loop with the renewals (hazard H17): so many user records at a stretch.
 _RECORDS_AT_A_STRETCH = 2_000

@@ -18,7 +18,7 @@ from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
-from shardfleet.engine.ports import StreamReader
+from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.retry import Halted, Patience
 from shardfleet.engine.state.fleet_state import FleetState
 
@@ -28,7 +28,7 @@ class EndPorts:
     """What ending a shard works with."""
 
     checkpointer: Checkpointer
-    stream: StreamReader
+    stream: StreamDirectory
     state: FleetState
     patience: Patience
 

@@ -8,7 +8,6 @@ past.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
@@ -16,9 +15,8 @@ from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.domain.reasons import Reason
 from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict, judge_gone
 from shardfleet.domain.stream.sequence import StreamIncarnation
-from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.lease import HeldLease
-from shardfleet.engine.ports import Clock, Entropy, EventSink, StreamReader
+from shardfleet.engine.ports import Clock, Entropy, EventSink, StreamDirectory
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.state.gone_record import GoneRecord, VersionedGone
 from shardfleet.errors import OutcomeUnknown, StreamReplaced, Throttled
@@ -31,7 +29,7 @@ _MARK_EVERY_MS = 3_600_000
 class MissingPorts:
     """What looking for a shard works with."""
 
-    stream: StreamReader
+    stream: StreamDirectory
     record: GoneRecord
     tips: TipMarks
     clock: Clock
@@ -130,12 +128,9 @@ class MissingShard:
             jitter=self._ports.entropy.uniform(0.0, 1.0),
         )
 
-    async def children(self) -> Sequence[ChildShard] | None:
+    async def judge(self) -> GoneVerdict:
         """
         Judge a shard that was not found just now.
-
-        Returns:
-            Its children as listed (none once they have expired, too) if it is over; else None.
 
         Raises:
             StreamGone, StreamReplaced: not the shard is gone, but its stream.
@@ -160,7 +155,7 @@ class MissingShard:
         )
         if not verdict.is_over:
             await self._wait(verdict)
-            return None
+            return verdict
         self._ports.events.emit(
             ShardExpired(
                 lease_key=self._held.lease_key,
@@ -169,7 +164,7 @@ class MissingShard:
                 reason=verdict.reason,
             )
         )
-        return verdict.children
+        return verdict
 
     def _check(self, found: StreamIncarnation) -> None:
         if found != self._incarnation:

@@ -9,10 +9,11 @@ like a paused one, with all progress stored first.
 from __future__ import annotations
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.reading.cursor import ShardCursor
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, EventSink
-from shardfleet.engine.shard.reader import Page, ShardReader
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events import LeaseAsleep
@@ -44,7 +45,7 @@ class Drowsiness:
         self._events = events
         self._idle_since_ms: int | None = None
 
-    async def after(self, page: Page, reader: ShardReader) -> None:
+    async def after(self, page: RecordsPage, cursor: ShardCursor) -> None:
         """
         Consider a page that was read and is handled.
 
@@ -59,7 +60,7 @@ class Drowsiness:
         if self._idle_since_ms is None:
             self._idle_since_ms = now_ms
         idle_ms = now_ms - self._idle_since_ms
-        if idle_ms < self._config.sleep_after_ms or not await self._lies_down(reader):
+        if idle_ms < self._config.sleep_after_ms or not await self._lies_down(cursor):
             return
         self._held.is_unwanted = True
         self._held.halt.set()
@@ -68,19 +69,18 @@ class Drowsiness:
         )
         raise FellAsleep
 
-    async def _lies_down(self, reader: ShardReader) -> bool:
+    async def _lies_down(self, cursor: ShardCursor) -> bool:
         """Write the nap, unless another application shares the table or a handover has begun."""
         held, now_ms = self._held, self._clock.now_ms()
         if held.halt.is_set or held.in_handover:
             return False
-        iterator, after = reader.next_read
         nap = Nap(
             lease_key=held.lease_key,
             worker_id=self._worker_id,
             since_ms=now_ms,
             done=held.unstored or held.lease.checkpoint,
-            after=after,
-            iterator=iterator,
+            after=cursor.accepted or "",
+            iterator=cursor.resume_token or "",
             made_ms=now_ms,
         )
         try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import PIN_BACK_MS
+from shardfleet.domain.reading.cursor import SHORTEST_RETENTION_MS
 from shardfleet.domain.stream.sequence import (
     AT_TIMESTAMP,
     LATEST,
@@ -28,9 +29,6 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.engine.ports import Clock, StateStore, Written
 from shardfleet.engine.state.fleet_state import TIP, FleetState
 
-# Kinesis quota: no stream retains records for less than 24 hours. One that retains them longer may
-# be set back to that at any moment, so only what is younger is certain to be there.
-SHORTEST_RETENTION_MS = 24 * 3_600_000
 _MARK_EVERY_MS = 3_600_000
 
 

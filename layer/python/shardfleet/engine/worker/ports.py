@@ -12,8 +12,9 @@ from shardfleet.engine.ports import (
     HandlerRunner,
     LeaseStore,
     Process,
+    ShardSource,
     StateStore,
-    StreamReader,
+    StreamDirectory,
 )
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
@@ -29,7 +30,8 @@ class WorkerPorts:
         entropy: jitter.
         leases: the lease table; its writes have threads of their own (hazard H17).
         state: the fleet-state table.
-        stream: the stream to read.
+        stream: the stream, its shards.
+        source: its records.
         handler: the user's code; loaded and closed by each turn.
         dead_letters: where given-up records are kept; None with ``on_exhausted`` stop.
         events: diagnostics.
@@ -42,7 +44,8 @@ class WorkerPorts:
     entropy: Entropy
     leases: LeaseStore
     state: StateStore
-    stream: StreamReader
+    stream: StreamDirectory
+    source: ShardSource
     handler: HandlerRunner
     dead_letters: DeadLetters | None
     events: EventSink

@@ -121,7 +121,7 @@ class ShardWork:
         return ConsumerPorts(
             incarnation=incarnation,
             reading=ReadPorts(
-                stream=ports.stream, clock=ports.clock, events=ports.events, patience=patience
+                source=ports.source, clock=ports.clock, events=ports.events, patience=patience
             ),
             delivery=DeliveryPorts(
                 dispatcher=dispatcher,

@@ -71,12 +71,7 @@ class WorkerTurn:
             self._began_ms + config.turn_most_ms, self._calls_end_ms - config.handler_timeout_ms
         )
         self._hard_ms = deadline_ms - config.turn_margin_ms // 3
-        self._patience = Patience(
-            clock=ports.clock,
-            entropy=ports.entropy,
-            first_ms=config.retry_first_ms,
-            most_ms=config.retry_most_ms,
-        )
+        self._patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
         self._record = SlotRecord(
             given, state=ports.fleet_state, clock=ports.clock, token=ports.entropy.token()
         )

@@ -169,10 +169,12 @@ class Functions:
         """Invoke the manager function, asynchronously."""
         actor = self._new_actor("manager", "")
         clock = ActorClock(actor, self._around)
+        stream = self._stream(actor)
         ports = ManagerPorts(
             leases=self._leases(actor),
             state=FleetState(self._state(actor), clock),
-            stream=self._stream(actor),
+            stream=stream,
+            source=stream,
             launcher=launcher_of(actor),
             clock=clock,
             entropy=self._entropy(actor),
@@ -199,12 +201,14 @@ class Functions:
         self.latest[given.slot_id] = actor
         self.turns += 1
         clock = ActorClock(actor, self._around)
+        stream = self._stream(actor)
         ports = WorkerPorts(
             clock=clock,
             entropy=self._entropy(actor),
             leases=self._leases(actor),
             state=self._state(actor),
-            stream=self._stream(actor),
+            stream=stream,
+            source=stream,
             handler=self.handler_of(actor, clock),
             dead_letters=KeptElsewhere(actor, self._around, Wire(actor, self._around, Outage())),
             events=_Sink(actor, self._around),

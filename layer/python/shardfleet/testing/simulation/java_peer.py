@@ -23,23 +23,18 @@ from shardfleet.domain.leases.lease import (
     LeaseChange,
     LeaseField,
 )
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.domain.stream.sequence import (
     AT_SHARD_END,
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
 from shardfleet.domain.stream.shards import ChildShard
-from shardfleet.engine.ports import (
-    IteratorKind,
-    IteratorStart,
-    LeaseStore,
-    RecordsPage,
-    StreamReader,
-    StreamRecord,
-)
+from shardfleet.engine.ports import LeaseStore
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, ShardGone, Throttled
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate, records_after
-from shardfleet.records import Record
+from shardfleet.records import Record, StreamRecord
+from shardfleet.testing.memory_stream import Polled
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.user_handler import take_effect
@@ -72,7 +67,7 @@ class JavaLikePeer:
         around: Surroundings,
         *,
         leases: LeaseStore,
-        stream: StreamReader,
+        stream: Polled,
         hurry: float = 1.0,
         is_old: bool = False,
     ) -> None:
@@ -260,10 +255,10 @@ class JavaLikePeer:
                 reached = await self._process(held, record, reached)
             if reached != before:
                 await self._checkpoint(held, reached)
-            if page.next_iterator is None:
+            if page.resume_token is None:
                 await self._end(held, page)
                 return
-            iterator = page.next_iterator
+            iterator = page.resume_token
             await asyncio.sleep(1)
 
     async def _wait_for_parents(self, held: _Held) -> None:
@@ -274,9 +269,9 @@ class JavaLikePeer:
                 await asyncio.sleep(2)
 
     async def _iterator(self, shard_id: str, reached: ExtendedSequenceNumber) -> str:
-        start = IteratorStart(IteratorKind.TRIM_HORIZON)
+        start = StartingPosition(StartKind.TRIM_HORIZON)
         if not reached.is_sentinel:
-            start = IteratorStart(IteratorKind.AT_SEQUENCE_NUMBER, reached.sequence_number)
+            start = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, reached.sequence_number)
         return await self._stream.shard_iterator(shard_id, start)
 
     async def _process(
@@ -357,6 +352,6 @@ class JavaLikePeer:
 
 def _is_contradictory(page: RecordsPage, shard_id: str) -> bool:
     """Tell whether a page is wrong about the shard's end (§4.5)."""
-    ended, children = page.next_iterator is None, page.child_shards
+    ended, children = page.resume_token is None, page.child_shards
     strangers = any(shard_id not in child.parent_shard_ids for child in children)
     return ended != bool(children) or strangers

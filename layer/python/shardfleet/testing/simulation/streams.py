@@ -13,21 +13,18 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
-from shardfleet.engine.ports import (
-    IteratorStart,
-    ListingFilter,
-    RecordsPage,
-)
+from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import IteratorExpired, ShardGone
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.checkers import SourceRecord, Suspect
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet.testing.memory_stream import MemoryStream, Polled
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Wire
 
@@ -187,13 +184,14 @@ class TrueStream:
         self._listings.append((self._around.now_ms, shards))
 
 
-class FaultyStream:
-    """The ``StreamReader`` port of one invocation."""
+class FaultyStream(Polled):
+    """The stream as one invocation reaches it."""
 
     def __init__(
         self, stream: TrueStream, wire: Wire, *, around: Surroundings, by: Suspect
     ) -> None:
         """Reach the stream over a wire."""
+        super().__init__()
         self._stream = stream
         self._wire = wire
         self._around = around
@@ -219,7 +217,7 @@ class FaultyStream:
 
         return await self._wire.read("stream.list_shards", work, about=listing.value)
 
-    async def shard_iterator(self, shard_id: str, start: IteratorStart) -> str:
+    async def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
         """Get an iterator."""
 
         async def work() -> str:
@@ -268,12 +266,12 @@ class FaultyStream:
                 for record in page.records
             )
             if not seen:
-                return RecordsPage(records=(), next_iterator=iterator, millis_behind_latest=0)
+                return RecordsPage(records=(), resume_token=iterator, millis_behind_latest=0)
             if seen < len(page.records):
                 page = await memory.get_records(iterator, shard_id=shard_id, limit=seen)
                 page = replace(page, millis_behind_latest=0)
         if faults.strike("empty_with_lag"):
-            return RecordsPage(records=(), next_iterator=iterator, millis_behind_latest=1_000)
+            return RecordsPage(records=(), resume_token=iterator, millis_behind_latest=1_000)
         if faults.strike("false_end"):
             return _contradictory(page, shard_id, iterator)
         if page.records:
@@ -285,11 +283,11 @@ class FaultyStream:
 
 def _contradictory(page: RecordsPage, shard_id: str, iterator: str) -> RecordsPage:
     """Return a page that contradicts itself about the shard's end (protocol.md §4.5)."""
-    if page.next_iterator is None:
-        return replace(page, next_iterator=iterator)
+    if page.resume_token is None:
+        return replace(page, resume_token=iterator)
     if page.records:
-        return replace(page, next_iterator=None)
+        return replace(page, resume_token=None)
     stranger = ChildShard(
         shard_id=f"{shard_id}-x", parent_shard_ids=("another",), hash_key_range=HashKeyRange(0, 1)
     )
-    return replace(page, next_iterator=None, child_shards=(stranger, stranger))
+    return replace(page, resume_token=None, child_shards=(stranger, stranger))

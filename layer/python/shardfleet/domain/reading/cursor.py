@@ -1,0 +1,317 @@
+"""
+Where a shard is read: a machine without I/O; worker, prober, commands and Spark drive this one.
+
+Events go in: what was :meth:`~ShardCursor.asked`, what was :meth:`~ShardCursor.answered`, what
+:meth:`~ShardCursor.failed`, how a missing shard was :meth:`~ShardCursor.judged`. Actions come out
+of :meth:`~ShardCursor.next`: ask, deliver a page, tell a gap, judge a missing shard, end.
+
+Accepted is what a page brought, whole stream records only. When a resume token is too old, reading
+goes on *after* the last accepted record; before the first one it begins again at the start, which
+is never LATEST (hazards H4, H6, H7; protocol.md §5.1, §8 rows 2, 3, 8a). Java:
+``KinesisDataFetcher`` and ``PrefetchRecordsPublisher``, without the prefetching.
+
+Kinesis skips what it has trimmed without a word. So an answer counts only if all that arrived
+before a moment within the shortest retention is accepted, or if the *witness*, the last record
+that was read, is still there: nothing behind a record goes before it (protocol.md §5.1).
+
+A closed page is the end of a shard; that the service does not know it proves nothing, and what
+does is decided in :mod:`shardfleet.domain.stream.gone_shards`. There is no work per record here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardfleet.domain.reading.pacing import Rate, full_bucket, idle_pause_ms, spend
+from shardfleet.domain.reading.pages import (
+    FROM_TRIM_HORIZON,
+    RecordsPage,
+    StartingPosition,
+    StartKind,
+    start_of,
+)
+from shardfleet.domain.stream.gone_shards import GoneVerdict
+from shardfleet.domain.stream.sequence import Position
+from shardfleet.domain.stream.shards import ChildShard, end_contradiction
+from shardfleet.errors import (
+    FalseEnd,
+    IteratorExpired,
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardfleetError,
+    ShardGone,
+    Throttled,
+)
+
+# Kinesis quota: no stream retains records for less than 24 hours. One that retains them longer may
+# be set back to that at any moment, so only what is younger is certain to be there.
+SHORTEST_RETENTION_MS = 24 * 3_600_000
+# Lags are approximate, and clocks differ: AWS refuses a signature that is 5 minutes off.
+_RETENTION_MARGIN_MS = 600_000
+# The first pause after an empty read: 5 calls/s are the quota of a shard.
+_CALLS_APART_MS = 200
+
+
+class Moment(NamedTuple):
+    """Now: epoch milliseconds, and milliseconds that never go back."""
+
+    wall_ms: int
+    steady_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPace:
+    """
+    How a shard is asked.
+
+    Attributes:
+        records_most: stream records of one answer.
+        call_ms: least time between two calls.
+        bytes_per_s: of answers.
+        idle_most_ms: longest pause of a shard that has nothing.
+        back_off_ms: how long to wait after so many failures in a row; the jitter is the world's.
+        attempts_most: failures in a row after which it is left at that; 0: never.
+
+    """
+
+    records_most: int
+    call_ms: int
+    bytes_per_s: int
+    idle_most_ms: int
+    back_off_ms: Callable[[int], int]
+    attempts_most: int = 0
+
+    @classmethod
+    def of_visitor(
+        cls, back_off_ms: Callable[[int], int], *, records_most: int = 1_000, attempts_most: int = 0
+    ) -> ReadPace:
+        """Leave four of the five calls a second that a shard takes to the fleet's own readers."""
+        return cls(
+            records_most=records_most,
+            call_ms=1_000,
+            bytes_per_s=2 * 1024 * 1024,
+            idle_most_ms=1_000,
+            back_off_ms=back_off_ms,
+            attempts_most=attempts_most,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFrom:
+    """
+    Where a cursor begins, and what is known there.
+
+    Attributes:
+        start: the position.
+        resume_token: of an earlier page: goes on there, while it is not too old.
+        witness: the last record that was read; None: none was.
+        complete_before_ms: all that arrived before is read, epoch milliseconds, 0 unknown; None:
+            gaps are nobody's concern here.
+
+    """
+
+    start: StartingPosition
+    resume_token: str | None = None
+    witness: str | None = None
+    complete_before_ms: int | None = None
+
+    @classmethod
+    def position(
+        cls, position: Position, *, complete_before_ms: int = 0, resume_token: str | None = None
+    ) -> ReadFrom:
+        """Begin where everything up to a position is done, and let no gap pass."""
+        done = position.done
+        return cls(
+            start=start_of(position),
+            resume_token=resume_token,
+            witness=None if done is None else done.sequence_number,
+            complete_before_ms=complete_before_ms,
+        )
+
+
+class Ask(NamedTuple):
+    """Ask the source for a page, not before ``due_ms`` on the steady clock."""
+
+    start: StartingPosition
+    resume_token: str | None
+    limit: int
+    due_ms: int
+
+
+class End(NamedTuple):
+    """The shard is over by evidence, though its end was not read; ``children`` as listed."""
+
+    children: Sequence[ChildShard]
+
+
+class ShardCursor:
+    """
+    One shard, read forward.
+
+    Attributes:
+        start: where reading began.
+        accepted: the last record that was read; None: none since the start.
+        resume_token: where the next read begins; None: at a position.
+        failures: in a row.
+
+    """
+
+    def __init__(self, shard_id: str, origin: ReadFrom, *, pace: ReadPace, now: Moment) -> None:
+        """Stand there; nothing is read yet."""
+        self.start = origin.start
+        self.resume_token = origin.resume_token
+        self.accepted: str | None = None
+        self.failures = 0
+        self._shard_id = shard_id
+        self._witness = origin.witness
+        self._complete_before_ms = origin.complete_before_ms
+        self._pace = pace
+        self._told: RecordsPage | PositionTrimmed | ShardGone | End | None = None
+        # Kept, and not read anew, while the witness is looked for.
+        self._in_doubt: RecordsPage | None = None
+        self._witness_token: str | None = None
+        self._page_token: str | None = None
+        # Where the first of the pages began that is to be accepted next.
+        self._began: StartingPosition | None = None
+        self._asked = now
+        self._empty_reads = 0
+        self._bytes = Rate(per_s=pace.bytes_per_s, burst=pace.bytes_per_s)
+        self._bucket = full_bucket(self._bytes, now_ms=now.steady_ms)
+        self.next_call_ms = now.steady_ms
+
+    def next(self) -> Ask | RecordsPage | PositionTrimmed | ShardGone | End:
+        """
+        Return what is to be done.
+
+        Returns:
+            Ask; or, once each: a page to deliver, of which a closed one is the last; a gap, to be
+            told or accepted; a missing shard, to be judged; the end of one that is over.
+
+        """
+        if self._told is not None:
+            told, self._told = self._told, None
+            return told
+        due_ms = self.next_call_ms
+        if self._in_doubt is not None:
+            return Ask(self._at_witness, self._witness_token, 1, due_ms)
+        return Ask(self._where, self.resume_token, self._pace.records_most, due_ms)
+
+    def asked(self, now: Moment) -> None:
+        """Note that the source is asked, in this moment."""
+        self._asked = now
+        self._wait_after(self._pace.call_ms, now)
+        if self._in_doubt is None and self.resume_token is None:
+            self._began = self._where
+
+    def answered(self, page: RecordsPage, now: Moment) -> None:
+        """
+        Take an answer.
+
+        Raises:
+            FalseEnd: it contradicts itself about the shard's end; that has failed.
+
+        """
+        ended = page.resume_token is None
+        contradiction = end_contradiction(page.child_shards, ended=ended, shard_id=self._shard_id)
+        self._page_token = page.page_token
+        if contradiction:
+            raise FalseEnd(contradiction)
+        self.failures = 0
+        self._bucket, debt_ms = spend(
+            self._bucket, self._bytes, amount=page.size, now_ms=now.steady_ms
+        )
+        self._wait_after(debt_ms, now)
+        if self._in_doubt is not None:
+            self._weigh(page, self._in_doubt, now)
+            return
+        is_doubtful = self._may_follow_a_gap(page, now)
+        if self._complete_before_ms is not None and page.lag_ms >= 0 and not page.says_nothing:
+            self._complete_before_ms = self._asked.wall_ms - page.lag_ms
+        if not is_doubtful:
+            self._accept(page, now)
+        elif self._began == self._at_witness:
+            self._weigh(page, page, now)
+        else:
+            self._in_doubt, self._witness_token = page, None
+
+    def failed(self, error: ShardfleetError, now: Moment) -> bool:
+        """Take a failure; return whether there is anything to be done but raising it."""
+        if isinstance(error, ShardGone | PositionTrimmed):
+            self._told = error
+            return True
+        if isinstance(error, IteratorExpired | FalseEnd):
+            token = None if isinstance(error, IteratorExpired) else self._page_token
+            if self._in_doubt is None:
+                self.resume_token = token
+            else:
+                self._witness_token = token
+        elif not isinstance(error, Throttled | OutcomeUnknown):
+            return False
+        self.failures += 1
+        self._wait_after(self._pace.back_off_ms(self.failures), now)
+        return self.failures != self._pace.attempts_most
+
+    def judged(self, verdict: GoneVerdict, *, wait_ms: int, now: Moment) -> None:
+        """Take what was found out of a missing shard: it is over, or asked again after a while."""
+        self._told = End(verdict.children) if verdict.is_over else None
+        self._wait_after(wait_ms, now)
+
+    def accept_gap(self, now: Moment) -> None:
+        """Go on behind a gap, from the oldest record that is left."""
+        self._told = self._witness = None
+        if self._in_doubt is not None:
+            self._accept(self._in_doubt, now)
+        else:
+            self.start, self.accepted, self.resume_token = FROM_TRIM_HORIZON, None, None
+
+    @property
+    def _where(self) -> StartingPosition:
+        if self.accepted is None:
+            return self.start
+        return StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, self.accepted)
+
+    @property
+    def _at_witness(self) -> StartingPosition:
+        return StartingPosition(StartKind.AT_SEQUENCE_NUMBER, self._witness)
+
+    def _may_follow_a_gap(self, page: RecordsPage, now: Moment) -> bool:
+        """Tell whether records may be missing between what was read before and an answer."""
+        if self._witness is None or self._complete_before_ms is None or page.says_nothing:
+            return False
+        behind_ms = now.wall_ms - self._complete_before_ms
+        is_retained = behind_ms < SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
+        return not is_retained and page.first != self._witness
+
+    def _weigh(self, answer: RecordsPage, page: RecordsPage, now: Moment) -> None:
+        """Take what is there where the witness was: it shows whether a page follows a gap."""
+        if answer.says_nothing:
+            self._witness_token = answer.resume_token
+        elif answer.first == self._witness:
+            self._accept(page, now)
+        else:
+            self._in_doubt = page
+            self._told = PositionTrimmed(
+                f"shard {self._shard_id}: record {self._witness} is older than what the stream "
+                f"retains (the oldest now is {answer.first or 'none'}); "
+                "records behind it may be lost"
+            )
+
+    def _accept(self, page: RecordsPage, now: Moment) -> None:
+        is_idle = not page.records and not page.millis_behind_latest
+        self._empty_reads = self._empty_reads + 1 if is_idle else 0
+        if page.records:
+            self.accepted = self._witness = page.records[-1].sequence_number
+        elif is_idle:
+            most_ms = self._pace.idle_most_ms
+            pause_ms = idle_pause_ms(self._empty_reads, first_ms=_CALLS_APART_MS, most_ms=most_ms)
+            self._wait_after(pause_ms, now)
+        if not page.says_nothing:
+            self._began = None
+        self.resume_token, self._in_doubt = page.resume_token, None
+        self._told = page
+
+    def _wait_after(self, duration_ms: int, now: Moment) -> None:
+        """Make the next call no sooner than that from now (row 8a: no storms of retries)."""
+        self.next_call_ms = max(self.next_call_ms, now.steady_ms + duration_ms)

@@ -1,0 +1,206 @@
+"""The cursor alone: events in, actions out, and no clock but what it is told."""
+
+from itertools import pairwise
+
+import pytest
+
+from shardfleet.domain.reading.cursor import Ask, End, Moment, ReadFrom, ReadPace, ShardCursor
+from shardfleet.domain.reading.pages import (
+    FROM_TRIM_HORIZON,
+    RecordsPage,
+    StartingPosition,
+    StartKind,
+)
+from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict
+from shardfleet.domain.stream.hash_ranges import HashKeyRange
+from shardfleet.domain.stream.shards import ChildShard
+from shardfleet.errors import (
+    ConfigurationError,
+    FalseEnd,
+    IteratorExpired,
+    PositionTrimmed,
+    ShardGone,
+    Throttled,
+)
+from shardfleet.records import StreamRecord
+
+HOUR_MS = 3_600_000
+SHARD = "shardId-000000000000"
+AT_7 = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, "7")
+AFTER_9 = StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, "9")
+AT_9 = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, "9")
+
+
+def now(seconds):
+    return Moment(1_700_000_000_000 + round(seconds * 1_000), round(seconds * 1_000))
+
+
+def page(*numbers, resume="next", lag_ms=0, **more):
+    records = [StreamRecord(b"x" * 10, "key", str(number), 0) for number in numbers]
+    return RecordsPage(records=records, resume_token=resume, millis_behind_latest=lag_ms, **more)
+
+
+def cursor(start=FROM_TRIM_HORIZON, *, attempts_most=0, bytes_per_s=1_000, **known):
+    pace = ReadPace(
+        records_most=50,
+        call_ms=200,
+        bytes_per_s=bytes_per_s,
+        idle_most_ms=1_000,
+        back_off_ms=lambda failures: 100 * 2**failures,
+        attempts_most=attempts_most,
+    )
+    return ShardCursor(SHARD, ReadFrom(start=start, **known), pace=pace, now=now(0))
+
+
+def wait_ms(machine, at):
+    """Return how long it is until the next call."""
+    return machine.next().due_ms - now(at).steady_ms
+
+
+def told(machine, answer, at):
+    """Ask, answer, and return what is to be done now."""
+    machine.asked(now(at))
+    machine.answered(answer, now(at))
+    return machine.next()
+
+
+def test_a_page_is_asked_for_delivered_once_and_followed_by_its_token():
+    machine = cursor()
+    assert machine.next() == Ask(FROM_TRIM_HORIZON, None, 50, 0)
+    first = page(8, 9)
+    assert told(machine, first, 0) is first
+    assert machine.next() == Ask(AFTER_9, "next", 50, 200)
+
+
+def test_an_expired_token_goes_on_behind_what_was_accepted_and_else_at_the_start():
+    machine = cursor(AT_7)
+    told(machine, page(), 0)
+    for _ in range(2):
+        assert machine.failed(IteratorExpired("old"), now(1))
+        ask = machine.next()
+        assert (ask.start, ask.resume_token) == (AT_7 if not machine.accepted else AFTER_9, None)
+        told(machine, page(8, 9), 9)
+
+
+def test_pauses_grow_with_failures_and_begin_anew_after_an_answer():
+    machine = cursor()
+    for failures in (1, 2, 3):
+        machine.asked(now(failures))
+        assert machine.failed(Throttled("no"), now(failures))
+        assert wait_ms(machine, failures) == 100 * 2**failures
+    told(machine, page(1), 9)
+    machine.failed(Throttled("no"), now(9))
+    assert wait_ms(machine, 9) == 200
+
+
+def test_an_idle_shard_is_asked_ever_less_often_and_one_with_lag_at_once():
+    machine, at, asked = cursor(), 0.0, []
+    for _ in range(5):
+        asked.append(at)
+        told(machine, page(), at)
+        at += wait_ms(machine, at) / 1_000
+    assert [round(b - a, 1) for a, b in pairwise(asked)] == [0.2, 0.4, 0.8, 1.0]
+    told(machine, page(lag_ms=5), at)
+    assert wait_ms(machine, at) == 200
+
+
+def test_an_answer_is_paid_for_before_the_next_one():
+    machine = cursor(bytes_per_s=10)
+    told(machine, page(1, 2), 0)  # Twice 13 bytes, and 10 were saved up.
+    assert wait_ms(machine, 0) == 1_600
+
+
+def test_what_contradicts_itself_is_asked_for_again_by_its_own_token():
+    machine = cursor()
+    machine.asked(now(0))
+    with pytest.raises(FalseEnd):
+        machine.answered(page(resume=None, page_token="same"), now(0))
+    assert machine.failed(FalseEnd("no children"), now(0))
+    assert machine.next() == Ask(FROM_TRIM_HORIZON, "same", 50, 200)
+
+
+def test_failures_without_end_are_for_the_patient_and_others_are_nobodys():
+    machine = cursor(attempts_most=2)
+    assert machine.failed(Throttled("no"), now(0))
+    assert not machine.failed(Throttled("no"), now(1))
+    assert not machine.failed(ConfigurationError("no right"), now(2))
+
+
+def test_a_missing_shard_ends_by_a_verdict_and_not_before():
+    machine, error = cursor(), ShardGone("no such shard")
+    child = ChildShard(shard_id="c", parent_shard_ids=(SHARD,), hash_key_range=HashKeyRange(0, 1))
+    assert machine.failed(error, now(0))
+    assert machine.next() is error
+    waits = GoneVerdict(is_over=False, reason="", note=GoneNote(lease_key=SHARD))
+    machine.judged(waits, wait_ms=5_000, now=now(0))
+    assert machine.next() == Ask(FROM_TRIM_HORIZON, None, 50, 5_000)
+    machine.failed(error, now(6))
+    machine.next()
+    over = GoneVerdict(is_over=True, reason="", note=GoneNote(lease_key=SHARD), children=(child,))
+    machine.judged(over, wait_ms=0, now=now(6))
+    assert machine.next() == End((child,))
+
+
+# --- gaps: protocol.md §5.1
+
+
+def test_a_start_whose_record_is_there_is_no_gap_and_one_that_is_trimmed_is():
+    for numbers, is_gap in (((7, 8), False), ((8, 9), True), ((), True)):
+        machine = cursor(AT_7, witness="7", complete_before_ms=0)
+        answer = page(*numbers)
+        found = told(machine, answer, 0)
+        assert isinstance(found, PositionTrimmed) == is_gap
+        if is_gap:
+            machine.accept_gap(now(0))
+            assert machine.next() is answer
+
+
+def test_an_empty_answer_with_lag_decides_nothing_about_a_gap():
+    machine = cursor(AT_7, witness="7", complete_before_ms=0)
+    nothing = page(lag_ms=5)
+    assert told(machine, nothing, 0) is nothing
+    assert isinstance(told(machine, page(8), 1), PositionTrimmed)
+
+
+@pytest.mark.parametrize(("first", "is_gap"), [(9, False), (11, True)])
+def test_after_a_day_of_lag_the_last_record_is_looked_for_and_the_page_is_kept(first, is_gap):
+    machine = cursor(complete_before_ms=0)
+    told(machine, page(9, lag_ms=25 * HOUR_MS), 0)
+    late = page(12, resume="behind 12", lag_ms=24 * HOUR_MS)
+    assert told(machine, late, 1) == Ask(AT_9, None, 1, 1_200)
+    assert told(machine, page(resume="on the way", lag_ms=5), 2) == Ask(
+        AT_9, "on the way", 1, 2_200
+    )
+    found = told(machine, page(first), 3)
+    assert isinstance(found, PositionTrimmed) == is_gap
+    if is_gap:
+        assert "record 9 is older than what the stream retains (the oldest now is 11)" in str(found)
+        machine.accept_gap(now(3))
+        found = machine.next()
+    assert found is late
+    assert machine.next().resume_token == "behind 12"
+
+
+def test_what_was_at_the_tip_a_moment_ago_needs_no_proof():
+    machine = cursor(complete_before_ms=0)
+    told(machine, page(9), 0)
+    late = page(12)
+    assert told(machine, late, 23 * 3_600) is late
+
+
+def test_a_position_that_the_service_refuses_is_a_gap_and_goes_on_at_the_oldest():
+    machine = cursor(AT_7, witness="7", complete_before_ms=0)
+    refused = PositionTrimmed("out of range")
+    assert machine.failed(refused, now(0))
+    assert machine.next() is refused
+    machine.accept_gap(now(0))
+    assert machine.next().start == FROM_TRIM_HORIZON
+    first = page(1)
+    assert told(machine, first, 1) is first
+
+
+def test_where_gaps_are_nobodys_concern_nothing_is_looked_for():
+    machine = cursor()
+    told(machine, page(9, lag_ms=25 * HOUR_MS), 0)
+    late = page(12, lag_ms=24 * HOUR_MS)
+    assert told(machine, late, 1) is late
