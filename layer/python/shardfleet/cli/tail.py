@@ -37,6 +37,8 @@ def tail(
 
     def take(record: "Record") -> None:
         nonlocal printed
+        if records and printed == records:
+            raise _Enough  # Another shard has printed the last one.
         if key and record.partition_key != key:
             return
         typer.echo(_line(record, as_json=as_json))
@@ -75,12 +77,12 @@ class _Follower:
         try:
             async with asyncio.TaskGroup() as group:
                 self._begin(shard_ids, group)
-        except* _Enough:
-            pass
-        except* StreamError as errors:
-            raise ConfigurationError(
-                f"{errors.exceptions[0]}; begin later with --since, or try again"
-            ) from errors
+        except ExceptionGroup as errors:
+            first = errors.exceptions[0]
+            if isinstance(first, StreamError):
+                first = ConfigurationError(f"{first}; begin later with --since, or try again")
+            if not isinstance(first, _Enough):
+                raise first from None
 
     def _begin(self, shard_ids: "Iterable[str]", group: asyncio.TaskGroup) -> None:
         for shard_id in sorted(set(shard_ids) - self._begun):

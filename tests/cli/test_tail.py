@@ -1,0 +1,136 @@
+"""`shardfleet tail` and `where` while the stream refuses, and while nobody listens any more."""
+
+import json
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shardfleet.cli import app as application
+from shardfleet.cli import fleet_access
+from shardfleet.cli.fleet_access import FleetAccess
+from shardfleet.config import FleetConfig
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.errors import ConfigurationError, Throttled
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN, MemoryStream
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARDS = 3
+RECORDS = 50
+CONFIG = FleetConfig(
+    fleet="clicks", stream_arn=MEMORY_STREAM_ARN, lease_table="leases", state_table="state"
+)
+
+
+class Cloud:
+    """A fleet in memory, opened by each command on its own clock."""
+
+    def __init__(self):
+        self.fault = lambda _call: None
+        self.calls = []
+
+    def opened(self):
+        clock = VirtualClock()
+        stream = MemoryStream(clock, shards=SHARDS)
+        for number in range(RECORDS):
+            for shard_id in stream.open_shard_ids:
+                stream.put(b"%d" % number, key=f"k{number}", shard_id=shard_id)
+        stream.fault, stream.calls = self.fault, self.calls
+        return FleetAccess(
+            config=CONFIG,
+            leases=MemoryLeaseStore(),
+            state=FleetState(MemoryStateStore(), clock),
+            stream=stream,
+            writer=None,
+            clock=clock,
+        )
+
+
+@pytest.fixture
+def cloud(monkeypatch):
+    made = Cloud()
+
+    @asynccontextmanager
+    async def opened(_stack):
+        yield made.opened()
+
+    monkeypatch.setattr(fleet_access, "_opened", opened)
+    monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
+    return made
+
+
+def lines(capsys, *arguments):
+    assert application.run(list(arguments)) == 0, capsys.readouterr().err
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, RECORDS + 1, SHARDS * RECORDS])
+def test_tail_prints_as_many_records_as_were_asked_for_in_all(count, cloud, capsys):
+    assert len(lines(capsys, "tail", "--since", "1h", "--records", str(count))) == count
+
+
+def refusing(times):
+    left = [times]
+
+    def refuse(call):
+        if call.operation in ("shard_iterator", "get_records") and left[0]:
+            left[0] -= 1
+            raise Throttled("slow down")
+
+    return refuse
+
+
+def test_tail_survives_a_hundred_refusals_in_a_row(cloud, capsys):
+    cloud.fault = refusing(100)
+    found = lines(capsys, "tail", "--since", "1h", "--records", str(SHARDS * RECORDS), "--json")
+    numbers = [json.loads(line)["sequence_number"] for line in found]
+    assert len(set(numbers)) == SHARDS * RECORDS
+
+
+def test_where_asks_again_what_was_refused(cloud, capsys):
+    cloud.fault = refusing(20)
+    (found,) = [json.loads("\n".join(lines(capsys, "where", "--key", "k7", "--json")))]
+    assert found["state"] != "NOT_FOUND"
+
+
+@pytest.mark.parametrize("command", [["tail"], ["where", "--key", "k7"]])
+def test_a_right_that_is_missing_is_one_line_and_an_exit_code(command, cloud, capsys):
+    def refuse(call):
+        if call.operation == "shard_iterator":
+            raise ConfigurationError("GetShardIterator: AccessDeniedException: not you")
+
+    cloud.fault = refuse
+    assert application.run(command) == application.EXIT_WRONG_INPUT
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "shardfleet: GetShardIterator: AccessDeniedException: not you"
+
+
+_TAIL = """
+import sys
+from contextlib import asynccontextmanager
+from shardfleet.cli import app, fleet_access
+from shardfleet.testing.clock import run_virtual
+from tests.cli.test_tail import Cloud
+
+@asynccontextmanager
+async def opened(_stack):
+    yield Cloud().opened()
+
+fleet_access._opened, fleet_access.asyncio.run = opened, run_virtual
+sys.exit(app.run(["tail", "--since", "1h"]))
+"""
+
+
+@pytest.mark.processes
+def test_a_reader_of_the_output_that_goes_away_ends_tail_quietly():
+    command = [sys.executable, "-c", _TAIL]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
+        assert process.stdout.readline().endswith(" k0 0\n")
+        process.stdout.close()
+        assert process.wait(60) in (0, 1)
+        assert process.stderr.read() == ""
