@@ -21,7 +21,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
 from shardfleet.engine.shard.dispatch import cut_batch
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 from shardfleet.records import Record
 
 SHARD = "shardId-000000000000"

@@ -38,7 +38,7 @@ from shardfleet.domain.leases.changes import create
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.local import EmbeddedAws
+from shardfleet.local.aws.launcher import EmbeddedAws
 
 HERE = Path(__file__).parent
 PINNED = HERE / "peers.txt"

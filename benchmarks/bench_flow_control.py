@@ -24,7 +24,8 @@ from side_by_side import Figures
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutEntry, PutOutcome
-from shardfleet.engine.producer import Producer, ProducerCounts, ShardAnswer
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import ProducerCounts, ShardAnswer
 from shardfleet.kpl.hash_keys import hash_of_partition_key
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.kinesis.account import AccountSettings

@@ -23,7 +23,8 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.events import Event, LeaseAssigned
+from shardfleet.events.base import Event
+from shardfleet.events.manager import LeaseAssigned
 
 TOGETHER = 4
 """So many leases change hands at once, half of them in either direction."""

@@ -202,7 +202,7 @@ def sdk_data():
 @pytest.fixture(scope="session")
 def embedded_aws():
     """One embedded AWS for the whole run: use names of your own in it, or reset nothing."""
-    from shardfleet.local import EmbeddedAws  # noqa: PLC0415  # Slow to import; few tests need it.
+    from shardfleet.local.aws.launcher import EmbeddedAws  # noqa: PLC0415
 
     with EmbeddedAws() as aws:
         yield aws

@@ -28,7 +28,7 @@ from shardfleet.domain.positions.position_import import ImportAction, ImportPlan
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
 from shardfleet.domain.positions.rewinds import RewindRow
 from shardfleet.domain.reasons import Pause
-from shardfleet.engine.producer import ProducerCounts
+from shardfleet.engine.producer.settings import ProducerCounts
 from shardfleet.records import Record
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

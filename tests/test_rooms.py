@@ -160,6 +160,14 @@ def test_rooms_are_entered_by_declared_arrows_that_lead_down():
     expect_none(wrong_arrows(TREES, FLOORS))
 
 
+def test_names_are_imported_from_where_they_are_defined():
+    expect_none(detours(TREES))
+
+
+def test_a_public_class_name_means_one_thing():
+    expect_none(shared_class_names(TREES))
+
+
 def test_a_large_room_says_why_it_is_one_idea():
     expect_none(crowded_rooms(TREES))
 

@@ -21,7 +21,7 @@ from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.system import SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 from shardfleet_spark.host.attended import AttendedClock
 from shardfleet_spark.offsets.file_seals import FileSealStore
 from shardfleet_spark.publish.figures import Figures, figures_to

@@ -27,7 +27,7 @@ from shardfleet.engine.retry import Halt, Patience
 from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import IteratorExpired, Throttled
-from shardfleet.events import AggregatesNotExpanded, ReadDelayed
+from shardfleet.events.delivery import AggregatesNotExpanded, ReadDelayed
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.memory import MemoryEvents

@@ -11,7 +11,8 @@ from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
 from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
-from shardfleet.events import BatchHandled, PageRead, WorkerBeat
+from shardfleet.events.delivery import BatchHandled, PageRead
+from shardfleet.events.worker import WorkerBeat
 
 HANDLED = {
     "worker_id": "orders-s0001",

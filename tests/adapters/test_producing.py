@@ -5,7 +5,9 @@ import uuid
 import pytest
 
 from shardfleet.adapters.system import SystemClock, SystemEntropy
-from shardfleet.engine.producer import BlockingProducer, Producer, ProducerSettings
+from shardfleet.engine.producer.blocking import BlockingProducer
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.errors import StreamGone
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.packing import OutgoingRecord

@@ -12,7 +12,7 @@ import pytest
 from shardfleet.adapters.dynamodb.items import item_from_fields
 from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.slots.slot import TurnOutcome
-from shardfleet.events import LeaseUnreadable
+from shardfleet.events.worker import LeaseUnreadable
 from tests.engine.manager_side.fleet_kit import Fleet, shard
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.local import EmbeddedAws, deploy
+from shardfleet.local.aws.deploy import deploy
+from shardfleet.local.aws.launcher import EmbeddedAws
 from tests.cdk.templates import of_type, only, spelled
 
 ROOT = Path(__file__).resolve().parents[2]

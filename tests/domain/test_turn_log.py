@@ -29,7 +29,7 @@ from shardfleet.domain.reasons import (
     WaitsForParents,
     reason_json,
 )
-from shardfleet.events import (
+from shardfleet.events.manager import (
     AssignmentLost,
     HandoverForced,
     LeaseAssigned,

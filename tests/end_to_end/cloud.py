@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardfleet.local import EmbeddedAws
+from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 
 # Looking costs both the test and the embedded AWS processor time that the fleet is in want of.

@@ -88,12 +88,9 @@ class Account:
         """Synthesize the stack under this name, and create or update it."""
         from aws_cdk import App  # noqa: PLC0415 - it starts Node
 
+        from shardfleet_cdk.assets import asset_root  # noqa: PLC0415
         from shardfleet_cdk.stack import ShardFleetStack  # noqa: PLC0415
-        from shardfleet_cdk.synthesis import (  # noqa: PLC0415
-            NO_BUNDLING,
-            asset_root,
-            project_context,
-        )
+        from shardfleet_cdk.synthesis import NO_BUNDLING, project_context  # noqa: PLC0415
 
         out = self.folder / f"cdk-{name}-{time.monotonic_ns()}"
         given = {f"shardfleet:{key}": value for key, value in {**BASE, **context}.items()}

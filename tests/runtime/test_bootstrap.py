@@ -13,7 +13,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import ConfigurationError
-from shardfleet.events import Level
+from shardfleet.events.base import Level
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
 from tests.adapters.conftest import create_lease_table

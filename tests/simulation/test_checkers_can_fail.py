@@ -22,7 +22,7 @@ from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.shard.consumer import ShardConsumer
 from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.worker.tasks import TurnTasks
-from shardfleet.events import PositionLost
+from shardfleet.events.delivery import PositionLost
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import (
     CHECKERS,

@@ -14,7 +14,8 @@ from shardfleet.domain.leases.changes import (
 )
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.state.fleet_state import LOCK, SLOT
-from shardfleet.events import LeaseLost, LeaseReleased, PageRead, ShardEnded
+from shardfleet.events.delivery import PageRead
+from shardfleet.events.worker import LeaseLost, LeaseReleased, ShardEnded
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CallBegun
 from tests.simulation.test_checkers_planted import (

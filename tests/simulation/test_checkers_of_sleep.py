@@ -10,7 +10,8 @@ from shardfleet.domain.reasons import RecordsCame
 from shardfleet.domain.sleep.sleep import Found
 from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.shard.sleep import Drowsiness
-from shardfleet.events import LeaseAsleep, LeaseWoken, ManagerTurnDone, TurnBegun
+from shardfleet.events.manager import LeaseWoken, ManagerTurnDone
+from shardfleet.events.worker import LeaseAsleep, TurnBegun
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import SourceRecord
 from shardfleet.testing.simulation import Options, run_seed

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from shardfleet.adapters.clients.account_access import AccountClients
-from shardfleet.engine.producer import ProducerSettings
+from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.errors import InvalidRecord
 from shardfleet_spark.access import publishing_of, read_ports, seal_store
 from shardfleet_spark.host.compat import ReadAllAvailable, ReadMaxBytes, ReadMaxRows

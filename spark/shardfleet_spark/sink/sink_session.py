@@ -21,7 +21,8 @@ from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer import Producer, ProducerSettings, ShardAnswer
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import ProducerSettings, ShardAnswer
 from shardfleet.kpl.packing import OutgoingRecord
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.engine.producer import ENTRIES_MOST, Producer, ProducerSettings
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
 from shardfleet.errors import InvalidRecord, Throttled
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual

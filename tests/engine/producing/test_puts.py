@@ -6,12 +6,9 @@ import threading
 import pytest
 
 from shardfleet.domain.reading.flow_control import FlowLimits
-from shardfleet.engine.producer import (
-    REQUEST_BYTES_MOST,
-    BlockingProducer,
-    Producer,
-    ProducerSettings,
-)
+from shardfleet.engine.producer.blocking import BlockingProducer
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
 from shardfleet.errors import ConfigurationError, InvalidRecord, StreamGone, Throttled
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from shardfleet.engine.producer import Producer, ProducerSettings
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy

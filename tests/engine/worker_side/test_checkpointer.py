@@ -9,7 +9,7 @@ from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.engine.ownership.checkpointer import Adoption
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
-from shardfleet.events import (
+from shardfleet.events.worker import (
     BackwardCheckpoint,
     LeaseLost,
     LeaseReleased,

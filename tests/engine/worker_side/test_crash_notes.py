@@ -6,7 +6,8 @@ import pytest
 
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.events import CrashCharged, RecordSkipped, TurnBegun
+from shardfleet.events.delivery import CrashCharged, RecordSkipped
+from shardfleet.events.worker import TurnBegun
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryEvents, MemoryStateStore
 from shardfleet.testing.memory_handler import MemoryHandler

@@ -14,7 +14,7 @@ from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
 from shardfleet.errors import ConfigurationError, Throttled
-from shardfleet.events import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
+from shardfleet.events.delivery import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
 from shardfleet.records import Batch, Record
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler

@@ -10,7 +10,7 @@ from shardfleet.domain.slots.slot import TurnOutcome, intend_start
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import OutcomeUnknown
-from shardfleet.events import LeaseAdopted, OwnWriteRecognised, TurnEnded
+from shardfleet.events.worker import LeaseAdopted, OwnWriteRecognised, TurnEnded
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_handler import MemoryHandler

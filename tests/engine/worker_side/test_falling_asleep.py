@@ -10,7 +10,7 @@ from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment
 from shardfleet.domain.stream.sequence import AT_LATEST
 from shardfleet.engine.state.sleep_state import FOREIGN, NAP, NapRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import LeaseAsleep, LeaseReleased
+from shardfleet.events.worker import LeaseAsleep, LeaseReleased
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process

@@ -11,7 +11,8 @@ from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.errors import OutcomeUnknown, ShardGone
-from shardfleet.events import FalseShardEnd, ShardEnded, TurnFailed
+from shardfleet.events.delivery import FalseShardEnd
+from shardfleet.events.worker import ShardEnded, TurnFailed
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
     ME,

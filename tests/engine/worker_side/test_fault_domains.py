@@ -14,7 +14,8 @@ from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_SHARD_END
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.events import ConsumerFailed, LeaseLost, LeaseUnreadable, ShardEnded
+from shardfleet.events.delivery import ConsumerFailed
+from shardfleet.events.worker import LeaseLost, LeaseUnreadable, ShardEnded
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import World, a_lease, key

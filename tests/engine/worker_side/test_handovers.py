@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import SlotState, announce_assignment, intend_start
-from shardfleet.events import HandoverNoticed, LeaseReleased
+from shardfleet.events.worker import HandoverNoticed, LeaseReleased
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process

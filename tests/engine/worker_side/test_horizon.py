@@ -12,7 +12,8 @@ import pytest
 
 from shardfleet.domain.reading.pages import StartKind
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
-from shardfleet.events import FalseShardEnd, PositionLost, ShardStopped, TurnFailed
+from shardfleet.events.delivery import FalseShardEnd, PositionLost, ShardStopped
+from shardfleet.events.worker import TurnFailed
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_stream import MemoryStream
 from tests.engine.worker_side.worker_kit import Crash, World, a_lease, at, key

@@ -6,10 +6,7 @@ from dataclasses import replace
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.engine.retry import Halt
-from shardfleet.events import (
-    HandoverNoticed,
-    WriteDelayed,
-)
+from shardfleet.events.worker import HandoverNoticed, WriteDelayed
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
     ME,

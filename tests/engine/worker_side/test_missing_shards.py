@@ -19,7 +19,7 @@ from shardfleet.domain.reasons import (
 from shardfleet.engine.state.fleet_state import TIP
 from shardfleet.engine.state.gone_record import GONE, GoneRecord
 from shardfleet.errors import ShardGone
-from shardfleet.events import ShardExpired, ShardMissing
+from shardfleet.events.worker import ShardExpired, ShardMissing
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import ME, World, key
 

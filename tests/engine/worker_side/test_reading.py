@@ -9,11 +9,8 @@ import pytest
 from shardfleet.domain.reading.pages import StartKind
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, Throttled
-from shardfleet.events import (
-    IteratorRenewed,
-    LeaseLost,
-    ReadDelayed,
-)
+from shardfleet.events.delivery import IteratorRenewed, ReadDelayed
+from shardfleet.events.worker import LeaseLost
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shardfleet.events import BatchFailed, PositionLost, ShardStopped
+from shardfleet.events.delivery import BatchFailed, PositionLost, ShardStopped
 from tests.engine.worker_side.test_crash_notes import Mortal
 from tests.engine.worker_side.test_delivery import in_world, poison, sequence_of
 from tests.engine.worker_side.worker_kit import key

@@ -5,11 +5,7 @@ import asyncio
 import pytest
 
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.events import (
-    AggregatesNotExpanded,
-    PositionLost,
-    ShardStopped,
-)
+from shardfleet.events.delivery import AggregatesNotExpanded, PositionLost, ShardStopped
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual

@@ -7,7 +7,7 @@ import pytest
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
-from shardfleet.events import ParentsAwaited, ShardEnded
+from shardfleet.events.worker import ParentsAwaited, ShardEnded
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import (

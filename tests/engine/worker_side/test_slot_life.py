@@ -10,7 +10,7 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import SlotState, TurnOutcome, announce_assignment, ask_to_drain
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import LeaseAdopted, LeaseLost, TurnEnded, TurnFailed, WorkerBeat
+from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnEnded, TurnFailed, WorkerBeat
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key

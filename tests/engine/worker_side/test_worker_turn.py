@@ -8,7 +8,7 @@ import pytest
 from shardfleet.domain.slots.slot import SlotState, TurnOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.errors import StreamGone, Throttled
-from shardfleet.events import TurnBegun, TurnEnded, TurnFailed, TurnRefused
+from shardfleet.events.worker import TurnBegun, TurnEnded, TurnFailed, TurnRefused
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
 from shardfleet.testing.memory_handler import MemoryHandler

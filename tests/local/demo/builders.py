@@ -6,7 +6,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer import ProducerCounts, Receipt
+from shardfleet.engine.producer.settings import ProducerCounts, Receipt
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.incidents import IncidentLog
 from shardfleet.local.demo.ledger import HandledRecord, LedgerLine

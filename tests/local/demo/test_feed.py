@@ -1,6 +1,6 @@
 """The feed: steady, a third aggregated, and a note of where each record went."""
 
-from shardfleet.engine.producer import Producer
+from shardfleet.engine.producer.sending import Producer
 from shardfleet.local.demo.feed import FeedPace, InputRecord, feed
 from shardfleet.local.demo.probe.ledger_probe import digest
 from shardfleet.testing.clock import VirtualClock, run_virtual

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from shardfleet.local.kinesis import Phases
+from shardfleet.local.kinesis.account import Phases
 
 SHARD = "shardId-000000000000"
 PATIENCE_S = 30

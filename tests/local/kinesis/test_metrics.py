@@ -1,6 +1,6 @@
 """What CloudWatch would be told."""
 
-from shardfleet.local.kinesis import MetricSample
+from shardfleet.local.kinesis.metrics import MetricSample
 
 SHARD = "shardId-000000000000"
 

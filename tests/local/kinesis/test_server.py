@@ -9,8 +9,10 @@ import time
 
 import pytest
 
-from shardfleet.local.kinesis import AccountSettings, KinesisEngine, KinesisService
+from shardfleet.local.kinesis.account import AccountSettings
+from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.server import Connection
+from shardfleet.local.kinesis.service import KinesisService
 
 PATIENCE_S = 60
 TARGET = "X-Amz-Target: Kinesis_20131202"

@@ -6,12 +6,9 @@ import json
 import cbor2
 import pytest
 
-from shardfleet.local.kinesis import (
-    AccountSettings,
-    KinesisEngine,
-    KinesisService,
-    ministack_handler,
-)
+from shardfleet.local.kinesis.account import AccountSettings
+from shardfleet.local.kinesis.engine import KinesisEngine
+from shardfleet.local.kinesis.service import KinesisService, ministack_handler
 
 PATIENCE_S = 30
 SIGNATURE = "AWS4-HMAC-SHA256 Credential={key}/20261120/{region}/kinesis/aws4_request, SignedH..."

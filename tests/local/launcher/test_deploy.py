@@ -10,8 +10,7 @@ import pytest
 from botocore.handlers import json_decode_template_body
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.local import DeploymentFailed, deploy
-from shardfleet.local.aws.deploy import TEMPLATE_BODY_LIMIT, zip_folder
+from shardfleet.local.aws.deploy import TEMPLATE_BODY_LIMIT, DeploymentFailed, deploy, zip_folder
 
 BUCKET = "cdk-hnb659fds-assets-${AWS::AccountId}-${AWS::Region}"
 TRUST = {

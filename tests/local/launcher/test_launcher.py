@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.local import EmbeddedAws, EmbeddedAwsFailed
+from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed
 from shardfleet.local.aws.patches import MinistackMismatch, Patch, check, missing_names
 from shardfleet.local.aws.server import patches
 

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from shardfleet.local import EmbeddedAws, serve
+from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.serving import serve
 
 pytestmark = pytest.mark.processes
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from shardfleet.local import EmbeddedAws
+from shardfleet.local.aws.launcher import EmbeddedAws
 from tests.spark.kills.cluster import Cluster
 from tests.spark.kills.driver import Driver
 from tests.spark.kills.one_run import Plan, Run, discard, make_table

@@ -17,7 +17,7 @@ import typer
 
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 
 if TYPE_CHECKING:
     from shardfleet.adapters.clients.aws_clients import AwsClients

@@ -65,7 +65,8 @@ def up(
     """Deploy the stack to an embedded AWS and leave it running for boto3 and the AWS CLI."""
     import tempfile
 
-    from shardfleet.local import EmbeddedAws, serve
+    from shardfleet.local.aws.launcher import EmbeddedAws
+    from shardfleet.local.aws.serving import serve
     from shardfleet.local.demo.fleet import FleetPlan, synthesized
 
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as work:

@@ -17,7 +17,7 @@ from shardfleet.cli.fleet_access import (
 from shardfleet.cli.telling import tell
 
 if TYPE_CHECKING:
-    from shardfleet.engine.producer import ProducerCounts
+    from shardfleet.engine.producer.settings import ProducerCounts
     from shardfleet.local.demo.source import Source
 
 
@@ -62,7 +62,7 @@ def put(
 
 async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "ProducerCounts":
     from shardfleet.adapters.system import SystemEntropy
-    from shardfleet.engine.producer import Producer
+    from shardfleet.engine.producer.sending import Producer
     from shardfleet.kpl.packing import OutgoingRecord
 
     producer = Producer(fleet.writer, clock=fleet.clock, entropy=SystemEntropy())

@@ -63,7 +63,8 @@ from shardfleet.domain.slots.upkeep import (
 )
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.events import Event, HandoverForced, LeaseDeleted
+from shardfleet.events.base import Event
+from shardfleet.events.manager import HandoverForced, LeaseDeleted
 
 LAG_MOST_MS = 60_000  # without an objective
 _STEALING = "greedy"  # the one strategy that takes from healthy others

@@ -17,7 +17,7 @@ from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Sur
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 from shardfleet.records import Batch, Record
 
 

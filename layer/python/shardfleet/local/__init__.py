@@ -9,17 +9,3 @@ does not do: functions run the local interpreter whatever their Runtime says, wi
 environment in place of packages in layers; their memory is not limited; a schedule's retry policy,
 flexible window and dead-letter queue, and event source mappings of Kinesis streams, have no effect.
 """
-
-from shardfleet.local.aws.deploy import DeploymentFailed, StackOutputs, deploy
-from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
-from shardfleet.local.aws.serving import serve
-
-__all__ = [
-    "DeploymentFailed",
-    "EmbeddedAws",
-    "EmbeddedAwsFailed",
-    "StackOutputs",
-    "WorkerProcess",
-    "deploy",
-    "serve",
-]

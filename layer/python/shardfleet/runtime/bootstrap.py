@@ -54,7 +54,7 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
-from shardfleet.events import Level
+from shardfleet.events.base import Level
 from shardfleet.kpl.deaggregate import MisroutedPolicy
 from shardfleet.runtime.event_contract import EventSource, kinesis_event
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner

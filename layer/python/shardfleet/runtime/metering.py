@@ -13,7 +13,7 @@ from shardfleet.domain.cost.estimate import Consumption, price_of
 from shardfleet.engine.ports import StateStore
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.errors import ShardfleetError
-from shardfleet.events import ConsumptionTold
+from shardfleet.events.cost import ConsumptionTold
 from shardfleet.runtime.bootstrap import Sandbox
 from shardfleet.runtime.lambda_context import LambdaContext
 

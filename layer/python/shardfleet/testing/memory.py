@@ -27,7 +27,7 @@ from shardfleet.domain.leases.lease import (
 )
 from shardfleet.engine.ports import Conflict, Document, ExecutionStatus, Written
 from shardfleet.errors import MalformedLease, ShardfleetError
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 
 
 class MemoryLeaseStore:

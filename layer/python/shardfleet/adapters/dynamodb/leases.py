@@ -40,7 +40,7 @@ from shardfleet.domain.leases.lease import (
 )
 from shardfleet.engine.ports import EventSink
 from shardfleet.errors import ConfigurationError, MalformedLease, ProtocolError
-from shardfleet.events import Event, Level
+from shardfleet.events.base import Event, Level
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient

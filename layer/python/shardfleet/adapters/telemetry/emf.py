@@ -31,7 +31,8 @@ from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, unit_of
 from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.domain.reasons import Reason
 from shardfleet.engine.ports import Clock
-from shardfleet.events import Event, LeaseEvent, Level, ManagerTurnDone, ManagerTurnFailed
+from shardfleet.events.base import Event, LeaseEvent, Level
+from shardfleet.events.manager import ManagerTurnDone, ManagerTurnFailed
 
 FLUSH_MS = 60_000  # hazard H18: at least each minute
 VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100

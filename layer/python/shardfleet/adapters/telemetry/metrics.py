@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from aws_lambda_powertools.metrics import MetricUnit
 
-from shardfleet.events import Event, LeaseAssigned, Level
+from shardfleet.events.base import Event, Level
+from shardfleet.events.manager import LeaseAssigned
 
 NAMESPACE = "shardfleet"
 LAG = "millis_behind_latest"

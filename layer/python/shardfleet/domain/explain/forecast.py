@@ -10,9 +10,9 @@ from shardfleet.domain.explain.turn_log import Entry, Happening, entry_of_event
 from shardfleet.domain.reasons import ExecutionOver, Reason, SlotEnds
 from shardfleet.domain.slots.upkeep import SlotTask
 from shardfleet.domain.turn import TurnPlan
-from shardfleet.events import (
+from shardfleet.events.base import Event
+from shardfleet.events.manager import (
     AssignmentLost,
-    Event,
     LeaseAssigned,
     LeaseCreated,
     LeaseWoken,

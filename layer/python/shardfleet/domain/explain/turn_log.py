@@ -26,15 +26,15 @@ from shardfleet.domain.reasons import (
     reason_of_json,
 )
 from shardfleet.domain.slots.upkeep import SlotTask
-from shardfleet.events import (
+from shardfleet.events.base import Event
+from shardfleet.events.cost import RegimeChosen
+from shardfleet.events.manager import (
     AssignmentLost,
-    Event,
     HandoverForced,
     LeaseAssigned,
     LeaseCreated,
     LeaseDeleted,
     LeaseWoken,
-    RegimeChosen,
     SlotStarted,
     SlotUpkeepFailed,
 )

@@ -20,7 +20,7 @@ from shardfleet.domain.slots.slot import Slot, SlotState, announce_assignment
 from shardfleet.engine.ports import EventSink, LeaseStore
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.events import AssignmentLost, LeaseAssigned
+from shardfleet.events.manager import AssignmentLost, LeaseAssigned
 
 
 class Assigner:

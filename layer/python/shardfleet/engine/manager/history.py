@@ -35,7 +35,7 @@ from shardfleet.engine.manager.report import TurnReport, plan_body
 from shardfleet.engine.ports import EventSink, StateStore, Written
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 
 TURN = "turn"
 PLACES = "places"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS, FleetConfig
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
-from shardfleet.events import ManagerLockedOut, ManagerTurnFailed
+from shardfleet.events.manager import ManagerLockedOut, ManagerTurnFailed
 
 PROMPT_POLL_MS = 1_000
 # A hold outlives a turn that is slowed by throttling, but not the next scheduled invocation.

@@ -47,7 +47,7 @@ from shardfleet.errors import (
     StreamGone,
     Throttled,
 )
-from shardfleet.events import LeaseWoken, SleepSwitched
+from shardfleet.events.manager import LeaseWoken, SleepSwitched
 
 # A record is all that is wanted, and it is read again by a worker.
 _ONE_LOOK = ReadPace.of_visitor(lambda _: 0, records_most=1, attempts_most=1)

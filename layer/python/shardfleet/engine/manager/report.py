@@ -16,7 +16,8 @@ from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
-from shardfleet.events import LeaseBehind, LeaseUnreadable, ManagerTurnDone
+from shardfleet.events.manager import LeaseBehind, ManagerTurnDone
+from shardfleet.events.worker import LeaseUnreadable
 
 # Of each kind; a reason is some 150 bytes, and all of them together must fit into an item.
 REASONS_MOST = 1_000

@@ -22,7 +22,7 @@ from shardfleet.engine.ports import Clock, EventSink, ExecutionStatus, WorkerLau
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.state.fleet_state import SLOT, FleetState, VersionedSlot
 from shardfleet.errors import ShardfleetError
-from shardfleet.events import SlotRestarted, SlotStarted, SlotUpkeepFailed
+from shardfleet.events.manager import SlotRestarted, SlotStarted, SlotUpkeepFailed
 
 
 class SlotUpkeep:

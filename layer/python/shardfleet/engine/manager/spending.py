@@ -17,7 +17,7 @@ from shardfleet.engine.ports import Clock, EventSink, StateStore
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import RegimeChosen
+from shardfleet.events.cost import RegimeChosen
 
 REGIME = "regime"
 FLEET = "fleet"

@@ -44,7 +44,7 @@ from shardfleet.engine.retry import Patience, each_of
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.errors import OutcomeUnknown, StreamReplaced
-from shardfleet.events import LeaseCreated, LeaseHealed, LeaseSyncProblem
+from shardfleet.events.manager import LeaseCreated, LeaseHealed, LeaseSyncProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.retry import Halt, Patience, all_of
 from shardfleet.errors import MalformedLease, OutcomeUnknown, ProtocolError, Throttled
-from shardfleet.events import (
+from shardfleet.events.worker import (
     LeaseAdopted,
     LeaseReleased,
     LeaseUnreadable,

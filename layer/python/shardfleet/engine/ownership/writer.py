@@ -27,7 +27,12 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease, Instant
 from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.errors import MalformedLease, OutcomeUnknown, ProtocolError, StaleEpoch
-from shardfleet.events import BackwardCheckpoint, HandoverNoticed, LeaseLost, OwnWriteRecognised
+from shardfleet.events.worker import (
+    BackwardCheckpoint,
+    HandoverNoticed,
+    LeaseLost,
+    OwnWriteRecognised,
+)
 
 # Each round answers a change by somebody else; more of them within one write mean a bug.
 _ROUNDS_MOST = 8

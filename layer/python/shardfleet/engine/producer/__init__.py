@@ -27,27 +27,3 @@ the shards as they are now, before anything later of its keys. The KPL does the 
 Refused before anything is sent: keys that are empty or longer than 256 characters, explicit hash
 keys that are none, records above ``record_bytes`` (1 MiB unless the stream takes more).
 """
-
-from shardfleet.engine.producer.blocking import BlockingProducer
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import (
-    ENTRIES_MOST,
-    REQUEST_BYTES_MOST,
-    ProducerCounts,
-    ProducerSettings,
-    Receipt,
-    ShardAnswer,
-    ShardFlow,
-)
-
-__all__ = [
-    "ENTRIES_MOST",
-    "REQUEST_BYTES_MOST",
-    "BlockingProducer",
-    "Producer",
-    "ProducerCounts",
-    "ProducerSettings",
-    "Receipt",
-    "ShardAnswer",
-    "ShardFlow",
-]

@@ -22,13 +22,14 @@ from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
 from shardfleet.engine.shard.delivery import DeliveryPorts, ShardDelivery, StoppedByPolicy
 from shardfleet.engine.shard.end import ShardEnding
 from shardfleet.engine.shard.faults import ShardFaults
-from shardfleet.engine.shard.missing import MissingPorts, MissingShard
+from shardfleet.engine.shard.missing import MissingPorts, MissingShardWatch
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.sleep import Drowsiness, FellAsleep
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import OutcomeUnknown, PositionTrimmed, Throttled
-from shardfleet.events import PageRead, ParentsAwaited, PositionLost
+from shardfleet.events.delivery import PageRead, PositionLost
+from shardfleet.events.worker import ParentsAwaited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class ShardConsumer:
         self._delivery = ShardDelivery(
             held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
         )
-        self._missing = MissingShard(
+        self._missing = MissingShardWatch(
             held,
             worker_id=ports.delivery.checkpointer.worker_id,
             config=config,

@@ -17,7 +17,7 @@ from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, EventSink
 from shardfleet.engine.state.fleet_state import CrashNote, FleetState
-from shardfleet.events import CrashCharged
+from shardfleet.events.delivery import CrashCharged
 from shardfleet.records import Record
 
 # Suspicion lasts this many failover times: longer than anything that the crashed turn had not

@@ -19,7 +19,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
-from shardfleet.events import AggregatesNotExpanded
+from shardfleet.events.delivery import AggregatesNotExpanded
 from shardfleet.kpl.columns import put_together
 from shardfleet.kpl.deaggregate import (
     Deaggregated,

@@ -26,13 +26,8 @@ from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
-from shardfleet.events import (
-    BatchFailed,
-    RecordNotKept,
-    RecordSkipped,
-    ShardStopped,
-    WriteDelayed,
-)
+from shardfleet.events.delivery import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
+from shardfleet.events.worker import WriteDelayed
 from shardfleet.records import Record
 
 

@@ -25,7 +25,7 @@ from shardfleet.engine.retry import Halted, Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
-from shardfleet.events import BatchHandled
+from shardfleet.events.delivery import BatchHandled
 from shardfleet.records import Batch, Record
 
 

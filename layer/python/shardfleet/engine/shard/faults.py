@@ -28,7 +28,7 @@ from shardfleet.errors import (
     StreamReplaced,
     Throttled,
 )
-from shardfleet.events import ConsumerFailed
+from shardfleet.events.delivery import ConsumerFailed
 
 # What concerns every shard of the turn, whichever meets it first.
 CONCERNS_ALL = (ConfigurationError, HandlerTimedOut, StaleEpoch, StreamGone, StreamReplaced)

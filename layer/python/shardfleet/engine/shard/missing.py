@@ -20,7 +20,7 @@ from shardfleet.engine.ports import Clock, Entropy, EventSink, StreamDirectory
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.state.gone_record import GoneRecord, VersionedGone
 from shardfleet.errors import OutcomeUnknown, StreamReplaced, Throttled
-from shardfleet.events import ShardExpired, ShardMissing
+from shardfleet.events.worker import ShardExpired, ShardMissing
 
 _MARK_EVERY_MS = 3_600_000
 
@@ -37,7 +37,7 @@ class MissingPorts:
     events: EventSink
 
 
-class MissingShard:
+class MissingShardWatch:
     """Whether one held shard is missing, and since when."""
 
     def __init__(

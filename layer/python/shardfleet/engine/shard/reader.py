@@ -29,10 +29,10 @@ from shardfleet.errors import (
     ShardGone,
     Throttled,
 )
-from shardfleet.events import FalseShardEnd, IteratorRenewed, ReadDelayed
+from shardfleet.events.delivery import FalseShardEnd, IteratorRenewed, ReadDelayed
 
 if TYPE_CHECKING:
-    from shardfleet.engine.shard.missing import MissingShard
+    from shardfleet.engine.shard.missing import MissingShardWatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class ShardReader:
         *,
         pace: ReadPace,
         ports: ReadPorts,
-        missing: MissingShard | None = None,
+        missing: MissingShardWatch | None = None,
     ) -> None:
         """Stand at the start; nothing is read yet."""
         self._shard_id = shard_id

@@ -16,7 +16,7 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, EventSink
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import LeaseAsleep
+from shardfleet.events.worker import LeaseAsleep
 
 
 class FellAsleep(Exception):

@@ -30,7 +30,7 @@ from shardfleet.errors import (
     StaleEpoch,
     Throttled,
 )
-from shardfleet.events import TurnBegun, TurnEnded, TurnEnding, TurnFailed, TurnRefused
+from shardfleet.events.worker import TurnBegun, TurnEnded, TurnEnding, TurnFailed, TurnRefused
 
 _MOMENT_S = 0.01
 

@@ -22,7 +22,7 @@ from shardfleet.engine.retry import Halt
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import SlotDelayed, WorkerBeat
+from shardfleet.events.worker import SlotDelayed, WorkerBeat
 
 # Utilisation that has changed by so many thousandths is told at the next tick, not with the next
 # sign of life.

@@ -17,7 +17,7 @@ from shardfleet.local.aws import kinesis_service
 from shardfleet.local.aws.alarms import as_metric_math
 from shardfleet.local.aws.patches import Patch
 from shardfleet.local.aws.settings import ServerSettings
-from shardfleet.local.kinesis import KinesisError
+from shardfleet.local.kinesis.errors import KinesisError
 
 Properties = Mapping[str, Any]
 Created = tuple[str, dict[str, Any]]

@@ -10,15 +10,12 @@ from ministack.core import iam_actions, responses
 from shardfleet.local.aws import cloudwatch
 from shardfleet.local.aws.patches import Patch
 from shardfleet.local.aws.settings import ServerSettings
-from shardfleet.local.kinesis import (
-    AccountSettings,
-    KinesisEngine,
-    KinesisService,
-    ministack_handler,
-    wire,
-)
+from shardfleet.local.kinesis import wire
+from shardfleet.local.kinesis.account import AccountSettings
+from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.errors import KinesisError
 from shardfleet.local.kinesis.metrics import sample_description
+from shardfleet.local.kinesis.service import KinesisService, ministack_handler
 from shardfleet.local.kinesis.tokens import named_arn
 
 METRICS_EVERY_S = 1.0

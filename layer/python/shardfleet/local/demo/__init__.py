@@ -11,26 +11,3 @@ Its modules are the acts of one idea, `make demo`, in the order in which they ha
 
 Tests use these too: feed a `running_fleet`, do something to it, and ask for the `verdict`.
 """
-
-from shardfleet.local.demo.feed import FeedPace, InputRecord, SentRecord, feed, feed_stream
-from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
-from shardfleet.local.demo.ledger import DemoLedger, HandledRecord, LedgerLine
-from shardfleet.local.demo.verdict import FirstDeliveries, RunVerdict, unsettled_leases, verdict
-
-__all__ = [
-    "DemoLedger",
-    "FeedPace",
-    "FirstDeliveries",
-    "FleetPlan",
-    "HandledRecord",
-    "InputRecord",
-    "LedgerLine",
-    "RunVerdict",
-    "RunningFleet",
-    "SentRecord",
-    "feed",
-    "feed_stream",
-    "running_fleet",
-    "unsettled_leases",
-    "verdict",
-]

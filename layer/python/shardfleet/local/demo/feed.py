@@ -11,7 +11,8 @@ from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import Clock
-from shardfleet.engine.producer import Producer, ProducerCounts, Receipt
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import ProducerCounts, Receipt
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.demo.probe.ledger_probe import digest

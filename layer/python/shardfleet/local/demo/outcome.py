@@ -11,7 +11,7 @@ from typing import Any
 from shardfleet.domain.explain.answer import Explanation
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer import ProducerCounts
+from shardfleet.engine.producer.settings import ProducerCounts
 from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.incidents import IncidentLog
 from shardfleet.local.demo.recovery import ShardRecovery

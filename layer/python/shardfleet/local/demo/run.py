@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer import ProducerCounts
+from shardfleet.engine.producer.settings import ProducerCounts
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.demo.explained import explained_leases
 from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream

@@ -12,7 +12,7 @@ from shardfleet.adapters.system import SystemClock
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import LeaseStore
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 from shardfleet.local.demo.fleet import RunningFleet
 
 

@@ -11,23 +11,3 @@ It is one idea, a service whole: one module per kind of operation around one eng
     server.py      a stand-alone server: python -m shardfleet.local.kinesis --port 4567
     faults.py      what can be broken on purpose; over HTTP in admin.py
 """
-
-from shardfleet.local.kinesis.account import AccountSettings, Phases
-from shardfleet.local.kinesis.engine import KinesisEngine
-from shardfleet.local.kinesis.errors import KinesisError
-from shardfleet.local.kinesis.faults import ActiveFaults, FaultKind
-from shardfleet.local.kinesis.metrics import MetricSample
-from shardfleet.local.kinesis.service import KinesisService, Response, ministack_handler
-
-__all__ = [
-    "AccountSettings",
-    "ActiveFaults",
-    "FaultKind",
-    "KinesisEngine",
-    "KinesisError",
-    "KinesisService",
-    "MetricSample",
-    "Phases",
-    "Response",
-    "ministack_handler",
-]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 from shardfleet.testing.checkers.ledger import RunLedger, SourceRecord
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardfleet.events import Event, PositionLost, TurnFailed
+from shardfleet.events.base import Event
+from shardfleet.events.delivery import PositionLost
+from shardfleet.events.worker import TurnFailed
 from shardfleet.testing.checkers.checker import Checker, Suspect, Window
 
 _HOUR_MS = 3_600_000

@@ -10,12 +10,12 @@ from typing import Any
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.fleet_state import LOCK, SLOT
-from shardfleet.events import (
-    Event,
+from shardfleet.events.base import Event
+from shardfleet.events.delivery import PageRead
+from shardfleet.events.worker import (
     LeaseAdopted,
     LeaseLost,
     LeaseReleased,
-    PageRead,
     ShardEnded,
     TurnBegun,
     TurnEnded,

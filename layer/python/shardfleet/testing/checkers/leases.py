@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardfleet.domain.leases.lease import ChangeKind
-from shardfleet.events import BackwardCheckpoint, Event, LeaseAdopted, LeaseLost, TurnBegun
+from shardfleet.events.base import Event
+from shardfleet.events.worker import BackwardCheckpoint, LeaseAdopted, LeaseLost, TurnBegun
 from shardfleet.testing.checkers.checker import CallBegun, Checker, LeaseWrite, Suspect
 
 # The operations with which an owner says that it is the owner.

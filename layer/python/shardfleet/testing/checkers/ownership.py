@@ -8,7 +8,8 @@ from typing import Any
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.fleet_state import SLOT
-from shardfleet.events import Event, LeaseLost, TurnBegun
+from shardfleet.events.base import Event
+from shardfleet.events.worker import LeaseLost, TurnBegun
 from shardfleet.testing.checkers.checker import (
     Checker,
     DocumentWrite,

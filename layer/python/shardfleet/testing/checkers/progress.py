@@ -6,7 +6,8 @@ from collections import Counter
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.events import Event, LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
+from shardfleet.events.base import Event
+from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
 from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
 
 _ROUNDING_MS = 10

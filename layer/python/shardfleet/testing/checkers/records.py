@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardfleet.engine.state.fleet_state import NOTE
-from shardfleet.events import Event, LeaseLost
+from shardfleet.events.base import Event
+from shardfleet.events.worker import LeaseLost
 from shardfleet.testing.checkers.checker import (
     CallBegun,
     Checker,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shardfleet.events import Event, LeaseAsleep, LeaseWoken, ManagerTurnDone, TurnBegun
+from shardfleet.events.base import Event
+from shardfleet.events.manager import LeaseWoken, ManagerTurnDone
+from shardfleet.events.worker import LeaseAsleep, TurnBegun
 from shardfleet.testing.checkers.checker import Checker, LeaseWrite, Suspect
 
 # A record that was put so long before a read is in its answer, whatever is late in the stream.

@@ -7,14 +7,9 @@ from collections import deque
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.fleet_state import LOCK, SLOT, STOP
-from shardfleet.events import (
-    Event,
-    LeaseAsleep,
-    LeaseLost,
-    LeaseReleased,
-    LeaseWoken,
-    TurnBegun,
-)
+from shardfleet.events.base import Event
+from shardfleet.events.manager import LeaseWoken
+from shardfleet.events.worker import LeaseAsleep, LeaseLost, LeaseReleased, TurnBegun
 from shardfleet.testing.checkers.checker import (
     CallBegun,
     Checker,

@@ -16,7 +16,8 @@ from functools import lru_cache
 
 from shardfleet.config import FleetConfig
 from shardfleet.engine.ports import Clock
-from shardfleet.events import Event, HandoverForced, LeaseAssigned, ManagerTurnDone
+from shardfleet.events.base import Event
+from shardfleet.events.manager import HandoverForced, LeaseAssigned, ManagerTurnDone
 from shardfleet.records import Batch
 from shardfleet.testing.checkers import CHECKERS, Checker, Suspect, Violation
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN

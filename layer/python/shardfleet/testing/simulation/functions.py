@@ -21,7 +21,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 from shardfleet.testing.memory import MemoryStateStore, SeededEntropy
 from shardfleet.testing.simulation.actors import Actor, KilledError
 from shardfleet.testing.simulation.java_peer import JavaLikePeer

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from shardfleet.domain.leases.lease import Lease, LeaseChange
-from shardfleet.events import Event
+from shardfleet.events.base import Event
 from shardfleet.testing.checkers import (
     CHECKERS,
     Checker,
