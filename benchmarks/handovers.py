@@ -15,11 +15,12 @@ from embedded_fleet import Delivered, FleetUnderLoad, fleet_under_load, wait_unt
 
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
-from shardfleet.adapters.system import SystemClock, SystemEntropy
+from shardfleet.adapters.system import SystemClock
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.state.fleet_state import FleetState
@@ -163,9 +164,7 @@ class _Mover:
         tables = TablePools(writes=pool, reads=pool, write_client=client, read_client=client)
         leases = DynamoDBLeaseStore(config.lease_table, tables, events=self._events)
         state = FleetState(DynamoDBStateStore(config.state_table, tables), SystemClock())
-        assigner = Assigner(
-            config, leases=leases, state=state, entropy=SystemEntropy(), events=self._events
-        )
+        assigner = Assigner(leases=leases, state=state, events=self._events)
         try:
             while len(self._begun) < count:
                 await self._wave(assigner, most=count - len(self._begun))
@@ -187,7 +186,7 @@ class _Mover:
         chosen = self._chosen(able, min(most, TOGETHER))
         old_pids = {a.lease.lease_key: self._load.pid_of(a.lease.lease_key) for a in chosen}
         begun_ms = time.time_ns() // 1_000_000
-        await assigner.carry_out(chosen, able, graceful=able.keys())
+        await assigner.carry_out(chosen, able.values(), graceful=able.keys())
         waiting = {a.lease.lease_key: a.worker_id for a in chosen}
         let_go: dict[str, int] = {}
         deadline, again_s = time.monotonic() + HANDOVER_MOST_S, time.monotonic() + AGAIN_S
@@ -214,13 +213,13 @@ class _Mover:
         """Begin what was not begun: a slot takes no leases while its worker is replaced."""
         able, leases = self._load.slots(), self._load.fleet.leases()
         left = [
-            Assignment(lease, target, AssignmentKind.STEAL, "benchmark")
+            Assignment(lease, target, AssignmentKind.STEAL, Quoted("benchmark"))
             for lease in leases
             if (target := waiting.get(lease.lease_key)) in able
             and lease.checkpoint_owner is None
             and lease.lease_owner in able.keys() - {target}
         ]
-        await assigner.carry_out(left, able, graceful=able.keys())
+        await assigner.carry_out(left, able.values(), graceful=able.keys())
 
     def _chosen(self, able: dict[str, Slot], most: int) -> list[Assignment]:
         """Choose leases that have moved least, as many of one worker as of the other."""
@@ -232,7 +231,7 @@ class _Mover:
         one, other = held
         pairs = [(one, other), (other, one)]
         return [
-            Assignment(lease, target, AssignmentKind.STEAL, "benchmark")
+            Assignment(lease, target, AssignmentKind.STEAL, Quoted("benchmark"))
             for n, (owner, target) in enumerate(pairs)
             for lease in sorted(held[owner], key=lambda le: (moved[le.lease_key], le.lease_key))[
                 : (most + 1 - n) // 2

@@ -3,6 +3,7 @@
 import pytest
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.sync import PIN_BACK_MS
 from shardfleet.domain.positions.positions import position_text
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_SHARD_END, ExtendedSequenceNumber
@@ -11,7 +12,7 @@ from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.offsets.lineage import Family, Listing, admit, needs_listing
 from shardfleet_spark.options.starting import Start, start_of
-from shardfleet_spark.plan.beginning import PIN_BACK_MS, begin, common_start, opening_of
+from shardfleet_spark.plan.beginning import begin, common_start, opening_of
 from shardfleet_spark.plan.fleet_positions import start_after
 from tests.spark.memory_seals import INCARNATION, stand
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from shardfleet.domain.leases.sync import PIN_BACK_MS
 from shardfleet.domain.stream.sequence import (
     LATEST,
     TRIM_HORIZON,
@@ -20,8 +21,6 @@ from shardfleet_spark.offsets.lineage import Family, finished, first_family
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.options.starting import AFTER, ENDED, INSTANT, SHARDS, Start
 
-# H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
-PIN_BACK_MS = 5_000
 _ENDED = Start(ENDED)
 
 
