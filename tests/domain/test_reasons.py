@@ -321,42 +321,63 @@ def test_what_another_version_gives_is_no_error(document):
 
 SAYING = ("str", "repr", "format", "sentence", "about")
 TEXT = {name for name in dir(str) if not name.startswith("_")} - {"format", "count", "index"}
-HOLDING = ("reason", "why", "reasons")
+HOLDING = ("reason", "why")
 
 
-def is_told(node):
-    """Tell whether an expression is a reason, or its words."""
+def is_told(node, names):
+    """Tell whether an expression is a reason, or its words; `names` are those that hold one."""
     match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
+        case ast.Attribute(attr=name):
             return name in HOLDING
+        case ast.Name(id=name):
+            return name in names
         case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in SAYING:
-            return is_told(first)
+            return is_told(first, names)
+        case ast.Subscript(value=ast.Attribute(attr="reasons") | ast.Name(id="reasons")):
+            return True
         case ast.Subscript(value=value):
-            return is_told(value)
+            return is_told(value, names)
+        case ast.IfExp(body=one, orelse=other):
+            return is_told(one, names) or is_told(other, names)
         case _:
             return False
 
 
 def readings(path, tree):
     """Yield each place where code decides by what a reason says."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                by_text = any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in ops)
-                found = by_text and any(is_told(each) for each in (left, *others))
-            case ast.Attribute(value=value, attr=name):
-                found = name in TEXT and is_told(value)
-            case ast.Subscript(value=value, slice=ast.Slice()):
-                found = is_told(value)
-            case ast.Call(func=ast.Attribute(attr="match" | "fullmatch" | "search"), args=args):
-                found = any(is_told(each) for each in args)
-            case ast.MatchClass(kwd_attrs=names, kwd_patterns=patterns):
-                literals = zip(names, patterns, strict=True)
-                found = any(n in HOLDING and isinstance(p, ast.MatchValue) for n, p in literals)
-            case _:
-                found = False
-        if found:
-            yield f"{path}:{node.lineno}: {ast.unparse(node)} reads what a reason says"
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    seen = set()
+    for scope in (*functions, tree):
+        names = set(HOLDING)
+        for node in ast.walk(scope):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if is_told(value, names):
+                    names.add(name)
+        for node in ast.walk(scope):
+            if node not in seen and reads(node, names):
+                seen.add(node)
+                yield f"{path}:{node.lineno}: {ast.unparse(node)} reads what a reason says"
+        if scope is not tree:
+            seen.update(ast.walk(scope))
+
+
+def reads(node, names):
+    """Tell whether a node decides by what a reason says, or takes its words apart."""
+    match node:
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            by_text = any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in ops)
+            return by_text and any(is_told(each, names) for each in (left, *others))
+        case ast.Attribute(value=value, attr=name):
+            return name in TEXT and is_told(value, names)
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            return is_told(value, names)
+        case ast.Call(func=ast.Attribute(attr="match" | "fullmatch" | "search"), args=args):
+            return any(is_told(each, names) for each in args)
+        case ast.MatchClass(kwd_attrs=words, kwd_patterns=patterns):
+            literals = zip(words, patterns, strict=True)
+            return any(n in HOLDING and isinstance(p, ast.MatchValue) for n, p in literals)
+        case _:
+            return False
 
 
 def test_no_code_reads_what_a_reason_says():
@@ -378,9 +399,12 @@ def test_no_code_reads_what_a_reason_says():
         "'unowned' in entry.reason",
         "'unowned' in str(entry.reason)",
         "x = self.reason[:300]",
+        "unreadable.reasons[key].startswith('lease')",
         "_SAID.match(reason)",
         "re.search('a', str(why))",
         "str(plan.reason).partition(':')",
+        "def f(sizing):\n    last = sizing.reason\n    return str(last).startswith('lag')",
+        "def f(reason):\n    cause = reason.why if x else reason\n    return 'lag' in str(cause)",
         "match event:\n    case Woken(reason='it is finished'): pass",
     ],
 )
@@ -397,6 +421,7 @@ def test_a_reading_of_a_reasons_text_is_seen(source):
         "reason_json(plan.reason)",
         "unreadable.reasons[key]",
         "self.reasons.keys()",
+        "key in unreadable.reasons",
     ],
 )
 def test_what_tells_a_reason_or_asks_for_its_class_is_no_reading(source):
