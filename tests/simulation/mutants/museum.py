@@ -93,6 +93,7 @@ MUSEUM = (
         "§8 row 4, KCL #624",
         (CURSOR, "contradiction = end_contradiction(", "contradiction = _believed("),
         (CURSOR, "class ShardCursor:", _BELIEVED + "class ShardCursor:"),
+        arena="contradictions",
     ),
     mutant(
         "a shard ends without leases for its children",
