@@ -9,7 +9,7 @@ from shardfleet.domain.leases.changes import assign
 from shardfleet.domain.reasons import RecordsCame
 from shardfleet.domain.sleep.sleep import Found
 from shardfleet.engine.manager.prober import Prober
-from shardfleet.engine.shard.sleep import Drowsiness
+from shardfleet.engine.shard.sleep import IdleShard
 from shardfleet.events.manager import LeaseWoken, ManagerTurnDone
 from shardfleet.events.worker import LeaseAsleep, TurnBegun
 from shardfleet.testing import checkers
@@ -84,12 +84,12 @@ def test_a_sleeper_that_is_woken_or_taken_is_none_any_more():
 
 
 def test_a_worker_that_takes_lag_for_rest_is_found(monkeypatch):
-    real = Drowsiness.after
+    real = IdleShard.after
 
     async def whatever_lag(self, page, reader):
         await real(self, replace(page, lag_ms=0, size_bytes=0), reader)
 
-    monkeypatch.setattr(Drowsiness, "after", whatever_lag)
+    monkeypatch.setattr(IdleShard, "after", whatever_lag)
     assert first_violation(checkers.OnlyIdleShardsSleep)
 
 

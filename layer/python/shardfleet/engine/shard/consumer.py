@@ -24,7 +24,7 @@ from shardfleet.engine.shard.end import ShardEnding
 from shardfleet.engine.shard.faults import ShardFaults
 from shardfleet.engine.shard.missing import MissingPorts, MissingShardWatch
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
-from shardfleet.engine.shard.sleep import Drowsiness, FellAsleep
+from shardfleet.engine.shard.sleep import FellAsleep, IdleShard
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import OutcomeUnknown, PositionTrimmed, Throttled
@@ -80,7 +80,7 @@ class ShardConsumer:
             incarnation=ports.incarnation,
             ports=ports.missing,
         )
-        self._drowsiness = Drowsiness(
+        self._idle = IdleShard(
             held,
             worker_id=ports.delivery.checkpointer.worker_id,
             config=config,
@@ -178,7 +178,7 @@ class ShardConsumer:
                 return page.child_shards
             if page.lag_ms == 0:
                 await self._mark_tip()
-            await self._drowsiness.after(page, reader.cursor)
+            await self._idle.after(page, reader.cursor)
             if page.size or page.lag_ms == 0:
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)

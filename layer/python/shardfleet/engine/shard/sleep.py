@@ -23,7 +23,7 @@ class FellAsleep(Exception):
     """The shard's nap is written; its lease is to be given up."""
 
 
-class Drowsiness:
+class IdleShard:
     """How long one shard has been idle."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Drowsiness:
         if self._idle_since_ms is None:
             self._idle_since_ms = now_ms
         idle_ms = now_ms - self._idle_since_ms
-        if idle_ms < self._config.sleep_after_ms or not await self._lies_down(cursor):
+        if idle_ms < self._config.sleep_after_ms or not await self._begin_sleep(cursor):
             return
         self._held.is_unwanted = True
         self._held.halt.set()
@@ -69,7 +69,7 @@ class Drowsiness:
         )
         raise FellAsleep
 
-    async def _lies_down(self, cursor: ShardCursor) -> bool:
+    async def _begin_sleep(self, cursor: ShardCursor) -> bool:
         """Write the nap, unless another application shares the table or a handover has begun."""
         held, now_ms = self._held, self._clock.now_ms()
         if held.halt.is_set or held.in_handover:
