@@ -9,6 +9,7 @@ import ast
 import re
 import tomllib
 from collections import Counter, defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
 
 import pytest
@@ -115,6 +116,27 @@ def detours(trees):
                 yield f"{path}:{line}: {module} does not define {name}; import it from where it is"
 
 
+def circle(trees, floors):
+    """Return rooms of any floors that import each other in a circle; a root's modules are rooms."""
+    modules = {dotted(path): path for path in trees if dotted(path)}
+    folders = {name.rpartition(".")[0] for name in modules}
+
+    def room(name):
+        found = room_of(name, floors, folders)
+        floor, parts = floor_of(name)
+        return name if not parts or (found and found[1] == ".") else (found or (floor,))
+
+    reached = defaultdict(set)
+    for name, path in modules.items():
+        reached[room(name)] |= {room(each) for _, each, _ in imported(trees[path], modules)}
+        reached[room(name)].discard(room(name))
+    try:
+        TopologicalSorter({each: rooms - SURFACES for each, rooms in reached.items()}).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
 def own_names(tree):
     """Return the names that a module binds at its top level otherwise than by an import."""
     names = set()
@@ -166,6 +188,10 @@ def test_names_are_imported_from_where_they_are_defined():
 
 def test_a_public_class_name_means_one_thing():
     expect_none(shared_class_names(TREES))
+
+
+def test_no_rooms_import_each_other_in_a_circle():
+    assert circle(TREES, FLOORS) == []
 
 
 def test_a_large_room_says_why_it_is_one_idea():
@@ -238,6 +264,14 @@ def test_a_wrong_arrow_between_rooms_is_seen(sources, arrows, complaint):
     (found,) = wrong_arrows(trees_of(**DOWN, **sources), floors)
 
     assert complaint in found
+
+
+def test_a_circle_over_two_floors_is_seen():
+    sources = trees_of(**DOWN, turn="from shardfleet.events.base import Event")
+    sources["layer/python/shardfleet/events/base.py"] = ast.parse("import shardfleet.domain.turn")
+
+    assert set(circle(sources, HALL)) == {("events",), ("domain", "turn")}
+    assert circle(trees_of(**DOWN), HALL) == []
 
 
 @pytest.mark.parametrize(
