@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shardfleet.domain import turn as planned_turn
 from shardfleet.domain.balance import by_count as assignment
 from shardfleet.domain.leases.changes import checkpoint, create, delete
 from shardfleet.domain.leases.cleanup import LeaseToDelete
@@ -15,7 +16,6 @@ from shardfleet.domain.stream.sequence import (
     PointKind,
     Position,
 )
-from shardfleet.engine.manager import turn as lease_manager
 from shardfleet.engine.ownership import checkpointer
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.writer import LeaseWriter
@@ -134,7 +134,7 @@ def test_a_shard_that_ends_before_its_children_have_leases_is_found(monkeypatch)
 
 
 def test_deleting_an_unfinished_lease_is_found(monkeypatch):
-    real = lease_manager.plan_lease_cleanup
+    real = planned_turn.plan_lease_cleanup
 
     def too_early(shards, leases):
         plan = real(shards, leases)
@@ -142,7 +142,7 @@ def test_deleting_an_unfinished_lease_is_found(monkeypatch):
         extra = tuple(LeaseToDelete(lease, "too early") for lease in started[:1])
         return replace(plan, delete=(*plan.delete, *extra))
 
-    monkeypatch.setattr(lease_manager, "plan_lease_cleanup", too_early)
+    monkeypatch.setattr(planned_turn, "plan_lease_cleanup", too_early)
 
     assert first_violation(checkers.DeletedOnlyFinished)
 

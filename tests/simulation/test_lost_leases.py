@@ -7,7 +7,7 @@ import pytest
 from shardfleet.domain.leases import sync as lease_sync
 from shardfleet.domain.reasons import NoLeasedRelative
 from shardfleet.domain.stream.sequence import AT_LATEST
-from shardfleet.engine.manager import turn as lease_manager
+from shardfleet.engine.manager import observe
 from shardfleet.testing import checkers
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
@@ -53,7 +53,7 @@ def test_made_again_at_latest_it_would_lose_records(monkeypatch):
         return None
 
     monkeypatch.setattr(lease_sync, "_LOST", (AT_LATEST, NoLeasedRelative()))
-    monkeypatch.setattr(lease_manager, "began_ms", unknown)
+    monkeypatch.setattr(observe, "began_ms", unknown)
     skipped = {"NoRecordLost", "CheckpointCoversDone"}
     found = (run(seed, "LATEST").violations for seed in (6, 22, *range(23, 60)))
     assert any(violation.checker in skipped for each in found for violation in each)

@@ -106,7 +106,7 @@ def test_stopping_leaves_no_process_and_no_file(tmp_path, monkeypatch, eventuall
 
 ORPHANING = """
 import sys, time
-from shardfleet.local import EmbeddedAws
+from shardfleet.local.aws.launcher import EmbeddedAws
 aws = EmbeddedAws().start()
 client = aws.client("lambda")
 client.create_function(FunctionName="f", Runtime="python3.13", Handler="index.handler",
