@@ -140,6 +140,30 @@ def test_a_fleet_paused_for_money_keeps_no_worker_and_its_manager_rests():
     run_virtual(main())
 
 
+def test_a_person_who_pauses_at_the_same_moment_is_not_written_over(monkeypatch):
+    """The budget's pause would be lifted with the day, and the person's with it."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4, budget_cents_per_day=100, over_budget="pause")
+        await running_fleet(fleet)
+        await spend(fleet)
+        change, hers = PauseRecord.change, Pause("ann", 1, "release")
+        calls = []
+
+        async def change_after_a_person(self, wanted):
+            calls.append(wanted)
+            if len(calls) == 1:
+                await change(self, lambda each: replace(each, fleet=hers))
+            return await change(self, wanted)
+
+        monkeypatch.setattr(PauseRecord, "change", change_after_a_person)
+        await a_turn(fleet)
+        assert calls
+        return (await PauseRecord(fleet.store).read()).fleet
+
+    assert run_virtual(main()).by == "ann"
+
+
 def test_a_pause_for_money_ends_with_the_day_and_a_persons_does_not():
     async def main(*, by_person):
         fleet = Fleet(leases_per_worker=4, budget_cents_per_day=100, over_budget="pause")

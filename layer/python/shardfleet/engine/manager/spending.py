@@ -13,6 +13,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.bill import DAY_MS, LedgerPage, days_of, rate_per_day
 from shardfleet.domain.cost.spending import Chosen, Regime, Spending, choose
 from shardfleet.domain.reasons import Pause, reason_json, reason_of_json
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.ports import Clock, EventSink, StateStore
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
@@ -119,10 +120,13 @@ class RegimeKeeper:
 
     async def _pause(self, chosen: Chosen, now_ms: int) -> None:
         """Pause the whole fleet for money, or take back that pause and no other."""
-        pauses = PauseRecord(self._store)
-        found = (await pauses.read()).fleet
-        if chosen.name is Regime.PAUSED and found is None:
-            pause = Pause(BY_BUDGET, now_ms, str(chosen.reason))
-            await pauses.change(lambda each: replace(each, fleet=pause))
-        elif chosen.name is not Regime.PAUSED and found is not None and found.by == BY_BUDGET:
-            await pauses.change(lambda each: replace(each, fleet=None))
+        mine = Pause(BY_BUDGET, now_ms, str(chosen.reason))
+
+        def decide(pauses: Pauses) -> Pauses:
+            """Leave alone what a person has set, in this very moment, too."""
+            if chosen.name is Regime.PAUSED:
+                return replace(pauses, fleet=pauses.fleet or mine)
+            is_mine = pauses.fleet is not None and pauses.fleet.by == BY_BUDGET
+            return replace(pauses, fleet=None) if is_mine else pauses
+
+        await PauseRecord(self._store).change(decide)
