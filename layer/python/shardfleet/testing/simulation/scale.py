@@ -86,7 +86,9 @@ class Recovery:
         most_s: until 99 % of them were.
         full_s: until all were; None: not within the patience.
         moved: leases that changed hands until then.
-        moved_in_vain: of those, leases of workers that were not lost.
+        moved_in_vain: of those, leases of workers that were not lost. Not among them is what such
+            a worker itself hands to one whose leases were taken: a slot that starts again in the
+            turn that gives what it had to others has none, and gets its share from those with most.
         curve: seconds since the loss, and leases that no living owner has renewed yet.
         calls: port calls by operation until then.
 
@@ -131,14 +133,15 @@ class _Served(Checker):
 
     Attributes:
         waiting: lease keys of which that is not so.
-        moved: leases that changed hands, by the worker that they were taken from.
+        moved: leases that changed hands, by the worker that they were taken from and, if that one
+            handed them over, by the next; else by None.
 
     """
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self.waiting: set[str] = set()
-        self.moved: Counter[str] = Counter()
+        self.moved: Counter[tuple[str | None, str | None]] = Counter()
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Take a lease off the list when its owner writes to it."""
@@ -148,7 +151,9 @@ class _Served(Checker):
         if write.before is None:
             self.waiting.add(after.lease_key)
         elif write.before.effective_owner not in (None, after.effective_owner):
-            self.moved[write.before.effective_owner or ""] += 1
+            owner = write.before.effective_owner
+            handed_to = after.effective_owner if write.by.worker_id == owner else None
+            self.moved[owner, handed_to] += 1
         if write.by.worker_id and write.by.worker_id == after.effective_owner:
             self.waiting.discard(after.lease_key)
 
@@ -237,6 +242,7 @@ class _ScaleRun:
                 self._say(f"{name}: {curve[-1][1]:,} leases wait after {curve[-1][0]:.0f} s")
         lost = {f"{self._scale.config.fleet}-{slot_id}" for slot_id in slots}
         moves = self._served.moved - moved
+        robbed = lost & {owner for owner, _ in moves}
         recovery = Recovery(
             name=name,
             slots_lost=len(slots),
@@ -245,7 +251,7 @@ class _ScaleRun:
             most_s=_reached(curve, whole // 100),
             full_s=_reached(curve, 0),
             moved=moves.total(),
-            moved_in_vain=sum(n for owner, n in moves.items() if owner not in lost),
+            moved_in_vain=sum(n for hands, n in moves.items() if robbed.isdisjoint(hands)),
             curve=tuple(curve),
             calls=dict(sorted((around.calls - calls).items())),
         )
