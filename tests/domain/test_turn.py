@@ -79,6 +79,32 @@ def test_what_a_look_finds_wakes_in_the_plan_that_gives_it_to_somebody():
     assert plan_turn(a_config(sleep=True), paused).sleepers.woken == {}
 
 
+def test_what_waits_for_a_sleeping_parent_keeps_no_manager_awake():
+    """Nothing but a look at the parent brings it on, nor what waits for it in turn."""
+    child, grandchild = "shardId-000000000002", "shardId-000000000003"
+    shards = [
+        a_shard(f"{LEFT} 0-50 closed"),
+        a_shard(f"{RIGHT} 50-100 closed"),
+        a_shard(f"{child} 0-100 closed from {LEFT}+{RIGHT}"),
+        a_shard(f"{grandchild} 0-100 open from {child}"),
+    ]
+    tip = a_lease(f"{LEFT} at 5").checkpoint
+    naps = [Nap(lease_key=LEFT, worker_id="w", since_ms=NOW - 9_000, done=tip)]
+
+    def is_awake(*leases, **options):
+        snapshot = a_snapshot(*leases, shards=shards, naps=naps, **options)
+        plan = plan_turn(a_config(sleep=True), snapshot)
+        assert set(plan.sleepers.asleep) == {LEFT} - set(options.get("woken", ()))
+        return plan.is_awake
+
+    parent, other = f"{LEFT} at 5", f"{RIGHT} at SHARD_END"
+    merged, last = f"{child} from {LEFT}+{RIGHT}", f"{grandchild} from {child}"
+    assert not is_awake(parent, other, merged, last)
+    assert is_awake(parent, other, merged, last, woken={LEFT: RecordsCame()})
+    assert is_awake(parent, f"{RIGHT} at 5", merged, last)
+    assert is_awake(parent, other, f"{merged} by f-s0001", last)
+
+
 def test_a_slot_that_is_to_leave_gives_its_leases_to_the_others_in_the_same_turn():
     second = replace(RUNNING, slot_id="s0002", worker_id="f-s0002")
     plan = plan_turn(

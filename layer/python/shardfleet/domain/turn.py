@@ -265,10 +265,16 @@ class TurnPlan:
         Tell whether there is anything to do before the next scheduled invocation.
 
         That includes shards without leases because the listing made no sense: it is looked at
-        again soon. Those asleep are only looked at.
+        again soon. Those asleep are only looked at. What nobody has, as it waits for a parent, is
+        as awake as that one: nothing can be done for it before a look finds its parent's end.
         """
-        awake = len(self.unfinished) - len(self.sleepers.asleep)
-        return bool(awake or (self.snapshot.shards and self.sync.problems))
+        unfinished = {lease.lease_key: lease for lease in self.unfinished}
+        awake = any(
+            lease.lease_owner or unfinished.keys().isdisjoint(lease.parent_shard_ids)
+            for key, lease in unfinished.items()
+            if key not in self.sleepers.asleep
+        )
+        return awake or bool(self.snapshot.shards and self.sync.problems)
 
 
 def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
