@@ -80,6 +80,16 @@ def all_handled(clicks, ledger, feed):
     )
 
 
+def all_stored(clicks, feed):
+    """Wait for the checkpoints, which come up to a second after the records are handled."""
+
+    def stored():
+        checkpoints = {key: lease["checkpoint"] for key, lease in clicks.leases().items()}
+        return feed.newest.items() <= checkpoints.items()
+
+    wait_until(stored, what="every checkpoint", within_s=DEADLINE_S, fleet=clicks)
+
+
 def times_handled(ledger, feed):
     """Return how often each of a feed's records was handled."""
     found = Counter(record for call in read_calls(ledger) for record in call.records)
@@ -223,6 +233,7 @@ def test_exactly_what_a_rewind_previews_comes_again(clicks, ask, ledger):
     all_handled(clicks, ledger, feed)
     all_read(clicks, ask)
     assert once(ledger, feed) == []
+    all_stored(clicks, feed)
 
     rewind = ["rewind", "--all", "--to", str(instant_ms)]
     preview = ask_json(ask, *rewind)

@@ -16,7 +16,7 @@ class Feed(threading.Thread):
     Puts records until it is stopped: each key once per request, numbered from 0 within its key.
 
     What is refused is put again before anything later, so the stream has each key's numbers in
-    order.
+    order. `newest` has the sequence number of each shard's newest record.
     """
 
     def __init__(self, fleet, *, name="key", keys=20, pause_s=0.1):
@@ -26,6 +26,7 @@ class Feed(threading.Thread):
         self._pause_s = pause_s
         self._over = threading.Event()
         self.rounds = 0
+        self.newest = {}
 
     def __enter__(self):
         self.start()
@@ -43,8 +44,13 @@ class Feed(threading.Thread):
                 answer = kinesis.put_records(
                     StreamName=self._fleet.outputs["StreamName"], Records=waiting
                 )
-                results = zip(waiting, answer["Records"], strict=True)
+                results = list(zip(waiting, answer["Records"], strict=True))
                 waiting = [entry for entry, result in results if "ErrorCode" in result]
+                self.newest |= {
+                    result["ShardId"]: result["SequenceNumber"]
+                    for _, result in results
+                    if "ErrorCode" not in result
+                }
             self.rounds += 1
 
     def entries(self):
