@@ -193,6 +193,31 @@ def test_balancing_steady_loads_comes_to_rest(rates, workers_count):
     pytest.fail("leases still move after 60 runs")
 
 
+def test_a_load_that_goes_up_and_down_about_what_is_noise_moves_no_lease_to_and_fro():
+    """By load a lease leaves its busy worker; by count another one would come back each time."""
+    rates, owners, moves = [9.0, 3.0, 0.5, 0.5], ["a", "a", "b", "b"], 0
+    for turn in range(20):
+        used = [rate * (0.8 if turn % 2 else 1.0) for rate in rates]
+        leases = [
+            a_lease(f"{n} by {owner}", throughput_kbps=kbps / 100)
+            for n, (owner, kbps) in enumerate(zip(owners, used, strict=True))
+        ]
+        workers = [
+            WorkerView(
+                worker_id=w,
+                leases_most=8,
+                utilisation={"busy": sum(u for u, o in zip(used, owners, strict=True) if o == w)},
+            )
+            for w in "ab"
+        ]
+        for a in by_load(leases, workers).assignments:
+            owners[int(a.lease.lease_key)] = a.worker_id
+            moves += 1
+
+    assert owners == ["a", "b", "b", "b"]
+    assert moves == 1
+
+
 def test_an_unknown_throughput_counts_as_the_average_of_the_known_ones():
     leases = [a_lease("0", throughput_kbps=10.0), a_lease("1", throughput_kbps=30.0), a_lease("2")]
 

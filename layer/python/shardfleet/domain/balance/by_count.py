@@ -95,6 +95,7 @@ def plan_balanced(
     expired: frozenset[str],
     workers: Sequence[WorkerView],
     paused: Mapping[str, Reason] = NOTHING_PAUSED,
+    busy: Collection[str] = (),
 ) -> AssignmentPlan:
     """
     Give free leases to the workers with fewest, then even out by at most one steal.
@@ -104,6 +105,7 @@ def plan_balanced(
         expired: keys of owned leases whose owner is lost.
         workers: who may be given leases; other owners' healthy leases are left alone.
         paused: key and reason of leases that nobody is to have.
+        busy: ids of workers for which nothing is stolen.
 
     """
     table = LeaseGroups(leases, expired, paused, leaving=leaving_among(workers))
@@ -128,15 +130,21 @@ def plan_balanced(
             heapreplace(roomy, (held + 1, chosen))
         else:
             heappop(roomy)
-    stolen = _even_out(table, load, workers=by_id)
+    stolen = _even_out(table, load, workers=by_id, busy=busy)
     return AssignmentPlan((*assignments, *stolen), in_key_order(left))
 
 
 def _even_out(
-    table: LeaseGroups, load: Counter[str], *, workers: Sequence[WorkerView]
+    table: LeaseGroups,
+    load: Counter[str],
+    *,
+    workers: Sequence[WorkerView],
+    busy: Collection[str],
 ) -> tuple[Assignment, ...]:
     """Plan one steal from the fullest to the emptiest worker, or none (A6)."""
-    roomy = [w.worker_id for w in workers if load[w.worker_id] < w.leases_most]
+    # By load the next turns would take back what a busy worker is given for its number.
+    quiet = [w for w in workers if w.worker_id not in busy or not load[w.worker_id]]
+    roomy = [w.worker_id for w in quiet if load[w.worker_id] < w.leases_most]
     if not roomy:
         return ()
     emptiest = min(roomy, key=lambda worker_id: load[worker_id])

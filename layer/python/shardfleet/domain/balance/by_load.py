@@ -27,7 +27,9 @@ from shardfleet.domain.balance.by_count import (
 from shardfleet.domain.balance.worker_loads import (
     THROUGHPUT,
     WorkerLoads,
+    at_work,
     known_metrics,
+    measured,
     throughputs,
 )
 from shardfleet.domain.leases.lease import Lease
@@ -89,9 +91,12 @@ def plan_by_load(
     groups = LeaseGroups(leases, expired, paused, leaving=leaving_among(workers))
     rates = throughputs(leases)
     staying = [worker for worker in workers if not worker.leaves]
-    metrics = known_metrics(groups, rates, staying)
+    found = measured(groups, rates, staying)
+    metrics = known_metrics(found)
     if not metrics:
-        return plan_balanced(leases, expired=expired, workers=workers, paused=paused)
+        return plan_balanced(
+            leases, expired=expired, workers=workers, paused=paused, busy=at_work(found)
+        )
     loads = WorkerLoads(groups, rates, workers=staying, metrics=metrics)
     assignments, left = _place(groups, loads)
     if rebalance:
@@ -130,8 +135,8 @@ class _Surplus:
 
 def _surplus(name: str, loads: WorkerLoads, limits: BalanceLimits) -> _Surplus | None:
     """Return what should move by one metric, None if all are within the limits (B4, B5)."""
-    values, average = loads.metrics[name], loads.averages[name]
-    upper, lower = average * (1 + limits.threshold), average * (1 - limits.threshold)
+    values, average, level = loads.metrics[name], loads.averages[name], loads.levels[name]
+    upper, lower = level * (1 + limits.threshold), level * (1 - limits.threshold)
     range_most = limits.operating_most if name != THROUGHPUT else float("inf")
     beyond = [w for w, value in values.items() if value > min(upper, range_most)]
     if not beyond and all(value >= lower for value in values.values()):
@@ -151,7 +156,7 @@ def _even_out(groups: LeaseGroups, loads: WorkerLoads, limits: BalanceLimits) ->
     if not found:
         return []
     surplus = max(found, key=lambda s: (s.total, s.metric))
-    gain = (GAIN_LEAST if surplus.is_beyond else limits.threshold) * loads.averages[surplus.metric]
+    gain = (GAIN_LEAST if surplus.is_beyond else limits.threshold) * loads.levels[surplus.metric]
     moves: list[Assignment] = []
     for amount, donor in surplus.amounts:
         movable = sorted(
@@ -190,7 +195,7 @@ def _exchanges(
     So where the donor has nothing small enough left, or nobody has room. Each time the pair that
     leaves the greater of the two workers with least.
     """
-    values, average = loads.metrics[metric], loads.averages[metric]
+    values, gain = loads.metrics[metric], GAIN_LEAST * loads.levels[metric]
     moves: list[Assignment] = []
     left = amount
     while left > 0:
@@ -200,7 +205,7 @@ def _exchanges(
             for mine in _exchangeable(groups, loads, donor)
             for theirs in _exchangeable(groups, loads, receiver)
             if (greater := _greater(loads, metric, {donor: mine, receiver: theirs}))
-            <= values[donor] - GAIN_LEAST * average
+            <= values[donor] - gain
         ]
         if not pairs:
             break

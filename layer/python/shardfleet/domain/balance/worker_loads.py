@@ -15,7 +15,7 @@ from shardfleet.domain.balance.by_count import LeaseGroups, WorkerView
 from shardfleet.domain.leases.lease import Lease
 
 THROUGHPUT = "throughput"
-# An average below these is noise: a fleet that has next to nothing to do is evened out by count.
+# What is below these is noise: a fleet in which nobody has more to do is evened out by count.
 UTILISATION_LEAST = 10.0  # per cent
 THROUGHPUT_LEAST = 1.0  # KB/s per worker
 _LIGHTEST_KEPT = 64
@@ -35,10 +35,10 @@ def throughputs(leases: Sequence[Lease]) -> dict[str, float]:
     return {le.lease_key: known.get(le.lease_key, usual) for le in leases if not le.is_finished}
 
 
-def known_metrics(
+def measured(
     groups: LeaseGroups, rates: Mapping[str, float], workers: Sequence[WorkerView]
 ) -> dict[str, dict[str, float]]:
-    """Return worker to value by metric: utilisation, else throughput, else nothing (B2)."""
+    """Return worker to value by metric: each utilisation that all workers tell, throughput."""
     if not workers:
         return {}
     found: dict[str, dict[str, float]] = defaultdict(dict)
@@ -46,18 +46,24 @@ def known_metrics(
         for name, value in worker.utilisation.items():
             if isfinite(value):
                 found[name][worker.worker_id] = max(0.0, value)
-    told = {
-        name: values
-        for name, values in sorted(found.items())
-        if len(values) == len(workers) and average(values) >= UTILISATION_LEAST
-    }
-    if told:
-        return told
-    moved = {
-        w.worker_id: sum(rates[lease.lease_key] for lease in groups.held(w.worker_id))
-        for w in workers
-    }
-    return {THROUGHPUT: moved} if average(moved) >= THROUGHPUT_LEAST else {}
+    told = {name: found[name] for name in sorted(found) if len(found[name]) == len(workers)}
+    held = {w.worker_id: groups.held(w.worker_id) for w in workers}
+    return told | {THROUGHPUT: {w: sum(rates[le.lease_key] for le in held[w]) for w in held}}
+
+
+def known_metrics(found: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return of what is measured what to compare: utilisation, else throughput, else none (B2)."""
+    known = {name: found[name] for name in found if max(found[name].values()) >= _least(name)}
+    return {name: known[name] for name in known if name != THROUGHPUT} or known
+
+
+def at_work(found: Mapping[str, Mapping[str, float]]) -> set[str]:
+    """Return who is next to having something to do: beyond half of what is noise (B10)."""
+    return {w for name in found for w, v in found[name].items() if v > _least(name) / 2}
+
+
+def _least(name: str) -> float:
+    return THROUGHPUT_LEAST if name == THROUGHPUT else UTILISATION_LEAST
 
 
 def average(values: Mapping[str, float]) -> float:
@@ -73,6 +79,7 @@ class WorkerLoads:
         rates: KB/s by lease key.
         metrics: metric to worker to value; all workers have all metrics.
         averages: of each metric over the workers.
+        levels: what differences are compared with: the average, or what is noise if that is more.
         counts: worker to how many leases it has.
         rate_of: worker to the KB/s of its leases.
         moved: keys of leases that the plan moves.
@@ -94,6 +101,7 @@ class WorkerLoads:
         self.counts = {w: groups.load[w] for w in sorted(self.most)}
         self.rate_of = {w: sum(rates[le.lease_key] for le in groups.held(w)) for w in self.counts}
         self.averages = {name: average(values) for name, values in metrics.items()}
+        self.levels = {name: max(_least(name), found) for name, found in self.averages.items()}
         every = sum(self.rate_of.values()) + sum(rates[le.lease_key] for le in groups.free)
         leases = sum(self.counts.values()) + len(groups.free)
         self._target_rate = every / len(self.counts)
