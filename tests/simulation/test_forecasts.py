@@ -4,12 +4,11 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from shardfleet.domain.explain.forecast import Question
+from shardfleet.domain.explain import forecast as forecasts
+from shardfleet.domain.explain.forecast import Question, what_if
 from shardfleet.domain.explain.turn_log import Entry, Happening, entry_of_event
 from shardfleet.domain.slots.upkeep import SlotTask
-from shardfleet.engine.operate import what_if as forecasts
 from shardfleet.engine.operate.read import read_snapshot
-from shardfleet.engine.operate.what_if import what_if
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.simulation.drawn_fleet import DrawnFleet

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.explain.forecast import Question
+from shardfleet.domain.explain.forecast import Question, what_if
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.expiry import Reading, Sighting
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.turn import TurnSnapshot
-from shardfleet.engine.operate.what_if import what_if
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, shard
 

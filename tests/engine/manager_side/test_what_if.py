@@ -6,7 +6,7 @@ import pytest
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.forecast import Question
+from shardfleet.domain.explain.forecast import Question, what_if
 from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.leases.expiry import Reading
 from shardfleet.domain.leases.lease import Survey
@@ -15,7 +15,6 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import Slot, SlotState, heartbeat
 from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.operate.read import read_snapshot
-from shardfleet.engine.operate.what_if import what_if
 from shardfleet.errors import ConfigurationError
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import SeededEntropy

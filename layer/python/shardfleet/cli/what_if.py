@@ -15,6 +15,7 @@ from shardfleet.cli.fleet_access import (
 from shardfleet.cli.instants import spoken_duration
 from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.forecast import Forecast, Question
+from shardfleet.domain.explain.forecast import what_if as foresee
 from shardfleet.domain.explain.turn_log import about
 from shardfleet.domain.reasons import reason_json
 
@@ -37,7 +38,6 @@ def what_if(
     async def ask(fleet: FleetAccess) -> tuple[Forecast, int]:
         from shardfleet.adapters.system import SystemEntropy
         from shardfleet.engine.operate.read import read_snapshot
-        from shardfleet.engine.operate.what_if import what_if
 
         snapshot = await read_snapshot(
             fleet.config,
@@ -47,7 +47,7 @@ def what_if(
             clock=fleet.clock,
             entropy=SystemEntropy(),
         )
-        return what_if(fleet.config, snapshot, question), fleet.config.cycle_ms
+        return foresee(fleet.config, snapshot, question), fleet.config.cycle_ms
 
     forecast, cycle_ms = with_fleet(stack, ask)
     asked = {"workers": workers, "lose": lose or None, "split": split or None}

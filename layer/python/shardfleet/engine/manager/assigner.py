@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.balance.strategy import change_of
-from shardfleet.domain.explain.forecast import HANDOVER
+from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.reasons import LeaseChanged, SlotEnds
@@ -93,7 +93,7 @@ class Assigner:
                     worker_id=worker_id,
                     kind=assignment.kind.value
                     if result.lease.checkpoint_owner is None
-                    else HANDOVER,
+                    else Happening.HANDOVER.value,
                     reason=assignment.reason,
                 )
             )
