@@ -38,6 +38,16 @@ with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -nam
 TYPED = $(call with_python,layer/python functions cdk spark)
 CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
 
+# Python that differs from where this branch left origin/main (on it: from the commit before), and
+# what git does not have yet; all of it where git cannot say, or the rules are others.
+CHANGED = if { git ls-files --error-unmatch Makefile && \
+    { base=$$(git merge-base HEAD origin/main) && ! git diff --quiet $$base HEAD \
+      || base=$$(git rev-parse --verify HEAD^); } && \
+    git diff --quiet $$base -- pyproject.toml; } >/dev/null 2>&1; \
+  then git diff -z --name-only --diff-filter=d $$base -- '*.py'; \
+    git ls-files -z --others --exclude-standard -- '*.py'; \
+  else printf '%s\0' $(CHECKED); fi
+
 .PHONY: help demo test quick slow sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench install lint types fmt lock synth pr clean
 
 help: ## list the targets
@@ -57,7 +67,9 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 test: install ## run the tests in JOBS=2 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-quick: lint ## lint, the tests of domain, engine and kpl, and one simulated fleet [1 min]
+quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
+	@$(CHANGED) | xargs -0 -r $(BIN)/ruff check --force-exclude
+	@$(CHANGED) | xargs -0 -r $(BIN)/ruff format --check --force-exclude
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --quiet \
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1

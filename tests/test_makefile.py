@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def run_make(*arguments, cwd, shell_folder=None):
     """Run make as a shell in `cwd` would (or a program that says it is a shell elsewhere)."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("MAKE")}
-    for name in ("INPUT", "KEY", "ARGS", "SLOW", "RESULTS", "CALLED_FROM"):
+    for name in ("INPUT", "KEY", "ARGS", "SLOW", "RESULTS", "CALLED_FROM", "GIT_DIR"):
         environment.pop(name, None)
     return subprocess.run(
         ["make", *arguments],
@@ -76,10 +76,66 @@ def test_contributing_has_the_targets_and_minutes_of_the_makefile():
         assert name in [name for name, _, minutes in table if minutes.endswith(" min")]
 
 
-def test_quick_is_lint_the_core_and_one_fleet(project):
-    printed = run_make("quick", cwd=project)
+@pytest.fixture
+def history(project):
+    """Two commits of the project: `old.py` is of the first, `new.py` of the second."""
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=a")
+    (project / "tests").mkdir()
+    (project / ".gitignore").write_text(".venv\n")
+    git(project, "init", "--quiet")
+    for name in ("old.py", "new.py"):
+        (project / "tests" / name).write_text("1\n")
+        git(project, "add", ".")
+        git(project, *commit)
+    return project
 
-    assert printed.startswith("<check><format><--check>")
+
+def git(folder, *arguments):
+    subprocess.run(["git", *arguments], cwd=folder, check=True)
+
+
+def linted(folder):
+    """Return what `make quick` gives to ruff."""
+    (folder / ".venv/.package").touch()  # A newer pyproject.toml would be installed.
+    printed = run_make("quick", cwd=folder).partition("<-m>")[0]
+    checked, formatted = re.split("<format><--check>", printed.removeprefix("<check>"))
+    assert checked == formatted
+    option, *files = re.findall("<(.*?)>", checked)
+    assert option == "--force-exclude"
+    return sorted(files)
+
+
+def test_quick_lints_what_the_last_commit_and_the_working_tree_change(history):
+    assert linted(history) == ["tests/new.py"]
+    (history / "tests/a b.py").touch()
+    assert linted(history) == ["tests/a b.py", "tests/new.py"]
+    (history / "tests/old.py").write_text("2\n")
+    (history / "tests/new.py").unlink()
+    assert linted(history) == ["tests/a b.py", "tests/old.py"]
+
+
+def test_quick_lints_what_a_branch_has_changed_since_it_left_origin(history):
+    git(history, "update-ref", "refs/remotes/origin/main", "HEAD^")
+    (history / "tests/third.py").touch()
+    git(history, "add", ".")
+    git(history, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=a")
+
+    assert linted(history) == ["tests/new.py", "tests/third.py"]
+
+
+def test_quick_lints_everything_where_git_cannot_say_or_the_rules_changed(history):
+    with (history / "pyproject.toml").open("a") as file:
+        file.write("\n")
+    assert linted(history) == ["tests"]
+    git(history, "checkout", "--quiet", "pyproject.toml")
+    shutil.rmtree(history / ".git")
+    assert linted(history) == ["tests"]
+
+
+def test_quick_is_lint_the_core_and_one_fleet(history):
+    printed = run_make("quick", cwd=history)
+
+    assert printed.startswith("<check><--force-exclude><tests/new.py><format><--check>")
     assert "<tests/domain><tests/engine><tests/kpl>" in printed
     assert printed.endswith("<simulate><--seeds><1><--jobs><1>")
 
