@@ -8,7 +8,7 @@ and 2 MiB/s per shard, and a 10 MiB answer blocks the shard for 5 s).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 _PARTS = 1000  # of a token: one millisecond at a rate of N per second refills N parts
 
@@ -66,8 +66,8 @@ def available(bucket: Bucket, rate: Rate, *, now_ms: int) -> int:
 def spend(bucket: Bucket, rate: Rate, *, amount: int, now_ms: int) -> tuple[Bucket, int]:
     """Spend tokens, into debt if need be; return the new state and the wait until it is paid."""
     refilled = _refilled(bucket, rate, now_ms=now_ms)
-    spent = replace(refilled, parts=refilled.parts - amount * _PARTS)
-    return spent, wait_ms(spent, rate, now_ms=now_ms)
+    left = refilled.parts - amount * _PARTS
+    return Bucket(left, refilled.at_ms), max(0, -(left // rate.per_s))
 
 
 def idle_pause_ms(empty_reads: int, *, first_ms: int, most_ms: int) -> int:
