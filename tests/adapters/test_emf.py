@@ -280,6 +280,17 @@ def test_what_a_failing_handler_said_is_logged_if_that_is_asked_for(clock, out):
     assert logs(out)[0]["error"] == "ValueError: not shippable"
 
 
+def test_a_text_in_an_event_forges_no_line_and_no_metric(clock, out):
+    """CloudWatch takes any line with a member `_aws` for metrics: ours begin lines of their own."""
+    metric = {"Namespace": "x", "Dimensions": [[]], "Metrics": [{"Name": "forged"}]}
+    forged = json.dumps({"_aws": {"Timestamp": 1, "CloudWatchMetrics": [metric]}, "forged": 1})
+    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(log_errors=True))
+    sink.emit(a_failure(f"ValueError: x\n{forged}\r{forged}\u2028{forged}"))
+    line, rest = out.getvalue().split("\n")
+    assert "_aws" not in json.loads(line)
+    assert (rest, "\r" in line) == ("", False)
+
+
 def test_no_event_has_a_field_for_a_payload_or_a_partition_key():
     private = {"data", "payload", "record", "partition_key", "explicit_hash_key", "key"}
     for kind in event_kinds():

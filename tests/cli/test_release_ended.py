@@ -103,9 +103,9 @@ def test_the_children_that_it_would_get_are_named_and_a_torn_listing_is_told():
             clock=clock,
             config=SimpleNamespace(failover_ms=10_000),
         )
-        assert ", ".join(children) in await preview(fleet, [parent], person="ada")
+        assert ", ".join(children) in "\n".join(await preview(fleet, [parent], person="ada"))
         stream.forget_shard(children[0])
-        told = await preview(fleet, [parent], person="ada")
+        told = "\n".join(await preview(fleet, [parent], person="ada"))
         assert "it would not end now: not found, and the listing shows no whole stream" in told
         (note,) = await GoneRecord(store).missed()
         assert note.ended_by == ""

@@ -13,7 +13,6 @@ what is pure and small; what the command works with is imported inside the funct
 asserts that no SDK is loaded.
 """
 
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
@@ -40,6 +39,7 @@ from shardfleet.cli import (
     what_if,
     where,
 )
+from shardfleet.cli.telling import complain, say
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 EXIT_FAILED = 1
@@ -56,7 +56,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"shardfleet {version('shardfleet')}")
+        say(f"shardfleet {version('shardfleet')}")
         raise typer.Exit
 
 
@@ -117,10 +117,10 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         app(args=arguments, prog_name="shardfleet")
     except ConfigurationError as error:
-        sys.stderr.write(f"shardfleet: {error}\n")
+        complain(error)
         return EXIT_WRONG_INPUT
     except ShardfleetError as error:
-        sys.stderr.write(f"shardfleet: {error}\n")
+        complain(error)
         return EXIT_FAILED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_FAILED

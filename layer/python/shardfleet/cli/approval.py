@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from shardfleet.cli.telling import say
+
 YesOption = Annotated[
     bool, typer.Option("--yes", help="Do it; without this you are asked, or nothing is changed.")
 ]
@@ -26,7 +28,7 @@ def approved(*, yes: bool, dry_run: bool, as_json: bool) -> bool:
         return yes and not dry_run
     if as_json or not sys.stdin.isatty():
         if not as_json:
-            typer.echo("Nothing was changed; --yes does it.")
+            say("Nothing was changed; --yes does it.")
         return False
     return typer.confirm("Do it?")
 

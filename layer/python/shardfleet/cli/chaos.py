@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardfleet.cli.telling import say
+
 if TYPE_CHECKING:
     from shardfleet.local.chaos.outcome import ChaosOutcome
 
@@ -34,15 +36,15 @@ def chaos(
         seed=seed,
         error_rate=error_rate,
     )
-    outcome = run_chaos(options, typer.echo)
+    outcome = run_chaos(options, say)
     write_result(outcome, output / "result.json")
-    typer.echo(summary(outcome))
-    typer.echo(output / "result.json")
+    for line in (*summary(outcome), output / "result.json"):
+        say(line)
     if not outcome.passed:
         raise typer.Exit(1)
 
 
-def summary(outcome: "ChaosOutcome") -> str:
+def summary(outcome: "ChaosOutcome") -> tuple[str, str]:
     """Return the outcome in two lines."""
     verdict = outcome.verdict
     done = (
@@ -54,4 +56,4 @@ def summary(outcome: "ChaosOutcome") -> str:
         f"{len(verdict.out_of_order):,} out of order, {verdict.duplicates:,} duplicates, "
         f"{verdict.foreign:,} foreign, {len(outcome.unsettled)} leases not at their end"
     )
-    return f"{done}\n{'PASSED' if outcome.passed else 'FAILED'}: {found}"
+    return done, f"{'PASSED' if outcome.passed else 'FAILED'}: {found}"

@@ -1,12 +1,10 @@
 """`shardfleet config`: every setting of a fleet, as a page; docs/configuration.md is its output."""
 
-import json
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
-import typer
-
 from shardfleet.cli.fleet_access import JsonOption
+from shardfleet.cli.telling import tell
 
 _HEAD = """\
 # Configuration
@@ -28,10 +26,7 @@ _ANY = 2**53  # What FleetConfig calls "no upper limit".
 
 def config(*, as_json: JsonOption = False) -> None:
     """Print every setting of a fleet: name, default, what is allowed, and what it means."""
-    if as_json:
-        typer.echo(json.dumps(_settings(), indent=2))
-    else:
-        typer.echo(configuration_page(), nl=False)
+    tell(_settings(), configuration_page().splitlines(), as_json=as_json)
 
 
 def configuration_page() -> str:

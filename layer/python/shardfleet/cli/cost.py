@@ -142,7 +142,8 @@ async def _found(
 
 def _lines(found: dict[str, Any]) -> Iterator[str | Table]:
     prices, estimate = found["prices"], found["estimate"]
-    yield f"List prices of {prices['as_of']}, {prices['region']}; without free tier.\n"
+    yield f"List prices of {prices['as_of']}, {prices['region']}; without free tier."
+    yield ""
     if found["days"]:
         yield _table(found["days"])
     else:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, StackOption, reaching_aws, with_fleet
+from shardfleet.cli.telling import say
 
 
 def dashboard(
@@ -35,11 +36,11 @@ def dashboard(
             gatherer, leases=leases, title=stack, every_s=every, minutes=minutes, port=port
         )
         with server:
-            typer.echo(f"{server.url} shows {stack}, until Ctrl-C")
+            say(f"{server.url} shows {stack}, until Ctrl-C")
             try:
                 server.wait()
             except KeyboardInterrupt:
-                typer.echo("")
+                say()
 
 
 async def _lease_rows(fleet: Any) -> list[dict[str, Any]]:

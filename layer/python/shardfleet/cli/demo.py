@@ -1,13 +1,15 @@
 """`shardfleet demo`: the whole fleet on an embedded AWS, disturbed on purpose, and judged."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from shardfleet.cli.explain import told
+from shardfleet.cli.telling import TerminalConsole, say, shown, tell
 from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -54,7 +56,6 @@ def demo(
     from shardfleet.local.demo.run import DemoOptions, run_demo
 
     source = _source(input_file, key, rejects=rejects, seed=seed)
-    console = Console()
     options = DemoOptions(
         source=source,
         folder=output,
@@ -62,12 +63,13 @@ def demo(
         plan=FleetPlan(enforce_iam=enforce_iam),
         spark=spark,
     )
-    outcome = run_demo(options, Display(console))
+    outcome = run_demo(options, Display(TerminalConsole()))
     write_result(outcome, output / "result.json")
     write_report(outcome, output / "report.html")
-    _print_verdict(console, outcome)
-    _print_example(console, outcome)
-    console.print(f"\n{output / 'result.json'}\n{output / 'report.html'}", highlight=False)
+    tell(None, _verdict_lines(outcome), as_json=False)
+    _print_example(outcome)
+    for line in ("", output / "result.json", output / "report.html"):
+        say(line)
     if not outcome.passed:
         raise typer.Exit(1)
 
@@ -87,7 +89,7 @@ def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
     return click_stream(RECORDS, seed=seed)
 
 
-def _print_verdict(console: Console, outcome: "Outcome") -> None:
+def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
     from shardfleet.local.demo.outcome import RECOVERY_WANTED_S
 
     verdict = outcome.verdict
@@ -117,24 +119,24 @@ def _print_verdict(console: Console, outcome: "Outcome") -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows:
         table.add_row(name, value)
-    console.print()
+    yield ""
     if outcome.passed:
-        console.print("[bold green]Nothing was lost, and every key kept its order.[/]")
+        yield Text("Nothing was lost, and every key kept its order.", "bold green")
     else:
-        console.print("[bold red]A promise was broken:[/]")
+        yield Text("A promise was broken:", "bold red")
         for problem in outcome.problems():
-            console.print(f"  {problem}", style="red", highlight=False)
-    console.print(table)
+            yield Text(f"  {shown(problem)}", "red")
+    yield table
     if outcome.slow_recoveries:
-        console.print(
+        yield Text(
             f"{outcome.slow_recoveries} of {len(outcome.crash_recovery_s)} recoveries took "
             f"{RECOVERY_WANTED_S:.0f} s or longer: this machine is busy, or a worker was not "
             "started again at once",
-            style="yellow",
+            "yellow",
         )
 
 
-def _print_example(console: Console, outcome: "Outcome") -> None:
+def _print_example(outcome: "Outcome") -> None:
     """Show what `shardfleet explain` says of the shard that moved most."""
     from shardfleet.adapters.system import SystemClock
     from shardfleet.local.demo.explained import example_of
@@ -142,11 +144,10 @@ def _print_example(console: Console, outcome: "Outcome") -> None:
     example = example_of(outcome.explained)
     if example is None:
         return
-    console.print(
-        "\nWhy a shard is where it is, as `shardfleet explain SHARD` says:\n", markup=False
-    )
+    for line in ("", "Why a shard is where it is, as `shardfleet explain SHARD` says:", ""):
+        say(line)
     for line in told(example, now_ms=SystemClock().now_ms(), with_story=True):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, reaching_aws
-from shardfleet.cli.telling import tell
+from shardfleet.cli.telling import shown, tell
 
 
 def doctor(*, stack: StackOption = DEFAULT_STACK, as_json: JsonOption = False) -> None:
@@ -17,13 +17,11 @@ def doctor(*, stack: StackOption = DEFAULT_STACK, as_json: JsonOption = False) -
     with reaching_aws():
         findings = diagnose(examine(stack))
     styles = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
-    lines = [
-        Text.assemble(
-            (each.severity.lower(), styles[each.severity]), f": {each.found}.\n  {each.remedy}."
-        )
-        for each in findings
-    ]
-    healthy = Text("Nothing is wrong that the doctor knows of.")
+    lines: list[str | Text] = []
+    for each in findings:
+        severity = (each.severity.lower(), styles[each.severity])
+        lines += [Text.assemble(severity, shown(f": {each.found}.")), f"  {each.remedy}."]
+    healthy = "Nothing is wrong that the doctor knows of."
     tell([asdict(each) for each in findings], lines or [healthy], as_json=as_json)
     if any(each.severity is Severity.ERROR for each in findings):
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict, judge_go
 from shardfleet.errors import ConfigurationError
 
 
-async def preview(fleet: FleetAccess, lease_keys: Collection[str], *, person: str) -> str:
+async def preview(fleet: FleetAccess, lease_keys: Collection[str], *, person: str) -> list[str]:
     """
     Return what is known of missing shards, and what their end would make of them.
 
@@ -46,7 +46,7 @@ async def preview(fleet: FleetAccess, lease_keys: Collection[str], *, person: st
             listed_ms=listed_ms,
         )
         lines += _lines(missed[key], verdict, now_ms=before_ms)
-    return "\n".join(lines)
+    return lines
 
 
 def _lines(note: GoneNote, verdict: GoneVerdict, *, now_ms: int) -> list[str]:

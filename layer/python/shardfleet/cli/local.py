@@ -1,10 +1,14 @@
 """`shardfleet local`: your own code, or a whole account, on the embedded AWS."""
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.text import Text
+
+from shardfleet.cli.telling import say, shown, tell
 
 if TYPE_CHECKING:
     from shardfleet.local.demo.own_run import OwnRunResult
@@ -48,9 +52,8 @@ def run(
     options = OwnRunOptions(
         handler=handler, folder=folder, source=source, shards=shards, enforce_iam=enforce_iam
     )
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    result = own_run(options, say=progress.print, printed=typer.echo)
-    _print_result(progress, result, source)
+    result = own_run(options, say=partial(say, err=True), printed=say)
+    tell(None, _result_lines(result, source), as_json=False, err=True)
     if not result.passed:
         raise typer.Exit(1)
 
@@ -70,31 +73,31 @@ def up(
     from shardfleet.local.demo.fleet import FleetPlan, synthesized
 
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as work:
-        typer.echo("synthesizing the stack")
+        say("synthesizing the stack")
         template = synthesized(Path(work) / "cdk.out", FleetPlan())
         serve(
             EmbeddedAws(enforce_iam=enforce_iam),
             assembly=template.parent,
             stack_name=template.name.removesuffix(".template.json"),
-            say=typer.echo,
+            say=say,
         )
 
 
-def _print_result(console: Console, result: "OwnRunResult", source: "Source") -> None:
+def _result_lines(result: "OwnRunResult", source: "Source") -> Iterator[str | Text]:
     verdict = result.verdict
     for why, count in source.rejects.items():
-        console.print(f"rejected lines, {why}: {count:,}")
-    console.print(
+        yield f"rejected lines, {why}: {count:,}"
+    yield (
         f"{verdict.records_handled_distinct:,} of {verdict.records_in:,} records handled in "
         f"{result.took_ms / 1000:.1f} s, {verdict.duplicates:,} of them more than once, "
         f"{len(verdict.out_of_order):,} out of order within their key"
     )
     for stop in result.stops:
         where = f"line {stop.line}" if stop.line else stop.note.position
-        console.print(
+        stopped = (
             f"{stop.note.lease_key} was stopped at {where} after {stop.note.attempts} attempts: "
-            f"{stop.note.error}",
-            style="red",
+            f"{stop.note.error}"
         )
+        yield Text(shown(stopped), "red")
     if verdict.lost and not result.stops:
-        console.print(f"{len(verdict.lost):,} records were not handled", style="red")
+        yield Text(f"{len(verdict.lost):,} records were not handled", "red")

@@ -25,7 +25,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.status import lease_table, slot_table
-from shardfleet.cli.telling import tell
+from shardfleet.cli.telling import say, tell
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.fleet_view import LeaseRow, SlotRow, lease_rows, slot_rows
 from shardfleet.domain.reasons import Pause
@@ -68,7 +68,7 @@ def pause(
             return await operator.until_free(keys, within_ms=wait_ms)
 
         will = "Their workers finish a batch, checkpoint and give them up; nobody reads them then."
-        return _Plan(will, do, leases=keys)
+        return _Plan([will], do, leases=keys)
 
     _carry_out(stack, plan, yes=yes, dry_run=dry_run, as_json=as_json)
 
@@ -134,7 +134,7 @@ def drain(
             return (*left, *await operator.until_free(ours, within_ms=wait_ms))
 
         will = "Its slots finish their batches, checkpoint, give up every lease, and end."
-        return _Plan(will, do, leases=tuple(leases), slots=slots)
+        return _Plan([will], do, leases=tuple(leases), slots=slots)
 
     _carry_out(stack, plan, yes=yes, dry_run=dry_run, as_json=as_json)
 
@@ -191,21 +191,21 @@ def release(
             return (*held, *left)
 
         if force:
-            will = "They are taken at once; what was handled since the checkpoint comes again."
-            return _Plan(will, take, leases=keys, slots=ending)
-        will = (
+            now = "They are taken at once; what was handled since the checkpoint comes again."
+            return _Plan([now], take, leases=keys, slots=ending)
+        soon = (
             "Their workers finish a batch, checkpoint and give them up; the manager assigns anew."
         )
-        return _Plan(will, let_go, leases=keys, slots=ending)
+        return _Plan([soon], let_go, leases=keys, slots=ending)
 
     _carry_out(stack, plan, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a command would do: in a sentence, the deed, and the leases and slots it is about."""
+    """What a command would do: in lines, the deed, and the leases and slots it is about."""
 
-    will: str
+    will: list[str]
     do: Callable[[], Awaitable[Collection[str]]]
     leases: Collection[str] = ()
     slots: Collection[str] = ()
@@ -228,14 +228,14 @@ def _carry_out(
         task = await plan(fleet, Operator(ports))
         if not as_json:
             await _show(fleet, task)
-            typer.echo(task.will)
+            tell(None, task.will, as_json=False)
         go_on = approved(yes=yes, dry_run=dry_run, as_json=as_json)
         left = sorted(await task.do()) if go_on else []
         if as_json:
             await _print_json(fleet, task, written=go_on, left=left)
         elif go_on:
             await _show(fleet, task)
-            typer.echo(f"Not given up in time: {', '.join(left)}" if left else "Done.")
+            say(f"Not given up in time: {', '.join(left)}" if left else "Done.")
         return 1 if left else 0
 
     raise typer.Exit(with_fleet(stack, work))

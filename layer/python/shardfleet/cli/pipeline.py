@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shardfleet.cli.telling import say, say_json
 from shardfleet.errors import ConfigurationError, ShardfleetError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def run(
         batch=batch,
     )
     if print_plan:
-        typer.echo(plan.to_json())
+        say_json(plan.to_json())
         return
     _run(plan, master=master, conf=_pairs(conf, "--conf"), folder=folder)
 
@@ -124,7 +125,7 @@ def _run(plan: "PipelinePlan", *, master: str, conf: dict[str, str], folder: Pat
     finally:
         session.stop()
     if not plan.batch:
-        typer.echo(f"{result.rows:,} rows in {result.batches} micro-batches", err=True)
+        say(f"{result.rows:,} rows in {result.batches} micro-batches", err=True)
 
 
 def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":

@@ -24,7 +24,7 @@ from shardfleet.cli.fleet_access import (
     reaching_aws,
     with_fleet,
 )
-from shardfleet.cli.telling import plain_table, tell
+from shardfleet.cli.telling import complain, plain_table, say, say_json, tell
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.position_import import ImportPlan, ImportStep, plan_import
 from shardfleet.domain.positions.positions import (
@@ -91,10 +91,10 @@ def export(
         found = with_fleet(stack, _from_fleet)
     text = option_text(found) if as_option else json.dumps(positions_to_json(found), indent=2)
     if output is None:
-        typer.echo(text)
+        say_json(text)
     else:
         output.write_text(f"{text}\n", encoding="utf-8")
-    typer.echo(f"{len(found.shards)} shards; {found.origin}", err=True)
+    say(f"{len(found.shards)} shards; {found.origin}", err=True)
 
 
 @group.command("import")
@@ -162,7 +162,7 @@ def _from_checkpoint(folder: str, *, seals: str, stream: str) -> Positions:
         seal_store = store_named(seals, lambda: AccountClients(Access()))
         family = checkpoints.standing_after(logged, seal_store)
     if logged.begun is not None:
-        typer.echo(
+        say(
             f"batch {logged.batch + 1} was begun and is not committed: whoever goes on from here "
             "reads its records again, and if the sink has some of them, they are there twice. "
             "Do not start the query again",
@@ -216,7 +216,7 @@ def _from_leases(
         )
     held = [lease.lease_key for lease in leases if lease.lease_owner and not lease.is_finished]
     if held:
-        typer.echo(
+        say(
             f"{', '.join(held)}: somebody still reads them, so these positions are those of this "
             "moment. To hand over, pause or drain the fleet first",
             err=True,
@@ -280,7 +280,7 @@ def _print_plan(application: str, plan: ImportPlan) -> None:
         table.add_row(step.lease_key, step.action.value.lower(), step.before, step.after)
     tell(None, [f"Into the lease table {application}:", table, *plan.notes], as_json=False)
     for obstacle in plan.obstacles:
-        typer.echo(f"shardfleet: {obstacle}", err=True)
+        complain(obstacle)
 
 
 def _outcome(plan: ImportPlan, results: Sequence[str]) -> Iterator[str]:

@@ -4,14 +4,15 @@ import json
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from shardfleet.cli.telling import say
 from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _play(handler: str, input_file: Path | None, key: str | None, *, hours: floa
         records = records_of(input_file, key=key)
     else:
         records = visits(_VISITS)
-        typer.echo(f"no --input: {_VISITS} generated page views", err=True)
+        say(f"no --input: {_VISITS} generated page views", err=True)
     return Play(handler=handler, records=records, hours=hours)
 
 
@@ -124,7 +125,7 @@ def _sink_without_faults(play: "Play") -> dict[str, Any]:
     result = run_seed(Options(seed=1, keeps_log=True, play=calm))
     if result.violations:
         _print_failure(result, calm)
-        typer.echo("without any fault")
+        say("without any fault")
         raise typer.Exit(1)
     return dict(calm.sink.values)
 
@@ -137,19 +138,19 @@ def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
     result = run_seed(options)
     if log:
         for line in result.lines:
-            typer.echo(line)
+            say(line)
     if result.violations and shrinks:
-        err = Console(stderr=True, highlight=False)
-        err.print("looking for the faults that it takes ...")
+        tell_progress = partial(say, err=True)
+        tell_progress("looking for the faults that it takes ...")
         until_s = time.monotonic() + _SHRINK_S
-        simpler = shrink(options, err.print, is_over=lambda: time.monotonic() > until_s)
+        simpler = shrink(options, tell_progress, is_over=lambda: time.monotonic() > until_s)
         result = run_seed(simpler)
-        typer.echo(f"with --seed {options.seed} --only {','.join(all_but(simpler.muted))}:")
+        say(f"with --seed {options.seed} --only {','.join(all_but(simpler.muted))}:")
     if result.violations:
         _print_failure(result, options.play)
     totals = Totals()
     totals.add(result)
-    typer.echo(totals.line())
+    say(totals.line())
     return not result.violations
 
 
@@ -159,7 +160,7 @@ def _print_failure(result: "RunResult", play: "Play | None") -> None:
 
     violations = [f"seed {result.seed}: {violation}" for violation in result.violations]
     for line in tell(result) if play is not None else [*story(result), *violations]:
-        typer.echo(line)
+        say(line)
 
 
 def _campaign(
@@ -169,15 +170,15 @@ def _campaign(
 
     def done(result: "RunResult", totals: Totals) -> None:
         for violation in result.violations:
-            typer.echo(f"seed {result.seed}: {violation}")
+            say(f"seed {result.seed}: {violation}")
         if len(totals.seeds) % 20 == 0:
-            typer.echo(totals.line(), err=True)
+            say(totals.line(), err=True)
 
     totals = campaign(iter(seeds), minutes=minutes, jobs=jobs, options=options, done=done)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(totals.body(), indent=2) + "\n", encoding="utf-8")
-    typer.echo(totals.line())
+    say(totals.line())
     if totals.failed and options.play is not None:
         first = replace(options, seed=min(result.seed for result in totals.failed), keeps_log=True)
         _replay(first, log=False, shrinks=True)

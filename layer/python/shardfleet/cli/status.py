@@ -1,6 +1,7 @@
 """`shardfleet status`, `leases` and `top`: what the fleet is doing."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import count
 from typing import Annotated
@@ -13,7 +14,7 @@ from rich.text import Text
 from shardfleet.cli.application_access import ApplicationOption, ApplicationTable, with_reading
 from shardfleet.cli.fleet_access import DEFAULT_STACK, FleetAccess, JsonOption, StackOption
 from shardfleet.cli.instants import spoken_duration
-from shardfleet.cli.telling import plain_console, plain_table, tell
+from shardfleet.cli.telling import TerminalConsole, plain_table, tell
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     FleetSummary,
@@ -53,7 +54,7 @@ def status(
     reading = with_reading(stack, application, lambda fleet: fleet.reading())
     found, slots = summary(reading), slot_rows(reading)
     document = asdict(found) | {"slot_rows": [asdict(row) for row in slots]}
-    tell(document, [_summary_text(found), slot_table(slots)], as_json=as_json)
+    tell(document, [*_summary_lines(found), slot_table(slots)], as_json=as_json)
 
 
 def leases(
@@ -84,7 +85,7 @@ def top(
     from rich.live import Live
 
     async def show(fleet: FleetAccess | ApplicationTable) -> None:
-        with Live(console=plain_console(), auto_refresh=False) as live:
+        with Live(console=TerminalConsole(), auto_refresh=False) as live:
             for shown in count(1):
                 live.update(_screen(await fleet.reading()), refresh=True)
                 if shown == rounds:
@@ -103,16 +104,19 @@ def _rows(reading: FleetReading, *, finished: bool) -> list[LeaseRow]:
 
 def _screen(reading: FleetReading) -> Group:
     rows = sorted(_rows(reading, finished=False), key=lambda row: -(row.lag_ms or -1))
-    return Group(_summary_text(summary(reading)), slot_table(slot_rows(reading)), lease_table(rows))
-
-
-def _summary_text(found: FleetSummary) -> Text:
-    planned = "never" if found.plan_age_ms is None else f"{_time(found.plan_age_ms)} ago"
-    others = f"others   {', '.join(found.workers)} (no slots of this fleet)\n"
-    return Text(
-        f"leases   {in_words(found.leases)}\nslots    {in_words(found.slots)}\n"
-        f"lag      {_lag_words(found)}\n{others if found.workers else ''}planned  {planned}"
+    return Group(
+        *_summary_lines(summary(reading)), slot_table(slot_rows(reading)), lease_table(rows)
     )
+
+
+def _summary_lines(found: FleetSummary) -> Iterator[str]:
+    planned = "never" if found.plan_age_ms is None else f"{_time(found.plan_age_ms)} ago"
+    yield f"leases   {in_words(found.leases)}"
+    yield f"slots    {in_words(found.slots)}"
+    yield f"lag      {_lag_words(found)}"
+    if found.workers:
+        yield f"others   {', '.join(found.workers)} (no slots of this fleet)"
+    yield f"planned  {planned}"
 
 
 def _lag_words(found: FleetSummary) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.telling import say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,7 +42,10 @@ def tail(
             raise _Enough  # Another shard has printed the last one.
         if key and record.partition_key != key:
             return
-        typer.echo(_line(record, as_json=as_json))
+        if as_json:
+            say_json(json.dumps(_as_json(record)))
+        else:
+            say(_line(record))
         printed += 1
         if printed == records:
             raise _Enough
@@ -116,12 +120,10 @@ async def _follow(
     await _Follower(fleet, since_ms, take).follow(given or listed)
 
 
-def _line(record: "Record", *, as_json: bool) -> str:
-    if as_json:
-        return json.dumps(_as_json(record))
+def _line(record: "Record") -> str:
     arrived = datetime.fromtimestamp(record.approximate_arrival_ms / 1000, UTC)
     place = f"{record.shard_id} {record.sequence_number}:{record.sub_sequence_number}"
-    data = record.data.decode("utf-8", "backslashreplace").replace("\n", "\\n")
+    data = record.data.decode("utf-8", "backslashreplace")
     time = f"{arrived:%Y-%m-%dT%H:%M:%S}.{arrived.microsecond // 1000:03}Z"
     return f"{time} {place} {record.partition_key} {data}"
 

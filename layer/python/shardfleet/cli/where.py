@@ -1,5 +1,6 @@
 """`shardfleet where`: what became of the record of a key."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +35,7 @@ def where(
 ) -> None:
     """Say whether the first record of a key since a point in time is processed, and by whom."""
     answer = with_fleet(stack, lambda fleet: _where(fleet, key, at=at, pages_most=pages_most))
-    tell(answer, [_sentence(key, answer)], as_json=as_json)
+    tell(answer, _lines(key, answer), as_json=as_json)
 
 
 async def _where(fleet: FleetAccess, key: str, *, at: str, pages_most: int) -> dict[str, Any]:
@@ -108,18 +109,20 @@ async def _shards_of(fleet: FleetAccess, key: str, since_ms: int) -> list[Shard]
     return sorted((later | then).values(), key=lambda shard: shard.creation_order)
 
 
-def _sentence(key: str, answer: dict[str, Any]) -> str:
+def _lines(key: str, answer: dict[str, Any]) -> Iterator[str]:
     if answer["state"] == "NOT_FOUND":
         if answer["searched_to_ms"] is None:
-            return f"No record of key {key} has arrived since then."
-        return (
+            yield f"No record of key {key} has arrived since then."
+            return
+        yield (
             f"No record of key {key} found in the pages searched, up to arrival at "
             f"{answer['searched_to_ms']} ms on {answer['shard_id']}; search more with --pages, or "
             "begin later with --at."
         )
+        return
     record = f"{answer['sequence_number']}:{answer['sub_sequence_number']}"
-    return (
-        f"{answer['state'].lower()}: {answer['why']}.\n"
+    yield f"{answer['state'].lower()}: {answer['why']}."
+    yield (
         f"Record {record} of {answer['shard_id']}, arrived {answer['waited_ms'] / 1000:.1f} s ago; "
         f"owner {answer['owner'] or 'none'}, checkpoint {answer['checkpoint'] or 'none'}."
     )

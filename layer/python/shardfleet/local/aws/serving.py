@@ -28,7 +28,8 @@ def serve(
     ending = until or threading.Event()
     with aws, _Signals(ending):
         say(f"The embedded AWS answers at {aws.endpoint_url}")
-        say("\n".join(f"export {name}={value}" for name, value in aws.environment().items()))
+        for name, value in aws.environment().items():
+            say(f"export {name}={value}")
         if assembly is not None and stack_name is not None:
             for line in _summary(deploy(assembly, stack_name, aws, parameters=parameters)):
                 say(line)

@@ -1,0 +1,505 @@
+"""
+What others wrote is shown, never obeyed: every command, with the worst texts in every place.
+
+The commands are those of the registry, so that a new one is tried by itself: without arguments,
+until `CALLS` says how it wants to be called.
+"""
+
+import ast
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from rich.text import Text
+from typer.main import get_command
+
+from shardfleet.cli import app as application
+from shardfleet.cli import application_access, cost, examination, fleet_access, position
+from shardfleet.cli.application_access import ApplicationTable
+from shardfleet.cli.fleet_access import FleetAccess
+from shardfleet.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
+from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.explain.doctor import Facts, FunctionFacts, TableFacts
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.errors import ShardfleetError
+from shardfleet.local.aws import launcher, serving
+from shardfleet.local.chaos import run as chaos_run
+from shardfleet.local.chaos.outcome import ChaosOutcome
+from shardfleet.local.dashboard import server
+from shardfleet.local.demo import fleet as demo_fleet
+from shardfleet.local.demo import own_run, run
+from shardfleet.local.demo.timeline import FleetDisturbance
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet.testing.simulation import campaign
+from tests.cli.test_cost import AROUND
+from tests.domain.builders import a_lease
+from tests.local.demo.builders import an_outcome
+
+SOURCES = Path(__file__).resolve().parents[2] / "layer/python/shardfleet"
+# Markup of rich, hyperlinks of rich, escape sequences (colour, clear, clipboard), their 8-bit
+# forms, what moves the cursor back, what turns the direction round, and every kind of line's end.
+PIECES = [
+    "[/item]",
+    "[link=https://evil.example]here",
+    "[bold red]",
+    ":bee:",
+    "\x1b[2J",
+    "\x1b]52;c;ZXZpbA==\x07",
+    "\x1b]8;;https://evil.example\x1b\\",
+    "\x9b31m",
+    "\x9d52;c;ZXZpbA==\x9c",
+    "\b\b\b",
+    "\x7f",
+    "\u202eFORGED",
+    "\u2066\u200f",
+    "\rFORGED",
+    "\nFORGED: all is well",
+    "\r\nFORGED",
+    "\u2028FORGED",
+    "\x85FORGED",
+    "\vFORGED\fFORGED",
+    "{0} %s",
+    "plain",
+]
+foreign = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map("".join)
+
+
+class Names:
+    """What the hostile fleet's things are called."""
+
+    def __init__(self, text):
+        self.text = text
+        self.stopped, self.paused, self.gone, self.broken = (f"{text}{n}" for n in range(4))
+        self.stop = StopNote(
+            lease_key=self.stopped, position=text, error=text, attempts=3, worker_id=text, at_ms=1
+        )
+
+
+async def hostile_fleet(names):
+    """A fleet whose every name, key, owner, reason and error is the text."""
+    clock, text = VirtualClock(), names.text
+    stream = MemoryStream(clock, shards=2)
+    for shard_id in stream.open_shard_ids:
+        stream.put(text.encode(), key=text, shard_id=shard_id)
+    first, second = stream.open_shard_ids
+    leases = MemoryLeaseStore(
+        [
+            replace(a_lease(f"{first} at 5"), lease_owner=text),
+            replace(a_lease(f"{second} at 5"), lease_owner=f"{text} another"),
+            *(
+                replace(a_lease("x at 5"), lease_key=key, lease_owner=text)
+                for key in (names.stopped, names.paused, names.gone, names.broken)
+            ),
+        ]
+    )
+    leases.unreadable[names.broken] = text
+    state = FleetState(MemoryStateStore(), clock)
+    slot = Slot(slot_id=text, worker_id=text, state=SlotState.RUNNING, name=text, start_epoch=1)
+    await fill(state, names, slot)
+    return FleetAccess(
+        config=FleetConfig(
+            fleet=text, stream_arn=f"arn:x:{text}", lease_table=text, state_table=text
+        ),
+        leases=leases,
+        state=state,
+        stream=stream,
+        writer=None,
+        clock=clock,
+    )
+
+
+async def fill(state, names, slot):
+    """Write the fleet's documents, as workers, the manager and people write them."""
+    text = names.text
+    await state.write_slot(slot, None)
+    await state.write_stop(names.stop)
+    why = {"by": text, "since_ms": 1, "reason": text}
+    documents = {
+        ("pause", "fleet"): {"fleet": None, "leases": {names.paused: why}},
+        ("gone", names.gone): {
+            "first_ms": 1,
+            "unlisted_ms": 1,
+            "known_ms": 1,
+            "checkpoint": text,
+            "reason": {"is": "UpkeepFailed", "task": text, "error": text},
+            "ended_by": "",
+        },
+        ("plan", "last"): {"at_ms": 1, "left": [[names.gone, _reason(text)]]},
+        ("places", "00"): {"leases": [_entry(text, names.stopped, at_ms=1_700_000_000_000)]},
+        ("turn", "001700000000000-00"): {
+            "at_ms": 1_700_000_000_000,
+            "entries": [
+                _entry(text, names.stopped),
+                ["SLOT_FAILED", text, text, "", _reason(text)],
+                ["SIZED", "fleet", "", "", _reason(text)],
+            ],
+        },
+    }
+    for (kind, name), body in documents.items():
+        await state.store.write(kind, name, body, expected_version=None)
+
+
+def _reason(text):
+    return {"is": "UpkeepFailed", "task": text, "error": text}
+
+
+def _entry(text, key, at_ms=None):
+    row = ["TAKEN_OVER", key, text, f"{text} before", _reason(text)]
+    return row if at_ms is None else [at_ms, *row]
+
+
+def facts(text):
+    """What the doctor finds where everything is missing, or cannot be looked at."""
+    table = TableFacts(name=text, wanted=((text, "HASH"),), keys=((text, "RANGE"),))
+    function = FunctionFacts(name=text, timeout_ms=0, concurrency=0)
+    config = FleetConfig(fleet=text, stream_arn=text, lease_table=text, state_table=text)
+    return Facts(
+        config=config,
+        lease_table=table,
+        state_table=table,
+        neighbours={text: 1},
+        stream=None,
+        known_created_ms=0,
+        clock_ahead_ms=99_000,
+        manager=function,
+        worker=function,
+        schedule=text,
+        machine=text,
+        failed_queue_exists=False,
+        reading=None,
+        unread_shards=(text,),
+        unseen=((text, text),),
+    )
+
+
+def chaos_outcome(text):
+    return ChaosOutcome(
+        seed=1,
+        feed_ms=1,
+        wall_ms=1,
+        settled_ms=1,
+        verdict=an_outcome(seconds=1).verdict,
+        unsettled={text: text},
+        strikes={},
+        reshards=0,
+        calls=1,
+        errors=0,
+        faults={text: 1},
+        operations={},
+        stream_faults={},
+        workers_started=1,
+        template_sha256="",
+    )
+
+
+DEMO = an_outcome(seconds=1, rejects={"x": 1})
+
+
+def demo(options, display, *, text):
+    display.say(text)
+    with display.watching(0):
+        display.happened(FleetDisturbance(at_ms=1, kind=text, text=text))
+    source = replace(DEMO.source, name=text, rejects={text: 1})
+    return replace(DEMO, source=source, unsettled={text: text})
+
+
+def own(options, say, printed, *, found):
+    say(found.text)
+    printed(found.text)
+    stops = [own_run.StoppedShard(note=found.stop, line=None)]
+    return own_run.OwnRunResult(verdict=DEMO.verdict, stops=stops, took_ms=1)
+
+
+def serve(_aws, *, say, text, **_):
+    say(text)
+
+
+class Page:
+    """The dashboard's server: its address is foreign, and nobody looks at it."""
+
+    def __init__(self, *_, text, **__):
+        self.url = text
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def wait(self):
+        raise KeyboardInterrupt
+
+
+def simulated(*_, text, done, **__):
+    totals = SimpleNamespace(line=lambda: text, seeds=[], failed=[])
+    done(SimpleNamespace(seed=1, violations=[text]), totals)
+    return totals
+
+
+def disturbed(_options, say, *, text):
+    say(text)
+    return chaos_outcome(text)
+
+
+CALLS = {
+    "demo": [["--output", "{here}"]],
+    "chaos": [["--output", "{here}"]],
+    "leases": [[], ["--finished"], ["--application", "{text}"]],
+    "status": [[], ["--application", "{text}"]],
+    "top": [["--rounds", "1"], ["--rounds", "1", "--application", "{text}"]],
+    "where": [["--key", "{text}"], ["--key", "{text}", "--pages", "1", "--at", "{text}"]],
+    "explain": [[], ["{stopped}"], ["{text}"], ["fleet"], ["nobody{text}"]],
+    "what-if": [[], ["--lose", "{text}"], ["--workers", "2"]],
+    "tail": [["--since", "1h", "--records", "2"], ["--shard", "{text}"]],
+    "put": [["--input", "{input}", "--dry-run"], ["--input", "{input}", "--rejects", "--dry-run"]],
+    "pause": [
+        ["{paused}", "--dry-run"],
+        ["nobody{text}", "--yes"],
+        ["{paused}", "--yes", "--wait", "0", "--reason", "{text}"],
+    ],
+    "resume": [[], ["{stopped}"], ["{paused}"], ["nobody{text}"]],
+    "drain": [["--dry-run"], ["--yes", "--wait", "0"]],
+    "release": [["{stopped}", "--dry-run"], ["{gone}", "--ended", "--dry-run"]],
+    "rewind": [["{stopped}", "--to", "TRIM_HORIZON", "--dry-run"], ["{text}", "--to", "{text}"]],
+    "simulate": [["--seeds", "1"]],
+    "local run": [["--handler", "a:b", "--input", "{input}", "--rejects"]],
+    "pipeline run": [
+        ["--source", "json:{text}", "--sink", "console:{text}", "--print-plan"],
+        ["--source", "json:{text}", "--sink", "x:y", "--setting", "{text}"],
+        ["--source", "json:{text}", "--sink", "console:"],
+    ],
+    "position export": [[], ["--option"], ["--application", "{text}", "--stream", "{text}"]],
+    "position import": [["{positions}", "--dry-run"], ["{positions}", "--application", "{text}"]],
+}
+
+
+def commands(group=None, path=()):
+    """Yield the path of every command, as typed."""
+    group = group or get_command(application.app)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+PATHS = list(commands())
+
+
+def write_files(folder, names):
+    """Write what commands read: lines of which one is none, and positions."""
+    (folder / "input.jsonl").write_text(f'{{"a": 1}}\n{json.dumps(names.text)}\n')
+    positions = {
+        "format": "shardfleet.positions",
+        "version": 1,
+        "stream": names.text,
+        "created_ms": 1,
+        "origin": names.text,
+        "at_ms": 1,
+        "waiting": {},
+        "shards": {names.stopped: "TRIM_HORIZON"},
+    }
+    (folder / "positions.json").write_text(json.dumps(positions))
+
+
+@pytest.fixture
+def hostile(monkeypatch, tmp_path):
+    """Return a function: every command meets this text from now on; yields how to fill it in."""
+
+    def meet(text):
+        found = Names(text)
+
+        @asynccontextmanager
+        async def fleet(_stack):
+            yield await hostile_fleet(found)
+
+        @asynccontextmanager
+        async def table(name):
+            fleet = await hostile_fleet(found)
+            yield ApplicationTable(name, fleet.leases, fleet.clock)
+
+        @asynccontextmanager
+        async def stream(_name):
+            yield (await hostile_fleet(found)).stream
+
+        with_text = {"text": text}
+        monkeypatch.setenv("COLUMNS", "20000")
+        monkeypatch.setattr(fleet_access, "_opened", fleet)
+        monkeypatch.setattr(application_access, "_opened", table)
+        monkeypatch.setattr(position, "opened_stream", stream)
+        monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
+        monkeypatch.setattr(cost, "_around", lambda _stack: AROUND)
+        monkeypatch.setattr(examination, "examine", lambda _stack: facts(text))
+        monkeypatch.setattr(run, "run_demo", lambda o, d: demo(o, d, **with_text))
+        monkeypatch.setattr(own_run, "own_run", lambda o, **k: own(o, **k, found=found))
+        monkeypatch.setattr(serving, "serve", lambda *a, **k: serve(*a, **k, **with_text))
+        monkeypatch.setattr(launcher, "EmbeddedAws", lambda **_: None)
+        monkeypatch.setattr(demo_fleet, "synthesized", lambda *_: tmp_path / "x.template.json")
+        monkeypatch.setattr(server, "DashboardServer", lambda *a, **k: Page(*a, **k, **with_text))
+        monkeypatch.setattr(campaign, "campaign", lambda *a, **k: simulated(*a, **k, **with_text))
+        monkeypatch.setattr(chaos_run, "run_chaos", lambda o, say: disturbed(o, say, **with_text))
+        monkeypatch.setattr("shardfleet.cli.pipeline._run", lambda *_, **__: refused(text))
+        write_files(tmp_path, found)
+        return {
+            "{text}": text,
+            "{stopped}": found.stopped,
+            "{paused}": found.paused,
+            "{gone}": found.gone,
+            "{here}": str(tmp_path),
+            "{input}": str(tmp_path / "input.jsonl"),
+            "{positions}": str(tmp_path / "positions.json"),
+        }
+
+    return meet
+
+
+def refused(text):
+    raise ShardfleetError(f"the pipeline failed: {text}")
+
+
+def written(template, values):
+    for name, value in values.items():
+        template = template.replace(name, value)
+    return template
+
+
+def is_harmless(output):
+    """Nothing but printable characters and lines of our own."""
+    assert all(each.isprintable() for each in output.split("\n")), ascii(output)
+    lines = output.splitlines()
+    assert not [line for line in lines if line.startswith("FORGED")], ascii(output)
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(text="".join(PIECES))
+@given(text=foreign)
+def test_no_text_of_others_is_obeyed_by_a_terminal_or_by_rich(path, hostile, capsys, text):
+    values = hostile(text)
+    for call in CALLS.get(" ".join(path), [[]]):
+        arguments = [*path, *(written(each, values) for each in call)]
+        application.run(arguments)
+        said = capsys.readouterr()
+        assert "Missing" not in said.err, f"CALLS lacks how to call {' '.join(path)}: {said.err}"
+        assert said.out or said.err
+        is_harmless(said.out)
+        is_harmless(said.err)
+
+
+PRINTS = {
+    ("print",),
+    ("echo",),
+    ("secho",),
+    ("style",),
+    ("print_exc",),
+    ("Console",),
+    ("from_markup",),
+    ("from_ansi",),
+    ("stdout", "write"),
+    ("stderr", "write"),
+}
+# Where something is printed by another way, and why no text of others can be in it.
+OTHER_WAYS = {
+    "cli/telling.py": "the one way",
+    "cli/__init__.py": "says what is not installed, before rich and typer can be imported",
+    "local/kinesis/server.py": "a server of its own, which tells its starter its address as JSON",
+    "local/kinesis/service.py": "a server of its own: what broke in it goes into a file",
+    "local/aws/lambda_bootstrap.py": "a Lambda's process, whose output is a log",
+    "local/demo/live.py": "prints on the console that it is given: the terminal's",
+    "local/aws/serving.py": "what it says it hands to its caller",
+}
+
+
+def called(node):
+    """The last two names of what a call calls."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        return (*called(node.value), node.attr)
+    return ("",)
+
+
+def test_nothing_is_printed_by_another_way():
+    found = set()
+    for path in [*SOURCES.glob("cli/**/*.py"), *SOURCES.glob("local/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = called(node.func) if isinstance(node, ast.Call) else ()
+            loose = isinstance(node, ast.Name) and node.id == "print"
+            if loose or names[-1:] in PRINTS or names[-2:] in PRINTS:
+                found.add(path.relative_to(SOURCES).as_posix())
+    assert found == OTHER_WAYS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("tag\x1b[31m", r"tag\x1b[31m"),
+        ("\x9b\x85", r"\x9b\x85"),
+        ("a\nb\rc\td\x7f", r"a\nb\rc\td\x7f"),
+        ("\u202e\u2066\u2028", r"\u202e\u2066\u2028"),
+        ("\U000e0041\ud800", r"\U000e0041\ud800"),
+        ("Zürich [/x] 東京 🐝 \\n", "Zürich [/x] 東京 🐝 \\n"),
+    ],
+)
+def test_what_is_no_letter_is_shown_as_its_escape(text, seen):
+    assert shown(text) == seen
+
+
+@given(text=st.text())
+def test_any_text_is_one_line_that_a_terminal_prints(text):
+    assert shown(text).isprintable()
+
+
+def test_a_styled_text_and_a_cell_are_shown_as_well(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "2000")
+    table = plain_table(f"\x1b[2J{'head':90}")
+    table.add_row("[/x]\nFORGED")
+    table.add_row(Text("[link=https://evil.example]\x9b\nFORGED", "red"))
+    tell(None, [Text.assemble(("\x1bred", "red"), "\u202e"), table], as_json=False)
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        r"\x1bred\u202e",
+        r"\x1b[2Jhead",
+        r"[/x]\nFORGED",
+        r"[link=https://evil.example]\x9b\nFORGED",
+    ]
+
+
+def test_on_a_terminal_the_only_controls_are_the_colours_of_our_own(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "2000")
+    console = TerminalConsole()
+    table = plain_table("head")
+    table.add_row(Text(shown("\x1b[2J"), "red"))
+    console.print(table)
+    console.print("".join(PIECES), style="red", soft_wrap=True)
+    out = capsys.readouterr().out
+    assert "\x1b[31m" in out
+    for colour in ("\x1b[31m", "\x1b[1m", "\x1b[0m"):
+        out = out.replace(colour, "")
+    is_harmless(out)
+
+
+def test_a_second_line_of_an_error_stands_in(capsys):
+    complain(ShardfleetError("first\nshardfleet: all is well\x1b[2J"))
+    assert capsys.readouterr().err == "shardfleet: first\n    shardfleet: all is well\\x1b[2J\n"
+
+
+@given(text=foreign | st.text())
+def test_json_is_exact_and_has_no_control_in_it(text):
+    printed = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.echo", printed.append)
+        say_json(json.dumps({text: [text]}))
+    assert printed[0].isascii()
+    assert printed[0].isprintable()
+    assert json.loads(printed[0]) == {text: [text]}
