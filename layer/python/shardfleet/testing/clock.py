@@ -8,42 +8,198 @@ runs unchanged on it, because it sleeps and waits through asyncio only.
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# As asyncio's own loop: what is due within its clock's resolution is due, and cancelled timers are
+# cleared out where they are more than half of more than so many.
+_RESOLUTION_S = 1e-9
+_TIMERS_KEPT = 100
+# Nobody waits for less: two calls in a row never fall on the same instant for ever.
+_STEP_LEAST_S = 1e-6
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time; no real waiting, hence no I/O with the outside either."""
+class Holder(Protocol):
+    """Whoever can stop for a while what runs in its contexts."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """Tell whether nothing of it runs at present."""
+
+    def park(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context
+    ) -> None:
+        """Take what was due while it was frozen."""
+
+
+HOLDER: ContextVar[Holder | None] = ContextVar("who can stop what runs in a context", default=None)
+
+
+class _Entry(asyncio.TimerHandle):
+    """
+    A callback that was asked for; none is less than another, so that their times decide.
+
+    One is made for each callback: nothing of the parent's is set, which looks for slow callbacks.
+    """
+
+    __slots__ = ("args", "at_s", "callback", "context", "holder", "is_cancelled", "is_kept", "loop")
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Context | None,
+    ) -> None:
+        self.loop = loop
+        self.callback = callback
+        self.args = args
+        self.context = context = copy_context() if context is None else context
+        self.is_cancelled = self.is_kept = False
+        self.at_s = 0.0
+        self.holder = context.get(HOLDER)
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"<{self.callback!r} at {self.at_s}>"
+
+    def cancel(self) -> None:
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self.loop.cancelled_timers += self.is_kept
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.at_s
+
+
+class VirtualTimeLoop(asyncio.BaseEventLoop):
+    """
+    An event loop in virtual time; no real waiting, hence no I/O with the outside either.
+
+    It calls in the order in which asyncio's own loop does, ties included. What belongs to a
+    :data:`HOLDER` that is frozen is not called, but parked with it.
+
+    Attributes:
+        virtual_s: the virtual time in seconds.
+        cancelled_timers: how many timers that are still kept were cancelled.
+
+    """
 
     def __init__(self) -> None:
         """Begin at virtual second 0."""
-        super().__init__(_InstantSelector(self))
+        super().__init__()
         self.virtual_s = 0.0
+        self.cancelled_timers = 0
+        self._soon: deque[_Entry] = deque()
+        self._timers: list[tuple[float, _Entry]] = []
+        self._is_over = False
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
         return self.virtual_s
 
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Run a callback when those that are due now have run."""
+        entry = _Entry(self, callback, args, context)
+        self._soon.append(entry)
+        return entry
 
-class _InstantSelector(selectors.DefaultSelector):
-    """Instead of waiting for ``timeout`` seconds, move the loop's clock forward by them."""
+    call_soon_threadsafe = call_soon
 
-    def __init__(self, loop: VirtualTimeLoop) -> None:
-        super().__init__()
-        self._loop = loop
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback after so many virtual seconds."""
+        return self.call_at(self.virtual_s + delay, callback, *args, context=context)
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
-        if ready or timeout == 0:
-            return ready
-        if timeout is None:
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback at a virtual time."""
+        entry = _Entry(self, callback, args, context)
+        entry.at_s, entry.is_kept = when, True
+        heappush(self._timers, (when, entry))
+        return entry
+
+    def stop(self) -> None:
+        """Return from ``run_forever`` when those that are due now have run."""
+        self._is_over = True
+        super().stop()
+
+    def _run_once(self) -> None:
+        """Run until the loop is stopped: what is due, then what the clock jumps to."""
+        soon, timers = self._soon, self._timers
+        self._is_over = False
+        while not self._is_over:
+            if self.cancelled_timers:
+                self._drop_cancelled()
+            if not soon:
+                self._jump()
+            due_s = self.virtual_s + _RESOLUTION_S
+            while timers and timers[0][0] < due_s:
+                entry = heappop(timers)[1]
+                entry.is_kept = False
+                soon.append(entry)
+            for _ in range(len(soon)):
+                entry = soon.popleft()
+                if entry.is_cancelled:
+                    continue
+                holder = entry.holder
+                if holder is not None and holder.is_frozen:
+                    holder.park(entry.callback, entry.args, entry.context)
+                    continue
+                try:
+                    entry.context.run(entry.callback, *entry.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio's own loop
+                    told = {"message": f"exception in {entry.callback!r}", "exception": error}
+                    self.call_exception_handler(told)
+
+    def _jump(self) -> None:
+        """Move the clock forward to the next timer."""
+        if not self._timers:
             message = "deadlock in virtual time: every task waits and no timer is set"
             raise RuntimeError(message)
-        self._loop.virtual_s += max(timeout, 1e-6)
-        return ready
+        wait_s = self._timers[0][0] - self.virtual_s
+        if wait_s > 0:
+            self.virtual_s += max(wait_s, _STEP_LEAST_S)
+
+    def _drop_cancelled(self) -> None:
+        timers = self._timers
+        if len(timers) > _TIMERS_KEPT and 2 * self.cancelled_timers > len(timers):
+            timers[:] = [timer for timer in timers if not timer[1].is_cancelled]
+            heapify(timers)
+            self.cancelled_timers = 0
+        while timers and timers[0][1].is_cancelled:
+            heappop(timers)
+            self.cancelled_timers -= 1
 
 
 class VirtualClock:

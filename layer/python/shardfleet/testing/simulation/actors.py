@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import Context, ContextVar, copy_context
-from typing import Any, TypeVarTuple, Unpack
+from contextvars import Context, copy_context
+from typing import Any
 
-from shardfleet.testing.clock import VirtualTimeLoop
-
-Ts = TypeVarTuple("Ts")
+from shardfleet.testing.clock import HOLDER, VirtualTimeLoop
 
 
 class KilledError(BaseException):
@@ -51,7 +49,7 @@ class Actor:
         self.execution = (0, 0)
         self._now_ms = now_ms
         self._frozen_since_ms: int | None = None
-        self._parked: list[tuple[Callable[..., object], tuple[Any, ...], Context | None]] = []
+        self._parked: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
 
     @property
     def is_frozen(self) -> bool:
@@ -65,7 +63,7 @@ class Actor:
     def start(self, main: Coroutine[Any, Any, object]) -> None:
         """Run its main coroutine; :attr:`ended` gets the result, or None if it dies."""
         context = copy_context()
-        context.run(_CURRENT.set, self)
+        context.run(HOLDER.set, self)
         task = asyncio.get_running_loop().create_task(main, name=self.name, context=context)
         task.add_done_callback(self._returned)
 
@@ -116,52 +114,21 @@ class Actor:
         for callback, arguments, context in parked:
             loop.call_soon(callback, *arguments, context=context)
 
-    def run_or_park(
-        self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context | None
+    def park(
+        self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context
     ) -> None:
-        """Run a callback of this actor's, unless it is frozen."""
-        if self._frozen_since_ms is None:
-            callback(*arguments)
-        else:
-            self._parked.append((callback, arguments, context))
-
-
-_CURRENT: ContextVar[Actor | None] = ContextVar("the actor that a task belongs to", default=None)
+        """Keep a callback that was due while nothing of it runs."""
+        self._parked.append((callback, arguments, context))
 
 
 class SimulationLoop(VirtualTimeLoop):
-    """A virtual-time loop that knows whose callback it runs."""
+    """A virtual-time loop whose tasks know their actor."""
 
     def __init__(self) -> None:
-        """Begin at virtual second 0, with tasks that know their actor."""
+        """Begin at virtual second 0."""
         super().__init__()
         self.set_task_factory(_create_task)
         self.set_exception_handler(lambda _loop, _context: None)
-
-    def call_soon(
-        self,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.Handle:
-        """Run a callback soon; one of a frozen actor's is parked then."""
-        actor = _CURRENT.get() if context is None else context.get(_CURRENT)
-        if actor is None:
-            return super().call_soon(callback, *args, context=context)
-        return super().call_soon(actor.run_or_park, callback, args, context, context=context)
-
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: *Ts,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        """Run a callback at a time; one of a frozen actor's is parked then."""
-        actor = _CURRENT.get() if context is None else context.get(_CURRENT)
-        if actor is None:
-            return super().call_at(when, callback, *args, context=context)
-        return super().call_at(when, actor.run_or_park, callback, args, context, context=context)
 
 
 def _create_task(
@@ -169,8 +136,8 @@ def _create_task(
 ) -> asyncio.Task[Any]:
     task = asyncio.Task(coroutine, loop=loop, **options)
     context = options.get("context")
-    actor = _CURRENT.get() if context is None else context.get(_CURRENT)
-    if actor is not None:
+    actor = HOLDER.get() if context is None else context.get(HOLDER)
+    if isinstance(actor, Actor):
         actor.tasks[task] = None
         task.add_done_callback(actor.tasks.pop)
     return task
@@ -179,5 +146,5 @@ def _create_task(
 def outside_actors() -> Context:
     """Return a context that belongs to no actor: for what the world does by itself."""
     context = copy_context()
-    context.run(_CURRENT.set, None)
+    context.run(HOLDER.set, None)
     return context
