@@ -23,7 +23,7 @@ from side_by_side import Figures
 
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.ports import PutEntry, PutOutcome
+from shardfleet.engine.ports import PutOutcome
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import ProducerCounts, ShardAnswer
 from shardfleet.kpl.hash_keys import hash_of_partition_key
@@ -48,7 +48,7 @@ class EngineStream:
         self.engine.call("CreateStream", {"StreamName": STREAM, "ShardCount": SHARDS})
         self.accepted: Counter[tuple[str, int]] = Counter()
 
-    async def put_records(self, entries: Sequence[PutEntry]) -> list[PutOutcome]:
+    async def put_records(self, entries: Sequence[OutgoingRecord]) -> list[PutOutcome]:
         """Put; half of the latency before and half after."""
         records = [
             {"Data": b64encode(each.data).decode(), "PartitionKey": each.partition_key}

@@ -27,8 +27,8 @@ from tls_server import serving
 
 from shardfleet.adapters.kinesis.put_records_body import encode_put_records
 from shardfleet.adapters.kinesis.wire import KinesisWire, open_wire
-from shardfleet.engine.ports import PutEntry
 from shardfleet.kpl.aggregate import AggregateBuilder
+from shardfleet.kpl.packing import OutgoingRecord
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
 Outcomes = list[tuple[str | None, str | None]]
@@ -39,14 +39,14 @@ def ours(groups: packing.Groups, wire: KinesisWire) -> Outcomes:
     return [(each.shard_id, each.sequence_number) for each in wire.put_records(packed(groups))]
 
 
-def packed(groups: packing.Groups) -> list[PutEntry]:
+def packed(groups: packing.Groups) -> list[OutgoingRecord]:
     """Return an aggregate per group."""
     entries = []
     for group in groups:
         builder = AggregateBuilder(max_bytes=packing.MOST_BYTES)
         builder.fill(group)
         built = builder.build()
-        entries.append(PutEntry(data=built.data, partition_key=built.partition_key))
+        entries.append(OutgoingRecord(data=built.data, partition_key=built.partition_key))
     return entries
 
 
@@ -61,7 +61,7 @@ def theirs(groups: packing.Groups, client: KinesisClient) -> Outcomes:
     return [(each.get("ShardId"), each.get("SequenceNumber")) for each in answer["Records"]]
 
 
-def least(entries: list[PutEntry], body: bytes) -> str:
+def least(entries: list[OutgoingRecord], body: bytes) -> str:
     """Digest each aggregate, encode it, and digest the body."""
     for entry in entries:
         hashlib.md5(entry.data, usedforsecurity=False).digest()

@@ -22,7 +22,6 @@ from shardfleet.domain.stream.sequence import (
     Position,
     StreamIncarnation,
 )
-from shardfleet.engine.ports import PutEntry
 from shardfleet.engine.retry import Halt, Patience
 from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
@@ -114,7 +113,7 @@ AGGREGATES = [
 
 @pytest.mark.parametrize("policy", ["deliver", "kpl"])
 def test_a_page_of_a_process_is_the_page_that_the_worker_would_read(stream, processes, policy):
-    stream.put(*(PutEntry(data=data, partition_key="k") for data in AGGREGATES))
+    stream.put(*(OutgoingRecord(data=data, partition_key="k") for data in AGGREGATES))
     iterator = stream.iterator(SHARD)
     here = stream.page(iterator, SHARD)
     there = until_ready(processes(stream, misrouted=policy), Asked(iterator, SHARD, 100))
@@ -128,7 +127,7 @@ def test_a_page_of_a_process_is_the_page_that_the_worker_would_read(stream, proc
 
 
 def test_the_end_of_a_shard_comes_with_its_children(stream, processes):
-    stream.put(PutEntry(data=b"last", partition_key="k"))
+    stream.put(OutgoingRecord(data=b"last", partition_key="k"))
     stream.admin.split_shard(
         StreamARN=stream.arn, ShardToSplit=SHARD, NewStartingHashKey=str(2**127)
     )
@@ -140,7 +139,7 @@ def test_the_end_of_a_shard_comes_with_its_children(stream, processes):
 
 
 def test_an_error_of_the_service_is_the_one_that_the_worker_would_get(stream, processes):
-    stream.put(PutEntry(data=b"one", partition_key="k"))
+    stream.put(OutgoingRecord(data=b"one", partition_key="k"))
     decoders = processes(stream)
     until_ready(decoders, Asked(stream.iterator(SHARD), SHARD, 100))
     with pytest.raises(IteratorExpired, match="GetRecords on shardId-000000000000"):
@@ -185,7 +184,7 @@ def test_killed_processes_lose_nothing_repeat_nothing_and_change_no_order(stream
             OutgoingRecord(f"user-{n}-{m}", b"%d-%d-" % (n, m) + b"x" * KIB) for m in range(90)
         ]
         sent += [record.data for record in records]
-        stream.put(PutEntry(data=aggregate(records, max_bytes=1 << 20), partition_key="k"))
+        stream.put(OutgoingRecord(data=aggregate(records, max_bytes=1 << 20), partition_key="k"))
     decoders, events = processes(stream, lanes=2), MemoryEvents()
     until_ready(decoders, Asked(stream.iterator(SHARD), SHARD, 1))
     got, killed = [], set()
@@ -216,7 +215,7 @@ def test_killed_processes_lose_nothing_repeat_nothing_and_change_no_order(stream
 
 
 def test_after_a_few_deaths_the_worker_decodes_alone(stream, processes, monkeypatch):
-    stream.put(PutEntry(data=b"x" * 100 * KIB, partition_key="k"))
+    stream.put(OutgoingRecord(data=b"x" * 100 * KIB, partition_key="k"))
     monkeypatch.setattr(decode_processes.sys, "executable", "/bin/false")
     decoders = processes(stream, count=1, lanes=1)
     asked, deaths = Asked(stream.iterator(SHARD), SHARD, 100), 0
@@ -242,7 +241,7 @@ def test_after_a_few_deaths_the_worker_decodes_alone(stream, processes, monkeypa
 
 def test_a_process_that_hangs_is_given_up(stream, processes, monkeypatch):
     monkeypatch.setattr(decode_processes, "_ANSWER_S", 0.5)
-    stream.put(PutEntry(data=b"one", partition_key="k"))
+    stream.put(OutgoingRecord(data=b"one", partition_key="k"))
     decoders = processes(stream, count=1, lanes=1)
     asked = Asked(stream.iterator(SHARD), SHARD, 100)
     until_ready(decoders, asked)
@@ -270,7 +269,7 @@ def test_idle_shards_are_asked_by_the_worker_itself(stream):
 
 
 def test_a_process_ends_with_the_worker(stream, processes):
-    stream.put(PutEntry(data=b"one", partition_key="k"))
+    stream.put(OutgoingRecord(data=b"one", partition_key="k"))
     decoders = processes(stream)
     until_ready(decoders, Asked(stream.iterator(SHARD), SHARD, 100))
     running = [process.running for process in decoders._processes]

@@ -14,7 +14,7 @@ from shardfleet.adapters.kinesis.decode import epoch_ms
 from shardfleet.adapters.kinesis.polling import _instant
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
-from shardfleet.engine.ports import ListingFilter, PutEntry
+from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import (
     ConfigurationError,
     InvalidRecord,
@@ -25,6 +25,7 @@ from shardfleet.errors import (
     StreamGone,
     Throttled,
 )
+from shardfleet.kpl.packing import OutgoingRecord
 from tests.adapters.conftest import LIMITS
 from tests.adapters.kinesis_server import HORIZON, REGION, Stream, kinesis_server, run
 from tests.adapters.loopback import HANG_UP, Service, error, serving
@@ -37,7 +38,7 @@ LOW, HIGH = str(1), str(HALF + 1)  # hash keys of the lower and the upper half
 
 
 def entry(data, hash_key=LOW, key="key"):
-    return PutEntry(data=data, partition_key=key, explicit_hash_key=hash_key)
+    return OutgoingRecord(data=data, partition_key=key, explicit_hash_key=hash_key)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from botocore.exceptions import (
 
 from shardfleet.adapters.http.connections import BODY_BYTES_MOST
 from shardfleet.adapters.kinesis.wire import open_wire
-from shardfleet.engine.ports import PutEntry
+from shardfleet.kpl.packing import OutgoingRecord
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
 from tests.adapters.loopback import HANG, HANG_UP, Service, error, serving
 from tests.adapters.tls import certificate, proxy, tls_front
@@ -54,7 +54,7 @@ def written_and_read(endpoint, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     stream = Stream(endpoint, f"orders-{uuid.uuid4().hex[:8]}").create(1)
     payloads = [b"small", bytes(900_000), b""]
-    stream.put(*(PutEntry(data=data, partition_key="k") for data in payloads[:2]))
+    stream.put(*(OutgoingRecord(data=data, partition_key="k") for data in payloads[:2]))
     pages = stream.read(SHARD_0)
     assert [r.data for page in pages for r in page.records] == payloads[:2]
     return [name for name, _ in stream.sent]

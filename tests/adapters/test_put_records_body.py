@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.adapters.kinesis.put_records_body import decode_put_records, encode_put_records
-from shardfleet.engine.ports import PutEntry, PutOutcome
+from shardfleet.engine.ports import PutOutcome
+from shardfleet.kpl.packing import OutgoingRecord
 
 ARN = "arn:aws:kinesis:eu-central-1:000000000000:stream/orders"
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 ENTRIES = st.lists(
     st.builds(
-        PutEntry,
+        OutgoingRecord,
         data=st.binary(max_size=100),
         partition_key=KEYS,
         explicit_hash_key=st.none() | st.integers(0, 2**128 - 1).map(str),

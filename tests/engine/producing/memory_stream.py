@@ -4,10 +4,11 @@ import asyncio
 
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.ports import PutEntry, PutOutcome
+from shardfleet.engine.ports import PutOutcome
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet.kpl.packing import OutgoingRecord
 
 
 class MemoryStream:
@@ -22,7 +23,7 @@ class MemoryStream:
     def __init__(self, shard_count, *, before_put=lambda number: None):
         width = (HASH_KEY_MAX + 1) // shard_count
         self.shards = []
-        self.stored = []  # (shard id, sequence number, PutEntry), in order of acceptance
+        self.stored = []  # (shard id, sequence number, OutgoingRecord), in order of acceptance
         self.requests = []
         self.before_put = before_put
         self.refuse = lambda position: False
@@ -104,14 +105,14 @@ class MemoryStream:
             raise Throttled("ListShards")
         return before if self.list_as_before else list(self.shards)
 
-    def _put(self, position, entry: PutEntry):
+    def _put(self, position, entry: OutgoingRecord):
         if self.refuse(position):
             return PutOutcome(error_code="ProvisionedThroughputExceededException")
         shard_id, sequence = self.shard_of(entry), str(len(self.stored) + 1)
         self.stored.append((shard_id, sequence, entry))
         return PutOutcome(shard_id=shard_id, sequence_number=sequence)
 
-    def shard_of(self, entry: PutEntry):
+    def shard_of(self, entry: OutgoingRecord):
         hash_key = effective_hash(entry.partition_key, entry.explicit_hash_key)
         shards = self.open_shards()
         return next(s.shard_id for s in shards if s.hash_key_range.contains(hash_key))

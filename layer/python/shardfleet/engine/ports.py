@@ -18,6 +18,7 @@ from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.events.base import Event
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.records import Batch, Record
 
 
@@ -190,15 +191,6 @@ class ShardSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PutEntry:
-    """One entry of a PutRecords request."""
-
-    data: bytes
-    partition_key: str
-    explicit_hash_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PutOutcome:
     """The answer to one entry: either shard and sequence number, or an error code."""
 
@@ -210,7 +202,7 @@ class PutOutcome:
 class StreamWriter(Protocol):
     """Writing to one stream."""
 
-    async def put_records(self, entries: Sequence[PutEntry]) -> Sequence[PutOutcome]:
+    async def put_records(self, entries: Sequence[OutgoingRecord]) -> Sequence[PutOutcome]:
         """
         Send one request; the answer has one outcome per entry, in order.
 

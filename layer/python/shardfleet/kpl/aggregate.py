@@ -10,7 +10,6 @@ bytes are written by hand, since a table of ready prefixes and one join beat the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, KeysView, Sequence
-from typing import NamedTuple
 
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, ENVELOPE_BYTES, frame
@@ -47,23 +46,6 @@ _Plan = tuple[int, bytes, bytes, bytes]
 What a record would add: bytes in all, the head before its data, and for either key its table entry
 (empty if the key is known).
 """
-
-
-class Aggregate(NamedTuple):
-    """
-    What to pass to ``PutRecord``.
-
-    Attributes:
-        partition_key: that of the first user record.
-        explicit_hash_key: that of the first user record. Both together route the aggregate to
-            the shard of its first user record, so put only records of one shard into it.
-        data: the aggregated record.
-
-    """
-
-    partition_key: str
-    explicit_hash_key: str | None
-    data: bytes
 
 
 class AggregateBuilder:
@@ -198,9 +180,12 @@ class AggregateBuilder:
             place += 1
         return place
 
-    def build(self) -> Aggregate:
+    def build(self) -> OutgoingRecord:
         """
-        Return the aggregate; the builder is unchanged.
+        Return the aggregate, to be put like any record; the builder is unchanged.
+
+        Its keys are those of the first user record and route it to that one's shard, so put only
+        records of one shard into it.
 
         Raises:
             InvalidRecord: there is no user record inside.
@@ -211,7 +196,9 @@ class AggregateBuilder:
         pieces = (*self._keys.entries, *self._hash_keys.entries, *self._parts)
         if len(pieces) > _PIECES_MOST:
             pieces = (b"".join(pieces),)
-        return Aggregate(self._first.partition_key, self._first.explicit_hash_key, frame(*pieces))
+        return OutgoingRecord(
+            self._first.partition_key, frame(*pieces), self._first.explicit_hash_key
+        )
 
     def _has_room_for(self, plan: _Plan) -> bool:
         return self.size_bytes + plan[0] <= self.max_bytes and len(self) < self.max_records

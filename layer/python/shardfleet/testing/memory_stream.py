@@ -19,7 +19,7 @@ from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, Start
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
-from shardfleet.engine.ports import Clock, ListingFilter, PutEntry, PutOutcome
+from shardfleet.engine.ports import Clock, ListingFilter, PutOutcome
 from shardfleet.errors import (
     IteratorExpired,
     OutcomeUnknown,
@@ -29,6 +29,7 @@ from shardfleet.errors import (
     Throttled,
 )
 from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.records import StreamRecord
 
 MEMORY_STREAM_ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/memory"
@@ -336,7 +337,7 @@ class MemoryStream(Polled):
 
     # --- StreamWriter
 
-    async def put_records(self, entries: Sequence[PutEntry]) -> Sequence[PutOutcome]:
+    async def put_records(self, entries: Sequence[OutgoingRecord]) -> Sequence[PutOutcome]:
         """Put records by their keys."""
         await asyncio.sleep(0)
         outcomes = []

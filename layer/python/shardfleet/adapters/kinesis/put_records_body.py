@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import msgspec
 import pybase64
 
-from shardfleet.engine.ports import PutEntry, PutOutcome
+from shardfleet.engine.ports import PutOutcome
+from shardfleet.kpl.packing import OutgoingRecord
 
 
 class _Result(msgspec.Struct, gc=False):
@@ -35,7 +36,7 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-def encode_put_records(stream_arn: str, entries: Sequence[PutEntry]) -> bytes:
+def encode_put_records(stream_arn: str, entries: Sequence[OutgoingRecord]) -> bytes:
     """Return the JSON body of a PutRecords request, UTF-8."""
     base64, text = pybase64.b64encode, _ENCODER.encode
     parts = [b'{"StreamARN":', text(stream_arn), b',"Records":[']

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
     from shardfleet.domain.reading.pages import RecordsPage
-    from shardfleet.engine.ports import PutEntry, PutOutcome
+    from shardfleet.engine.ports import PutOutcome
+    from shardfleet.kpl.packing import OutgoingRecord
 
 _TARGET = "Kinesis_20131202"
 _OK = 200
@@ -93,7 +94,7 @@ class KinesisWire:
         body = msgspec.json.encode(_GetRecords(iterator, limit, self._stream_arn))
         return decode_page(self.call("GetRecords", body))
 
-    def put_records(self, entries: Sequence[PutEntry]) -> list[PutOutcome]:
+    def put_records(self, entries: Sequence[OutgoingRecord]) -> list[PutOutcome]:
         """
         Write a batch; one outcome per entry, in order.
 

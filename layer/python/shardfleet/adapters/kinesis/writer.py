@@ -14,8 +14,9 @@ from shardfleet.adapters.kinesis.shards import list_shards
 from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.ports import PutEntry, PutOutcome
+from shardfleet.engine.ports import PutOutcome
 from shardfleet.errors import InvalidRecord, StreamGone
+from shardfleet.kpl.packing import OutgoingRecord
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
@@ -54,7 +55,7 @@ class KinesisWriter:
         self._pool = pool
 
     @in_threads_of("_pool")
-    def put_records(self, entries: Sequence[PutEntry]) -> Sequence[PutOutcome]:
+    def put_records(self, entries: Sequence[OutgoingRecord]) -> Sequence[PutOutcome]:
         """
         Send one request; the answer has one outcome per entry, in order.
 
@@ -97,7 +98,7 @@ class KinesisWriter:
         return list_shards(self._control, self._stream_arn)
 
 
-def _entry(entry: PutEntry) -> dict[str, Any]:
+def _entry(entry: OutgoingRecord) -> dict[str, Any]:
     found: dict[str, Any] = {"Data": entry.data, "PartitionKey": entry.partition_key}
     if entry.explicit_hash_key is not None:
         found["ExplicitHashKey"] = entry.explicit_hash_key

@@ -14,8 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
-from shardfleet.engine.producer.lanes import Item, Lanes
-from shardfleet.engine.producer.requests import Portion, Request, RequestEntry, next_request
+from shardfleet.engine.producer.lanes import (
+    Item,
+    Lanes,
+    Portion,
+    Request,
+    RequestEntry,
+    next_request,
+)
 from shardfleet.engine.producer.settings import (
     ProducerCounts,
     ProducerSettings,
@@ -119,22 +125,21 @@ class Courier:
 
     async def _carry(self, request: Request) -> None:
         """Send one request and bring everything back that was not accepted."""
-        refused: dict[int, list[Item]] = {}
         try:
             outcomes = await self._put(request)
             await self._learn_from(request, outcomes)
-            refused = self._settle(request, outcomes)
+            self._settle(request, outcomes)
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
             for portion in request.portions:
                 self._give_up(portion.items, error)
         except asyncio.CancelledError:
-            refused = {id(portion): list(portion.items) for portion in request.portions}
+            for portion in request.portions:
+                portion.again = list(portion.items)
             raise
         finally:
             now_ms = self._clock.monotonic_ms()
             for portion in request.portions:
-                again = refused.get(id(portion), [])
-                self.lanes.arrive(portion.lane, again, now_ms=now_ms)
+                self.lanes.arrive(portion.lane, portion.again, now_ms=now_ms)
 
     async def _put(self, request: Request) -> Sequence[PutOutcome]:
         puts = request.puts
@@ -174,9 +179,9 @@ class Courier:
                 self.lanes.learn(found, now_ms=self._clock.monotonic_ms())
                 return
 
-    def _settle(self, request: Request, outcomes: Sequence[PutOutcome]) -> dict[int, list[Item]]:
-        """Hand out receipts; return what goes again, by portion."""
-        answers, again = iter(outcomes), {}
+    def _settle(self, request: Request, outcomes: Sequence[PutOutcome]) -> None:
+        """Hand out receipts, and note what goes again."""
+        answers = iter(outcomes)
         for portion in request.portions:
             refused, misrouted = 0, 0
             back: list[Item] = []
@@ -195,8 +200,7 @@ class Courier:
             self.counts.refused += refused
             self.counts.misrouted += misrouted
             self._adapt(portion, refused)
-            again[id(portion)] = self._not_too_late(back)
-        return again
+            portion.again = self._not_too_late(back)
 
     def _is_misrouted(self, portion: Portion, entry: RequestEntry, shard_id: str) -> bool:
         """Tell whether a consumer with Java's rule would drop the aggregate."""

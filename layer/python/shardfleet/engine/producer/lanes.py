@@ -1,10 +1,14 @@
 """
-A lane per shard: what waits for it, how fast it may go, and what becomes of it in a reshard.
+A lane per shard: what waits for it, how fast it may go, and what of it goes into the next request.
 
 One request of a lane is in flight at a time, so nothing overtakes a refused record, and a shard
 that refuses holds up nobody else's. When the map of shards changes, the waiting records move to
 the lanes of their new owners; such a lane begins only when the old lanes it inherits from have
 their last answer, because what that answer refuses goes first.
+
+A request takes of each ready lane as much as its flow, its pace and the quotas allow. A key stands
+in one entry of it only, because entries are refused one by one: the second would pass the first.
+Inside an aggregate a key may stand any number of times.
 """
 
 from __future__ import annotations
@@ -13,17 +17,27 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from shardfleet.domain.reading.flow_control import Flow, after_answer, unhindered
 from shardfleet.domain.reading.pacing import Bucket, available, full_bucket, spend, wait_ms
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE, HashKeyRange
 from shardfleet.domain.stream.shard_map import ShardMap
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer.settings import ProducerSettings, Receipt, ShardFlow
+from shardfleet.engine.producer.settings import (
+    ENTRIES_MOST,
+    ProducerSettings,
+    Receipt,
+    ShardFlow,
+)
+from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.kpl.packing import OutgoingRecord
 
 _KEYS_REMEMBERED = 50_000  # About 10 MB; a stream of more keys begins anew.
+# So many records of keys that are already in the request are passed over, then it is full: a hot
+# key must not make every request look at all that waits.
+_PASSED_OVER_MOST = 4 * ENTRIES_MOST
 _PORTION = 10  # A paced lane waits until a tenth of a second's worth may go, not for each record.
 
 
@@ -293,3 +307,158 @@ class Lanes:
 
 def _overlap(one: HashKeyRange, other: HashKeyRange) -> bool:
     return one.start <= other.end and other.start <= one.end
+
+
+@dataclass(slots=True)
+class RequestEntry:
+    """
+    One entry of a request.
+
+    Attributes:
+        items: one, or those of an aggregate in their order.
+        put: what is sent.
+        size: bytes of data and key.
+
+    """
+
+    items: list[Item]
+    put: OutgoingRecord
+    size: int
+
+
+@dataclass(slots=True)
+class Portion:
+    """
+    What one lane sends in a request.
+
+    Attributes:
+        lane: whose it is.
+        entries: what is sent.
+        again: of its records, those that are to be sent again.
+
+    """
+
+    lane: Lane
+    entries: list[RequestEntry] = field(default_factory=list)
+    again: list[Item] = field(default_factory=list)
+
+    @property
+    def items(self) -> Iterable[Item]:
+        """Return all its records in their order."""
+        return chain.from_iterable(entry.items for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One PutRecords call: the portions of several lanes."""
+
+    portions: Sequence[Portion]
+
+    @property
+    def puts(self) -> list[OutgoingRecord]:
+        """Return what is sent."""
+        return [entry.put for portion in self.portions for entry in portion.entries]
+
+
+def next_request(lanes: Lanes, settings: ProducerSettings, *, now_ms: int) -> Request | None:
+    """Take the next request out of the lanes that are ready; None if there is nothing to send."""
+    portions: list[Portion] = []
+    entries, size = ENTRIES_MOST, settings.request_bytes
+    for lane in lanes.ready(now_ms):
+        entries_most, pace_bytes = lanes.room(lane, now_ms)
+        filler = _Filler(settings, lane, request_bytes=size, alone=not portions)
+        portion = filler.fill(min(entries, entries_most), pace_bytes=pace_bytes)
+        if portion.entries:
+            taken = sum(entry.size for entry in portion.entries)
+            lanes.depart(lane, entries=len(portion.entries), size=taken, now_ms=now_ms)
+            portions.append(portion)
+            entries, size = entries - len(portion.entries), size - taken
+        if entries <= 0 or size <= 0:
+            break
+    return Request(portions) if portions else None
+
+
+class _Filler:
+    """Takes records from the front of a lane; what it passes over stays in front."""
+
+    def __init__(
+        self, settings: ProducerSettings, lane: Lane, *, request_bytes: int, alone: bool
+    ) -> None:
+        self._settings = settings
+        self._lane = lane
+        self._request_bytes = request_bytes
+        self._alone = alone
+        self._portion = Portion(lane)
+        self._keys: set[str] = set()
+        self._passed_over: list[Item] = []
+        self._size = 0
+
+    def fill(self, entries_most: int, *, pace_bytes: int) -> Portion:
+        """Return the portion; in a request of its own, a lane may send one entry of any size."""
+        queue, entries = self._lane.queue, self._portion.entries
+        while len(entries) < entries_most and (not entries or self._size < pace_bytes):
+            item = self._next()
+            if item is None:
+                break
+            record, delivery, _ = item
+            more = self._settings.aggregate_bytes if delivery.aggregate else size_of(record)
+            if self._size + more > self._request_bytes and (entries or not self._alone):
+                queue.appendleft(item)
+                break
+            if delivery.aggregate and self._lane.shard is not None:
+                self._add_aggregate(item)
+            else:
+                self._add_plain(item)
+        queue.extendleft(reversed(self._passed_over))
+        self._lane.waiting_bytes -= sum(size_of(item[0]) for item in self._portion.items)
+        return self._portion
+
+    def _next(self) -> Item | None:
+        """Return the next record whose key is not in the request yet, and drop given-up ones."""
+        queue, keys = self._lane.queue, self._keys
+        while queue and len(self._passed_over) < _PASSED_OVER_MOST:
+            item = queue.popleft()
+            if item[1].error is not None:
+                self._lane.waiting_bytes -= size_of(item[0])
+            elif item[0].partition_key in keys:
+                self._passed_over.append(item)
+            else:
+                return item
+        return None
+
+    def _add_plain(self, item: Item) -> None:
+        self._add([item], item[0])
+        self._keys.add(item[0].partition_key)
+
+    def _add_aggregate(self, first: Item) -> None:
+        """Pack the record and those behind it, as many as fit."""
+        builder = AggregateBuilder(
+            max_bytes=self._settings.aggregate_bytes, max_records=self._settings.aggregate_records
+        )
+        run = self._run(first)
+        count = builder.fill([item[0] for item in run])
+        self._lane.queue.extendleft(reversed(run[max(1, count) :]))
+        if count <= 1:  # Alone, or too large for an aggregate: no wrapping.
+            self._add_plain(first)
+            return
+        self._keys.update(builder.partition_keys)
+        self._add(run[:count], builder.build())
+
+    def _run(self, first: Item) -> list[Item]:
+        """Return the record and what may share its aggregate, about as much as can fit."""
+        run, size = [first], len(first[0].data)
+        while len(run) < self._settings.aggregate_records and size < self._settings.aggregate_bytes:
+            item = self._next()
+            if item is None:
+                break
+            if not item[1].aggregate:
+                self._lane.queue.appendleft(item)
+                break
+            run.append(item)
+            size += len(item[0].data)
+        return run
+
+    def _add(self, items: list[Item], put: OutgoingRecord) -> None:
+        size = size_of(put)
+        self._portion.entries.append(RequestEntry(items, put, size))
+        self._size += size

@@ -1,7 +1,7 @@
 """
 What a caller sees of a producer: calls, their checks, and the bound on what may wait.
 
-How records travel is decided in ``courier``, ``requests`` and ``lanes``.
+How records travel is decided in ``courier`` and ``lanes``.
 """
 
 from __future__ import annotations
