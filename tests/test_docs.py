@@ -18,12 +18,11 @@ from shardfleet.domain.cost.estimate import Consumption, Setup, per_month, price
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.answer import Explanation, StoryLine
+from shardfleet.domain.explain.answer import Explanation, StoryLine, Whereabouts
 from shardfleet.domain.explain.doctor import Finding
 from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
 from shardfleet.domain.explain.forecast import Forecast
 from shardfleet.domain.explain.turn_log import Entry
-from shardfleet.domain.explain.whereabouts import Whereabouts
 from shardfleet.domain.positions.position_import import ImportAction, ImportPlan, ImportStep
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
 from shardfleet.domain.positions.rewinds import RewindRow

@@ -12,8 +12,7 @@ from shardfleet.domain.explain.answer import (
     explain_worker,
 )
 from shardfleet.domain.explain.fleet_view import FleetReading, lease_rows
-from shardfleet.domain.explain.last_seen import Place
-from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.reasons import (
     FollowedBy,
     HoldsFewest,

@@ -2,14 +2,15 @@
 
 import pytest
 
-from shardfleet.domain.explain.last_seen import (
+from shardfleet.domain.explain.turn_log import (
     STALE_MS,
+    Entry,
+    Happening,
     Place,
     observed,
     place_of_row,
     places_after,
 )
-from shardfleet.domain.explain.turn_log import Entry, Happening
 from shardfleet.domain.reasons import (
     AskedToEnd,
     EmptyTable,

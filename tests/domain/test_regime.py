@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.cost.bill import DAY_MS, LedgerPage, days_of, rate_per_day
-from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.cost.estimate import DAY_MS, Consumption, LedgerPage, days_of, rate_per_day
 from shardfleet.domain.cost.spending import RELIEF, Chosen, Regime, Spending, choose
 from shardfleet.domain.reasons import NoBudget
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.whereabouts import Whereabouts, whereabouts
+from shardfleet.domain.explain.answer import Whereabouts, whereabouts
 from tests.domain.builders import a_lease, a_shard, number
 
 SHARDS = [

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from shardfleet.domain.explain.whereabouts import Whereabouts, whereabouts
+from shardfleet.domain.explain.answer import Whereabouts, whereabouts
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from shardfleet.domain.cost.bill import DAY_MS
-from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.cost.estimate import DAY_MS, Consumption
 from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState

@@ -20,11 +20,12 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.instants import spoken_duration, spoken_instant
 from shardfleet.cli.telling import plain_table, tell
-from shardfleet.domain.cost.bill import days_of, rate_per_day
 from shardfleet.domain.cost.estimate import (
     DAYS_PER_MONTH,
     Setup,
+    days_of,
     per_month,
+    rate_per_day,
     stream_per_month,
     workers_for,
 )

@@ -14,7 +14,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import tell
-from shardfleet.domain.explain.whereabouts import whereabouts
+from shardfleet.domain.explain.answer import whereabouts
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.records import Record

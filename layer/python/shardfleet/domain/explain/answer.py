@@ -1,15 +1,20 @@
 """
-Why a lease is where it is and why it moved; the same for a worker.
+Why a lease is where it is and why it moved; the same for a worker; and where a record is.
 
 Pure: from a reading of both tables, the kept places and the kept turns to the sentences of
 `shardfleet explain`. Each stands on something that was read: the manager's notes, or the tables.
+Where a record is, is told by the lease table alone: a checkpoint covers only what the handler has
+finished (architecture.md §5.7), so ``PROCESSED`` is certain; ``PENDING`` may include records that
+are handled but not checkpointed yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     LeaseRow,
@@ -19,12 +24,12 @@ from shardfleet.domain.explain.fleet_view import (
     slot_rows,
     summary,
 )
-from shardfleet.domain.explain.last_seen import Place
-from shardfleet.domain.explain.turn_log import FLEET, Entry, Happening, about, sentence
-from shardfleet.domain.explain.whereabouts import without_lease
+from shardfleet.domain.explain.turn_log import FLEET, Entry, Happening, Place, about, sentence
+from shardfleet.domain.leases.lease import Lease, keys_by_owner
 from shardfleet.domain.reasons import Reason, ThereAlready
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.stream.shards import Shard
+from shardfleet.domain.stream.sequence import LATEST, ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 
 UP_TO_DATE_MS = 2_000
 
@@ -99,17 +104,11 @@ class Known:
     waits: Mapping[str, Reason]
     shards: Sequence[Shard]
 
-    def slot_of(self, name: str) -> Slot | None:
-        """Return a slot by its id or by the id of its worker."""
-        slots = self.reading.slots
-        return next((slot for slot in slots if name in (slot.slot_id, slot.worker_id)), None)
-
     @property
     def workers(self) -> tuple[str, ...]:
         """Return all workers: those of slots, and others that own leases."""
-        unfinished = (lease for lease in self.reading.leases if not lease.is_finished)
-        owners = {owner for lease in unfinished if (owner := lease.effective_owner) is not None}
-        return tuple(sorted({slot.worker_id for slot in self.reading.slots} | owners))
+        slots = {slot.worker_id for slot in self.reading.slots}
+        return tuple(sorted(slots | keys_by_owner(self.reading.leases).keys()))
 
 
 def explain_shard(known: Known, shard_id: str) -> Explanation | None:
@@ -138,15 +137,12 @@ def explain_shard(known: Known, shard_id: str) -> Explanation | None:
 
 def explain_worker(known: Known, name: str) -> Explanation | None:
     """Return what a worker has and why; None when there is no such worker or slot."""
-    slot = known.slot_of(name)
+    slots = known.reading.slots
+    slot = next((slot for slot in slots if name in (slot.slot_id, slot.worker_id)), None)
     worker_id = slot.worker_id if slot else name
     if worker_id not in known.workers:
         return None
-    held = sorted(
-        lease.lease_key
-        for lease in known.reading.leases
-        if lease.effective_owner == worker_id and not lease.is_finished
-    )
+    held = keys_by_owner(known.reading.leases).get(worker_id, [])
     slot_id = slot.slot_id if slot else ""
     story = tuple(
         story_of(
@@ -307,3 +303,114 @@ def _without_lease(known: Known, shard_id: str, story: tuple[StoryLine, ...]) ->
         leases=(),
         story=story,
     )
+
+
+class Whereabouts(StrEnum):
+    """
+    What became of a record.
+
+    ``PROCESSED``: its shard's checkpoint has passed it. ``PENDING``: its shard is leased and the
+    checkpoint lies before it. ``STOPPED``: as pending, and the shard is stopped. ``WAITING``: its
+    shard begins when its parents are finished. ``PAST``: its shard has no lease any more, but a
+    descendant has: the shard was finished, or the fleet began after it. ``UNREAD``: no lease
+    leads to its shard.
+    """
+
+    PROCESSED = "PROCESSED"
+    PENDING = "PENDING"
+    STOPPED = "STOPPED"
+    WAITING = "WAITING"
+    PAST = "PAST"
+    UNREAD = "UNREAD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    The answer to "where is my record?".
+
+    Attributes:
+        state: in a word.
+        owner: who renews the lease, None when nobody does or there is none.
+        checkpoint: of the shard's lease, None when there is none.
+        why: in a sentence.
+
+    """
+
+    state: Whereabouts
+    owner: str | None
+    checkpoint: str | None
+    why: str
+
+
+def whereabouts(
+    position: ExtendedSequenceNumber,
+    shard_id: str,
+    *,
+    leases: Iterable[Lease],
+    shards: Sequence[Shard],
+    stops: Mapping[str, StopNote],
+) -> Answer:
+    """
+    Say what became of a record.
+
+    Args:
+        position: of the record, a number.
+        shard_id: where it lies.
+        leases: all of the table.
+        shards: the unfiltered listing.
+        stops: by lease key.
+
+    """
+    table = {lease.lease_key: lease for lease in leases}
+    lease = table.get(shard_id)
+    if lease is None:
+        state, why = without_lease(shard_id, table, shards)
+        return Answer(state=state, owner=None, checkpoint=None, why=why)
+    state, why = _of_lease(lease, position, table=table, stop=stops.get(shard_id))
+    owner = None if lease.is_finished else lease.effective_owner
+    return Answer(state=state, owner=owner, checkpoint=str(lease.checkpoint), why=why)
+
+
+def _of_lease(
+    lease: Lease,
+    position: ExtendedSequenceNumber,
+    *,
+    table: Mapping[str, Lease],
+    stop: StopNote | None,
+) -> tuple[Whereabouts, str]:
+    if lease.is_finished:
+        return Whereabouts.PROCESSED, "its shard is finished"
+    if not lease.checkpoint.is_sentinel and lease.checkpoint >= position:
+        return Whereabouts.PROCESSED, "the shard's checkpoint has passed it"
+    if stop is not None:
+        return Whereabouts.STOPPED, f"its shard is stopped at {stop.position}: {stop.error}"
+    parents = [p for p in lease.parent_shard_ids if p in table and not table[p].is_finished]
+    if parents:
+        return Whereabouts.WAITING, f"its shard begins after {' and '.join(parents)}"
+    if lease.checkpoint.sequence_number == LATEST:
+        return Whereabouts.PENDING, "unless it is older than the fleet, which began at LATEST"
+    reader = f"{lease.effective_owner} reads it" if lease.effective_owner else "nobody owns it"
+    return Whereabouts.PENDING, f"the shard's checkpoint lies before it; {reader}"
+
+
+def without_lease(
+    shard_id: str, table: Mapping[str, Lease], shards: Sequence[Shard]
+) -> tuple[Whereabouts, str]:
+    """Return what becomes of a shard that has no lease, and why, without a full stop."""
+    graph = ShardGraph(shards)
+    later = sorted(key for key in table if shard_id in _line(graph, table[key]))
+    if later:
+        return Whereabouts.PAST, (
+            f"the shard is done with and has no lease any more: its descendant {later[0]} has one"
+        )
+    ancestors = graph.ancestors(shard_id)
+    first = sorted(key for key in ancestors if key in table and not table[key].is_finished)
+    if first:
+        why = f"the shard begins after {' and '.join(first)}, and gets its lease then"
+        return Whereabouts.WAITING, why
+    return Whereabouts.UNREAD, "no lease leads to the shard; the manager makes one"
+
+
+def _line(graph: ShardGraph, lease: Lease) -> set[str]:
+    return {*graph.ancestors(lease.lease_key), *lease.parent_shard_ids}

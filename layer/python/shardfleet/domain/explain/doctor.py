@@ -12,15 +12,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.explain.fleet_view import FleetReading, LeaseState, lease_rows, summary
+from shardfleet.domain.explain.fleet_view import (
+    PLAN_STILL_MS,
+    FleetReading,
+    LeaseState,
+    lease_rows,
+    summary,
+)
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
 # What KCL 3.5 keeps in the lease table beside leases (protocol.md §0.7).
 KNOWN_NEIGHBOURS = frozenset(
     {"LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "STREAM", "WORKER_METRIC_STATS"}
 )
-# Two schedules of the manager, which plans at least once a minute (serverless.md §0).
-PLAN_AGE_MOST_MS = 150_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +287,7 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
     if reading is None:
         return
     found = summary(reading)
-    if found.plan_age_ms is None or found.plan_age_ms > PLAN_AGE_MOST_MS:
+    if found.plan_age_ms is None or found.plan_age_ms > PLAN_STILL_MS:
         age = "never" if found.plan_age_ms is None else f"{found.plan_age_ms // 1000} s ago"
         yield _error(
             "manager-silent",

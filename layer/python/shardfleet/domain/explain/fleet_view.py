@@ -15,14 +15,15 @@ from typing import TypeVar
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.lease import Lease, keys_by_owner
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.lags import lag_now, lags_of
 from shardfleet.domain.slots.slot import Slot, SlotState
 
 _NOTHING_PAUSED = Pauses()
-PLAN_STILL_MS = 150_000  # two schedules of the manager, which plans at least once a minute
+# Two schedules of the manager, which plans at least once a minute (serverless.md §0).
+PLAN_STILL_MS = 150_000
 _State = TypeVar("_State", bound=StrEnum)
 
 
@@ -99,12 +100,12 @@ class LeaseRow:
 
     lease_key: str
     state: LeaseState
-    owner: str | None
-    checkpoint: str
-    counter: int
-    lag_ms: int | None
-    seen_ms: int | None
-    why: str
+    owner: str | None = None
+    checkpoint: str = ""
+    counter: int = 0
+    lag_ms: int | None = None
+    seen_ms: int | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,10 @@ def lease_rows(reading: FleetReading) -> list[LeaseRow]:
     unfinished = {lease.lease_key for lease in reading.leases if not lease.is_finished}
     unfinished |= reading.unreadable.keys()
     lags = _lags(reading)
-    rows = [_unreadable(key, why) for key, why in reading.unreadable.items()]
+    rows = [
+        LeaseRow(lease_key=key, state=LeaseState.UNREADABLE, why=why)
+        for key, why in reading.unreadable.items()
+    ]
     rows += [_row(each, reading, unfinished=unfinished, lags=lags) for each in reading.leases]
     return sorted(rows, key=lambda row: row.lease_key)
 
@@ -170,10 +174,7 @@ def lease_rows(reading: FleetReading) -> list[LeaseRow]:
 def slot_rows(reading: FleetReading) -> list[SlotRow]:
     """Return one row per slot, ordered by slot id."""
     lags = _lags(reading)
-    held: dict[str, list[str]] = {}
-    for lease in reading.leases:
-        if not lease.is_finished and lease.effective_owner is not None:
-            held.setdefault(lease.effective_owner, []).append(lease.lease_key)
+    held = keys_by_owner(reading.leases)
     return [
         SlotRow(
             slot_id=slot.slot_id,
@@ -227,19 +228,6 @@ def _lags(reading: FleetReading) -> dict[str, int]:
         stopped_since_ms={key: pause.since_ms for key, pause in paused.items()} | stopped,
         now_ms=reading.at_ms,
         still_ms=reading.failover_ms,
-    )
-
-
-def _unreadable(lease_key: str, why: str) -> LeaseRow:
-    return LeaseRow(
-        lease_key=lease_key,
-        state=LeaseState.UNREADABLE,
-        owner=None,
-        checkpoint="",
-        counter=0,
-        lag_ms=None,
-        seen_ms=None,
-        why=why,
     )
 
 

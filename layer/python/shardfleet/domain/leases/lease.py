@@ -9,7 +9,7 @@ The builders of the changes are in :mod:`shardfleet.domain.leases.changes`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -90,6 +90,15 @@ class Survey:
         if self.unreadable:
             raise MalformedLease("; ".join(self.unreadable.values()))
         return self.leases
+
+
+def keys_by_owner(leases: Iterable[Lease]) -> dict[str, list[str]]:
+    """Return the keys of the unfinished leases of everybody who has any, owners and keys sorted."""
+    held = [lease for lease in leases if lease.effective_owner and not lease.is_finished]
+    found: dict[str, list[str]] = {}
+    for lease in sorted(held, key=lambda le: (le.effective_owner or "", le.lease_key)):
+        found.setdefault(lease.effective_owner or "", []).append(lease.lease_key)
+    return found
 
 
 class LeaseField(StrEnum):

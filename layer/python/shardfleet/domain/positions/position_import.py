@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from shardfleet.domain.leases.changes import checkpoint, create
-from shardfleet.domain.leases.lease import Lease, LeaseChange
+from shardfleet.domain.leases.lease import Lease, LeaseChange, keys_by_owner
 from shardfleet.domain.positions.positions import Positions, checkpoint_of, checkpoint_text
 from shardfleet.domain.stream.sequence import (
     AT_SHARD_END,
@@ -179,16 +179,12 @@ class _Import:
     # --- what stands against it
 
     def owned(self, gone: frozenset[str]) -> list[str]:
-        owners: dict[str, list[str]] = {}
-        for key, lease in sorted(self._leases.items()):
-            owner = lease.effective_owner
-            if owner is not None and not lease.is_finished and key not in gone:
-                owners.setdefault(owner, []).append(key)
+        owners = keys_by_owner(lease for key, lease in self._leases.items() if key not in gone)
         return [
             f"{owner} holds {', '.join(keys)}: pause or drain the fleet, or stop the worker, so "
             "that nobody holds a lease; if it is gone already, give --watch, which looks for a "
             "while whether the leases are still renewed"
-            for owner, keys in sorted(owners.items())
+            for owner, keys in owners.items()
         ]
 
     def backwards(self) -> list[str]:

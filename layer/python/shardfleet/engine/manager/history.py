@@ -16,19 +16,17 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
-from shardfleet.domain.explain.last_seen import (
-    Place,
-    observed,
-    place_of_row,
-    places_after,
-)
 from shardfleet.domain.explain.turn_log import (
     TELLING,
     Entry,
     Happening,
+    Place,
     entry_of_event,
     entry_of_row,
     news,
+    observed,
+    place_of_row,
+    places_after,
 )
 from shardfleet.domain.reasons import ThereAlready
 from shardfleet.engine.manager.report import TurnReport, plan_body

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.bill import DAY_MS, LedgerPage, days_of, rate_per_day
+from shardfleet.domain.cost.estimate import DAY_MS, LedgerPage, days_of, rate_per_day
 from shardfleet.domain.cost.spending import Chosen, Regime, Spending, choose
 from shardfleet.domain.reasons import Pause, reason_json, reason_of_json
 from shardfleet.domain.sleep.pauses import Pauses

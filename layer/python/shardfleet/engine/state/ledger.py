@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from shardfleet.domain.cost.bill import DAY_MS, LedgerPage
-from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.cost.estimate import DAY_MS, Consumption, LedgerPage
 from shardfleet.engine.ports import StateStore, Written
 from shardfleet.errors import OutcomeUnknown, Throttled
 
