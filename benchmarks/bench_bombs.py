@@ -28,7 +28,7 @@ from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_reco
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet.kpl.packing import OutgoingRecord, varint
 from shardfleet.records import Batch, StreamRecord
-from shardfleet.runtime.event_contract import EventSource, kinesis_event
+from shardfleet.runtime.handler_call import EventSource, kinesis_event
 from shardfleet_spark.read.arrow import Rows, batches_of
 
 MOST_BYTES = 1024 * 1024  # Kinesis: of a record, if nobody asked for more

@@ -40,7 +40,7 @@ ARROWS = {
     "testing": (
         (
             *("", *PURE, "kpl", "engine", "testing"),
-            *("runtime.event_contract", "runtime.handler_call", "runtime.handler_loading"),
+            *("runtime.handler_call", "runtime.handler_loading"),
         ),
         ("pytest", "hypothesis"),
     ),

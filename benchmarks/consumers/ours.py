@@ -22,7 +22,7 @@ from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
-from shardfleet.runtime.lambda_context import LambdaContext
+from shardfleet.runtime.handler_call import LambdaContext
 
 TURN_MS = 240_000
 SLOT, WORKER = "s0001", "bench-s0001"

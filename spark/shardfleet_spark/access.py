@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardfleet.adapters.clients.account_access import Access, AccountClients
-from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.dynamodb.table import ensure_lease_table
+from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools, ensure_lease_table
 from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.system import SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool

@@ -18,7 +18,7 @@ from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import FailedRecords
 from shardfleet.errors import ConfigurationError
 from shardfleet.records import Record
-from shardfleet.runtime.event_contract import EventSource, kinesis_event
+from shardfleet.runtime.handler_call import EventSource, kinesis_event
 
 run = asyncio.run
 STREAM = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"

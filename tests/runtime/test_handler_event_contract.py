@@ -10,8 +10,12 @@ from aws_lambda_powertools.utilities.parser.models import KinesisDataStreamModel
 
 from shardfleet.errors import InvalidReply
 from shardfleet.records import Batch, Record
-from shardfleet.runtime.event_contract import EventSource, kinesis_event, result_of_reply
-from shardfleet.runtime.handler_call import HandlerCaller
+from shardfleet.runtime.handler_call import (
+    EventSource,
+    HandlerCaller,
+    kinesis_event,
+    result_of_reply,
+)
 from shardfleet.runtime.handler_loading import as_handler
 
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardfleet.runtime.lambda_context import BatchContext
+from shardfleet.runtime.handler_call import BatchContext
 
 
 @pytest.fixture

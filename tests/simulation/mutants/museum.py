@@ -57,7 +57,7 @@ MUSEUM = (
         "a handler's reply is not looked at",
         "§8 row 1, KCL #10",
         (
-            "runtime/event_contract.py",
+            "runtime/handler_call.py",
             "failures = failures_of(reply)",
             "failures = failures_of(None)",
         ),

@@ -56,9 +56,8 @@ from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Level
 from shardfleet.kpl.deaggregate import MisroutedPolicy
-from shardfleet.runtime.event_contract import EventSource, kinesis_event
+from shardfleet.runtime.handler_call import EventSource, LambdaContext, kinesis_event
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
-from shardfleet.runtime.lambda_context import LambdaContext
 
 if TYPE_CHECKING:
     from shardfleet.adapters.decode.processes import DecodeProcesses
@@ -121,7 +120,12 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
         events=EmfEventSink(
             config.fleet,
             clock=clock,
-            telling=_telling(config, env),
+            telling=Telling(
+                level=_log_level(env),
+                flush_ms=config.metrics_ms,
+                shard_metrics=config.shard_metrics,
+                log_errors=config.log_errors,
+            ),
             otlp=OtlpMetrics(config.otlp_endpoint, clock=clock) if config.otlp_endpoint else None,
         ),
         clock=clock,
@@ -150,15 +154,6 @@ def _decoders(config: FleetConfig, *, vcpus: float) -> DecodeProcesses | None:
         aggregate_bytes_most=config.aggregate_bytes_most,
     )
     return DecodeProcesses(count, lanes=config.io_threads, served=served)
-
-
-def _telling(config: FleetConfig, env: Mapping[str, str]) -> Telling:
-    return Telling(
-        level=_log_level(env),
-        flush_ms=config.metrics_ms,
-        shard_metrics=config.shard_metrics,
-        log_errors=config.log_errors,
-    )
 
 
 class TurnThreads:

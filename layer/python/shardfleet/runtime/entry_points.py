@@ -10,29 +10,32 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardfleet.domain.cost.estimate import TRANSITIONS_PER_TURN
+from shardfleet.domain.cost.estimate import TRANSITIONS_PER_TURN, Consumption, price_of
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import ManagerPorts
+from shardfleet.engine.ports import StateStore
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
+from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
+from shardfleet.errors import ShardfleetError
+from shardfleet.events.cost import ConsumptionTold
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
-from shardfleet.runtime.metering import InvocationMeter
-
-if TYPE_CHECKING:
-    from shardfleet.runtime.lambda_context import LambdaContext
+from shardfleet.runtime.handler_call import LambdaContext
 
 REPLY_VERSION = 1
 # Kept back at the end of a manager's invocation: joining threads, flushing metrics.
 MANAGER_MARGIN_MS = 5_000
 # Kept back for joining threads at the end of either.
 JOIN_MARGIN_MS = 1_000
+# With less time than this left, the note of what was used is not worth a function that is cut off.
+NOTE_MARGIN_MS = 2_500
 
 
 def manager_handler(event: object, context: LambdaContext) -> dict[str, Any]:
@@ -132,7 +135,7 @@ async def _invocation(
     A thread that goes on ends the process (H10).
     """
     threads = TurnThreads(sandbox.config)
-    meter = InvocationMeter(sandbox, context)
+    meter = _Meter(sandbox, context)
     try:
         yield threads
     finally:
@@ -142,6 +145,58 @@ async def _invocation(
         left_ms = context.get_remaining_time_in_millis() - JOIN_MARGIN_MS
         if not await threads.close(within_ms=max(0, left_ms)):
             sandbox.process.end("a call of the SDK outlived its turn")
+
+
+class _Meter:
+    """
+    Counts what an invocation uses, from its beginning on, for the fleet's ledger.
+
+    Lambda bills the time from the first instruction to the reply; the time in which a new sandbox
+    imports its code is billed too, and not seen here.
+    """
+
+    def __init__(self, sandbox: Sandbox, context: LambdaContext) -> None:
+        self._sandbox = sandbox
+        self._context = context
+        self._began_ms = sandbox.clock.monotonic_ms()
+        self._capacity = sandbox.clients.capacity.used_tenths()
+        self._bytes = sandbox.events.told_bytes
+
+    async def keep(
+        self, writer: str, store: StateStore, *, transitions: int, scheduled_runs: int
+    ) -> None:
+        """Tell what was used up to now, and add it to the ledger if there is time left for it."""
+        sandbox = self._sandbox
+        read, written = sandbox.clients.capacity.used_tenths()
+        duration_ms = sandbox.clock.monotonic_ms() - self._began_ms
+        used = Consumption(
+            mb_ms=duration_ms * int(self._context.memory_limit_in_mb),
+            requests=1,
+            transitions=transitions,
+            read_tenths=read - self._capacity[0],
+            write_tenths=written - self._capacity[1],
+            log_bytes=sandbox.events.told_bytes - self._bytes,
+            scheduled_runs=scheduled_runs,
+        )
+        dollars = price_of(used, metric_days=0).total
+        sandbox.events.emit(
+            ConsumptionTold(
+                writer=writer,
+                mb_ms=used.mb_ms,
+                transitions=used.transitions,
+                read_tenths=used.read_tenths,
+                write_tenths=used.write_tenths,
+                log_bytes=used.log_bytes,
+                cost_microdollars=round(dollars * 1_000_000),
+            )
+        )
+        sandbox.events.flush()  # so that what it has written is known
+        if self._context.get_remaining_time_in_millis() < NOTE_MARGIN_MS:
+            return
+        with suppress(ShardfleetError):
+            await Ledger(store).add(
+                writer, used, metrics=sandbox.events.metric_names, at_ms=sandbox.clock.now_ms()
+            )
 
 
 @cache

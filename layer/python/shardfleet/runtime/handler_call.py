@@ -1,6 +1,12 @@
 """
 One call of the user's handler: by its contract; what it returns means the same in both.
 
+Of our own contract it is given the batch. Of Lambda's it is given the event of the event source
+mapping, field for field (AWS Lambda developer guide, "Using Lambda with Kinesis"), so that a
+handler written for that runs unmodified; two fields are ours and appear only where they say
+something: ``subSequenceNumber`` on records out of a KPL aggregate, and ``explicitHashKey``. Its
+context tells the time left of its own batch, not of the worker's turn (serverless.md §2.2 item 7).
+
 The worker's handler thread and the simulation call a handler in the same way.
 """
 
@@ -8,14 +14,148 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
+from shardfleet.adapters.payload_text import payload_text
+from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.delivery.replies import FAILURES, failures_of, lowest_failed
 from shardfleet.engine.ports import HandlerResult
-from shardfleet.records import Batch
-from shardfleet.runtime.event_contract import EventSource, kinesis_event, result_of_reply
+from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_loading import HandlerContract, LoadedHandler
-from shardfleet.runtime.lambda_context import BatchContext, LambdaContext
+
+_SCHEMA_VERSION = "1.0"
+
+
+class LambdaContext(Protocol):
+    """What is used of the object that the Lambda runtime hands over."""
+
+    @property
+    def aws_request_id(self) -> str:
+        """Return the id of this invocation."""
+
+    @property
+    def invoked_function_arn(self) -> str:
+        """Return the ARN it was invoked by, alias or version included."""
+
+    @property
+    def memory_limit_in_mb(self) -> int | str:
+        """Return the function's memory."""
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how long the invocation may still run."""
+
+
+class BatchContext:
+    """
+    The invocation's context with the batch's deadline in it.
+
+    Every other attribute (``function_name``, ``memory_limit_in_mb``, ``aws_request_id``, ...) is
+    the invocation's own.
+
+    Args:
+        invocation: the context of the worker's invocation.
+        deadline_ms: when the handler's time-out ends, epoch milliseconds.
+        now_ms: the wall clock.
+
+    """
+
+    def __init__(
+        self, invocation: LambdaContext, *, deadline_ms: int, now_ms: Callable[[], int]
+    ) -> None:
+        """Wrap the context of an invocation for one batch."""
+        self._invocation = invocation
+        self._deadline_ms = deadline_ms
+        self._now_ms = now_ms
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Return how long this batch may still take; never negative."""
+        return max(0, self._deadline_ms - self._now_ms())
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the invocation's attribute."""
+        return getattr(self._invocation, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSource:
+    """
+    What every record of an event says about where it comes from.
+
+    Attributes:
+        stream_arn: ``eventSourceARN``.
+        region: ``awsRegion``.
+        invoke_identity_arn: ``invokeIdentityArn``: who calls the handler. An event source
+            mapping names the function's role; a worker names its function.
+
+    """
+
+    stream_arn: str
+    region: str
+    invoke_identity_arn: str
+
+    @classmethod
+    def of(cls, stream_arn: str, *, function_arn: str) -> Self:
+        """Take the region from the stream's ARN."""
+        parts = stream_arn.split(":")
+        region = parts[3] if len(parts) > 3 else ""  # noqa: PLR2004 - arn:partition:service:region
+        return cls(stream_arn=stream_arn, region=region, invoke_identity_arn=function_arn)
+
+
+def kinesis_event(records: Iterable[Record], source: EventSource) -> dict[str, Any]:
+    """Return the event for a batch's records: one shard, in order, data in base64."""
+    return {"Records": [_event_record(record, source) for record in records]}
+
+
+def _event_record(record: Record, source: EventSource) -> dict[str, Any]:
+    kinesis: dict[str, Any] = {
+        "kinesisSchemaVersion": _SCHEMA_VERSION,
+        "partitionKey": record.partition_key,
+        "sequenceNumber": record.sequence_number,
+        "data": payload_text(record.data),
+        "approximateArrivalTimestamp": record.approximate_arrival_ms / 1000,
+    }
+    if record.aggregated:
+        kinesis["subSequenceNumber"] = record.sub_sequence_number
+    if record.explicit_hash_key is not None:
+        kinesis["explicitHashKey"] = record.explicit_hash_key
+    return {
+        "kinesis": kinesis,
+        "eventSource": "aws:kinesis",
+        "eventVersion": _SCHEMA_VERSION,
+        "eventID": f"{record.shard_id}:{record.sequence_number}",
+        "eventName": "aws:kinesis:record",
+        "invokeIdentityArn": source.invoke_identity_arn,
+        "awsRegion": source.region,
+        "eventSourceARN": source.stream_arn,
+    }
+
+
+def result_of_reply(reply: object, batch: Batch) -> HandlerResult:
+    """
+    Return how far a batch got, from the reply of a handler of either contract.
+
+    Partial batch responses are always honoured, as with ``ReportBatchItemFailures``. A record that
+    a reply names has failed, even if the handler had declared it done before.
+
+    Raises:
+        InvalidReply: the reply means nothing; as when the handler raises, what it has declared
+            done is done.
+
+    """
+    failures = failures_of(reply)
+    if not failures:
+        return HandlerResult(done_count=len(batch))
+    done_count = lowest_failed(failures, batch)
+    if done_count is None:
+        error = (
+            f"{FAILURES}: an itemIdentifier names no record of this batch, so all of it has "
+            "failed; a record's sequence number is allowed, or number:sub for one of an aggregate"
+        )
+        return HandlerResult(done_count=0, error=error)
+    error = f"{FAILURES}: not handled from record {position_of(batch[done_count])} on"
+    return HandlerResult(done_count=done_count, error=error)
 
 
 class HandlerCaller:
@@ -39,6 +179,7 @@ class HandlerCaller:
             now_ms: the wall clock, called in the handler's thread.
 
         """
+        self.is_async = handler.is_async
         self._handler = handler
         self._context = context
         self._source = source

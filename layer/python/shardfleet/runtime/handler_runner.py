@@ -21,10 +21,8 @@ from typing import Any
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.errors import InvalidReply
 from shardfleet.records import Batch
-from shardfleet.runtime.event_contract import EventSource
-from shardfleet.runtime.handler_call import HandlerCaller
+from shardfleet.runtime.handler_call import EventSource, HandlerCaller, LambdaContext
 from shardfleet.runtime.handler_loading import LoadedHandler, load_handler
-from shardfleet.runtime.lambda_context import LambdaContext
 
 # How long a cancelled coroutine, and a thread that was asked to stop, may take to comply.
 GRACE_MS = 1_000
@@ -87,18 +85,9 @@ class _HandlerThread:
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        # What user code left behind must not outlive the turn.
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-    finally:
-        loop.close()
+    # At its end it cancels what user code left behind, which must not outlive the turn.
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
 
 
 class ThreadHandlerRunner:
@@ -123,14 +112,13 @@ class ThreadHandlerRunner:
         self._context = context
         self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
         self._clock = clock
-        self._handler: LoadedHandler | None = None
         self._caller: HandlerCaller | None = None
         self._thread: _HandlerThread | None = None
 
     @property
     def overlaps(self) -> bool:
         """Tell, once loaded, whether calls of different shards may overlap."""
-        return self._handler is not None and self._handler.is_async
+        return self._caller is not None and self._caller.is_async
 
     async def load(self) -> None:
         """
@@ -143,7 +131,6 @@ class ThreadHandlerRunner:
         thread = self._thread = self._thread or _HandlerThread()
         load = thread.submit(lambda: load_handler(self._name, contract=self._contract))
         handler: LoadedHandler = await asyncio.wrap_future(load)
-        self._handler = handler
         self._caller = HandlerCaller(
             handler, context=self._context, source=self._source, now_ms=self._clock.now_ms
         )
@@ -152,16 +139,17 @@ class ThreadHandlerRunner:
 
     async def run(self, batch: Batch) -> HandlerResult:
         """Run one batch to its end or to its deadline."""
-        if self._thread is None or self._handler is None:
+        caller = self._caller
+        if self._thread is None or caller is None:
             message = "run before load"
             raise RuntimeError(message)
         left_ms = batch.deadline_ms - self._clock.now_ms()
-        if self._handler.is_async:
+        if caller.is_async:
             loop = self._thread.run_loop()
-            call = asyncio.run_coroutine_threadsafe(self._call_async(batch), loop)
+            call = asyncio.run_coroutine_threadsafe(self._call_async(caller, batch), loop)
             left_ms += GRACE_MS
         else:
-            call = self._thread.submit(lambda: self._call(batch))
+            call = self._thread.submit(lambda: _call(caller, batch))
         waiter = asyncio.wrap_future(call)
         await asyncio.wait([waiter], timeout=max(0, left_ms) / 1000)
         if call.done():
@@ -175,26 +163,23 @@ class ThreadHandlerRunner:
         thread, self._thread = self._thread, None
         return thread is None or await thread.stop()
 
-    # --- in the handler's thread
-
-    def _call(self, batch: Batch) -> HandlerResult:
-        assert self._caller is not None
-        try:
-            return self._caller.call(batch)
-        except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
-            return _failure(batch, error)
-
-    async def _call_async(self, batch: Batch) -> HandlerResult:
-        assert self._caller is not None
+    async def _call_async(self, caller: HandlerCaller, batch: Batch) -> HandlerResult:
         deadline = asyncio.timeout((batch.deadline_ms - self._clock.now_ms()) / 1000)
         try:
             async with deadline:
-                return await self._caller.call_async(batch)
+                return await caller.call_async(batch)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
             if isinstance(error, TimeoutError) and deadline.expired():
                 cancelled = "cancelled: the call outlived its time-out"
                 return HandlerResult(done_count=batch.done_count, error=cancelled)
             return _failure(batch, error)
+
+
+def _call(caller: HandlerCaller, batch: Batch) -> HandlerResult:
+    try:
+        return caller.call(batch)
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
+        return _failure(batch, error)
 
 
 def _failure(batch: Batch, error: BaseException) -> HandlerResult:

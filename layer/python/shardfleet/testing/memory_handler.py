@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.errors import ConfigurationError
 from shardfleet.records import Batch, Record
-from shardfleet.runtime.event_contract import result_of_reply
+from shardfleet.runtime.handler_call import result_of_reply
 
 Script = Callable[[Batch], Awaitable[object]]
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from botocore.config import Config
 from botocore.session import Session, get_session
 
-from shardfleet.adapters.clients.capacity import CapacityMeter
 from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
 
 if TYPE_CHECKING:
@@ -36,6 +35,9 @@ ATTEMPTS = 3  # of the SDK's standard mode
 WRITE_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 1.0
 READ_TIMEOUT_S = 5.0
+_METERED_WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem"})
+_METERED_READS = frozenset({"GetItem", "Query", "Scan"})
+_REFUSED = "ConditionalCheckFailedException"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,44 @@ class ConnectionLimits:
     writes: int
     reads: int
     streams: int
+
+
+class CapacityMeter:
+    """
+    Counts units of DynamoDB over clients, as it says with each answer; safe between threads.
+
+    The clients' calls are asked to say so (`ReturnConsumedCapacity`); what a refused conditional
+    write costs DynamoDB does not say, so it counts as one unit.
+    """
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self._lock = Lock()
+        self._read = 0.0
+        self._written = 0.0
+
+    def used_tenths(self) -> tuple[int, int]:
+        """Return read and write units so far, in tenths: half a unit is the least."""
+        with self._lock:
+            return round(self._read * 10), round(self._written * 10)
+
+    def watch(self, client: Any) -> None:
+        """Count what a DynamoDB client's calls use from now on."""
+        events = client.meta.events
+        for operation in _METERED_READS | _METERED_WRITES:
+            events.register(f"provide-client-params.dynamodb.{operation}", _ask)
+            events.register(f"after-call.dynamodb.{operation}", self._count)
+
+    def _count(self, *, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+        found = parsed.get("ConsumedCapacity")
+        units = float(found.get("CapacityUnits", 0)) if found else 0.0
+        if parsed.get("Error", {}).get("Code") == _REFUSED:
+            units = 1.0
+        with self._lock:
+            if model.name in _METERED_WRITES:
+                self._written += units
+            else:
+                self._read += units
 
 
 class AwsClients:
@@ -184,3 +224,7 @@ def region_of(arn: str) -> str | None:
     """Return the region that an ARN names, None when it names none."""
     parts = arn.split(":")
     return parts[3] or None if len(parts) > 3 else None  # noqa: PLR2004 - arn:partition:service:region
+
+
+def _ask(*, params: dict[str, Any], **_: Any) -> dict[str, Any]:
+    return {**params, "ReturnConsumedCapacity": "TOTAL"}

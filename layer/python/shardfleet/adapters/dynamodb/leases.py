@@ -9,6 +9,7 @@ Every write is one conditional request in one attempt (hazard H1). Behaves like 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +26,13 @@ from shardfleet.adapters.dynamodb.items import (
     key_of,
     lease_from_item,
 )
-from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
+from shardfleet.adapters.sdk_errors import (
+    TABLE_PAGING,
+    ConditionFailed,
+    RefusalIsAnswer,
+    SdkCall,
+    pages,
+)
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.leases.changes import failing
 from shardfleet.domain.leases.lease import (
@@ -243,3 +250,54 @@ def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], dict[s
         except MalformedLease as error:
             unreadable[item[LEASE_KEY]["S"]] = str(error)
     return leases, foreign, unreadable
+
+
+def ensure_lease_table(client: DynamoDBClient, name: str) -> bool:
+    """
+    Make a lease table unless there is one; return whether it was made.
+
+    Fleets do not need it: their table is made by the stack that deploys them.
+
+    The schema is that of KCL's ``DynamoDBLeaseRefresher`` (protocol.md §1.1, §1.3).
+
+    Raises:
+        ConfigurationError: a right is missing (DescribeTable, and CreateTable where there is no
+            table).
+        ShardfleetError: see the message.
+
+    """
+    describe = SdkCall(
+        f"DescribeTable {name}", codes={"ResourceNotFoundException": RefusalIsAnswer}
+    )
+    try:
+        describe.run(client.describe_table, TableName=name)
+    except RefusalIsAnswer:
+        pass
+    else:
+        return False
+    make = SdkCall(f"CreateTable {name}", codes={"ResourceInUseException": RefusalIsAnswer})
+    with suppress(RefusalIsAnswer):
+        make.run(
+            client.create_table,
+            TableName=name,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": LEASE_KEY, "KeyType": "HASH"}],
+            AttributeDefinitions=[
+                {"AttributeName": LEASE_KEY, "AttributeType": "S"},
+                {"AttributeName": LEASE_OWNER, "AttributeType": "S"},
+            ],
+            GlobalSecondaryIndexes=[
+                {
+                    "IndexName": OWNER_INDEX,
+                    "KeySchema": [
+                        {"AttributeName": LEASE_OWNER, "KeyType": "HASH"},
+                        {"AttributeName": LEASE_KEY, "KeyType": "RANGE"},
+                    ],
+                    "Projection": {"ProjectionType": "KEYS_ONLY"},
+                }
+            ],
+        )
+    client.get_waiter("table_exists").wait(
+        TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
+    )
+    return True

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from threading import Lock
@@ -91,7 +91,7 @@ class EmfEventSink:
         self._lock = Lock()  # stores emit from their threads
         self._flushed_ms = clock.monotonic_ms()
         self._totals: Counter[str] = Counter()
-        self._by_shard: dict[str, dict[str, int]] = {}
+        self._by_shard: defaultdict[str, Counter[str]] = defaultdict(Counter)
         # Own providers and logger, and no service name whatever POWERTOOLS_* says: the user's
         # handler shares the process and its environment, and alarms know these dimensions only.
         self._metrics = AmazonCloudWatchEMFProvider(namespace=NAMESPACE, service="")
@@ -143,12 +143,10 @@ class EmfEventSink:
         for metric, value in _values(event, metrics.AMOUNTS):
             self._totals[metric] += value
         if isinstance(event, LeaseEvent):
-            for metric, value in _values(event, metrics.SHARD_AMOUNTS):
-                known = self._by_shard.setdefault(metric, {})
-                known[event.lease_key] = value + known.get(event.lease_key, 0)
-            for metric, value in _values(event, metrics.SHARD_PEAKS):
-                known = self._by_shard.setdefault(metric, {})
-                known[event.lease_key] = max(value, known.get(event.lease_key, 0))
+            for measured, both in ((metrics.SHARD_AMOUNTS, sum), (metrics.SHARD_PEAKS, max)):
+                for metric, value in _values(event, measured):
+                    known = self._by_shard[metric]
+                    known[event.lease_key] = both((value, known[event.lease_key]))
         self._totals.update(metrics.counts_of(event))
 
     def _is_due(self) -> bool:
@@ -173,7 +171,7 @@ class EmfEventSink:
         for metric, total in self._totals.items():
             self._metrics.add_metric(metric, unit_of(metric), total)
         self._totals.clear()
-        gathered, self._by_shard = self._by_shard, {}
+        gathered, self._by_shard = self._by_shard, defaultdict(Counter)
         shards = sorted({shard for values in gathered.values() for shard in values})
         for begin in range(0, len(shards), VALUES_MOST):
             self._write_metrics(self._metrics)

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.records import Batch, Record
-from shardfleet.runtime.event_contract import EventSource
-from shardfleet.runtime.handler_call import HandlerCaller
+from shardfleet.runtime.handler_call import EventSource, HandlerCaller
 from shardfleet.runtime.handler_loading import LoadedHandler
 from shardfleet.testing.checkers import Violation
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
