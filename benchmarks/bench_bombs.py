@@ -82,7 +82,7 @@ def in_decoding_process(data: bytes) -> int:
     columns = take_apart(data, limits=ExpansionLimits(), policy="deliver")
     if columns is None:  # Then the worker finds out why, and what to deliver.
         return in_worker(data)
-    return told(put_together(columns, ORIGIN, hash_range=ALL_HASHES).records)
+    return told(put_together(columns, ORIGIN, hash_range=ALL_HASHES, policy="deliver").records)
 
 
 def told(records: Sequence[Any]) -> int:

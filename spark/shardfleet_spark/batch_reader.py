@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -30,6 +31,9 @@ from shardfleet_spark.plan.planning import lay_out
 from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.sealing import persist
 from shardfleet_spark.read.shard_pages import FetchPorts, ShardPages, ShardRange, is_done
+
+if TYPE_CHECKING:
+    from shardfleet.kpl.deaggregate import MisroutedPolicy
 
 # How far arrival times of one shard may be out of order and still be met.
 DISORDER_MS = 5_000
@@ -91,7 +95,7 @@ class KinesisBatchReader(DataSourceReader):
             stream=self._options.stream_name,
             done=reading.stand.position.done,
             deaggregate=self._options.deaggregate,
-            misrouted="kpl" if self._options.misrouted == "kpl" else "deliver",
+            misrouted=cast("MisroutedPolicy", self._options.misrouted),
             hash_range=partition.hashes.get(reading.shard_id),
             columns=self._options.columns,
         )

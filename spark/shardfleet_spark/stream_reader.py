@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -45,6 +45,9 @@ from shardfleet_spark.publish.publishing import Publishing, leave_in_order
 from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.sealing import SealedRecords, conform, read_sealed
 from shardfleet_spark.read.shard_pages import FetchPorts
+
+if TYPE_CHECKING:
+    from shardfleet.kpl.deaggregate import MisroutedPolicy
 
 
 @dataclass
@@ -175,7 +178,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 stream=self._options.stream_name,
                 done=reading.stand.position.done,
                 deaggregate=planned.emission.deaggregate,
-                misrouted="kpl" if planned.emission.misrouted == "kpl" else "deliver",
+                misrouted=cast("MisroutedPolicy", planned.emission.misrouted),
                 hash_range=planned.hashes.get(each.sealed.shard_id),
                 columns=self._options.columns,
             )

@@ -111,7 +111,7 @@ AGGREGATES = [
 ]
 
 
-@pytest.mark.parametrize("policy", ["deliver", "kpl"])
+@pytest.mark.parametrize("policy", ["deliver", "in-range", "kpl"])
 def test_a_page_of_a_process_is_the_page_that_the_worker_would_read(stream, processes, policy):
     stream.put(*(OutgoingRecord(data=data, partition_key="k") for data in AGGREGATES))
     iterator = stream.iterator(SHARD)

@@ -55,7 +55,7 @@ def main(arguments):
     chance, results, broken = random.Random(first), {}, 0
     for name, target in TARGETS.items():
         began = time.monotonic()
-        tried, error = fuzz(target, options.inputs, chance)
+        tried, error = fuzz(target, max(1, options.inputs // target.dearness), chance)
         seconds = round(time.monotonic() - began, 1)
         results[name] = {"inputs": tried, "seconds": seconds, "failed": error is not None}
         print(f"{name}: {tried:,} inputs in {seconds} s", flush=True)  # noqa: T201

@@ -8,8 +8,10 @@ Of an aggregate the work is counted, too: it depends on its size, not on what it
 import base64
 import json
 import tempfile
+import time
 import tracemalloc
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +29,13 @@ from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.kpl.aggregate import aggregate
-from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate, records_after
+from shardfleet.kpl.deaggregate import (
+    ExpansionLimits,
+    Origin,
+    deaggregate,
+    deaggregate_records,
+    records_after,
+)
 from shardfleet.kpl.envelope import MAGIC
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
@@ -44,17 +52,22 @@ class Target(NamedTuple):
     Attributes:
         inputs: the strategy.
         check: parses one input and asserts what must hold.
-        bytes_most: of memory for one input, at the peak.
+        bytes_most: of memory for one input, at the peak; None: it is not looked at.
+        dearness: how many inputs of the others one of these is worth.
 
     """
 
     inputs: st.SearchStrategy
     check: object
-    bytes_most: int
+    bytes_most: int | None
+    dearness: int = 1
 
 
 def run(target, given):
     """Run a target on one input: nothing but our errors, and no more memory than allowed."""
+    if target.bytes_most is None:
+        target.check(given)
+        return
     tracemalloc.start()
     try:
         with suppress(ShardfleetError):
@@ -140,7 +153,7 @@ aggregates = st.tuples(
     | damaged().map(framed)
     | damaged().map(MAGIC.__add__)
     | bombs().map(framed),
-    st.sampled_from(["deliver", "kpl"]),
+    st.sampled_from(["deliver", "kpl", "in-range"]),
     st.none() | st.tuples(st.integers(0, 2**127), st.integers(2**127, 2**128 - 1)),
     st.integers(0, 5),
 )
@@ -168,6 +181,87 @@ def check_aggregate(given):
             approximate_arrival_ms=0,
             explicit_hash_key=user.explicit_hash_key,
         )
+
+
+# --- what an aggregate of up to 10 MiB costs beside a sound one of its size
+
+RATIO_MOST = 20
+SIZES = (MEBIBYTE // 4, MEBIBYTE, 10 * MEBIBYTE - 1024)
+units = st.one_of(
+    st.sampled_from(
+        [b"", b"\x1a\x00", b"\x08\x00", b"\x1a\x04\x08\x00\x1a\x00", b"\x22\x02\x0a\x00"]
+    ),
+    st.builds(field, st.integers(1, 5), st.binary(max_size=6)),
+    st.builds(
+        field, st.integers(1, 2), st.sampled_from([b"\xff", b"\xc3\xa4" * 9, b"\xff" * 5_000])
+    ),
+    st.builds(
+        lambda index, data: field(3, b"\x08" + varint(index) + field(3, data)),
+        st.sampled_from([0, 0, 0, 1]),
+        st.binary(max_size=40),
+    ),
+    messages(),
+)
+
+
+class Heap(NamedTuple):
+    """A few fields repeated until a record is full: beside a table and a record, or inside."""
+
+    size: int
+    sound: bytes
+    unit: bytes
+    inside: int
+    keys: bytes
+    policy: str
+
+    def data(self):
+        heap = self.unit * ((self.size - 64) // len(self.unit))
+        if self.inside:
+            heap = field(self.inside, heap)
+        return framed(self.sound + heap + self.keys)
+
+
+heaps = st.builds(
+    Heap,
+    st.sampled_from(SIZES),
+    st.sampled_from([b"", b"k", "ä".encode() * 32_768]).map(
+        lambda key: key and field(1, key) + field(3, b"\x08\x00\x1a\x00")
+    ),
+    st.lists(units, min_size=1, max_size=2).map(lambda some: b"".join(some) or b"\x1a\x00"),
+    st.sampled_from([0, 0, 1, 2, 3]),
+    st.sampled_from([b"", field(1, b"k") * 4]),
+    st.sampled_from(["deliver", "kpl", "in-range"]),
+)
+
+
+def cpu_of(data, policy):
+    """Return the CPU time of taking a record apart, in seconds, as a worker does it."""
+    began = time.process_time()
+    deaggregate_records(
+        data,
+        partition_key="key",
+        origin=Origin("7", "shard", 0, None),
+        limits=ExpansionLimits(),
+        hash_range=(0, 2**127),
+        policy=policy,
+    )
+    return time.process_time() - began
+
+
+@cache
+def sound_cpu(size, policy):
+    """Return the same of a sound aggregate of records of 100 bytes."""
+    users = [OutgoingRecord(f"user-{n:06d}", b"x" * 100) for n in range(size // 123)]
+    data = aggregate(users)
+    return min(cpu_of(data, policy) for _ in range(3))
+
+
+def check_cost(given):
+    data, policy = given.data(), given.policy
+    most = RATIO_MOST * sound_cpu(given.size, policy)
+    # A second look, when the machine had other things to do.
+    spent = next((cpu for _ in range(3) if (cpu := cpu_of(data, policy)) <= most), None)
+    assert spent is not None, f"{len(data):,} bytes cost more than {RATIO_MOST} times a sound one"
 
 
 # --- items of the lease table: what DynamoDB can hold
@@ -395,6 +489,7 @@ TARGETS = {
         answers | spoiled_answers() | st.binary(max_size=200), check_answer, 4 * MEBIBYTE
     ),
     "deaggregator": Target(aggregates, check_aggregate, 8 * MEBIBYTE),
+    "cost of aggregates": Target(heaps, check_cost, None, dearness=20),
     "lease items": Target(items, check_item, MEBIBYTE),
     "worker input": Target(payloads, check_payload, MEBIBYTE),
     "handler reply": Target(replies, check_reply, MEBIBYTE),

@@ -11,19 +11,34 @@ from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.errors import ConfigurationError
 from shardfleet.local.demo.source import read_source
 from tests.fuzz import run as program
-from tests.fuzz.targets import MEBIBYTE, TARGETS, Target, run
+from tests.fuzz.targets import MEBIBYTE, TARGETS, Heap, Target, check_cost, run
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_that_others_write_brings_a_parser_down(name):
     target = TARGETS[name]
 
-    @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150 // target.dearness, suppress_health_check=list(HealthCheck))
     @given(target.inputs)
     def try_one(value):
         run(target, value)
 
     try_one()
+
+
+RECORD = bytes.fromhex("1a 04 08 00 1a 00")
+LONG_KEY = b"\x0a\x80\x80\x04" + "ä".encode() * 32_768 + RECORD
+SHORT_KEY = b"\x0a\x01k" + RECORD
+
+
+@pytest.mark.parametrize("policy", ["deliver", "in-range", "kpl"])
+@pytest.mark.parametrize(
+    ("sound", "unit"),
+    [(LONG_KEY, RECORD), (SHORT_KEY, b"\x0a\x01\xff"), (SHORT_KEY, b"\x1a\x00")],
+    ids=["a long key that all records share", "bad keys that no record has", "empty records"],
+)
+def test_what_was_dear_once_costs_no_more_than_its_size_allows(sound, unit, policy):
+    check_cost(Heap(MEBIBYTE, sound, unit, 0, b"", policy))
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), [], "x", None])

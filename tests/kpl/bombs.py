@@ -56,12 +56,13 @@ class Work:
 
     Attributes:
         characters: of the texts and bytes whose methods were called.
+        decoded: bytes that were read as texts.
         digests: MD5 sums begun.
 
     """
 
     def __enter__(self):
-        self.characters = self.digests = 0
+        self.characters = self.digests = self.decoded = 0
         sys.setprofile(self._seen)
         return self
 
@@ -74,4 +75,5 @@ class Work:
         of = getattr(called, "__self__", None)
         if isinstance(of, str | bytes):
             self.characters += len(of)
+        self.decoded += isinstance(of, bytes) and called.__name__ == "decode"
         self.digests += called.__name__ == "openssl_md5"

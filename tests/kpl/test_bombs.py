@@ -15,7 +15,7 @@ from tests.kpl.bombs import BEYOND, LOOKS_MOST, SHAPES, WITHIN, Work, bomb
 ORIGIN = Origin("7", "shardId-000000000000", 1_000, None)
 ALL_HASHES = (0, MAX_HASH_KEY)
 every_shape = pytest.mark.parametrize("shape", SHAPES)
-both_policies = pytest.mark.parametrize("policy", ["deliver", "kpl"])
+both_policies = pytest.mark.parametrize("policy", ["deliver", "in-range", "kpl"])
 
 
 def read_in_worker(data, policy):
@@ -59,5 +59,5 @@ def test_what_a_decoding_process_hands_on_is_no_larger_than_what_it_got(shape, p
     assert len(columns) <= 2 * len(data)
     assert work.characters <= LOOKS_MOST * len(data)
     assert work.digests <= 1 + len(SHAPES[shape][0])
-    again = put_together(columns, ORIGIN, hash_range=ALL_HASHES)
+    again = put_together(columns, ORIGIN, hash_range=ALL_HASHES, policy=policy)
     assert again == read_in_worker(data, policy)

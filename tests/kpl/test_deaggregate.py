@@ -9,7 +9,8 @@ from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, UserRecord, Verdict
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY, hash_of_partition_key
-from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord, varint
+from tests.kpl.bombs import Work
 
 KEY_K = bytes.fromhex("0a 01 6b")  # partition key table: "k"
 DATA_X = bytes.fromhex("1a 05 08 00 1a 01 78")  # a record: key 0, data "x"
@@ -140,6 +141,39 @@ def test_policy_kpl_discards_and_counts_the_whole_aggregate(foreign, read):
     assert found.records == ()
     assert (found.verdict, found.dropped, found.last_sub_sequence) == (Verdict.MISROUTED, 3, 2)
     assert found.aggregated
+
+
+@pytest.mark.parametrize("foreign", ["a", "b", "c"])
+def test_policy_in_range_discards_and_counts_what_belongs_elsewhere_alone(foreign, read):
+    position = hash_of_partition_key(foreign)
+    records = [r._replace(explicit_hash_key="5") if r[0] != foreign else r for r in THREE]
+    found = read(aggregate(records), hash_range=(0, position - 1), policy="in-range")
+    places = [at for at, record in enumerate(records) if record[0] != foreign]
+    assert [(r.partition_key, r.sub_sequence_number) for r in found.records] == [
+        (records[at][0], at) for at in places
+    ]
+    assert (found.verdict, found.last_sub_sequence, found.dropped) == (Verdict.MISROUTED, 2, 1)
+    assert read(aggregate(records), hash_range=(0, 4), policy="in-range").dropped == 3
+    assert len(read(aggregate(records), hash_range=None, policy="in-range").records) == 3
+
+
+def test_many_bad_keys_that_no_record_uses_cost_nothing(framed, read):
+    data = framed(KEY_K + b"\x0a\x01\xff" * 50_000 + DATA_X)
+    with Work() as work:
+        assert read(data).records == [UserRecord("k", None, b"x", 0)]
+    assert work.decoded <= 2
+
+
+def test_a_large_body_is_not_parsed_for_more_fields_than_records_may_have(framed, read):
+    limits = ExpansionLimits(max_sub_records=1_000)
+    assert read(framed(KEY_K + DATA_X + b"\x28\x00" * 600_000)).verdict is Verdict.TOO_MANY_RECORDS
+    odd = b"\x29" + bytes(8) + b"\x2d" + bytes(4) + b"\x33\x34" + b"\xa2\x06\x01z"
+    data = b"\x08\x00\x1a" + varint(1_100_000) + bytes(1_100_000)
+    record = b"\x1a" + varint(len(data)) + data
+    found = read(framed(KEY_K + odd + record), limits=limits)
+    assert [len(user.data) for user in found.records] == [1_100_000]
+    cut = framed(KEY_K + record[:-1])
+    assert read(cut, limits=limits).verdict is Verdict.BAD_ENCODING
 
 
 def test_policy_kpl_includes_both_ends_of_the_range(read):

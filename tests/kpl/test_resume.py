@@ -65,6 +65,13 @@ def test_a_discarded_aggregate_stays_discarded_when_resumed(read):
     assert left(found, BEFORE) == []
 
 
+@pytest.mark.parametrize("sub", range(5))
+def test_what_is_left_of_an_aggregate_goes_on_behind_the_checkpoint_too(sub, read):
+    mixed = [OutgoingRecord(f"key-{i}", b"%d" % i, str(i % 2)) for i in range(5)]
+    found = read(aggregate(mixed), hash_range=(0, 0), policy="in-range")
+    assert left(found, HERE, sub) == [b"%d" % i for i in range(sub + 1, 5) if i % 2 == 0]
+
+
 def test_an_aggregate_that_can_no_longer_be_read_is_delivered_raw_behind_the_checkpoint(read):
     found = read(FIVE, limits=ExpansionLimits(max_sub_records=1))
     done = ExtendedSequenceNumber(HERE, 2)

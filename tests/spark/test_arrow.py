@@ -132,9 +132,10 @@ def test_without_deaggregation_an_aggregate_is_one_row():
     assert [row["data"] for row in rows_of([whole], deaggregate=False)] == [whole.data]
 
 
-@pytest.mark.parametrize(("misrouted", "count"), [("deliver", 2), ("kpl", 0)])
+@pytest.mark.parametrize(("misrouted", "count"), [("deliver", 2), ("in-range", 1), ("kpl", 0)])
 def test_an_aggregate_of_other_shards_keys_is_delivered_or_dropped_as_asked(misrouted, count):
-    found = rows_of([packed(2, b"a", b"b")], misrouted=misrouted, hash_range=(0, 1))
+    mixed = [OutgoingRecord("a", b"a"), OutgoingRecord("b", b"b", "1")]
+    found = rows_of([record(2, aggregate(mixed))], misrouted=misrouted, hash_range=(0, 1))
 
     assert len(found) == count
     assert len(rows_of([packed(2, b"a", b"b")], misrouted=misrouted, hash_range=WHOLE)) == 2

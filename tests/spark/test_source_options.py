@@ -54,7 +54,7 @@ CASES = {
     "recordsPerRead": ("100", 100, ["0", "10001"]),
     "streamCalls": ("boto3", "boto3", ["curl"]),
     "deaggregate": ("FALSE", False, ["no"]),
-    "misrouted": ("KPL", "kpl", ["drop"]),
+    "misrouted": ("In-Range", "in-range", ["drop"]),
     "failOnDataLoss": ("false", False, ["0"]),
     "columns": ("data, shard_id", ("data", "shard_id"), ["payload", "data,shardid"]),
 }

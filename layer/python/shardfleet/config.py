@@ -188,9 +188,11 @@ class FleetConfig:
     retry_most_ms: int = _number(5_000, "longest back-off", low=1)
     misrouted: str = _choice(
         "deliver",
-        "sub-records of an aggregate that belong to another shard: deliver, or kpl (Java's rule: "
-        "the whole aggregate is dropped and counted)",
+        "sub-records of an aggregate that belong to another shard: deliver, in-range (they alone "
+        "are dropped and counted), or kpl (Java's rule: the whole aggregate is dropped and "
+        "counted)",
         "deliver",
+        "in-range",
         "kpl",
     )
     aggregate_records_most: int = _number(

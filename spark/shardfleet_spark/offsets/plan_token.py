@@ -79,7 +79,7 @@ class Emission:
 
     Attributes:
         deaggregate: whether KPL aggregates are taken apart.
-        misrouted: ``deliver`` or ``kpl``, see :mod:`shardfleet.kpl.deaggregate`.
+        misrouted: see :mod:`shardfleet.kpl.deaggregate`.
 
     """
 
@@ -101,7 +101,7 @@ class PlanToken:
         quota: limits.
         emission: how records become rows.
         waiting: shards not admitted yet, and their parents.
-        hashes: hash ranges, first and last, where ``misrouted`` is ``kpl``.
+        hashes: hash ranges, first and last, where ``misrouted`` is not ``deliver``.
         target_ms: with Trigger.AvailableNow: the plan reads what had arrived by then; else 0.
         sealed: without a seal store: what each partition reads, exactly.
         stats: figures of the plan before, for a person; decides nothing.

@@ -154,10 +154,11 @@ class SourceOptions(AccessOptions):
         boolean(), default="true", doc="Whether KPL aggregates are taken apart."
     )
     misrouted: str = option(
-        choice("deliver", "kpl"),
+        choice("deliver", "in-range", "kpl"),
         default="deliver",
-        doc="An aggregate with records of another shard's keys: deliver all of it, or drop it as "
-        "the KCL does, right only for producers that send it again, as the KPL does.",
+        doc="An aggregate with records of another shard's keys: deliver all of it, drop those "
+        "records, or drop it whole as the KCL does; dropping is right only for producers that send "
+        "what is dropped again, as the KPL sends all of it.",
     )
     fail_on_data_loss: bool = option(
         boolean(),

@@ -344,7 +344,7 @@ class SourceDriver:
     def _hashes(self, token: PlanToken) -> dict[str, tuple[int, int]]:
         """Return the hash ranges of the plan's shards, where aggregates may be dropped by them."""
         listing = self._discovery.listing
-        if token.emission.misrouted != "kpl" or listing is None:
+        if token.emission.misrouted == "deliver" or listing is None:
             return {}
         found = dict(token.hashes)
         for shard_id in (shard_id for shards in token.layout for shard_id in shards):

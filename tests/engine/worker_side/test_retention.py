@@ -56,7 +56,7 @@ def test_a_broken_aggregate_is_delivered_raw_and_told():
     in_world(scenario)
 
 
-@pytest.mark.parametrize("policy", ["deliver", "kpl"])
+@pytest.mark.parametrize("policy", ["deliver", "in-range", "kpl"])
 def test_misrouted_aggregates_are_delivered_or_dropped_and_counted_by_policy(policy):
     async def scenario(world):
         for n in range(30):
@@ -69,6 +69,8 @@ def test_misrouted_aggregates_are_delivered_or_dropped_and_counted_by_policy(pol
             told = world.told(AggregatesNotExpanded)
             assert {event.verdict for event in told} == {"misrouted"}
             assert sum(event.records_dropped for event in told) + len(world.numbers) == 60
+            halves = sum(n % 10 == 0 and n + 1 not in world.numbers for n in world.numbers)
+            assert (halves > 0) == (policy == "in-range")
             assert sum(event.count for event in told) > 5
         # The checkpoint passes what was dropped, too.
         last = world.stream.sequence_numbers(key(0))[-1]

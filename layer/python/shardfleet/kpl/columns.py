@@ -4,14 +4,16 @@ The user records of an aggregate on their way between two processes: as columns,
 A process that decodes takes an aggregate apart (digest, parser, limits) and hands on what cost it
 the time; the process with the handler makes the records, when it needs them. Only aggregates that
 are valid and within the limits travel like this. Which hash keys they span travels with them, so
-that the policy ``kpl`` can be decided by whoever knows the shard's range.
+that what to discard can be decided by whoever knows the shard's range.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
-from shardfleet.kpl.content import Content
+from shardfleet.kpl.content import Content, at_once
 from shardfleet.kpl.deaggregate import (
     Deaggregated,
     ExpansionLimits,
@@ -20,6 +22,7 @@ from shardfleet.kpl.deaggregate import (
     Verdict,
     content_within,
     records_of,
+    routed,
 )
 from shardfleet.records import Record
 
@@ -39,18 +42,22 @@ def take_apart(data: bytes, *, limits: ExpansionLimits, policy: MisroutedPolicy)
     Args:
         data: the Kinesis record's data.
         limits: how far it may expand.
-        policy: ``kpl`` if somebody will ask for what the records span.
+        policy: ``deliver`` if nobody will ask for what the records span.
 
     """
     content = content_within(data, limits)
     if isinstance(content, Verdict):
         return None
-    span = _span(content) if policy == "kpl" else None
+    span = None if policy == "deliver" else _span(content)
     return _ENCODER.encode((Content._make(map(list, content)), span))
 
 
 def put_together(
-    columns: bytes, origin: Origin, *, hash_range: tuple[int, int] | None
+    columns: bytes,
+    origin: Origin,
+    *,
+    hash_range: tuple[int, int] | None,
+    policy: MisroutedPolicy,
 ) -> Deaggregated[Record]:
     """
     Return what :func:`take_apart` was given as ``deaggregate_records`` would have.
@@ -58,21 +65,22 @@ def put_together(
     Args:
         columns: from there.
         origin: the rest of the Kinesis record.
-        hash_range: of the shard, if what belongs elsewhere is to be discarded; else None.
+        hash_range: of the shard; None if unknown.
+        policy: what to do with what belongs elsewhere.
 
     """
     content, span = _DECODER.decode(columns)
-    count = len(content.data)
     if hash_range is not None and span is not None:
         least, greatest = (int.from_bytes(each) for each in span)
         if not (hash_range[0] <= least and greatest <= hash_range[1]):
-            return Deaggregated((), Verdict.MISROUTED, count - 1, count)
-    return Deaggregated(records_of(content, origin), Verdict.EXPANDED, count - 1, 0)
+            made = partial(records_of, origin=origin)
+            return at_once(routed(content, made, hash_range=hash_range, policy=policy))
+    return Deaggregated(records_of(content, origin), Verdict.EXPANDED, len(content.data) - 1, 0)
 
 
 def _span(content: Content) -> tuple[bytes, bytes] | None:
     """Return the least and the greatest hash key; those that are none belong everywhere."""
-    found = list(content.hashes())
+    found = [hash_key for _, hash_key in content.routes()]
     if not found:
         return None
     return min(found).to_bytes(_HASH_BYTES), max(found).to_bytes(_HASH_BYTES)

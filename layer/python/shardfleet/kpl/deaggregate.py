@@ -15,24 +15,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import count, repeat
+from itertools import compress, count, repeat
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
-from shardfleet.kpl.content import Content, Fault, content_of
+from shardfleet.kpl.content import Content, Fault, Steps, at_once, content_in_steps
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, body_of, is_framed
 from shardfleet.records import Record
 
-MisroutedPolicy = Literal["deliver", "kpl"]
+MisroutedPolicy = Literal["deliver", "in-range", "kpl"]
 """
 What to do with an aggregate that has user records of another shard's hash range.
 
-``deliver``: nothing is dropped. ``kpl``: Java's rule, the *whole* aggregate is discarded and
-counted; right only if the producer sends such records again, as the KPL does.
+``deliver``: nothing is dropped. ``in-range``: those of the shard's range are delivered, the others
+discarded and counted; right only if whoever sent them has sent those again. ``kpl``: Java's rule,
+the *whole* aggregate is discarded and counted; right only if the producer sends all of them again,
+as the KPL does.
 """
+
+_ROUTES_AT_A_STEP = 10_000  # digests of keys: 15 ms
 
 
 class Verdict(StrEnum):
@@ -119,11 +123,11 @@ class Deaggregated(NamedTuple, Generic[_R]):
     The user records of one Kinesis record.
 
     Attributes:
-        records: in order; empty only for ``MISROUTED``.
+        records: in order; empty only for ``MISROUTED``, and with gaps only for it.
         verdict: what the record was, for metrics.
         last_sub_sequence: sub-sequence number of the last user record, delivered or discarded: a
             checkpoint at (sequence number, this) is the end of the Kinesis record.
-        dropped: user records discarded by the policy ``kpl``.
+        dropped: user records discarded by the policy.
 
     """
 
@@ -160,7 +164,9 @@ def deaggregate(
         policy: what to do with an aggregate that the shard's range does not cover entirely.
 
     """
-    found = _expanded(data, _user_records, limits=limits, hash_range=hash_range, policy=policy)
+    found = at_once(
+        _expanded(data, _user_records, limits=limits, hash_range=hash_range, policy=policy)
+    )
     if isinstance(found, Verdict):
         return Deaggregated((UserRecord(partition_key, None, data, 0),), found, 0, 0)
     return found
@@ -176,7 +182,7 @@ def deaggregate_records(
     policy: MisroutedPolicy,
 ) -> Deaggregated[Record]:
     """
-    Return the same as :func:`deaggregate`, as what a handler gets, in one step.
+    Return the same as :func:`deaggregate`, as what a handler gets.
 
     Args:
         data: the Kinesis record's data.
@@ -187,13 +193,30 @@ def deaggregate_records(
         policy: what to do with an aggregate that the shard's range does not cover entirely.
 
     """
-    found = _expanded(
-        data,
-        partial(records_of, origin=origin),
-        limits=limits,
-        hash_range=hash_range,
-        policy=policy,
+    return at_once(
+        records_in_steps(
+            data,
+            partition_key=partition_key,
+            origin=origin,
+            limits=limits,
+            hash_range=hash_range,
+            policy=policy,
+        )
     )
+
+
+def records_in_steps(
+    data: bytes,
+    *,
+    partition_key: str,
+    origin: Origin,
+    limits: ExpansionLimits,
+    hash_range: tuple[int, int] | None,
+    policy: MisroutedPolicy,
+) -> Steps[Deaggregated[Record]]:
+    """Find the same as :func:`deaggregate_records` step by step, see ``content_in_steps``."""
+    made = partial(records_of, origin=origin)
+    found = yield from _expanded(data, made, limits=limits, hash_range=hash_range, policy=policy)
     if isinstance(found, Verdict):
         number, shard_id, arrival_ms, encryption = origin
         plain = Record(data, partition_key, number, shard_id, arrival_ms, 0, None, encryption)
@@ -222,6 +245,9 @@ def records_after(
     """
     if done.sequence_number != sequence_number:
         return () if done > ExtendedSequenceNumber(sequence_number) else found.records
+    if found.dropped:
+        last = done.sub_sequence_number
+        return [record for record in found.records if record.sub_sequence_number > last]
     if found.aggregated:
         return found.records[done.sub_sequence_number + 1 :]
     if not done.sub_sequence_number:
@@ -244,12 +270,17 @@ def content_within(data: bytes, limits: ExpansionLimits) -> Content | Verdict:
         limits: how far it may expand.
 
     """
+    return at_once(_content_within(data, limits))
+
+
+def _content_within(data: bytes, limits: ExpansionLimits) -> Steps[Content | Verdict]:
     if not is_framed(data):
         return Verdict.PLAIN
     body = body_of(data)
     if body is None:
         return Verdict.BAD_DIGEST
-    content = content_of(body, max_records=limits.max_sub_records)
+    yield
+    content = yield from content_in_steps(body, max_records=limits.max_sub_records)
     if isinstance(content, Fault):
         return Verdict(content.value)
     # A bound that costs nothing first (no key is longer than the body); the exact sum only when it
@@ -267,17 +298,48 @@ def _expanded(
     limits: ExpansionLimits,
     hash_range: tuple[int, int] | None,
     policy: MisroutedPolicy,
-) -> Deaggregated[_R] | Verdict:
+) -> Steps[Deaggregated[_R] | Verdict]:
     """Return the records of an aggregate, or as what the Kinesis record is to be delivered raw."""
-    content = content_within(data, limits)
+    content = yield from _content_within(data, limits)
     if isinstance(content, Verdict):
         return content
-    size = len(content.data)
-    if policy == "kpl" and hash_range is not None:
-        first, last = hash_range
-        if not all(first <= hash_key <= last for hash_key in content.hashes()):
-            return Deaggregated((), Verdict.MISROUTED, size - 1, size)
-    return Deaggregated(made(content), Verdict.EXPANDED, size - 1, 0)
+    yield
+    if policy == "deliver" or hash_range is None:
+        return Deaggregated(made(content), Verdict.EXPANDED, len(content.data) - 1, 0)
+    return (yield from routed(content, made, hash_range=hash_range, policy=policy))
+
+
+def routed(
+    content: Content,
+    made: Callable[[Content], list[_R]],
+    *,
+    hash_range: tuple[int, int],
+    policy: MisroutedPolicy,
+) -> Steps[Deaggregated[_R]]:
+    """
+    Return the records of an aggregate, without those that the policy discards.
+
+    Args:
+        content: of the aggregate.
+        made: makes its records.
+        hash_range: of the shard, first and last hash key.
+        policy: which records of others are discarded; not ``deliver``.
+
+    """
+    (first, last), elsewhere, size = hash_range, set(), len(content.data)
+    for number, (route, hash_key) in enumerate(content.routes()):
+        if not first <= hash_key <= last:
+            elsewhere.add(route)
+        if not number % _ROUTES_AT_A_STEP:
+            yield
+    if not elsewhere:
+        return Deaggregated(made(content), Verdict.EXPANDED, size - 1, 0)
+    if policy == "kpl":
+        return Deaggregated((), Verdict.MISROUTED, size - 1, size)
+    yield
+    routes = content.routes_of_records()
+    kept = list(compress(made(content), (route not in elsewhere for route in routes)))
+    return Deaggregated(kept, Verdict.MISROUTED, size - 1, size - len(kept))
 
 
 def _user_records(content: Content) -> list[UserRecord]:

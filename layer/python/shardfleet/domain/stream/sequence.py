@@ -2,7 +2,7 @@
 Sequence numbers, their order, and the one position type of the project.
 
 Order as in Java's ``ExtendedSequenceNumber`` (protocol.md §1.5): ``SHARD_END`` is greater than
-everything and equal only to itself; the other sentinels count as ``AT_TIMESTAMP`` -3 <
+everything, whatever its sub-sequence number; the other sentinels count as ``AT_TIMESTAMP`` -3 <
 ``TRIM_HORIZON`` -2 < ``LATEST`` -1 < any number; numbers are compared as integers of any size,
 never as strings; ties go to the sub-sequence number.
 """

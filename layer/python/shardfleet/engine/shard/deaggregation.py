@@ -2,9 +2,12 @@
 From a page of stream records to user records: deaggregated, behind the checkpoint, counted.
 
 Some at a time, when the handler is about to get them: as objects a page of small user records takes
-three times its size, and a worker holds a page of every shard. What the policy ``kpl`` discards and
-what turns out malformed is told in events; a position always remains, so that the checkpoint can
-pass what is not delivered.
+three times its size, and a worker holds a page of every shard. What the policy discards and what
+turns out malformed is told in events; a position always remains, so that the checkpoint can pass
+what is not delivered.
+
+What a stretch costs is bounded by bytes and records, and a large aggregate, which may have been
+made to cost as much as it can, is taken apart in steps: between them the leases are renewed.
 """
 
 from __future__ import annotations
@@ -21,20 +24,23 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
 from shardfleet.events.delivery import AggregatesNotExpanded
 from shardfleet.kpl.columns import put_together
+from shardfleet.kpl.content import Steps, at_once
 from shardfleet.kpl.deaggregate import (
     Deaggregated,
     ExpansionLimits,
     MisroutedPolicy,
     Origin,
     Verdict,
-    deaggregate_records,
     records_after,
+    records_in_steps,
 )
 from shardfleet.kpl.envelope import is_framed
 from shardfleet.records import Record, StreamRecord
 
 # Decoding shares the loop with the renewals (hazard H17): so many user records at a stretch.
 _RECORDS_AT_A_STRETCH = 2_000
+# ... and so many bytes of aggregates, whatever they come to; a larger one in steps.
+_BYTES_AT_A_STRETCH = 256 * 1024
 _ORDINARY = (Verdict.PLAIN, Verdict.EXPANDED)
 
 
@@ -70,9 +76,14 @@ class UserRecords:
         """Return the next records: so many, unless the page has fewer."""
         while self._left and len(self.records) < count:
             until = min(count, len(self.records) + _RECORDS_AT_A_STRETCH)
-            taken = self._deaggregator.take_apart(
-                self._left, self.records, until=until, done=self._done
-            )
+            if is_large(self._left[-1]):
+                taken = await self._deaggregator.take_apart_large(
+                    self._left.pop(), self.records, done=self._done
+                )
+            else:
+                taken = self._deaggregator.take_apart(
+                    self._left, self.records, until=until, done=self._done
+                )
             self.end = ExtendedSequenceNumber(*taken)
             if self._left and len(self.records) < count:
                 await asyncio.sleep(0)
@@ -81,6 +92,11 @@ class UserRecords:
     def drop(self, count: int) -> None:
         """Let go of the first of the waiting records."""
         del self.records[:count]
+
+
+def is_large(record: StreamRecord) -> bool:
+    """Tell whether taking a record apart is more than a stretch."""
+    return len(record.data) > _BYTES_AT_A_STRETCH and is_framed(record.data)
 
 
 class Deaggregator:
@@ -123,7 +139,8 @@ class Deaggregator:
         Args:
             left: the first one last; at least one.
             made: what is added to.
-            until: how many it is to have, if there are so many and it is no long stretch.
+            until: how many it is to have, if there are so many and it is no long stretch; it ends
+                before a large aggregate, too, which is not to be the first one.
             done: only what lies behind is added; None: all.
 
         Returns:
@@ -135,6 +152,8 @@ class Deaggregator:
         shard_id = self._shard_id
         number, last_sub, stretch = "", 0, 0
         while left and len(made) < until and stretch < _RECORDS_AT_A_STRETCH:
+            if is_large(left[-1]):
+                break
             record = left.pop()
             data, number = record.data, record.sequence_number
             if done is None and not is_framed(data) and record.users is None:
@@ -145,33 +164,55 @@ class Deaggregator:
                 last_sub = 0
                 stretch += 1
                 continue
-            found = self._user_records(record)
+            found = at_once(self._user_records(record))
             if found.verdict not in _ORDINARY:
                 unusual[found.verdict] += 1
                 dropped[found.verdict] += found.dropped
-            if done is None:
-                made += found.records
-            else:
-                made += records_after(found, sequence_number=number, done=done)
+            made += _behind(found, number, done)
             last_sub = found.last_sub_sequence
-            stretch += 1 + len(found.records)
+            # As much as the records that a sound aggregate of its size would have had.
+            cost = max(len(found.records), len(data) * _RECORDS_AT_A_STRETCH // _BYTES_AT_A_STRETCH)
+            stretch += 1 + cost
         self._tell(unusual, dropped)
         return number, last_sub
 
-    def _user_records(self, record: StreamRecord) -> Deaggregated[Record]:
-        data, shard_id = record.data, self._shard_id
+    async def take_apart_large(
+        self, record: StreamRecord, made: list[Record], *, done: ExtendedSequenceNumber | None
+    ) -> tuple[str, int]:
+        """
+        Add the user records of one stream record, in steps between which others have their turn.
+
+        Args:
+            record: the stream record.
+            made: what is added to.
+            done: only what lies behind is added; None: all.
+
+        Returns:
+            The same as :meth:`take_apart`.
+
+        """
+        found = await _paced(self._user_records(record))
+        if found.verdict not in _ORDINARY:
+            self._tell(Counter({found.verdict: 1}), Counter({found.verdict: found.dropped}))
+        made += _behind(found, record.sequence_number, done)
+        return record.sequence_number, found.last_sub_sequence
+
+    def _user_records(self, record: StreamRecord) -> Steps[Deaggregated[Record]]:
         number, arrival_ms = record.sequence_number, record.approximate_arrival_ms
-        origin = Origin(number, shard_id, arrival_ms, record.encryption_type)
+        origin = Origin(number, self._shard_id, arrival_ms, record.encryption_type)
         if record.users is not None:
-            hash_range = self._hash_range if self._policy == "kpl" else None
-            return put_together(record.users, origin, hash_range=hash_range)
-        return deaggregate_records(
-            data,
-            partition_key=record.partition_key,
-            origin=origin,
-            limits=self._limits,
-            hash_range=self._hash_range,
-            policy=self._policy,
+            return put_together(
+                record.users, origin, hash_range=self._hash_range, policy=self._policy
+            )
+        return (
+            yield from records_in_steps(
+                record.data,
+                partition_key=record.partition_key,
+                origin=origin,
+                limits=self._limits,
+                hash_range=self._hash_range,
+                policy=self._policy,
+            )
         )
 
     def _tell(self, unusual: Counter[Verdict], dropped: Counter[Verdict]) -> None:
@@ -184,3 +225,21 @@ class Deaggregator:
                     records_dropped=dropped[verdict],
                 )
             )
+
+
+async def _paced(steps: Steps[Deaggregated[Record]]) -> Deaggregated[Record]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Deaggregated[Record] = end.value
+            return found
+        await asyncio.sleep(0)
+
+
+def _behind(
+    found: Deaggregated[Record], number: str, done: ExtendedSequenceNumber | None
+) -> Sequence[Record]:
+    if done is None:
+        return found.records
+    return records_after(found, sequence_number=number, done=done)

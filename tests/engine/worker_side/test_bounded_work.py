@@ -1,0 +1,102 @@
+"""
+What a record costs stops nobody: it is taken apart in steps, between which leases are renewed.
+
+The records are those that cost the most of what `make fuzz` draws; what one costs beside a sound
+one of its size is measured there.
+"""
+
+import asyncio
+import hashlib
+
+import pytest
+
+from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
+from shardfleet.engine.shard.deaggregation import Deaggregator
+from shardfleet.events.worker import LeaseLost
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord, varint
+from shardfleet.records import StreamRecord
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.worker_kit import World, key
+
+LARGE = 10 * 1024 * 1024 - 512  # Kinesis takes 10 MiB with the key.
+SOUND = bytes.fromhex("0a 01 6b 1a 05 08 00 1a 01 78")
+
+
+def framed(body):
+    return b"\xf3\x89\x9a\xc2" + body + hashlib.md5(body, usedforsecurity=False).digest()
+
+
+def heap(unit):
+    """Return an aggregate of one record and as many of these fields as there is room for."""
+    return framed(SOUND + unit * ((LARGE - 64) // len(unit)))
+
+
+BOMBS = {
+    "five million empty records": heap(b"\x1a\x00"),
+    "keys that are no UTF-8": heap(b"\x0a\x01\xff"),
+    "data again and again in one record": framed(
+        SOUND + b"\x1a" + varint(LARGE - 64) + b"\x08\x00" + b"\x1a\x00" * (LARGE // 2 - 33)
+    ),
+    "as many records as there may be": framed(
+        b"\x0a\x01k" + b"".join(b"\x1a\x68\x08\x00\x1a\x64" + b"x" * 100 for _ in range(98_000))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_in_each_shard_costs_no_lease_and_everything_else_is_delivered(name):
+    """The loop has its turn between steps, so that renewals have theirs."""
+
+    async def main():
+        world = World(shards=2, leases_per_worker=2, handler_timeout_ms=5_000)
+        for number in range(2):
+            world.put(1, 2, number=number)
+            world.stream.put(BOMBS[name], shard_id=key(number))
+            world.put(3, 4, number=number)
+        await world.turn(turn_ms=60_000)
+        handled = [r.data for r in world.handler.handled]
+        for data in (b"1", b"2", b"3", b"4"):
+            assert handled.count(data) == 2
+        assert not world.told(LeaseLost)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_others_have_their_turn_while_a_large_record_is_taken_apart(name):
+    async def main():
+        world = World()
+        world.stream.put(BOMBS[name], shard_id=key(0))
+        turns = [0]
+
+        async def other():
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        (record,) = (
+            await world.stream.page(key(0), FROM_TRIM_HORIZON, resume_token=None, limit=10)
+        ).records
+        task = asyncio.create_task(other())
+        deaggregator = Deaggregator(key(0), None, config=world.config, sink=world.events)
+        await deaggregator.expand([record], None)
+        task.cancel()
+        assert turns[0] >= 4
+
+    run_virtual(main())
+
+
+def test_small_aggregates_are_no_long_stretch_together_either():
+    """A page of 10 MiB of bombs is as long as one of them."""
+
+    async def main():
+        world = World()
+        sound = aggregate([OutgoingRecord("k", b"x" * 100_000), OutgoingRecord("k", b"y")])
+        left = [StreamRecord(sound, "k", str(n), 0) for n in range(40)]
+        made = []
+        deaggregator = Deaggregator(key(0), None, config=world.config, sink=world.events)
+        deaggregator.take_apart(left, made, until=10_000, done=None)
+        assert sum(len(record.data) for record in made) < 500_000
+
+    run_virtual(main())
