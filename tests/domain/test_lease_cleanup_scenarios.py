@@ -12,7 +12,9 @@ def planned(case, turn=list):
     """Plan a case; `turn` reorders the inputs."""
     listing = case["shards"] if "shards" in case else STREAMS[case["stream"]]
     return plan_lease_cleanup(
-        turn([a_shard(text) for text in listing]), turn([a_lease(text) for text in case["leases"]])
+        turn([a_shard(text) for text in listing]),
+        turn([a_lease(text) for text in case["leases"]]),
+        finished=case.get("finished", ()),
     )
 
 

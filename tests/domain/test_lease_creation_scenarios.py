@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.leases.sync import Audit, InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
 from tests.domain.builders import a_lease, a_shard, load_scenarios
 
 STREAMS, CASES = load_scenarios("lease_creation.json")
@@ -12,16 +12,13 @@ def planned(case, turn=list):
     """Plan a case; `turn` reorders the inputs."""
     listing = case["shards"] if "shards" in case else STREAMS[case["stream"]]
     listed = case.get("listed_at_initial")
-    audit = Audit(
-        lost=frozenset(case.get("lost", ())),
-        readable=frozenset(case["readable"]) if "readable" in case else None,
-    )
     return plan_lease_sync(
         turn([a_shard(text) for text in listing]),
         turn([a_lease(text) for text in case["leases"]]),
         initial=InitialPosition(case["initial"]),
         listed_at_initial=None if listed is None else turn([a_shard(text) for text in listed]),
-        audit=audit,
+        finished=case.get("finished"),
+        lost=case.get("lost", ()),
     )
 
 

@@ -123,7 +123,7 @@ def test_only_a_turn_that_may_have_lost_a_lease_asks_for_evidence_and_only_once(
     snapshot = a_snapshot(f"{LEFT} at 5")
     plan = plan_turn(config, snapshot)
     assert plan.wants_evidence
-    evidence = Evidence(began_ms=NOW - 60_000, readable=None, suspicions={})
+    evidence = Evidence(began_ms=NOW - 60_000, suspicions={})
     again = plan_turn(config, replace(snapshot, evidence=evidence))
     assert not again.wants_evidence
     assert set(again.suspicions) == {RIGHT}

@@ -63,19 +63,21 @@ def test_every_row_of_the_museum_has_a_mutant_or_a_reason_on_the_page():
 
 
 # Each is caught by its first seeds, in little time, and each by another checker.
+# Of a record that is passed over, the checkpoint tells or the order, whichever comes first.
+_PASSED_OVER = ("OrderWithinShard", "CheckpointCoversDone")
 QUICK = {
-    "checkpoint over SHARD_END": "CheckpointForward",
-    "an assignment is not announced": "AnnouncedFirst",
-    "a shard ends without leases for its children": "ChildrenBeforeEnd",
-    "an exception skips the batch": "OrderWithinShard",
-    "progress is told before the handler is done": "OrderWithinShard",
-    "records are handed over after a stall without a renewal": "DeliveredWhileFresh",
-    "a false shard end is believed": "ChildrenBeforeEnd",
-    "reading goes on behind a checkpoint inside an aggregate": "OrderWithinShard",
-    "sequence numbers are compared as text": "OrderWithinShard",
-    "a merge does not wait for its other parent's lease": "ParentsBeforeChildren",
-    "the tip is another now each time": "CheckpointCoversDone",
-    "a record that kills is never given up": "NoRecordLost",
+    "checkpoint over SHARD_END": ("CheckpointForward",),
+    "an assignment is not announced": ("AnnouncedFirst",),
+    "a shard ends without leases for its children": ("ChildrenBeforeEnd",),
+    "an exception skips the batch": _PASSED_OVER,
+    "progress is told before the handler is done": _PASSED_OVER,
+    "records are handed over after a stall without a renewal": ("DeliveredWhileFresh",),
+    "a false shard end is believed": ("ChildrenBeforeEnd",),
+    "reading goes on behind a checkpoint inside an aggregate": _PASSED_OVER,
+    "sequence numbers are compared as text": _PASSED_OVER,
+    "a merge does not wait for its other parent's lease": ("ParentsBeforeChildren",),
+    "the tip is another now each time": ("CheckpointCoversDone",),
+    "a record that kills is never given up": ("NoRecordLost",),
 }
 
 
@@ -83,7 +85,7 @@ QUICK = {
 def test_a_bug_put_into_the_engine_is_caught_by_the_first_seeds(name):
     found = by_seeds(next(found for found in MUTANTS if found.name == name), 1, 6)
 
-    assert found["checker"] == QUICK[name], found
+    assert found["checker"] in QUICK[name], found
 
 
 @pytest.mark.parametrize("arena", ["other hands", "pauses", "java"])

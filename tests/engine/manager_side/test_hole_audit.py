@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.leases.holes import later_than
 from shardfleet.domain.reasons import LeaseLostUnseen
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.domain.stream.shards import ShardGraph
+from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.observe import began_ms
 from shardfleet.engine.manager.turn import LeaseManager
@@ -114,21 +112,6 @@ def test_the_first_leases_of_a_fleet_are_no_repair():
     run_virtual(main())
 
 
-def test_what_came_later_descends_from_what_was_open_or_has_left_the_listing():
-    graph = ShardGraph(
-        [
-            shard(0, 0, 8, closed=True),
-            shard(1, 8, 16, closed=True),
-            shard(2, 0, 8, parents=[0], closed=True),
-            shard(3, 8, 16, parents=[1], closed=True),
-            shard(4, 0, 16, parents=[2, 3]),
-            shard(5, 0, 16, parents=[9], closed=True),
-        ]
-    )
-    found = later_than({KEYS[1]}, graph)
-    assert found == {KEYS[1], KEYS[3], KEYS[4], KEYS[5]}
-
-
 def test_a_shard_that_was_closed_before_the_fleet_began_is_left_alone():
     async def main():
         before = [shard(0, 0, 16, closed=True)]
@@ -144,6 +127,39 @@ def test_a_shard_that_was_closed_before_the_fleet_began_is_left_alone():
         await turns(fleet, 3)
         assert sorted(fleet.leases.leases) == KEYS[1:3]
         assert str(fleet.leases.leases[KEYS[1]].checkpoint) == "TRIM_HORIZON"
+
+    run_virtual(main())
+
+
+def test_what_is_done_with_is_kept_before_its_lease_is_deleted():
+    """A split of 0 was read; of its line every lease is lost later: it begins behind 0."""
+
+    async def main():
+        now = [shard(0, 0, 4, closed=True), *four_shards()[1:]]
+        now += [shard(4, 0, 2, parents=[0]), shard(5, 2, 4, parents=[0])]
+        fleet = await read_fleet()
+        fleet.stream.shards = now
+        leases = fleet.leases.leases
+        ended = replace(leases[KEYS[0]], checkpoint=AT_SHARD_END, lease_owner=None)
+        leases[KEYS[0]] = replace(ended, child_shard_ids=(KEYS[4], KEYS[5]))
+        for key in KEYS[4:6]:
+            child = replace(leases[KEYS[1]], lease_key=key, parent_shard_ids=(KEYS[0],))
+            leases[key] = replace(child, hash_key_range=None)
+        kept = []
+        write = fleet.leases.apply
+
+        async def apply(change):
+            if change.operation == "delete":
+                kept.append((change.lease_key, await fleet.state.finished()))
+            return await write(change)
+
+        fleet.leases.apply = apply
+        await turns(fleet, 1)
+        assert kept == [(KEYS[0], {KEYS[0]})]
+        del leases[KEYS[4]], leases[KEYS[5]]
+        await turns(fleet, 1)
+        assert sorted(leases) == KEYS[1:6]
+        assert {str(leases[key].checkpoint) for key in KEYS[4:6]} == {"TRIM_HORIZON"}
 
     run_virtual(main())
 

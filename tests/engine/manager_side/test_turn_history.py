@@ -66,8 +66,8 @@ def test_a_plan_of_any_size_fits_its_document_and_no_turn_fails_by_it(monkeypatc
             fleet.leases.leases[key] = replace(child, parent_shard_ids=parents)
         read = plan_lease_cleanup
 
-        def kept(shards, leases):
-            found = read(shards, leases)
+        def kept(shards, leases, **options):
+            found = read(shards, leases, **options)
             return replace(found, delete=(), kept=tuple((key, Quoted(long)) for key in children))
 
         monkeypatch.setattr(domain_turn, "plan_lease_cleanup", kept)

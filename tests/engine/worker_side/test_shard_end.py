@@ -6,7 +6,11 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
+from shardfleet.domain.stream.sequence import (
+    AT_SHARD_END,
+    AT_TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
 from shardfleet.events.worker import ParentsAwaited, ShardEnded
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
@@ -90,6 +94,25 @@ def test_children_begin_at_trim_horizon_also_when_the_fleet_began_at_latest():
 
     latest = replace(AT_TRIM_HORIZON, sequence_number="LATEST")
     in_world(scenario, leases=[a_lease(checkpoint=latest)], initial_position="LATEST")
+
+
+def test_a_child_of_a_shard_without_a_record_since_the_instant_begins_at_the_instant_too():
+    """kcl-rust lets it inherit AT_TIMESTAMP; at TRIM_HORIZON older records would be delivered."""
+    instant_ms = 1_700_000_060_000  # The clock begins a minute earlier.
+
+    async def scenario(world):
+        world.put(1, 5)
+        world.stream.split(key(0))
+        world.put(6, 9, number=1)
+        await world.clock.sleep_ms(120_000)
+        world.put(10, 12, number=1)
+        await world.turn(turn_ms=40_000)
+        assert world.lease(0).checkpoint == AT_SHARD_END
+        assert world.numbers == [10, 11, 12]
+
+    begins = ExtendedSequenceNumber("AT_TIMESTAMP")
+    options = {"initial_position": "AT_TIMESTAMP", "initial_timestamp_ms": instant_ms}
+    in_world(scenario, leases=[a_lease(checkpoint=begins)], **options)
 
 
 def test_a_shard_that_a_tool_ends_before_its_first_read_is_not_read_from_its_beginning():

@@ -156,7 +156,7 @@ MUSEUM = (
         "§8 row 7, KCL #751",
         (
             SYNC,
-            "return AT_TRIM_HORIZON, HoleBesideSibling()",
+            "return initial.repair, HoleBesideSibling()",
             "return initial.checkpoint, HoleBesideSibling()",
         ),
         _TIP_OF_NOW,

@@ -226,7 +226,7 @@ class NoLeasedRelative(Reason, words="it is open, and none that it descends from
 
 
 class OldestOfItsLine(
-    Reason, words="it is the oldest listed ancestor of an open shard without a lease"
+    Reason, words="it is the oldest shard of a line without leases that is to be read"
 ):
     """The oldest listed ancestor of an open shard without a lease."""
 
@@ -243,6 +243,12 @@ class HoleBesideSibling(
     Reason, words="it had one that somebody deleted, for the other half of its parent has been read"
 ):
     """Its sibling's lease has been read, so this one was lost, not new."""
+
+
+class LostAhead(
+    Reason, words="it had one that somebody deleted, and a shard behind it has one that is to wait"
+):
+    """A shard that descends from it has a lease that has not begun, and would not wait for it."""
 
 
 class LeaseLostUnseen(Reason, words="it had one that somebody deleted"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentPlan, count_to_read
@@ -42,7 +43,6 @@ from shardfleet.domain.leases.holes import Evidence, Suspicion, suspicions
 from shardfleet.domain.leases.lease import Lease, LeaseChange, Survey
 from shardfleet.domain.leases.sync import (
     PIN_BACK_MS,
-    Audit,
     InitialPosition,
     LeaseSyncPlan,
     plan_lease_sync,
@@ -82,6 +82,7 @@ class TurnSnapshot:
         survey: of the lease table.
         shards: the unfiltered listing.
         listed_at_initial: the listing of a new application's initial position; None: not new.
+        finished: ids of listed shards that are done with, as kept; None: never kept.
         evidence: of leases that were lost; None: not asked for, as a turn seldom needs it.
         slots: all slot records.
         sightings: of leases, as kept by the turns before.
@@ -107,6 +108,7 @@ class TurnSnapshot:
     survey: Survey
     shards: Sequence[Shard]
     listed_at_initial: Sequence[Shard] | None = None
+    finished: frozenset[str] | None = None
     evidence: Evidence | None = None
     slots: Sequence[Slot] = ()
     sightings: Mapping[str, Sighting] = field(default_factory=dict)
@@ -315,7 +317,7 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
         suspicions=suspected,
         pin_ms=_pin_ms(snapshot, sync),
         hash_ranges=_hash_ranges(shards, known),
-        cleanup=plan_lease_cleanup(shards, known),
+        cleanup=plan_lease_cleanup(shards, known, finished=sync.finished or ()),
         leases=leases,
         paused=paused,
         abandoned=_lost_and_paused(snapshot, leases, losses.expired),
@@ -390,24 +392,23 @@ def orphans(leases: Iterable[Lease], slots: Iterable[Slot]) -> frozenset[str]:
 def _sync(
     config: FleetConfig, snapshot: TurnSnapshot, known: Sequence[Lease]
 ) -> tuple[LeaseSyncPlan, Mapping[str, Suspicion]]:
-    """Plan without evidence, with it, and with what is certain by it, as far as that is needed."""
+    """Plan without evidence, and with what is certain by it, as far as that is needed."""
     initial = InitialPosition(config.initial_position)
     listed, evidence = snapshot.listed_at_initial, snapshot.evidence
-    plan = plan_lease_sync(snapshot.shards, known, initial=initial, listed_at_initial=listed)
+    plan_sync = partial(
+        plan_lease_sync,
+        snapshot.shards,
+        known,
+        initial=initial,
+        listed_at_initial=listed,
+        finished=snapshot.finished,
+    )
+    plan = plan_sync()
     if evidence is None or not plan.wants_evidence:
         return plan, evidence.suspicions if evidence else {}
-    audit = Audit(readable=evidence.readable)
-    plan = plan_lease_sync(
-        snapshot.shards, known, initial=initial, listed_at_initial=None, audit=audit
-    )
     suspected = suspicions(evidence.suspicions, plan.suspects, now_ms=snapshot.at_ms)
-    lost = frozenset(key for key, suspicion in suspected.items() if suspicion.is_proof)
-    if lost:
-        audit = Audit(readable=evidence.readable, lost=lost)
-        plan = plan_lease_sync(
-            snapshot.shards, known, initial=initial, listed_at_initial=None, audit=audit
-        )
-    return plan, suspected
+    lost = [key for key, suspicion in suspected.items() if suspicion.is_proof]
+    return plan_sync(lost=lost) if lost else plan, suspected
 
 
 def _pin_ms(snapshot: TurnSnapshot, sync: LeaseSyncPlan) -> int:

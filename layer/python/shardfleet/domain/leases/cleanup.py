@@ -8,7 +8,7 @@ sees the service's answer, may conclude that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
@@ -54,16 +54,19 @@ class CleanupPlan:
     learn_children: tuple[tuple[Lease, tuple[str, ...]], ...]
 
 
-def plan_lease_cleanup(shards: Sequence[Shard], leases: Sequence[Lease]) -> CleanupPlan:
+def plan_lease_cleanup(
+    shards: Sequence[Shard], leases: Sequence[Lease], *, finished: Collection[str] = ()
+) -> CleanupPlan:
     """
     Decide which leases to delete.
 
     Args:
         shards: the unfiltered listing; an empty one proves nothing about any shard.
         leases: all leases of the table.
+        finished: ids of shards that are done with, and need no lease again.
 
     """
-    table = _Table(shards, leases)
+    table = _Table(shards, leases, finished)
     delete: list[LeaseToDelete] = []
     kept: list[tuple[str, Reason]] = []
     learn: list[tuple[Lease, tuple[str, ...]]] = []
@@ -88,7 +91,10 @@ def plan_lease_cleanup(shards: Sequence[Shard], leases: Sequence[Lease]) -> Clea
 class _Table:
     """The leases by key, beside the listing."""
 
-    def __init__(self, shards: Sequence[Shard], leases: Sequence[Lease]) -> None:
+    def __init__(
+        self, shards: Sequence[Shard], leases: Sequence[Lease], finished: Collection[str]
+    ) -> None:
+        self._finished = finished
         self.graph = ShardGraph(shards)
         self.leases = {
             lease.lease_key: lease for lease in sorted(leases, key=lambda le: le.lease_key)
@@ -109,8 +115,9 @@ class _Table:
             return ChildrenUnknown()
         for child in children:
             if child not in self.leases:
-                return ChildWithoutLease(child)
-            if self.leases[child].checkpoint.sequence_number in (TRIM_HORIZON, AT_TIMESTAMP):
+                if child not in self._finished:
+                    return ChildWithoutLease(child)
+            elif self.leases[child].checkpoint.sequence_number in (TRIM_HORIZON, AT_TIMESTAMP):
                 return ChildNotStarted(child)
         return None
 

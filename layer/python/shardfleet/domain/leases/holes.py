@@ -8,12 +8,12 @@ the lease table and a listing in the middle of a reshard are over in between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
-from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.domain.stream.shards import Shard
 
 SIGHTINGS = 3  # Java: leasesRecoveryAuditorInconsistencyConfidenceThreshold
 # An eventually consistent scan is behind by a second or two; managers may look each second.
@@ -49,13 +49,11 @@ class Evidence:
 
     Attributes:
         began_ms: when the fleet began, epoch milliseconds; None: nobody knows.
-        readable: shards that were open then or came later; None: nobody knows.
         suspicions: shard id to how often it was found so.
 
     """
 
     began_ms: int | None
-    readable: frozenset[str] | None
     suspicions: Mapping[str, Suspicion]
 
 
@@ -105,18 +103,3 @@ def unread_ranges(leases: Iterable[Lease], shards: Iterable[Shard]) -> tuple[Has
             return ()
         covered.append(known)
     return hash_range_holes(covered) if listed else ()
-
-
-def later_than(open_then: Collection[str], graph: ShardGraph) -> frozenset[str]:
-    """
-    Return the listed shards that were open then or came later.
-
-    What descends from a shard that has left the listing may have come later.
-    """
-    found: set[str] = set()
-    for shard in sorted(graph.shards.values(), key=lambda each: each.creation_order):
-        parents = shard.parent_shard_ids
-        came_later = any(p in found or p not in graph.shards for p in parents)
-        if shard.shard_id in open_then or came_later:
-            found.add(shard.shard_id)
-    return frozenset(found)

@@ -1,16 +1,15 @@
 """
 Which leases must be created so that every shard will be read: lease sync.
 
-Rules: docs/protocol.md S1-S10 (§4.2-4.4). Behaves like Java's
-``HierarchicalShardSyncer``, with four repairs that Java lacks: children of a finished lease that
-nobody created (§4.6), a hole beside a lease that has been read (§8 row 7), one at LATEST that
-nothing explains, which is audited first (§4.4), and what a first sync at LATEST left out begins
-where the others did, not at the tip of a later moment.
+Rules: docs/protocol.md S1-S10 (§4.2-4.4). One rule for all initial positions: a shard without a
+lease gets one unless its lineage proves that it is done with, or an ancestor is still to be read.
+Java's ``HierarchicalShardSyncer`` goes by open shards alone, so what it makes again for one lost
+lease is the oldest listed ancestor, whatever of that line has been read; at LATEST the tip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
@@ -21,13 +20,14 @@ from shardfleet.domain.reasons import (
     LeaseLostUnseen,
     ListedMidReshard,
     ListingUntiled,
+    LostAhead,
     NoLeasedRelative,
     NothingListed,
     OldestOfItsLine,
     OtherParent,
     Reason,
 )
-from shardfleet.domain.stream.hash_ranges import tiles_exactly
+from shardfleet.domain.stream.hash_ranges import hash_range_holes, tiles_exactly
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_TIMESTAMP,
@@ -73,9 +73,9 @@ class InitialPosition:
         return ExtendedSequenceNumber(self.kind)
 
     @property
-    def reads_history(self) -> bool:
-        """Tell whether shards that are closed already are wanted too."""
-        return self.kind != LATEST
+    def repair(self) -> ExtendedSequenceNumber:
+        """Return where a lost lease begins: all that its shard holds, from the instant on."""
+        return self.checkpoint if self.kind == AT_TIMESTAMP else AT_TRIM_HORIZON
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,8 @@ class LeaseSyncPlan:
             the listing wants to be read again.
         suspects: shards whose lease seems lost; the audit counts how often (S10), sorted.
         repairs: keys of those to create whose lease was lost, not new.
+        finished: ids of listed shards that are done with, to be kept before anything is created
+            or deleted (S11); None: what was kept stays.
 
     """
 
@@ -105,6 +107,7 @@ class LeaseSyncPlan:
     problems: tuple[Reason, ...] = ()
     suspects: tuple[str, ...] = ()
     repairs: frozenset[str] = frozenset()
+    finished: frozenset[str] | None = None
 
     @property
     def begins_late(self) -> bool:
@@ -131,23 +134,18 @@ class LeaseSyncPlan:
             yield tuple(part.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+def start_of_child(parent: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
     """
-    What is known of shards that were found without a lease before (S10).
+    Return where a child begins that is created at its parent's end.
 
-    Attributes:
-        lost: suspects that have been so for long enough.
-        readable: shards that had records since the fleet began; None: nobody knows, so all may
-            have had that are suspects.
+    A parent at AT_TIMESTAMP had no record from the instant on, so its child may have older ones
+    and inherits it, as in kcl-rust (Java: TRIM_HORIZON); all other children begin at their start.
+
+    Args:
+        parent: checkpoint of the parent's lease before it ends.
 
     """
-
-    lost: frozenset[str] = frozenset()
-    readable: frozenset[str] | None = None
-
-
-_NO_AUDIT = Audit()
+    return parent if parent.sequence_number == AT_TIMESTAMP else AT_TRIM_HORIZON
 
 
 def plan_lease_sync(
@@ -156,7 +154,8 @@ def plan_lease_sync(
     *,
     initial: InitialPosition,
     listed_at_initial: Sequence[Shard] | None,
-    audit: Audit = _NO_AUDIT,
+    finished: Collection[str] | None = None,
+    lost: Collection[str] = (),
 ) -> LeaseSyncPlan:
     """
     Decide which leases to create.
@@ -168,24 +167,24 @@ def plan_lease_sync(
         listed_at_initial: the listing filtered by the initial position, for an empty table; it
             is ignored when there are leases. Without it an empty table is treated as one in
             which everything is missing.
-        audit: of suspects.
+        finished: as kept from the plans before (S11); None: there was none, so what lies before
+            the leases found is believed to be done with.
+        lost: suspects that have been so for long enough (S10).
 
     """
-    if not leases and listed_at_initial is not None:
-        return _first_leases(listed_at_initial, initial)
     graph = ShardGraph(shards)
+    if not leases and listed_at_initial is not None:
+        return _first_leases(graph, listed_at_initial, initial)
     if not graph.shards:
         return LeaseSyncPlan(problems=(NothingListed(),))
     inconsistent = graph.inconsistent()
     if inconsistent:
         return LeaseSyncPlan(problems=(ListedMidReshard(tuple(inconsistent)),))
-    missing = _missing(graph, leases, initial=initial, audit=audit)
-    missing |= _abandoned_children(graph, leases)
-    suspects = {
-        k for k, (_, why) in missing.items() if isinstance(why, LeaseLostUnseen)
-    } - audit.lost
+    lineage = _Lineage(graph, leases, initial=initial, finished=finished)
+    missing = _missing(lineage, initial=initial)
+    unseen = {key for key, (_, why) in missing.items() if isinstance(why, LeaseLostUnseen)}
+    suspects = unseen.difference(lost)
     wanted = _in_write_order(graph.shards[key] for key in missing if key not in suspects)
-    is_read = any(_was_read(lease) for lease in leases)
     return LeaseSyncPlan(
         create=tuple(
             LeaseToCreate(_new_lease(s, missing[s.shard_id][0]), missing[s.shard_id][1])
@@ -195,13 +194,10 @@ def plan_lease_sync(
         repairs=frozenset(
             shard.shard_id
             for shard in wanted
-            if is_read and not isinstance(missing[shard.shard_id][1], ChildOfFinished)
+            if lineage.is_read and not isinstance(missing[shard.shard_id][1], ChildOfFinished)
         ),
+        finished=lineage.to_keep(),
     )
-
-
-def _was_read(lease: Lease) -> bool:
-    return lease.is_finished or not lease.checkpoint.is_sentinel
 
 
 # Shard id to the checkpoint at which its lease must begin, and the reason.
@@ -209,74 +205,36 @@ _Missing = dict[str, tuple[ExtendedSequenceNumber, Reason]]
 _LOST = (AT_TRIM_HORIZON, LeaseLostUnseen())
 
 
-def _first_leases(listed: Sequence[Shard], initial: InitialPosition) -> LeaseSyncPlan:
+def _first_leases(
+    graph: ShardGraph, listed: Sequence[Shard], initial: InitialPosition
+) -> LeaseSyncPlan:
     """S2: an empty table gets a lease for every shard of the filtered listing, if that tiles."""
-    graph = ShardGraph(listed)
-    if not tiles_exactly(shard.hash_key_range for shard in graph.shards.values()):
-        return LeaseSyncPlan(problems=(ListingUntiled(initial.kind, len(graph.shards)),))
+    first = ShardGraph(listed).shards.values()
+    if not tiles_exactly(shard.hash_key_range for shard in first):
+        return LeaseSyncPlan(problems=(ListingUntiled(initial.kind, len(first)),))
+    leases = [_new_lease(shard, initial.checkpoint) for shard in _in_write_order(first)]
     return LeaseSyncPlan(
-        create=tuple(
-            LeaseToCreate(_new_lease(shard, initial.checkpoint), EmptyTable())
-            for shard in _in_write_order(graph.shards.values())
-        )
+        create=tuple(LeaseToCreate(lease, EmptyTable()) for lease in leases),
+        finished=_Lineage(graph, leases, initial=initial).to_keep(),
     )
 
 
-def _missing(
-    graph: ShardGraph, leases: Sequence[Lease], *, initial: InitialPosition, audit: Audit
-) -> _Missing:
-    """S4-S7, S10: what the lines of shards without a lease need, oldest first, one generation."""
-    leased = {lease.lease_key for lease in leases}
-    # At LATEST a lease that was lost must not be made at LATEST: what came meanwhile would be
-    # skipped. Once anything has been read, no shard is new without a parent that has a lease.
-    is_audited = not initial.reads_history and any(_was_read(lease) for lease in leases)
-    begins = _Beginnings(graph, leases, initial=initial, is_audited=is_audited)
-    other_parent = (initial.checkpoint, OtherParent())
-    covered = set(leased)  # has a lease, or descends from a shard that has or gets one
-    missing: _Missing = {}
-    for shard_id in _unleased_lines(graph, leases):
-        # A parent that has aged out of the listing still covers its children with its lease.
-        parents = graph.shards[shard_id].parent_shard_ids
-        if any(p in covered or p in missing for p in parents):
-            covered.add(shard_id)
-            for other in graph.parents(shard_id):
-                if other not in covered and other not in missing:
-                    missing[other] = _LOST if is_audited else other_parent
-        elif begins.may_begin(shard_id, audit):
-            missing[shard_id] = begins.at(shard_id)
-    return missing
-
-
-def _unleased_lines(graph: ShardGraph, leases: Sequence[Lease]) -> list[str]:
+class _Lineage:
     """
-    Return the shards whose lines need looking at, parents before their children.
+    The leases beside the listing: what their lineage proves.
 
-    They are the shards without a lease that are open or whose parent is finished, and their
-    ancestors up to the first one with a lease.
+    Attributes:
+        graph: of the listing.
+        leases: by key.
+        parents: shard id to parents, by the listing and by parent and child ids of leases.
+        is_known: what was done with before is known, and not only believed.
+        is_read: something has been read.
+        begun: parents of shards beyond the initial position; what else descends from them is lost,
+            not new.
+        ahead: ids of shards from which one with an unfinished lease descends.
+        done: ids of shards without an unfinished lease that are done with (S11).
+
     """
-    leased = {lease.lease_key for lease in leases}
-    # A shard that a lease names as its parent is not open: the listing is older than the lease.
-    closed = {parent for lease in leases for parent in lease.parent_shard_ids}
-    starts = {key for key, shard in graph.shards.items() if shard.is_open} - closed
-    for lease in leases:
-        if lease.is_finished:
-            starts.update(graph.children(lease.lease_key))
-    order: dict[str, None] = {}
-    entered = set(leased)
-    for start in sorted(starts - leased):
-        path = [start]
-        while path:
-            shard_id = path[-1]
-            if shard_id in entered:
-                order.setdefault(path.pop())
-            else:
-                entered.add(shard_id)
-                path.extend(p for p in graph.parents(shard_id) if p not in entered)
-    return list(order)
-
-
-class _Beginnings:
-    """Where a line without any lease begins, and at which of its shards."""
 
     def __init__(
         self,
@@ -284,63 +242,103 @@ class _Beginnings:
         leases: Sequence[Lease],
         *,
         initial: InitialPosition,
-        is_audited: bool,
+        finished: Collection[str] | None = None,
     ) -> None:
-        self._graph = graph
-        self._initial = initial
-        self._is_audited = is_audited
-        # Parents of shards that have been read: what else descends from them was lost, not new.
-        self._read = {
-            parent
-            for lease in leases
-            if lease.parent_shard_ids and lease.checkpoint != initial.checkpoint
-            for parent in lease.parent_shard_ids
-        }
-        # What a leased shard descends from has been read to its end, or was never wanted.
-        done = {parent for lease in leases for parent in lease.parent_shard_ids}
-        self._done = _with_ancestors(graph, done)
+        self.graph = graph
+        self.leases = {lease.lease_key: lease for lease in leases}
+        self.parents = {key: set(s.parent_shard_ids) for key, s in graph.shards.items()}
+        for lease in leases:
+            self.parents.setdefault(lease.lease_key, set()).update(lease.parent_shard_ids)
+            for child in lease.child_shard_ids:
+                self.parents.setdefault(child, set()).add(lease.lease_key)
+        self.is_known = finished is not None
+        read = {k for k, le in self.leases.items() if le.checkpoint > AT_LATEST}
+        self.is_read = bool(read)
+        later = (le.lease_key for le in leases if le.checkpoint != initial.checkpoint)
+        self.begun = {parent for key in later for parent in self.parents[key]}
+        # Whoever has been read has seen its parents finished (§4.7); what waits has not.
+        proven = _reached(self.leases if finished is None else read, self.parents)
+        unfinished = {key for key, lease in self.leases.items() if not lease.is_finished}
+        children: dict[str, set[str]] = {}
+        for child, parents in self.parents.items():
+            for parent in parents:
+                children.setdefault(parent, set()).add(child)
+        # What descends from a shard that is read again, after a rewind, is not done with.
+        again = unfinished | _reached(unfinished, children)
+        self.ahead = _reached(unfinished, self.parents)
+        self.done = proven | self.leases.keys() | (set(finished or ()) - again)
+        self.done -= unfinished
 
-    def may_begin(self, shard_id: str, audit: Audit) -> bool:
-        """Tell whether the line may begin at this shard, none of whose parents is covered."""
-        if self._initial.reads_history or self._graph.shards[shard_id].is_open:
-            return True
-        if audit.readable is None:
-            return self._is_audited and shard_id not in self._done
-        return shard_id in audit.readable and shard_id not in self._done
-
-    def at(self, shard_id: str) -> tuple[ExtendedSequenceNumber, Reason]:
-        """S4, S7, S10: where it begins."""
-        initial, shard = self._initial, self._graph.shards[shard_id]
-        if not initial.reads_history:
-            if not self._read.isdisjoint(shard.parent_shard_ids):
-                return AT_TRIM_HORIZON, HoleBesideSibling()
-            if self._is_audited:
-                return _LOST
-        return initial.checkpoint, NoLeasedRelative() if shard.is_open else OldestOfItsLine()
+    def to_keep(self) -> frozenset[str]:
+        """Return what is to be remembered: without it, whoever is lost next proves too little."""
+        listed = self.graph.shards
+        if hash_range_holes(shard.hash_key_range for shard in listed.values() if shard.is_open):
+            return frozenset(self.done)  # An incomplete listing: nothing is forgotten by it.
+        return frozenset(self.done & listed.keys())
 
 
-def _with_ancestors(graph: ShardGraph, shard_ids: Iterable[str]) -> set[str]:
-    """Return these shards and all that they descend from."""
+def _reached(shard_ids: Iterable[str], edges: Mapping[str, Collection[str]]) -> set[str]:
+    """Return all that can be reached from these shards; not themselves."""
     found: set[str] = set()
     waiting = list(shard_ids)
     while waiting:
-        shard_id = waiting.pop()
-        if shard_id not in found:
-            found.add(shard_id)
-            waiting.extend(graph.parents(shard_id))
+        new = set(edges.get(waiting.pop(), ())) - found
+        found |= new
+        waiting.extend(new)
     return found
 
 
-def _abandoned_children(graph: ShardGraph, leases: Sequence[Lease]) -> _Missing:
-    """S8: children of finished leases that nobody created, once their other parent is leased."""
-    leased = {lease.lease_key for lease in leases}
-    return {
-        child: (AT_TRIM_HORIZON, ChildOfFinished())
-        for lease in leases
-        if lease.is_finished
-        for child in graph.children(lease.lease_key)
-        if child not in leased and leased.issuperset(graph.parents(child))
-    }
+def _missing(lineage: _Lineage, *, initial: InitialPosition) -> _Missing:
+    """S3-S8, S10: what the shards without a lease need, oldest first, one generation."""
+    leases, done, missing = lineage.leases, lineage.done, _Missing()
+    # A shard that a lease names as its parent is not open: the listing is older than the lease.
+    closed = {parent for lease in leases.values() for parent in lease.parent_shard_ids}
+    waits = {key for key, lease in leases.items() if not lease.is_finished}
+    for shard in _in_write_order(lineage.graph.shards.values()):
+        key, parents = shard.shard_id, shard.parent_shard_ids
+        if key in leases or key in done:
+            continue
+        # A worker ends the other parent of a merge only once this child has a lease (§4.6), and
+        # whose child has one is to have one: a parent without a lease is not waited for (§4.7).
+        is_awaited = key in lineage.ahead or (
+            not done.isdisjoint(parents)
+            and (leases.keys() | done).issuperset(lineage.graph.parents(key))
+        )
+        if (shard.is_open and key in closed) or (not waits.isdisjoint(parents) and not is_awaited):
+            pass
+        elif any(p in leases and leases[p].is_finished for p in parents):
+            missing[key] = (initial.repair, ChildOfFinished())
+        elif key in lineage.ahead:
+            missing[key] = (initial.repair, LostAhead())
+        elif initial.kind != LATEST or _is_wanted_at_latest(lineage, shard, waits):
+            missing[key] = _beginning(lineage, shard, initial=initial)
+        else:
+            continue
+        waits.add(key)
+    return missing
+
+
+def _is_wanted_at_latest(lineage: _Lineage, shard: Shard, waits: Collection[str]) -> bool:
+    """S4, S5: what was closed before the fleet began is not, unless a child of it is covered."""
+    if shard.is_open or lineage.is_known or lineage.is_read:
+        return True
+    children = lineage.graph.children(shard.shard_id)
+    return any(p in waits for child in children for p in lineage.parents[child])
+
+
+def _beginning(
+    lineage: _Lineage, shard: Shard, *, initial: InitialPosition
+) -> tuple[ExtendedSequenceNumber, Reason]:
+    """S4, S7, S10: where a line without any lease begins."""
+    if not lineage.begun.isdisjoint(shard.parent_shard_ids):
+        return initial.repair, HoleBesideSibling()
+    if initial.kind != LATEST:
+        return initial.checkpoint, NoLeasedRelative() if shard.is_open else OldestOfItsLine()
+    # Once anything was read, nothing is new without a parent that has a lease; made at LATEST, what
+    # came meanwhile would be skipped.
+    if lineage.is_read:
+        return _LOST
+    return initial.checkpoint, NoLeasedRelative() if shard.is_open else OtherParent()
 
 
 def _in_write_order(shards: Iterable[Shard]) -> list[Shard]:

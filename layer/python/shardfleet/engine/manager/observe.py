@@ -14,9 +14,9 @@ from dataclasses import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.loads import Loads
 from shardfleet.domain.leases.expiry import Reading
-from shardfleet.domain.leases.holes import Evidence, Suspicion, later_than
+from shardfleet.domain.leases.holes import Evidence, Suspicion
 from shardfleet.domain.slots.sizing import Pace
-from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.domain.stream.shards import Shard
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamDirectory
 from shardfleet.engine.state.fleet_state import MANAGER, PIN, SLOT, FleetState
@@ -25,8 +25,6 @@ from shardfleet.engine.state.sleep_state import NAP, NapRecord
 
 AUDIT, SUSPECTS = "audit", "suspects"
 PACE = "pace"
-# Kinesis quota: no stream retains records for less; a listing reaches as far back at least.
-_RETAINED_MS = 24 * 3_600_000
 _INITIAL_LISTING = {
     "TRIM_HORIZON": ListingFilter.AT_TRIM_HORIZON,
     "LATEST": ListingFilter.AT_LATEST,
@@ -87,6 +85,7 @@ class Observer:
             survey=survey,
             shards=shards,
             listed_at_initial=listed,
+            finished=await state.finished(),
             slots=[found.slot for found in slots],
             sightings=sightings,
             handovers=handovers,
@@ -124,23 +123,14 @@ class Observer:
             return plan
         document = await self._state.store.read(AUDIT, SUSPECTS)
         rows = document.body["shards"] if document else {}
-        then_ms = await began_ms(self._state.store, created_ms)
         evidence = Evidence(
-            began_ms=then_ms,
-            readable=await self._readable(snapshot, then_ms),
+            began_ms=await began_ms(self._state.store, created_ms),
             suspicions={key: Suspicion(count, last_ms) for key, (count, last_ms) in rows.items()},
         )
         if document:
             versions = {**snapshot.versions, (AUDIT, SUSPECTS): document.version}
             snapshot = replace(snapshot, versions=versions)
         return plan_turn(self._config, replace(snapshot, evidence=evidence))
-
-    async def _readable(self, snapshot: TurnSnapshot, then_ms: int | None) -> frozenset[str] | None:
-        """Return the shards that were open when the fleet began or came later; None unknown."""
-        if then_ms is None or self._clock.now_ms() - then_ms >= _RETAINED_MS:
-            return None
-        then = await self._stream.list_shards(ListingFilter.AT_TIMESTAMP, instant_ms=then_ms)
-        return later_than({shard.shard_id for shard in then}, ShardGraph(snapshot.shards))
 
 
 async def began_ms(store: StateStore, created_ms: int) -> int | None:

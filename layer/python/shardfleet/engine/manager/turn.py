@@ -150,6 +150,8 @@ class LeaseManager:
         if snapshot.evidence and plan.suspicions != snapshot.evidence.suspicions:
             found = {key: [seen.count, seen.last_ms] for key, seen in plan.suspicions.items()}
             await self._keep(plan, (AUDIT, SUSPECTS), {"shards": found})
+        if plan.sync.finished not in (None, snapshot.finished):
+            await state.write_finished(plan.sync.finished or ())
         await self._create(plan, created_ms=created_ms)
         for change, event in plan.lease_changes:
             result = await self._ports.leases.apply(change)

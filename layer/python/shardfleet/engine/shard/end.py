@@ -14,7 +14,7 @@ from functools import partial
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.domain.leases.sync import start_of_child
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
@@ -55,7 +55,7 @@ class ShardEnding:
             await self._wait_for_other_parents(held, child)
             lease = Lease(
                 lease_key=child.shard_id,
-                checkpoint=AT_TRIM_HORIZON,
+                checkpoint=start_of_child(held.lease.checkpoint),
                 parent_shard_ids=tuple(sorted(child.parent_shard_ids)),
                 hash_key_range=child.hash_key_range,
             )

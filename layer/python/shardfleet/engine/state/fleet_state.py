@@ -8,7 +8,7 @@ the lease table (protocol.md §1.2, architecture.md §5.6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from shardfleet.errors import OutcomeUnknown, ProtocolError, StreamReplaced
 
 SLOT = "slot"
 SIGHTINGS = "sightings"
+FINISHED = "finished"
 PIN = "pin"
 NOTE = "note"
 STOP = "stop"
@@ -38,6 +39,7 @@ TIP = "tip"  # when a shard was last read to its tip; see engine/shard/start.py
 MANAGER = "manager"
 SIGHTINGS_PER_CHUNK = 500  # an item of DynamoDB holds 400 KB (hazard H14)
 LOADS_PER_CHUNK = 2_000
+FINISHED_PER_CHUNK = 2_000  # A shard's id has 128 characters at most.
 # Manager, worker and CLI may write one document at a time; more rounds than this mean a bug.
 _CAS_ROUNDS_MOST = 20
 
@@ -153,6 +155,19 @@ class FleetState:
         """Persist the sightings in chunks; the turn lock makes this a single writer."""
         rows = {key: [s.counter, s.owner, s.first_seen_ms] for key, s in sightings.items()}
         await write_rows(self._store, SIGHTINGS, rows, per_document=SIGHTINGS_PER_CHUNK)
+
+    # --- shards that are done with
+
+    async def finished(self) -> frozenset[str] | None:
+        """Read which listed shards are done with; None: that was never kept (manager only)."""
+        documents = await self._store.list(FINISHED)
+        ids = (key for document in documents for key in document.body["leases"])
+        return frozenset(ids) if documents else None
+
+    async def write_finished(self, shard_ids: Collection[str]) -> None:
+        """Keep them instead of those before, in chunks (manager only)."""
+        rows = dict.fromkeys(shard_ids, 1)
+        await write_rows(self._store, FINISHED, rows, per_document=FINISHED_PER_CHUNK)
 
     # --- pins
 

@@ -28,6 +28,8 @@ async def write_rows(
     """
     Store rows instead of those before, ordered by key; what has not changed is not written.
 
+    Without rows there is one empty document, which says that they were kept.
+
     Only for kinds that the turn lock makes a single writer's.
 
     Raises:
@@ -36,7 +38,7 @@ async def write_rows(
     """
     ordered = sorted(rows.items())
     known = {document.id: document for document in await store.list(kind)}
-    for begin in range(0, len(ordered), per_document):
+    for begin in range(0, max(1, len(ordered)), per_document):
         name = f"{begin // per_document:04d}"
         part, before = dict(ordered[begin : begin + per_document]), known.pop(name, None)
         if before is None or before.body[_ROWS] != part:
