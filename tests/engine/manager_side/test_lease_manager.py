@@ -115,13 +115,13 @@ def test_a_slot_that_began_to_drain_after_it_was_read_gets_nothing():
         fleet = Fleet(leases_per_worker=4)
         await fleet.manager.turn()
         await fleet.beat("s0001")
-        as_read = await fleet.state.slots()
+        as_read, read = await fleet.store.list("slot"), fleet.store.list
         await fleet.state.update_slot("s0001", ask_to_drain)
 
-        async def stale():
-            return as_read
+        async def stale(kind):
+            return as_read if kind == "slot" else await read(kind)
 
-        fleet.state.slots = stale
+        fleet.store.list = stale
         await fleet.manager.turn()
         assert set(fleet.owners().values()) == {None}
         assert {e.reason for e in fleet.named("AssignmentLost")} == {SlotEnds()}

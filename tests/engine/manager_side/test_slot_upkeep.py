@@ -94,6 +94,31 @@ def test_a_silent_slot_that_continued_as_new_is_left_alone():
     run_virtual(main())
 
 
+def test_the_leases_of_a_lost_slot_are_given_away_before_it_starts_again():
+    """Else its new execution, which knows its worker id, and the next owner race for them."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        await running_fleet(fleet)
+        lost = [key for key, le in fleet.leases.leases.items() if le.lease_owner == "f-s0001"]
+        fleet.launcher.close("f-s0001-1-0")
+        for _ in range(3):
+            await fleet.clock.sleep_ms(9_000)
+            await fleet.beat("s0002")
+            others = (k for k in fleet.leases.leases if k not in lost)
+            fleet.renew(*others)
+            await fleet.manager.turn()
+        told = [
+            getattr(each, "lease_key", type(each).__name__)
+            for each in fleet.events.events
+            if type(each).__name__ == "SlotRestarted" or getattr(each, "kind", "") == "EXPIRED"
+        ]
+        assert sorted(told[:2]) == lost
+        assert told[2:] == ["SlotRestarted"]
+
+    run_virtual(main())
+
+
 def test_a_slot_whose_execution_is_over_starts_again_under_the_same_worker_id():
     async def main():
         fleet = Fleet(leases_per_worker=4)

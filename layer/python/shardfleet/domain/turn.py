@@ -226,9 +226,18 @@ class TurnPlan:
         return tuple(lease for lease in self.leases if not lease.is_finished)
 
     @property
-    def lease_changes(self) -> Sequence[tuple[LeaseChange, Event | None]]:
-        """Return what is to be written of leases that exist, in order, and what that tells."""
-        pending, cleanup = self.losses.handovers, self.cleanup
+    def urgent_changes(self) -> Sequence[tuple[LeaseChange, Event | None]]:
+        """Return what ends a lease's being nobody's, in order, and what that tells."""
+        pending = self.losses.handovers
+        return (
+            *(self._forced(lease, pending[lease.lease_key]) for lease in self.losses.overdue),
+            *((evict(lease), None) for lease in self.abandoned),
+        )
+
+    @property
+    def clean_up(self) -> Sequence[tuple[LeaseChange, Event | None]]:
+        """Return what is to be written of leases that nobody waits for, and what that tells."""
+        cleanup = self.cleanup
         return (
             *((set_hash_range(lease, covered), None) for lease, covered in self.hash_ranges),
             *((set_children(lease, children), None) for lease, children in cleanup.learn_children),
@@ -239,9 +248,12 @@ class TurnPlan:
                 )
                 for gone in cleanup.delete
             ),
-            *(self._forced(lease, pending[lease.lease_key]) for lease in self.losses.overdue),
-            *((evict(lease), None) for lease in self.abandoned),
         )
+
+    @property
+    def lease_changes(self) -> Sequence[tuple[LeaseChange, Event | None]]:
+        """Return what is to be written of leases that exist, and what that tells."""
+        return (*self.urgent_changes, *self.clean_up)
 
     def _forced(self, lease: Lease, handover: Handover) -> tuple[LeaseChange, Event]:
         """End by force what takes too long (protocol.md §3.5); else its old owner ends it."""

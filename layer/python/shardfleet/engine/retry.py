@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
@@ -28,17 +28,57 @@ U = TypeVar("U")
 CALLS_AT_ONCE = 16
 
 
-async def each_of(items: Iterable[U], call: Callable[[U], Awaitable[T]]) -> list[T]:
+class BoxSpent(Exception):
+    """
+    The time for a step is over; what was begun has ended.
+
+    Attributes:
+        left: how many calls were not made.
+
+    """
+
+    def __init__(self, left: int) -> None:
+        """Tell how much is left."""
+        super().__init__(f"its time was over, {left} calls were left")
+        self.left = left
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """
+    How long a step may take.
+
+    Attributes:
+        clock: which is gone by.
+        until_ms: on its monotonic clock.
+
+    """
+
+    clock: Clock
+    until_ms: int
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether nothing more is to be begun."""
+        return self.clock.monotonic_ms() >= self.until_ms
+
+
+async def each_of(
+    items: Iterable[U], call: Callable[[U], Awaitable[T]], *, box: Box | None = None
+) -> list[T]:
     """
     Make a call per item, some of them at once; after a failure no more are begun.
 
     Raises:
+        BoxSpent: there is a box, and its time was over.
         Exception: the first one, in the order of the items, after all that were begun have ended.
 
     """
     waiting = iter(items)
     results: list[T] = []
     while batch := list(islice(waiting, CALLS_AT_ONCE)):
+        if box and box.is_spent:
+            raise BoxSpent(len(batch) + sum(1 for _ in waiting))
         results += await all_of(*(call(item) for item in batch))
     return results
 
@@ -181,3 +221,39 @@ class Patience:
             except (Throttled, OutcomeUnknown):
                 failures += 1
             await self.pause(self.back_off_ms(failures), halt)
+
+
+ATTEMPTS_MOST = 4
+
+
+class _Insisting:
+    """A port like another, whose refused calls are made again."""
+
+    def __init__(self, port: object, patience: Patience) -> None:
+        self._port = port
+        self._patience = patience
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        async def insist(*arguments: object, **options: object) -> object:
+            call = getattr(self._port, name)
+            for failures in range(1, ATTEMPTS_MOST):
+                with suppress(Throttled):
+                    return await call(*arguments, **options)
+                await self._patience.clock.sleep_ms(self._patience.back_off_ms(failures))
+            return await call(*arguments, **options)
+
+        return insist
+
+
+def insisting(port: T, patience: Patience) -> T:
+    """
+    Return a port whose calls are made again when refused, so many times; then they raise Throttled.
+
+    Only what is refused for certain is repeated: of an unknown outcome the caller must read.
+
+    Args:
+        port: every attribute is a coroutine function.
+        patience: how long to wait in between.
+
+    """
+    return cast("T", _Insisting(port, patience))

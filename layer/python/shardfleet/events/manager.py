@@ -73,6 +73,22 @@ class ManagerTurnFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerStepCut(Event):
+    """
+    A step of a turn ended early; what is left of it is planned anew by the next turn.
+
+    Attributes:
+        step: ``losses``, ``assignment``, ``slots``, ``lineage``, ``creation``, ``sleep``,
+            ``memory`` or ``clean-up``.
+        reason: its time was over, or a call was refused again and again.
+
+    """
+
+    step: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerLockedOut(Event):
     """
     An invocation of the manager came to no turn (hazard H13).

@@ -7,7 +7,6 @@ found by reading it again; what it was given is released at once.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
@@ -18,7 +17,7 @@ from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.reasons import LeaseChanged, SlotEnds
 from shardfleet.domain.slots.slot import Slot, SlotState, announce_assignment
 from shardfleet.engine.ports import EventSink, LeaseStore
-from shardfleet.engine.retry import each_of
+from shardfleet.engine.retry import Box, each_of
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.manager import AssignmentLost, LeaseAssigned
 
@@ -38,47 +37,54 @@ class Assigner:
         slots: Iterable[Slot],
         *,
         graceful: Collection[str],
+        box: Box,
     ) -> None:
         """
-        Announce and write assignments; losing a race is told.
+        Announce and write assignments, those of lost owners first; losing a race is told.
 
         Args:
             assignments: of leases as read.
             slots: those of all who take leases are among them.
             graceful: ids of workers that hand over when asked; from others a lease is stolen.
+            box: in which it is to be done.
+
+        Raises:
+            BoxSpent, Throttled, OutcomeUnknown: the rest is planned anew by the next turn.
 
         """
-        by_worker: dict[str, list[Assignment]] = defaultdict(list)
+        keys: dict[str, list[str]] = {}
         for assignment in assignments:
-            by_worker[assignment.worker_id].append(assignment)
-        takers = [slot for slot in slots if slot.worker_id in by_worker]
-        await each_of(
-            sorted(takers, key=lambda slot: slot.worker_id),
-            lambda slot: self._give(slot, by_worker[slot.worker_id], graceful=graceful),
-        )
+            keys.setdefault(assignment.worker_id, []).append(assignment.lease.lease_key)
+        takers = sorted((s for s in slots if s.worker_id in keys), key=lambda slot: slot.slot_id)
 
-    async def _give(
-        self, slot: Slot, assignments: Sequence[Assignment], *, graceful: Collection[str]
-    ) -> None:
-        keys = [a.lease.lease_key for a in assignments]
-        announced = await self._state.update_slot(
-            slot.slot_id, lambda current: announce_assignment(current, keys)
+        async def announce(slot: Slot) -> bool:
+            given = keys[slot.worker_id]
+            written = await self._state.update_slot(
+                slot.slot_id, lambda current: announce_assignment(current, given)
+            )
+            for key in given if written is None else ():
+                lost = AssignmentLost(lease_key=key, worker_id=slot.worker_id, reason=SlotEnds())
+                self._events.emit(lost)
+            return written is not None
+
+        announced = await each_of(takers, announce, box=box)
+        able = {s.worker_id: s for s, is_able in zip(takers, announced, strict=True) if is_able}
+        wanted = sorted(
+            (each for each in assignments if each.worker_id in able),
+            key=lambda each: each.kind is not AssignmentKind.EXPIRED,
         )
-        if announced is None:
-            for key in keys:
-                self._events.emit(
-                    AssignmentLost(lease_key=key, worker_id=slot.worker_id, reason=SlotEnds())
-                )
-            return
-        given = [
-            lease for a in assignments if (lease := await self._write(a, graceful)) is not None
-        ]
-        after = await self._state.slot(slot.slot_id)
-        if after is not None and after.slot.state is SlotState.ENDED:
-            for lease in given:
-                # What is being handed over goes on being read; then it is free without waiting.
-                if lease.checkpoint_owner is None:
-                    await self._leases.apply(lease_changes.evict(lease))
+        written = await each_of(wanted, lambda each: self._write(each, graceful), box=box)
+
+        async def release_if_ended(slot: Slot) -> None:
+            after = await self._state.slot(slot.slot_id)
+            if after is not None and after.slot.state is SlotState.ENDED:
+                for lease in written:
+                    # What is being handed over goes on being read; then it is free without waiting.
+                    is_its = lease is not None and lease.lease_owner == slot.worker_id
+                    if lease is not None and is_its and lease.checkpoint_owner is None:
+                        await self._leases.apply(lease_changes.evict(lease))
+
+        await each_of(able.values(), release_if_ended)
 
     async def _write(self, assignment: Assignment, graceful: Collection[str]) -> Lease | None:
         key, worker_id = assignment.lease.lease_key, assignment.worker_id

@@ -33,7 +33,7 @@ from shardfleet.domain.sleep.sleep import (
 )
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.turn import TurnPlan
-from shardfleet.engine.retry import Halt, each_of
+from shardfleet.engine.retry import Box, Halt, each_of
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.fleet_state import FleetState
@@ -123,18 +123,18 @@ class Prober:
             await self.look()
         return dict(self._woken)
 
-    async def carry_out(self, plan: TurnPlan) -> None:
+    async def carry_out(self, plan: TurnPlan, *, box: Box) -> None:
         """
         Note who else is about, wake whom the plan wakes, and keep what was seen of the others.
 
         Raises:
-            Throttled, OutcomeUnknown: of the fleet state; the next turn begins anew.
+            BoxSpent, Throttled, OutcomeUnknown: of the fleet state; the next turn begins anew.
 
         """
         if not self._config.sleep:
             return
         await self._note_foreign(plan.snapshot.foreign, plan.sleepers.foreign)
-        await self._wake(plan)
+        await self._wake(plan, box)
         self._asleep = plan.sleepers.asleep
         await self._store()
 
@@ -223,7 +223,7 @@ class Prober:
         # Nothing was read behind the checkpoint, not even its own record: that one has expired.
         return FROM_TRIM_HORIZON if position.done else start_of(position)
 
-    async def _wake(self, plan: TurnPlan) -> None:
+    async def _wake(self, plan: TurnPlan, box: Box) -> None:
         """Take naps away; one that is not known to be gone is taken away in the next turn."""
         naps = {nap.lease_key: nap for nap in plan.snapshot.naps}
         woken = plan.sleepers.woken
@@ -244,7 +244,7 @@ class Prober:
                     )
                 )
 
-        await each_of(sorted(woken), end)
+        await each_of(sorted(woken), end, box=box)
 
     async def _store(self) -> None:
         """Keep the iterators for the next invocation before those that are kept grow too old."""

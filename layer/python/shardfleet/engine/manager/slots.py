@@ -19,7 +19,7 @@ from shardfleet.domain.slots.slot import (
 from shardfleet.domain.slots.upkeep import SlotDecision, SlotTask, asked
 from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import Clock, EventSink, ExecutionStatus, WorkerLauncher
-from shardfleet.engine.retry import each_of
+from shardfleet.engine.retry import Box, each_of
 from shardfleet.engine.state.fleet_state import SLOT, FleetState, VersionedSlot
 from shardfleet.errors import ShardfleetError
 from shardfleet.events.manager import SlotRestarted, SlotStarted, SlotUpkeepFailed
@@ -44,8 +44,14 @@ class SlotUpkeep:
         self._clock = clock
         self._events = events
 
-    async def carry_out(self, plan: TurnPlan) -> None:
-        """Carry out every decision; one slot's failure does not keep the others from theirs."""
+    async def carry_out(self, plan: TurnPlan, *, box: Box) -> None:
+        """
+        Carry out every decision; one slot's failure does not keep the others from theirs.
+
+        Raises:
+            BoxSpent: the rest is planned anew by the next turn.
+
+        """
         versions = plan.snapshot.versions
         known = {
             slot.slot_id: VersionedSlot(slot, versions[SLOT, slot.slot_id])
@@ -62,7 +68,7 @@ class SlotUpkeep:
                     )
                 )
 
-        await each_of(plan.slots.decisions, carry_out_one)
+        await each_of(plan.slots.decisions, carry_out_one, box=box)
 
     async def _one(
         self, decision: SlotDecision, plan: TurnPlan, found: VersionedSlot | None

@@ -2,23 +2,25 @@
 One manager turn: observe, plan, carry out, report.
 
 :mod:`shardfleet.engine.manager.observe` reads, :func:`shardfleet.domain.turn.plan_turn` decides,
-and what it has decided is done here, in an order that leaves nothing half done: pins before LATEST
-leases (H7), a slot's intent before its start (H3), an announcement before a lease (H2). Every write
-is conditional, so a turn may be cut off anywhere, repeated, or overlap another one. Behaves like
+and what it has decided is done here, in order of urgency, each step in its time: a call that is
+refused is made again, and what ends a step early is told and left to the next turn, which plans it
+anew. Within a step nothing is left half done: pins before LATEST leases (H7), a slot's intent
+before its start (H3), an announcement before a lease (H2). Every write is conditional, so a turn
+may be cut off anywhere, repeated, or overlap another one. Behaves like
 Java's ``LeaseAssignmentManager`` plus ``HierarchicalShardSyncer`` plus ``LeaseCleanupManager``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.leases.changes import create as creation
-from shardfleet.domain.leases.lease import Applied
+from shardfleet.domain.leases.lease import Applied, LeaseChange
 from shardfleet.domain.leases.sync import LeaseToCreate
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.domain.stream.sequence import AT_LATEST, StreamIncarnation
@@ -40,11 +42,22 @@ from shardfleet.engine.ports import (
     StreamDirectory,
     WorkerLauncher,
 )
-from shardfleet.engine.retry import Patience, each_of
+from shardfleet.engine.retry import Box, BoxSpent, Patience, each_of, insisting
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
-from shardfleet.errors import OutcomeUnknown, StreamReplaced
-from shardfleet.events.manager import LeaseCreated, LeaseHealed, LeaseSyncProblem
+from shardfleet.errors import OutcomeUnknown, ShardfleetError, StreamReplaced, Throttled
+from shardfleet.events.base import Event
+from shardfleet.events.manager import (
+    LeaseCreated,
+    LeaseHealed,
+    LeaseSyncProblem,
+    ManagerStepCut,
+)
+
+# A step that somebody waits for; with 6 ms a write some 40,000 calls.
+URGENT_MS = 15_000
+# One that can wait: nobody looks for lost owners meanwhile.
+LATER_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +89,22 @@ class LeaseManager:
         """Wire the parts of a turn."""
         self._config = config
         self._history = TurnHistory(ports.state, ports.events)
-        ports = replace(ports, events=self._history)
+        patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
+        ports = replace(
+            ports,
+            leases=insisting(ports.leases, patience),
+            state=FleetState(insisting(ports.state.store, patience), ports.clock),
+            stream=insisting(ports.stream, patience),
+            events=self._history,
+        )
         self._ports = ports
         self._turns = 0
+        self._refusal: ShardfleetError | None = None
         self.rests = False
         leases, state, events = ports.leases, ports.state, ports.events
         stream, clock = ports.stream, ports.clock
         self._regimes = RegimeKeeper(config, store=state.store, clock=clock, events=events)
         self._observer = Observer(config, leases=leases, state=state, stream=stream, clock=clock)
-        patience = Patience.of(config, clock=clock, entropy=ports.entropy)
         reading = ReadPorts(source=ports.source, clock=clock, events=events, patience=patience)
         self.prober = Prober(config, state=state, ports=reading)
         self.losses = LossWatch(config, leases=leases, state=state, clock=clock)
@@ -100,7 +120,8 @@ class LeaseManager:
         Raises:
             StreamGone, StreamReplaced: the stream is not what the leases speak of (H12); every
                 slot has been asked to drain.
-            Throttled, OutcomeUnknown: cut short; the next turn begins anew.
+            Throttled, OutcomeUnknown: it could not be planned or told; or a step had no answer, and
+                all others are done. The next turn begins anew.
 
         """
         incarnation = await self._ports.stream.incarnation()
@@ -117,6 +138,8 @@ class LeaseManager:
         done = await report_turn(ports.state, ports.events, report, config=self._config)
         await self._regimes.choose(done.millis_behind_latest_max)
         await self._history.keep(report)
+        if self._refusal is not None:
+            raise self._refusal
         return report
 
     async def _check(self, incarnation: StreamIncarnation) -> None:
@@ -146,37 +169,79 @@ class LeaseManager:
     # --- carrying out
 
     async def _carry_out(self, plan: TurnPlan, *, created_ms: int) -> None:
-        snapshot, state = plan.snapshot, self._ports.state
+        """Do first what nobody reads for as long as it is not done, and clean up last."""
+        self._refusal = None
+        existing = {lease.lease_key for lease in plan.snapshot.survey.leases}
+        given = plan.assignment.assignments
+        first = [each for each in given if each.lease.lease_key in existing]
+        new = [each for each in given if each.lease.lease_key not in existing]
+        await self._step("losses", lambda box: self._apply(plan.urgent_changes, box))
+        # A nap is taken away before its lease is given, a lease before its lost slot starts anew.
+        await self._step("sleep", lambda box: self.prober.carry_out(plan, box=box))
+        await self._step("assignment", lambda box: self._assign(plan, first, box))
+        await self._step("slots", lambda box: self._upkeep.carry_out(plan, box=box))
+        is_kept = await self._step("lineage", lambda _: self._keep_lineage(plan))
+        if is_kept:
+            await self._step("creation", lambda box: self._create(plan, box, created_ms=created_ms))
+            await self._step("assignment", lambda box: self._assign(plan, new, box))
+        await self._step("memory", lambda _: self._remember(plan))
+        if is_kept:
+            await self._step("clean-up", lambda box: self._apply(plan.clean_up, box), LATER_MS)
+
+    async def _step(
+        self, name: str, work: Callable[[Box], Awaitable[object]], most_ms: int = URGENT_MS
+    ) -> bool:
+        """Do a step in its time; what ends it early is told, and left to the next turn."""
+        clock = self._ports.clock
+        try:
+            await work(Box(clock, clock.monotonic_ms() + most_ms))
+        except (BoxSpent, Throttled, OutcomeUnknown) as error:
+            why = f"{type(error).__name__}: {error}"
+            self._ports.events.emit(ManagerStepCut(step=name, reason=why))
+            if not isinstance(error, BoxSpent):
+                self._refusal = self._refusal or error
+            return False
+        return True
+
+    async def _apply(self, changes: Iterable[tuple[LeaseChange, Event | None]], box: Box) -> None:
+        async def apply(each: tuple[LeaseChange, Event | None]) -> None:
+            change, event = each
+            if isinstance(await self._ports.leases.apply(change), Applied) and event:
+                self._ports.events.emit(event)
+
+        await each_of(changes, apply, box=box)
+
+    async def _assign(self, plan: TurnPlan, assignments: Sequence[Assignment], box: Box) -> None:
+        await self._assigner.carry_out(
+            assignments, plan.snapshot.slots, graceful=plan.graceful, box=box
+        )
+
+    async def _keep_lineage(self, plan: TurnPlan) -> None:
+        """Keep what was found of shards without a lease, before any is created or deleted."""
+        snapshot = plan.snapshot
         if snapshot.evidence and plan.suspicions != snapshot.evidence.suspicions:
             found = {key: [seen.count, seen.last_ms] for key, seen in plan.suspicions.items()}
             await self._keep(plan, (AUDIT, SUSPECTS), {"shards": found})
         if plan.sync.finished not in (None, snapshot.finished):
-            await state.write_finished(plan.sync.finished or ())
-        await self._create(plan, created_ms=created_ms)
-        for change, event in plan.lease_changes:
-            result = await self._ports.leases.apply(change)
-            if event and isinstance(result, Applied):
-                self._ports.events.emit(event)
+            await self._ports.state.write_finished(plan.sync.finished or ())
+
+    async def _remember(self, plan: TurnPlan) -> None:
+        """Keep what the next turn goes by; without it, it is later or needs longer."""
+        state = self._ports.state
         await self.losses.keep(plan)
-        if plan.losses.handovers != snapshot.handovers:
+        if plan.losses.handovers != plan.snapshot.handovers:
             await state.write_handovers(plan.losses.handovers)
-        await self.prober.carry_out(plan)
-        if plan.pace != snapshot.pace:
+        if plan.pace != plan.snapshot.pace:
             body = {"surplus_ms": plan.pace.surplus_ms, "raised_ms": plan.pace.raised_ms}
-            with suppress(OutcomeUnknown):  # Then a surplus is seen a little later.
-                await self._keep(plan, (PACE, MANAGER), body)
-        await self._upkeep.carry_out(plan)
+            await self._keep(plan, (PACE, MANAGER), body)
         if plan.loads is not None:
             await state.write_loads(plan.loads)
-        await self._assigner.carry_out(
-            plan.assignment.assignments, snapshot.slots, graceful=plan.graceful
-        )
 
     async def _keep(self, plan: TurnPlan, name: tuple[str, str], body: Mapping[str, Any]) -> None:
         version = plan.snapshot.versions.get(name)
         await self._ports.state.store.write(*name, body, expected_version=version)
 
-    async def _create(self, plan: TurnPlan, *, created_ms: int) -> None:
+    async def _create(self, plan: TurnPlan, box: Box, *, created_ms: int) -> None:
         """Create what is missing: pins before leases, parents before children."""
         leases, state, events = self._ports.leases, self._ports.state, self._ports.events
         for problem in plan.sync.problems:
@@ -192,4 +257,4 @@ class LeaseManager:
                     events.emit(LeaseHealed(lease_key=key, reason=reason))
 
         for generation in plan.sync.generations():
-            await each_of(generation, create)
+            await each_of(generation, create, box=box)
