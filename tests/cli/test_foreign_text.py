@@ -21,13 +21,9 @@ from typer.main import get_command
 from shardfleet.cli import app as application
 from shardfleet.cli import application_access, cost, examination, fleet_access, position
 from shardfleet.cli.application_access import ApplicationTable
-from shardfleet.cli.fleet_access import FleetAccess
 from shardfleet.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, TableFacts
-from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.aws import launcher, serving
 from shardfleet.local.chaos import run as chaos_run
@@ -36,12 +32,10 @@ from shardfleet.local.dashboard import server
 from shardfleet.local.demo import fleet as demo_fleet
 from shardfleet.local.demo import own_run, run
 from shardfleet.local.demo.timeline import FleetDisturbance
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.simulation import campaign
+from tests.cli.hostile_fleet import Names, hostile_fleet
 from tests.cli.test_cost import AROUND
-from tests.domain.builders import a_lease
 from tests.local.demo.builders import an_outcome
 
 SOURCES = Path(__file__).resolve().parents[2] / "layer/python/shardfleet"
@@ -71,90 +65,6 @@ PIECES = [
     "plain",
 ]
 foreign = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8).map("".join)
-
-
-class Names:
-    """What the hostile fleet's things are called."""
-
-    def __init__(self, text):
-        self.text = text
-        self.stopped, self.paused, self.gone, self.broken = (f"{text}{n}" for n in range(4))
-        self.stop = StopNote(
-            lease_key=self.stopped, position=text, error=text, attempts=3, worker_id=text, at_ms=1
-        )
-
-
-async def hostile_fleet(names):
-    """A fleet whose every name, key, owner, reason and error is the text."""
-    clock, text = VirtualClock(), names.text
-    stream = MemoryStream(clock, shards=2)
-    for shard_id in stream.open_shard_ids:
-        stream.put(text.encode(), key=text, shard_id=shard_id)
-    first, second = stream.open_shard_ids
-    leases = MemoryLeaseStore(
-        [
-            replace(a_lease(f"{first} at 5"), lease_owner=text),
-            replace(a_lease(f"{second} at 5"), lease_owner=f"{text} another"),
-            *(
-                replace(a_lease("x at 5"), lease_key=key, lease_owner=text)
-                for key in (names.stopped, names.paused, names.gone, names.broken)
-            ),
-        ]
-    )
-    leases.unreadable[names.broken] = text
-    state = FleetState(MemoryStateStore(), clock)
-    slot = Slot(slot_id=text, worker_id=text, state=SlotState.RUNNING, name=text, start_epoch=1)
-    await fill(state, names, slot)
-    return FleetAccess(
-        config=FleetConfig(
-            fleet=text, stream_arn=f"arn:x:{text}", lease_table=text, state_table=text
-        ),
-        leases=leases,
-        state=state,
-        stream=stream,
-        writer=None,
-        clock=clock,
-    )
-
-
-async def fill(state, names, slot):
-    """Write the fleet's documents, as workers, the manager and people write them."""
-    text = names.text
-    await state.write_slot(slot, None)
-    await state.write_stop(names.stop)
-    why = {"by": text, "since_ms": 1, "reason": text}
-    documents = {
-        ("pause", "fleet"): {"fleet": None, "leases": {names.paused: why}},
-        ("gone", names.gone): {
-            "first_ms": 1,
-            "unlisted_ms": 1,
-            "known_ms": 1,
-            "checkpoint": text,
-            "reason": {"is": "UpkeepFailed", "task": text, "error": text},
-            "ended_by": "",
-        },
-        ("plan", "last"): {"at_ms": 1, "left": [[names.gone, _reason(text)]]},
-        ("places", "00"): {"leases": [_entry(text, names.stopped, at_ms=1_700_000_000_000)]},
-        ("turn", "001700000000000-00"): {
-            "at_ms": 1_700_000_000_000,
-            "entries": [
-                _entry(text, names.stopped),
-                ["SLOT_FAILED", text, text, "", _reason(text)],
-                ["SIZED", "fleet", "", "", _reason(text)],
-            ],
-        },
-    }
-    for (kind, name), body in documents.items():
-        await state.store.write(kind, name, body, expected_version=None)
-
-
-def _reason(text):
-    return {"is": "UpkeepFailed", "task": text, "error": text}
-
-
-def _entry(text, key, at_ms=None):
-    row = ["TAKEN_OVER", key, text, f"{text} before", _reason(text)]
-    return row if at_ms is None else [at_ms, *row]
 
 
 def facts(text):
