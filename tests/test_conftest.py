@@ -103,13 +103,14 @@ def test_those_who_share_a_node_run_in_one_process_and_others_file_by_file(tmp_p
     assert ran["tests/cdk/test_b.py"] == ran["tests/test_readme.py"] != ran["tests/a/test_a.py"]
 
 
-def test_what_is_shared_comes_first_and_else_the_order_stays():
+def test_what_is_shared_comes_first_then_what_is_long_and_else_the_order_stays():
     names = ["tests/a.py::z", "tests/a.py::a", "tests/cdk/b.py::b", "tests/end_to_end/c.py::c"]
+    names.append("tests/simulation/d.py::d")
     items = [SimpleNamespace(nodeid=name) for name in names]
 
     conftest.pytest_collection_modifyitems(items)
 
-    assert [item.nodeid for item in items] == [names[3], names[2], *names[:2]]
+    assert [item.nodeid for item in items] == [*reversed(names[2:4]), names[4], *names[:2]]
 
 
 @pytest.mark.parametrize(
@@ -118,11 +119,19 @@ def test_what_is_shared_comes_first_and_else_the_order_stays():
         ("tests/spark/kills/test_kills.py", "Java"),
         ("tests/cdk/test_mistakes.py", "Node"),
         ("tests/end_to_end/test_demo.py", "fleets"),
+        ("tests/end_to_end/test_random_kills.py", "killed fleets"),
         ("tests/kpl/test_filling.py", "tests/kpl/test_filling.py"),
     ],
 )
 def test_a_file_belongs_to_what_it_shares(file, what):
     assert shared_by(file) == what
+
+
+def test_whoever_shares_something_or_is_long_is_there():
+    root = Path(conftest.__file__).parents[1]
+    prefixes = [prefix for files in (*conftest.SHARED.values(), conftest.LONG) for prefix in files]
+
+    assert [prefix for prefix in prefixes if not [*root.glob(f"{prefix}*")]] == []
 
 
 SKIPPED = """
