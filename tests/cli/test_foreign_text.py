@@ -19,8 +19,8 @@ from rich.text import Text
 from typer.main import get_command
 
 from shardfleet.cli import app as application
-from shardfleet.cli import application_access, cost, examination, fleet_access, position
-from shardfleet.cli.application_access import ApplicationTable
+from shardfleet.cli import cost, examination, fleet_access, position
+from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
 from shardfleet.config import FleetConfig
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, TableFacts
@@ -244,7 +244,7 @@ def hostile(monkeypatch, tmp_path):
         with_text = {"text": text}
         monkeypatch.setenv("COLUMNS", "20000")
         monkeypatch.setattr(fleet_access, "_opened", fleet)
-        monkeypatch.setattr(application_access, "_opened", table)
+        monkeypatch.setattr(fleet_access, "_opened_table", table)
         monkeypatch.setattr(position, "opened_stream", stream)
         monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
         monkeypatch.setattr(cost, "_around", lambda _stack: AROUND)

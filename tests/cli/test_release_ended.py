@@ -8,7 +8,7 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.cli.app import EXIT_WRONG_INPUT
-from shardfleet.cli.ending import preview
+from shardfleet.cli.operating import preview_of_end
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
@@ -103,9 +103,9 @@ def test_the_children_that_it_would_get_are_named_and_a_torn_listing_is_told():
             clock=clock,
             config=SimpleNamespace(failover_ms=10_000),
         )
-        assert ", ".join(children) in "\n".join(await preview(fleet, [parent], person="ada"))
+        assert ", ".join(children) in "\n".join(await preview_of_end(fleet, [parent], person="ada"))
         stream.forget_shard(children[0])
-        told = "\n".join(await preview(fleet, [parent], person="ada"))
+        told = "\n".join(await preview_of_end(fleet, [parent], person="ada"))
         assert "it would not end now: not found, and the listing shows no whole stream" in told
         (note,) = await GoneRecord(store).missed()
         assert note.ended_by == ""

@@ -16,7 +16,7 @@ from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.engine.operate.pause import OperatorPorts
+from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.operate.rewind import Rewinder
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.reader import ReadPorts
@@ -44,7 +44,7 @@ def in_world(scenario, **world):
 
 
 def rewinder(world, *, pages_most=60):
-    ports = OperatorPorts(leases=world.leases, state=world.ports().fleet_state, clock=world.clock)
+    operator = Operator(world.leases, world.ports().fleet_state, world.clock)
     reading = ReadPorts(
         source=world.stream,
         clock=world.clock,
@@ -52,7 +52,7 @@ def rewinder(world, *, pages_most=60):
         patience=Patience.of(world.config, clock=world.clock, entropy=SeededEntropy(7)),
     )
     return Rewinder(
-        world.config, ports, stream=world.stream, reading=reading, pages_most=pages_most
+        world.config, operator, stream=world.stream, reading=reading, pages_most=pages_most
     )
 
 

@@ -1,21 +1,27 @@
 """
-From the name of a stack to the fleet it deployed: tables, stream and configuration.
+From a name to what a command works on: the fleet of a stack, or an application's lease table.
 
 The stack's outputs name the manager's function, and its environment holds the fleet's whole
 configuration, so a command needs nothing but the stack's name, and works against AWS and the
 embedded AWS alike (`AWS_ENDPOINT_URL`). Region and credentials come from the environment, as for
 the AWS command line.
+
+A KCL application (a Spark query's, or a Java worker's) has no stack and no manager of ours, so
+what is known of it is in its leases. Whether its owners live is seen by looking again: a counter
+that stands still is no heartbeat.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.explain.fleet_view import FleetReading
+from shardfleet.domain.leases.expiry import Sighting, update_sightings
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Event
 
@@ -25,10 +31,10 @@ if TYPE_CHECKING:
     from shardfleet.adapters.kinesis.polling import KinesisPolling
     from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.adapters.thread_pool import ThreadPool
-    from shardfleet.domain.explain.fleet_view import FleetReading
-    from shardfleet.engine.ports import Clock, LeaseStore
+    from shardfleet.engine.ports import Clock, LeaseStore, StreamDirectory
     from shardfleet.engine.shard.reader import ReadPorts
     from shardfleet.engine.state.fleet_state import FleetState
+    from shardfleet.records import Record
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -36,11 +42,20 @@ T = TypeVar("T")
 DEFAULT_STACK = "ShardFleetStack"
 CALLS_AT_ONCE = 4
 _CLOSE_MS = 10_000
+# KCL's failover time, which the table does not say.
+FAILOVER_MS = 10_000
 
 StackOption = Annotated[
     str,
     typer.Option(
         metavar="STACK", envvar="SHARDFLEET_STACK", help="The CloudFormation stack of the fleet."
+    ),
+]
+ApplicationOption = Annotated[
+    str,
+    typer.Option(
+        metavar="TABLE",
+        help="Instead of a stack: a KCL application by its lease table, such as a Spark query's.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -82,7 +97,39 @@ class FleetAccess:
             patience=Patience.of(self.config, clock=self.clock, entropy=SystemEntropy()),
         )
 
-    async def reading(self) -> "FleetReading":
+    async def records(
+        self, shard_id: str, *, since_ms: int
+    ) -> AsyncIterator[tuple[Sequence["Record"], int]]:
+        """
+        Yield one page of a shard a second, from the first record that arrived at an instant on.
+
+        One call a second leaves four of the shard's five to the fleet. Ends at the shard's end.
+
+        Yields:
+            The records in order, aggregates taken apart, and how far they lie behind the tip.
+
+        Raises:
+            ShardGone: no such shard.
+
+        """
+        from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
+        from shardfleet.domain.reading.pages import StartingPosition, StartKind
+        from shardfleet.engine.shard.deaggregation import Deaggregator
+        from shardfleet.engine.shard.reader import ShardReader
+
+        ports = self.read_ports
+        reader = ShardReader(
+            shard_id,
+            ReadFrom(start=StartingPosition(StartKind.AT_TIMESTAMP, instant_ms=since_ms)),
+            pace=ReadPace.of_visitor(ports.patience.back_off_ms),
+            ports=ports,
+        )
+        expander = Deaggregator(shard_id, None, config=self.config, sink=ports.events)
+        async for page in reader.pages():
+            expanded = await expander.expand(page.records, None)
+            yield expanded.records, page.millis_behind_latest or 0
+
+    async def reading(self) -> FleetReading:
         """
         Read both tables once.
 
@@ -250,3 +297,108 @@ def stack_outputs(stack: str) -> Mapping[str, str]:
             f"outputs are: {', '.join(sorted(outputs)) or 'none'}"
         )
     return outputs
+
+
+@dataclass(slots=True)
+class ApplicationTable:
+    """
+    A lease table, opened for one command.
+
+    Attributes:
+        name: of the table.
+        leases: what is in it.
+        clock: this machine's.
+        sightings: counters as seen at the last reading.
+
+    """
+
+    name: str
+    leases: "LeaseStore"
+    clock: "Clock"
+    sightings: dict[str, Sighting] = field(default_factory=dict)
+
+    async def reading(self) -> FleetReading:
+        """
+        Read the table once; from the second reading on, owners that stand still are seen.
+
+        Raises:
+            ConfigurationError: there is no such table.
+            Throttled: the table refused; try again.
+
+        """
+        started_ms = self.clock.now_ms()
+        found = await self.leases.survey()
+        now_ms = self.clock.now_ms()
+        self.sightings = update_sightings(
+            self.sightings,
+            found.leases,
+            read_started_ms=started_ms,
+            read_finished_ms=now_ms,
+            skew_ms=0,
+        )
+        return FleetReading(
+            at_ms=now_ms,
+            leases=found.leases,
+            unreadable=found.unreadable,
+            slots=[],
+            sightings=self.sightings,
+            stops={},
+            planned_ms=0,
+            failover_ms=FAILOVER_MS,
+        )
+
+
+def with_reading(
+    stack: str, application: str, work: Callable[[FleetAccess | ApplicationTable], Awaitable[T]]
+) -> T:
+    """
+    Open an application if one is named, else the fleet of a stack; do the work, and close it.
+
+    Raises:
+        ConfigurationError: no such table, stack or fleet, or no way to reach AWS.
+
+    """
+    return with_application(application, work) if application else with_fleet(stack, work)
+
+
+def with_application(name: str, work: Callable[[ApplicationTable], Awaitable[T]]) -> T:
+    """
+    Open an application's lease table, do the work, and close it again.
+
+    Raises:
+        ConfigurationError: no such table, or no way to reach AWS.
+
+    """
+    return with_opened(_opened_table(name), work)
+
+
+@asynccontextmanager
+async def _opened_table(name: str) -> AsyncIterator[ApplicationTable]:
+    from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
+    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
+    from shardfleet.adapters.system import SystemClock
+
+    limits = ConnectionLimits(writes=CALLS_AT_ONCE, reads=CALLS_AT_ONCE, streams=1)
+    async with thread_pool("leases") as pool:
+        pools = table_pools(AwsClients(limits), pool)
+        store = DynamoDBLeaseStore(name, pools, events=NobodyListens())
+        yield ApplicationTable(name, store, SystemClock())
+
+
+@asynccontextmanager
+async def opened_stream(stream: str) -> AsyncIterator["StreamDirectory"]:
+    """
+    Open a stream by its name or ARN.
+
+    Raises:
+        ConfigurationError: there is no such stream.
+
+    """
+    from shardfleet.adapters.clients.account_access import Access, AccountClients
+    from shardfleet.adapters.kinesis.polling import KinesisPolling
+
+    clients = AccountClients(Access(), stream=stream)
+    arn = await asyncio.to_thread(clients.stream_arn, stream)
+    control = clients.stream_control
+    async with thread_pool("stream") as pool:
+        yield KinesisPolling(arn, records=control, control=control, pool=pool)

@@ -1,7 +1,7 @@
 """`shardfleet pause`, `resume`, `drain` and `release`: workers let go, in good order, and go on."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from shardfleet.cli.approval import (
     approved,
     person,
 )
-from shardfleet.cli.ending import preview
 from shardfleet.cli.fleet_access import (
     DEFAULT_STACK,
     FleetAccess,
@@ -24,6 +23,7 @@ from shardfleet.cli.fleet_access import (
     StackOption,
     with_fleet,
 )
+from shardfleet.cli.instants import spoken_instant
 from shardfleet.cli.status import lease_table, slot_table
 from shardfleet.cli.telling import say, tell
 from shardfleet.domain.delivery.stops import StopNote
@@ -31,6 +31,7 @@ from shardfleet.domain.explain.fleet_view import LeaseRow, SlotRow, lease_rows, 
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import SlotState
+from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict, judge_gone
 from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -89,10 +90,9 @@ def resume(
     """Let shards go on that a failing record stopped, or that a person paused."""
 
     async def let_go_on(fleet: FleetAccess) -> None:
-        from shardfleet.engine.operate.pause import Operator, OperatorPorts
+        from shardfleet.engine.operate.pause import Operator
 
-        ports = OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock)
-        operator = Operator(ports)
+        operator = Operator(fleet.leases, fleet.state, fleet.clock)
         stopped = {note.lease_key: note for note in await fleet.state.stops()}
         pauses = await operator.pauses()
         _check_resumed(shard or [], stopped, pauses)
@@ -166,7 +166,7 @@ def release(
         if force and ended:
             raise ConfigurationError("--force and --ended: one of them is allowed")
         if ended:
-            will = await preview(fleet, what, person=person())
+            will = await preview_of_end(fleet, what, person=person())
             end = partial(operator.end, what, person=person(), within_ms=wait_ms)
             return _Plan(will, end, leases=what)
         leases, slots = await _in_use(fleet)
@@ -222,10 +222,9 @@ def _carry_out(
     """Show, ask, do, and show again."""
 
     async def work(fleet: FleetAccess) -> int:
-        from shardfleet.engine.operate.pause import Operator, OperatorPorts
+        from shardfleet.engine.operate.pause import Operator
 
-        ports = OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock)
-        task = await plan(fleet, Operator(ports))
+        task = await plan(fleet, Operator(fleet.leases, fleet.state, fleet.clock))
         if not as_json:
             await _show(fleet, task)
             tell(None, task.will, as_json=False)
@@ -338,3 +337,65 @@ def _resumed_json(
         "stopped": [asdict(note) for note in stopped.values()],
         "paused": [*fleet, *paused],
     }
+
+
+async def preview_of_end(
+    fleet: FleetAccess, lease_keys: Collection[str], *, person: str
+) -> list[str]:
+    """
+    Return what is known of missing shards, and what their end would make of them.
+
+    Args:
+        fleet: the fleet.
+        lease_keys: the shards that were named.
+        person: who decides.
+
+    Raises:
+        ConfigurationError: one of them is not missed by its worker.
+        StreamGone: there is no such stream.
+
+    """
+    from shardfleet.engine.state.gone_record import GoneRecord
+
+    missed = {note.lease_key: note for note in await GoneRecord(fleet.state.store).missed()}
+    unknown = [key for key in lease_keys if key not in missed]
+    if unknown:
+        raise ConfigurationError(
+            f"--ended: {', '.join(unknown)} found, of which no worker has been told that the "
+            f"service does not know it; such shards are: {', '.join(missed) or 'none'}"
+        )
+    stream = await fleet.stream.incarnation()
+    before_ms = fleet.clock.now_ms()
+    listing = await fleet.stream.list_shards()
+    listed_ms = (before_ms, fleet.clock.now_ms())
+    lines = [f"The stream keeps records for {stream.retention_ms // 3_600_000} h."]
+    for key in lease_keys:
+        verdict = judge_gone(
+            replace(missed[key], ended_by=person),
+            listing,
+            retention_ms=stream.retention_ms,
+            failover_ms=fleet.config.failover_ms,
+            listed_ms=listed_ms,
+        )
+        lines += _end_of(missed[key], verdict, now_ms=before_ms)
+    return lines
+
+
+def _end_of(note: GoneNote, verdict: GoneVerdict, *, now_ms: int) -> list[str]:
+    def since(instant_ms: int) -> str:
+        return spoken_instant(instant_ms, now_ms=now_ms) if instant_ms else "unknown"
+
+    lines = [
+        f"{note.lease_key}: {note.reason or 'not found'}",
+        f"  not found since: {since(note.first_ms)}",
+        f"  first missing from a whole listing: {since(note.unlisted_ms)}",
+        f"  last known to have had records, or to be open: {since(note.known_ms)}",
+    ]
+    if not verdict.is_over:
+        return [*lines, f"  it would not end now: {verdict.reason}"]
+    children = ", ".join(child.shard_id for child in verdict.children)
+    return [
+        *lines,
+        f"  its worker would make leases for its children: {children or 'none are listed'}",
+        f"  records after {note.checkpoint} that it may have had are lost; that is told",
+    ]

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardfleet.cli.application_access import (
-    ApplicationOption,
-    ApplicationTable,
-    opened_stream,
-    with_application,
-)
 from shardfleet.cli.approval import DryRunOption, YesOption, approved
 from shardfleet.cli.fleet_access import (
     DEFAULT_STACK,
+    ApplicationOption,
+    ApplicationTable,
     FleetAccess,
     JsonOption,
     StackOption,
+    opened_stream,
     reaching_aws,
+    with_application,
     with_fleet,
 )
 from shardfleet.cli.telling import complain, plain_table, say, say_json, tell

@@ -63,7 +63,7 @@ def rewind(
     """Set shards back, after a count of what will come again; pauses and resumes them itself."""
 
     async def work(fleet: FleetAccess) -> int:
-        from shardfleet.engine.operate.pause import OperatorPorts
+        from shardfleet.engine.operate.pause import Operator
         from shardfleet.engine.operate.rewind import Rewinder
 
         target = _target(to, shard or [], now_ms=fleet.clock.now_ms())
@@ -72,7 +72,7 @@ def rewind(
         kept_ms = fleet.clock.now_ms() - retention_ms
         at_work = Rewinder(
             fleet.config,
-            OperatorPorts(leases=fleet.leases, state=fleet.state, clock=fleet.clock),
+            Operator(fleet.leases, fleet.state, fleet.clock),
             stream=fleet.stream,
             reading=fleet.read_ports,
             pages_most=pages_most,

@@ -11,8 +11,15 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from shardfleet.cli.application_access import ApplicationOption, ApplicationTable, with_reading
-from shardfleet.cli.fleet_access import DEFAULT_STACK, FleetAccess, JsonOption, StackOption
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    ApplicationOption,
+    ApplicationTable,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    with_reading,
+)
 from shardfleet.cli.instants import spoken_duration
 from shardfleet.cli.telling import TerminalConsole, plain_table, tell
 from shardfleet.domain.explain.fleet_view import (

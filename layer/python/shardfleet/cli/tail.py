@@ -94,10 +94,9 @@ class _Follower:
             group.create_task(self._read(shard_id, group))
 
     async def _read(self, shard_id: str, group: asyncio.TaskGroup) -> None:
-        from shardfleet.cli.stream_records import pages
         from shardfleet.domain.stream.shards import ShardGraph
 
-        async for records, _ in pages(self._fleet, shard_id, since_ms=self._since_ms):
+        async for records, _ in self._fleet.records(shard_id, since_ms=self._since_ms):
             for record in records:
                 self._take(record)
         graph = ShardGraph(await self._fleet.stream.list_shards())

@@ -75,12 +75,10 @@ async def _find(
     Returns the shard last searched, the record if it was found, and else up to which arrival time
     was searched, None for everything there is.
     """
-    from shardfleet.cli.stream_records import pages
-
     left, shard_id, arrived_ms = pages_most, "", since_ms
     for shard in await _shards_of(fleet, key, since_ms):
         shard_id = shard.shard_id
-        async for records, lag_ms in pages(fleet, shard_id, since_ms=since_ms):
+        async for records, lag_ms in fleet.records(shard_id, since_ms=since_ms):
             for record in records:
                 arrived_ms = record.approximate_arrival_ms
                 if record.partition_key == key:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease
@@ -27,22 +27,23 @@ _LOOK_EVERY_MS = 500
 _TRIES_MOST = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorPorts:
-    """What a person works with."""
-
-    leases: LeaseStore
-    state: FleetState
-    clock: Clock
-
-
 class Operator:
-    """One person at work."""
+    """
+    One person at work.
 
-    def __init__(self, ports: OperatorPorts) -> None:
+    Attributes:
+        leases: the lease table.
+        state: the fleet-state table.
+        clock: this machine's.
+
+    """
+
+    def __init__(self, leases: LeaseStore, state: FleetState, clock: Clock) -> None:
         """Touch nothing yet."""
-        self._ports = ports
-        self._record = PauseRecord(ports.state.store)
+        self.leases = leases
+        self.state = state
+        self.clock = clock
+        self._record = PauseRecord(state.store)
 
     async def pauses(self) -> Pauses:
         """Read what is paused."""
@@ -71,7 +72,7 @@ class Operator:
         await self._record.change(
             lambda pauses: Pauses() if lease_keys is None else pauses.without_leases(lease_keys)
         )
-        await self._ports.state.prompt_manager()
+        await self.state.prompt_manager()
 
     async def until_free(self, lease_keys: Collection[str], *, within_ms: int) -> tuple[str, ...]:
         """Wait until nobody has these leases any more; return those that somebody still has."""
@@ -85,12 +86,12 @@ class Operator:
         """
         asked: dict[str, int] = {}
         for slot_id in slot_ids:
-            written = await self._ports.state.update_slot(slot_id, ask_to_drain)
+            written = await self.state.update_slot(slot_id, ask_to_drain)
             if written is not None:
                 asked[slot_id] = written.slot.start_epoch
 
         async def still_running(left: Sequence[str]) -> list[str]:
-            slots = {each.slot.slot_id: each.slot for each in await self._ports.state.slots()}
+            slots = {each.slot.slot_id: each.slot for each in await self.state.slots()}
             return [key for key in left if _still_runs(slots.get(key), asked[key])]
 
         return await self._until(asked, still_running, within_ms=within_ms)
@@ -103,14 +104,14 @@ class Operator:
         """
         for key in sorted(lease_keys):
             for _ in range(_TRIES_MOST):
-                lease = await self._ports.leases.get(key)
+                lease = await self.leases.get(key)
                 # Of a handover the first eviction takes the old owner, the second the next one.
                 if lease is None or not _is_held(lease):
                     break
                 try:
-                    await self._ports.leases.apply(lease_changes.evict(lease))
+                    await self.leases.apply(lease_changes.evict(lease))
                 except (Throttled, OutcomeUnknown):
-                    await self._ports.clock.sleep_ms(_LOOK_EVERY_MS)
+                    await self.clock.sleep_ms(_LOOK_EVERY_MS)
 
     async def end(
         self, lease_keys: Collection[str], *, person: str, within_ms: int
@@ -121,7 +122,7 @@ class Operator:
         Wait until the leases are finished, and return those that are not in time.
         """
         for key in lease_keys:
-            await GoneRecord(self._ports.state.store).decide(key, person=person)
+            await GoneRecord(self.state.store).decide(key, person=person)
         return await self._until_none(
             lease_keys, lambda lease: not lease.is_finished, within_ms=within_ms
         )
@@ -130,7 +131,7 @@ class Operator:
         self, lease_keys: Collection[str], are_meant: Callable[[Lease], bool], *, within_ms: int
     ) -> tuple[str, ...]:
         async def look(left: Sequence[str]) -> list[str]:
-            leases = await each_of(left, self._ports.leases.get)
+            leases = await each_of(left, self.leases.get)
             return [each.lease_key for each in leases if each is not None and are_meant(each)]
 
         return await self._until(lease_keys, look, within_ms=within_ms)
@@ -143,7 +144,7 @@ class Operator:
         within_ms: int,
     ) -> tuple[str, ...]:
         """Look which keys are left, again and again, until none is or the time is over."""
-        clock = self._ports.clock
+        clock = self.clock
         end_ms = clock.monotonic_ms() + within_ms
         left = sorted(keys)
         while True:

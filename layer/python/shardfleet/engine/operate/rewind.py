@@ -32,7 +32,7 @@ from shardfleet.domain.reading.pages import (
 )
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.engine.operate.pause import Operator, OperatorPorts
+from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.shard.deaggregation import Deaggregator
@@ -97,7 +97,7 @@ class Rewinder:
     def __init__(
         self,
         config: FleetConfig,
-        ports: OperatorPorts,
+        operator: Operator,
         *,
         stream: StreamDirectory,
         reading: ReadPorts,
@@ -108,18 +108,17 @@ class Rewinder:
 
         Args:
             config: how workers take records apart.
-            ports: the tables.
+            operator: pauses the leases, and has the tables.
             stream: its shards.
             reading: to count in; its events tell oddities of aggregates.
             pages_most: pages of 1,000 stream records that are counted per shard, one a second.
 
         """
         self._config = config
-        self._ports = ports
         self._stream = stream
         self._reading = reading
         self._pages_most = pages_most
-        self._operator = Operator(ports)
+        self._operator = operator
 
     async def preview(
         self, lease_keys: Collection[str], target: RewindTarget, *, with_children: bool
@@ -132,7 +131,7 @@ class Rewinder:
             Throttled: a table refused; try again.
 
         """
-        leases = await self._ports.leases.scan()
+        leases = await self._operator.leases.scan()
         shards = await self._stream.list_shards()
         by_key = {lease.lease_key: lease for lease in leases}
         listed = {shard.shard_id for shard in shards}
@@ -193,7 +192,7 @@ class Rewinder:
 
     async def _set_back(self, row: RewindRow, target: RewindTarget) -> RewindRow:
         for _ in range(_TRIES_MOST):
-            lease = await self._ports.leases.get(row.lease_key)
+            lease = await self._operator.leases.get(row.lease_key)
             if lease is not None and lease.effective_owner and not lease.is_finished:
                 # Somebody who knows nothing of pauses took it.
                 return replace(_held(row, (row.lease_key,)), owner=lease.effective_owner)
@@ -210,14 +209,14 @@ class Rewinder:
         to = ExtendedSequenceNumber(number, int(sub or 0))
         try:
             if lease.effective_owner is not None:
-                freed = await self._ports.leases.apply(lease_changes.evict(lease))
+                freed = await self._operator.leases.apply(lease_changes.evict(lease))
                 if not isinstance(freed, Applied) or freed.lease.effective_owner is not None:
                     return False
                 lease = freed.lease
-            result = await self._ports.leases.apply(lease_changes.rewind(lease, to))
+            result = await self._operator.leases.apply(lease_changes.rewind(lease, to))
         except (Throttled, OutcomeUnknown):
-            await self._ports.clock.sleep_ms(_PAUSE_MS)
-            current = await self._ports.leases.get(lease.lease_key)
+            await self._operator.clock.sleep_ms(_PAUSE_MS)
+            current = await self._operator.leases.get(lease.lease_key)
             # Nobody else sets a lease without an owner to exactly this place.
             return (
                 current is not None
