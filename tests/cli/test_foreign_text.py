@@ -1,8 +1,8 @@
 """
 What others wrote is shown, never obeyed: every command, with the worst texts in every place.
 
-The commands are those of the registry, so that a new one is tried by itself: without arguments,
-until `CALLS` says how it wants to be called.
+It is one idea, tried with all commands. They are those of the registry, so that a new one is tried
+by itself: without arguments, until `CALLS` says how it wants to be called.
 """
 
 import ast
