@@ -49,10 +49,7 @@ def cost(
     table = _prices(prices)
     around = _around(stack)
 
-    async def look(fleet: FleetAccess) -> dict[str, Any]:
-        return await _found(fleet, around, table, days=days)
-
-    found = with_fleet(stack, look)
+    found = with_fleet(stack, lambda fleet: _found(fleet, around, table, days=days))
     tell(found, _lines(found), as_json=as_json)
 
 

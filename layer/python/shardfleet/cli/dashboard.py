@@ -1,12 +1,18 @@
 """`shardfleet dashboard`: the deployed CloudWatch dashboard as a web page on this machine."""
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, StackOption, reaching_aws, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    StackOption,
+    reaching_aws,
+    with_fleet,
+)
 from shardfleet.cli.telling import say
+from shardfleet.domain.explain.fleet_view import lease_rows
 
 
 def dashboard(
@@ -26,14 +32,16 @@ def dashboard(
     from shardfleet.local.dashboard.gathering import Gatherer
     from shardfleet.local.dashboard.server import DashboardServer
 
-    def leases() -> Sequence[Mapping[str, Any]]:
-        return with_fleet(stack, _lease_rows)
-
     with reaching_aws():
         session: Any = boto3.session.Session()
         gatherer = Gatherer(session.client, stack)
         server = DashboardServer(
-            gatherer, leases=leases, title=stack, every_s=every, minutes=minutes, port=port
+            gatherer,
+            leases=lambda: with_fleet(stack, _lease_rows),
+            title=stack,
+            every_s=every,
+            minutes=minutes,
+            port=port,
         )
         with server:
             say(f"{server.url} shows {stack}, until Ctrl-C")
@@ -43,9 +51,7 @@ def dashboard(
                 say()
 
 
-async def _lease_rows(fleet: Any) -> list[dict[str, Any]]:
-    from shardfleet.domain.explain.fleet_view import lease_rows
-
+async def _lease_rows(fleet: FleetAccess) -> list[dict[str, Any]]:
     return [
         {
             "lease": row.lease_key,

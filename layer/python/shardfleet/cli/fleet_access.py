@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.config import FleetConfig
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.expiry import Sighting, update_sightings
@@ -86,7 +87,6 @@ class FleetAccess:
     @property
     def read_ports(self) -> "ReadPorts":
         """Return what reads shards, patiently, beside the fleet."""
-        from shardfleet.adapters.system import SystemEntropy
         from shardfleet.engine.retry import Patience
         from shardfleet.engine.shard.reader import ReadPorts
 
@@ -224,7 +224,6 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
     from shardfleet.adapters.kinesis.polling import KinesisPolling
     from shardfleet.adapters.kinesis.writer import KinesisWriter
-    from shardfleet.adapters.system import SystemClock
     from shardfleet.engine.state.fleet_state import FleetState
 
     config = await asyncio.to_thread(fleet_config, stack)
@@ -376,7 +375,6 @@ def with_application(name: str, work: Callable[[ApplicationTable], Awaitable[T]]
 async def _opened_table(name: str) -> AsyncIterator[ApplicationTable]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
     from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
-    from shardfleet.adapters.system import SystemClock
 
     limits = ConnectionLimits(writes=CALLS_AT_ONCE, reads=CALLS_AT_ONCE, streams=1)
     async with thread_pool("leases") as pool:

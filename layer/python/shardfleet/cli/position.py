@@ -131,12 +131,9 @@ def import_(
         async with opened_stream(wanted.incarnation.stream_arn) as stream:
             return await into(table.leases, stream, table.name)
 
-    async def into_fleet(fleet: FleetAccess) -> int:
-        return await into(fleet.leases, fleet.stream, fleet.config.lease_table)
-
     if application:
         raise typer.Exit(with_application(application, into_table))
-    raise typer.Exit(with_fleet(stack, into_fleet))
+    raise typer.Exit(with_fleet(stack, lambda f: into(f.leases, f.stream, f.config.lease_table)))
 
 
 # --- export

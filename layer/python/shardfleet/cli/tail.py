@@ -3,19 +3,24 @@
 import asyncio
 import base64
 import json
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, with_fleet
+from shardfleet.cli.fleet_access import (
+    DEFAULT_STACK,
+    FleetAccess,
+    JsonOption,
+    StackOption,
+    with_fleet,
+)
+from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import say, say_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from shardfleet.cli.fleet_access import FleetAccess
-    from shardfleet.records import Record
+from shardfleet.domain.stream.shards import ShardGraph
+from shardfleet.errors import ConfigurationError, StreamError
+from shardfleet.records import Record
 
 
 def tail(
@@ -36,7 +41,7 @@ def tail(
     """Print records as they arrive, aggregates taken apart; one GetRecords a second per shard."""
     printed = 0
 
-    def take(record: "Record") -> None:
+    def take(record: Record) -> None:
         nonlocal printed
         if records and printed == records:
             raise _Enough  # Another shard has printed the last one.
@@ -50,11 +55,8 @@ def tail(
         if printed == records:
             raise _Enough
 
-    async def follow(fleet: "FleetAccess") -> None:
-        await _follow(fleet, shard or [], since=since, take=take)
-
     try:
-        with_fleet(stack, follow)
+        with_fleet(stack, lambda fleet: _follow(fleet, shard or [], since=since, take=take))
     except KeyboardInterrupt:
         return
 
@@ -66,9 +68,7 @@ class _Enough(Exception):
 class _Follower:
     """Reads shards beside each other, and their children after them."""
 
-    def __init__(
-        self, fleet: "FleetAccess", since_ms: int, take: "Callable[[Record], None]"
-    ) -> None:
+    def __init__(self, fleet: FleetAccess, since_ms: int, take: Callable[[Record], None]) -> None:
         self._fleet = fleet
         self._since_ms = since_ms
         self._take = take
@@ -76,8 +76,6 @@ class _Follower:
 
     async def follow(self, shard_ids: list[str]) -> None:
         """Read until every shard and descendant has ended."""
-        from shardfleet.errors import ConfigurationError, StreamError
-
         try:
             async with asyncio.TaskGroup() as group:
                 self._begin(shard_ids, group)
@@ -88,14 +86,12 @@ class _Follower:
             if not isinstance(first, _Enough):
                 raise first from None
 
-    def _begin(self, shard_ids: "Iterable[str]", group: asyncio.TaskGroup) -> None:
+    def _begin(self, shard_ids: Iterable[str], group: asyncio.TaskGroup) -> None:
         for shard_id in sorted(set(shard_ids) - self._begun):
             self._begun.add(shard_id)
             group.create_task(self._read(shard_id, group))
 
     async def _read(self, shard_id: str, group: asyncio.TaskGroup) -> None:
-        from shardfleet.domain.stream.shards import ShardGraph
-
         async for records, _ in self._fleet.records(shard_id, since_ms=self._since_ms):
             for record in records:
                 self._take(record)
@@ -104,11 +100,8 @@ class _Follower:
 
 
 async def _follow(
-    fleet: "FleetAccess", given: list[str], *, since: str, take: "Callable[[Record], None]"
+    fleet: FleetAccess, given: list[str], *, since: str, take: Callable[[Record], None]
 ) -> None:
-    from shardfleet.cli.instants import instant_ms
-    from shardfleet.errors import ConfigurationError
-
     since_ms = instant_ms("--since", since, now_ms=fleet.clock.now_ms())
     listed = [each.shard_id for each in await fleet.stream.list_shards()]
     unknown = [each for each in given if each not in listed]
@@ -119,7 +112,7 @@ async def _follow(
     await _Follower(fleet, since_ms, take).follow(given or listed)
 
 
-def _line(record: "Record") -> str:
+def _line(record: Record) -> str:
     arrived = datetime.fromtimestamp(record.approximate_arrival_ms / 1000, UTC)
     place = f"{record.shard_id} {record.sequence_number}:{record.sub_sequence_number}"
     data = record.data.decode("utf-8", "backslashreplace")
@@ -127,7 +120,7 @@ def _line(record: "Record") -> str:
     return f"{time} {place} {record.partition_key} {data}"
 
 
-def _as_json(record: "Record") -> dict[str, Any]:
+def _as_json(record: Record) -> dict[str, Any]:
     found: dict[str, Any] = {
         "shard_id": record.shard_id,
         "sequence_number": record.sequence_number,
