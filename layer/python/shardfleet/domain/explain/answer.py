@@ -118,7 +118,19 @@ def explain_shard(known: Known, shard_id: str) -> Explanation | None:
     if row is None and not story and shard_id not in {s.shard_id for s in known.shards}:
         return None
     if row is None:
-        return _without_lease(known, shard_id, story)
+        table = {lease.lease_key: lease for lease in known.reading.leases}
+        _, text = without_lease(shard_id, table, known.shards)
+        return Explanation(
+            subject=shard_id,
+            kind="shard",
+            state="NO_LEASE",
+            owner=None,
+            since_ms=None,
+            now="It has no lease, so nobody reads it.",
+            why=f"{text[0].upper()}{text[1:]}.",
+            leases=(),
+            story=story,
+        )
     place = known.places.get(shard_id)
     if place is not None and not _fits(place, row):
         place = None  # It has changed since the manager last looked.
@@ -286,22 +298,6 @@ def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: in
     crashes = f" It crashed {row.crashes} times in a row." if row.crashes else ""
     return (
         f"{worker_id} (slot {slot.slot_id}) {states[slot.state]}{beat}. It has {shards}.{crashes}"
-    )
-
-
-def _without_lease(known: Known, shard_id: str, story: tuple[StoryLine, ...]) -> Explanation:
-    table = {lease.lease_key: lease for lease in known.reading.leases}
-    _, text = without_lease(shard_id, table, known.shards)
-    return Explanation(
-        subject=shard_id,
-        kind="shard",
-        state="NO_LEASE",
-        owner=None,
-        since_ms=None,
-        now="It has no lease, so nobody reads it.",
-        why=f"{text[0].upper()}{text[1:]}.",
-        leases=(),
-        story=story,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.explain.fleet_view import (
@@ -128,7 +129,7 @@ class Severity(StrEnum):
     WARNING = "WARNING"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """
     One thing that is wrong.
@@ -147,18 +148,14 @@ class Finding:
     remedy: str
 
 
+_error = partial(Finding, Severity.ERROR)
+_warning = partial(Finding, Severity.WARNING)
+
+
 def diagnose(facts: Facts) -> list[Finding]:
     """Return everything that is wrong, errors first."""
     found = [finding for rule in _RULES for finding in rule(facts)]
     return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
-
-
-def _error(code: str, found: str, remedy: str) -> Finding:
-    return Finding(severity=Severity.ERROR, code=code, found=found, remedy=remedy)
-
-
-def _warning(code: str, found: str, remedy: str) -> Finding:
-    return Finding(severity=Severity.WARNING, code=code, found=found, remedy=remedy)
 
 
 def _tables(facts: Facts) -> Iterator[Finding]:
