@@ -9,7 +9,7 @@ nothing else, and the DynamoDB adapter's compiled expressions are tested against
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from shardfleet.domain.leases.lease import (
     Applied,
@@ -288,20 +288,25 @@ def _update(
 
 def fields_of(lease: Lease) -> dict[LeaseField, FieldValue]:
     """Return the present fields of a lease: None and empty sets are absent."""
-    found = {LeaseField(f.name): getattr(lease, f.name) for f in fields(lease)}
-    return {name: value for name, value in found.items() if value is not None and value != ()}
+    return {name: value for name in LeaseField if (value := _present(lease, name)) is not None}
+
+
+def _present(lease: Lease | None, name: LeaseField) -> FieldValue | None:
+    """Return a present field, None if it is absent."""
+    value: FieldValue | None = getattr(lease, name, None)
+    return None if value == () else value
 
 
 def holds(condition: Condition, lease: Lease | None) -> bool:
     """Evaluate one condition against the stored lease (None: no item)."""
-    present = {} if lease is None else fields_of(lease)
     match condition:
         case FieldEquals(name, value):
-            return name in present and present[name] == value
+            found = _present(lease, name)
+            return found is not None and found == value
         case FieldAbsent(name):
-            return name not in present
+            return _present(lease, name) is None
         case FieldPresent(name):
-            return name in present
+            return _present(lease, name) is not None
         case CheckpointNotPast(new):
             return lease is not None and _not_past(lease.checkpoint, new)
 

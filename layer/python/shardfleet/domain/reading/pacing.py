@@ -54,20 +54,19 @@ def wait_ms(bucket: Bucket, rate: Rate, *, now_ms: int, needed: int = 0) -> int:
 
     More than the burst never is: then the wait is for the full burst.
     """
-    missing = min(needed, rate.burst) * _PARTS - _refilled(bucket, rate, now_ms=now_ms).parts
+    missing = min(needed, rate.burst) * _PARTS - _refilled(bucket, rate, now_ms=now_ms)
     return max(0, -(-missing // rate.per_s))
 
 
 def available(bucket: Bucket, rate: Rate, *, now_ms: int) -> int:
     """Return how many whole tokens are there, 0 in debt."""
-    return max(0, _refilled(bucket, rate, now_ms=now_ms).parts // _PARTS)
+    return max(0, _refilled(bucket, rate, now_ms=now_ms) // _PARTS)
 
 
 def spend(bucket: Bucket, rate: Rate, *, amount: int, now_ms: int) -> tuple[Bucket, int]:
     """Spend tokens, into debt if need be; return the new state and the wait until it is paid."""
-    refilled = _refilled(bucket, rate, now_ms=now_ms)
-    left = refilled.parts - amount * _PARTS
-    return Bucket(left, refilled.at_ms), max(0, -(left // rate.per_s))
+    left = _refilled(bucket, rate, now_ms=now_ms) - amount * _PARTS
+    return Bucket(left, max(now_ms, bucket.at_ms)), max(0, -(left // rate.per_s))
 
 
 def idle_pause_ms(empty_reads: int, *, first_ms: int, most_ms: int) -> int:
@@ -81,7 +80,7 @@ def idle_pause_ms(empty_reads: int, *, first_ms: int, most_ms: int) -> int:
     return min(most_ms, first_ms << max(0, doublings))
 
 
-def _refilled(bucket: Bucket, rate: Rate, *, now_ms: int) -> Bucket:
+def _refilled(bucket: Bucket, rate: Rate, *, now_ms: int) -> int:
+    """Return the thousandths of a token that are there by now."""
     elapsed = max(0, now_ms - bucket.at_ms)
-    parts = min(rate.burst * _PARTS, bucket.parts + elapsed * rate.per_s)
-    return Bucket(parts, max(now_ms, bucket.at_ms))
+    return min(rate.burst * _PARTS, bucket.parts + elapsed * rate.per_s)
