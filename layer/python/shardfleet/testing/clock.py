@@ -94,6 +94,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     Attributes:
         virtual_s: the virtual time in seconds.
+        virtual_ms: the same, rounded to milliseconds.
         cancelled_timers: how many timers that are still kept were cancelled.
 
     """
@@ -102,10 +103,14 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         """Begin at virtual second 0."""
         super().__init__()
         self.virtual_s = 0.0
+        self.virtual_ms = 0
         self.cancelled_timers = 0
         self._soon: deque[_Entry] = deque()
         self._timers: list[tuple[float, _Entry]] = []
         self._is_over = False
+
+    # Asked for each future and task: bool() is False, and no frame is needed to say so.
+    get_debug = bool
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
@@ -190,6 +195,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         wait_s = self._timers[0][0] - self.virtual_s
         if wait_s > 0:
             self.virtual_s += max(wait_s, _STEP_LEAST_S)
+            self.virtual_ms = round(self.virtual_s * 1000)
 
     def _drop_cancelled(self) -> None:
         timers = self._timers
@@ -215,7 +221,9 @@ class VirtualClock:
 
     def monotonic_ms(self) -> int:
         """Return virtual milliseconds since the loop began."""
-        return round(asyncio.get_running_loop().time() * 1000)
+        loop: Any = asyncio.get_running_loop()
+        now_ms: int = loop.virtual_ms
+        return now_ms
 
     async def sleep_ms(self, duration_ms: float) -> None:
         """Sleep in virtual time."""

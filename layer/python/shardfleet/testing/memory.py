@@ -10,7 +10,6 @@ I/O.
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Never
@@ -108,7 +107,7 @@ class MemoryStateStore:
     async def list(self, kind: str) -> Sequence[Document]:
         """Read all documents of a kind, ordered by id."""
         await asyncio.sleep(0)
-        return [d for (k, _), d in sorted(self.documents.items()) if k == kind]
+        return [self.documents[key] for key in sorted(k for k in self.documents if k[0] == kind)]
 
     async def write(
         self,
@@ -148,9 +147,18 @@ class MemoryStateStore:
         if size > ITEM_BYTES_MOST:
             message = f"{kind} {name}: item size of {size} bytes found, {ITEM_BYTES_MOST} allowed"
             raise ShardfleetError(message)
-        document = Document(kind, name, version, copy.deepcopy(dict(body)))
+        document = Document(kind, name, version, _copied(body))
         self.documents[kind, name] = document
         return document
+
+
+def _copied(value: Any) -> Any:
+    """Copy what JSON can say, and tuples; everything else in it never changes."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([_copied(item) for item in value])
+    return value
 
 
 class MemoryLauncher:

@@ -382,7 +382,7 @@ class MemoryStream(Polled):
         return name
 
     def _route(self, hash_key: int) -> str:
-        for key, log in sorted(self._logs.items()):
+        for key, log in self._logs.items():
             if log.shard.is_open and log.shard.hash_key_range.contains(hash_key):
                 return key
         message = "no open shard covers this key"

@@ -174,7 +174,7 @@ class Faults:
     Decides, call by call, what goes wrong; counts what did.
 
     Attributes:
-        mix: the probabilities.
+        mix: the probabilities, which do not change.
         counts: how often each kind happened.
         are_on: nothing goes wrong while this is False.
         muted: kinds that do not happen: how a failing run is made simpler.
@@ -191,6 +191,7 @@ class Faults:
         self._chances = {
             kind.name: random.Random(f"{seed}/{kind.name}") for kind in fields(FaultMix)
         }
+        self._rates = {kind: 0.0 if kind in muted else getattr(mix, kind) for kind in self._chances}
 
     def strike(self, kind: str, *, part: float = 1.0) -> bool:
         """
@@ -201,8 +202,8 @@ class Faults:
             part: of its probability, e.g. the seconds since the last time it was asked for.
 
         """
-        probability = getattr(self.mix, kind) * part
-        if not self.are_on or not probability or kind in self.muted:
+        probability = self._rates[kind] * part
+        if not self.are_on or not probability:
             return False
         if self._chances[kind].random() >= probability:
             return False

@@ -238,8 +238,8 @@ class FaultyStream(Polled):
             return await self._page(iterator, shard_id, limit)
 
         now_ms = self._around.now_ms
-        for checker in self._around.checkers:
-            checker.read_begun(now_ms, self._by, shard_id)
+        for begun in self._around.seers["read_begun"]:
+            begun(now_ms, self._by, shard_id)
 
         return await self._wire.read("stream.get_records", work, about=shard_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from shardfleet.domain.leases.lease import Lease, LeaseChange
@@ -37,6 +37,7 @@ class Surroundings:
         calls: port calls by operation.
         violations: in the order of their discovery.
         freezes: how many times an invocation was frozen.
+        seers: hook of a checker to that method of each checker that has one of its own.
         focus: calls, by how their names begin, that invocations freeze or die in; empty: all.
         freeze_s: the shortest and the longest freeze.
         drifts_most: a clock that is wrong is as wrong as it may be.
@@ -66,7 +67,13 @@ class Surroundings:
         self.freeze_s = (0.5, 45.0)
         self.drifts_most = False
         self.checkers = [kind(self.ledger, self.violated, renew_ms=renew_ms) for kind in checkers]
+        self.seers: dict[str, list[Callable[..., None]]] = {
+            hook: [getattr(c, hook) for c in self.checkers if getattr(type(c), hook) is not empty]
+            for hook, empty in vars(Checker).items()
+            if not hook.startswith("_")
+        }
         self._keeps_log = keeps_log
+        self._outside = outside_actors()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -80,7 +87,7 @@ class Surroundings:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something that belongs to no invocation: it outlives whoever asked for it."""
-        task = asyncio.get_running_loop().create_task(work, name=name, context=outside_actors())
+        task = asyncio.get_running_loop().create_task(work, name=name, context=self._outside)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -113,28 +120,28 @@ class Surroundings:
         if self._keeps_log:
             self.log(by.name, "event", event)
         now_ms = self.now_ms
-        for checker in self.checkers:
-            checker.told(now_ms, by, event)
+        for told in self.seers["told"]:
+            told(now_ms, by, event)
 
     def about_to_write(self, by: Suspect, change: LeaseChange) -> None:
         """Show a write to the checkers that is about to be sent."""
         now_ms = self.now_ms
-        for checker in self.checkers:
-            checker.lease_sent(now_ms, by, change)
+        for sent in self.seers["lease_sent"]:
+            sent(now_ms, by, change)
 
     def read(self, by: Suspect, kind: str, body: Mapping[str, Any]) -> None:
         """Show a document of the fleet state that was read to the checkers."""
         now_ms = self.now_ms
-        for checker in self.checkers:
-            checker.document_read(now_ms, by, kind=kind, body=body)
+        for read in self.seers["document_read"]:
+            read(now_ms, by, kind=kind, body=body)
 
     def wrote(
         self, by: Suspect, change: LeaseChange, *, before: Lease | None, after: Lease | None
     ) -> None:
         """Show a write that landed to the checkers."""
         write = LeaseWrite(at_ms=self.now_ms, by=by, change=change, before=before, after=after)
-        for checker in self.checkers:
-            checker.lease_written(write)
+        for written in self.seers["lease_written"]:
+            written(write)
 
     def wrote_nothing(self, by: Suspect, change: LeaseChange) -> None:
         """Show an update to the checkers that DynamoDB would have made an item of."""
@@ -161,5 +168,5 @@ class Surroundings:
             before=before,
             after=after,
         )
-        for checker in self.checkers:
-            checker.document_written(write)
+        for written in self.seers["document_written"]:
+            written(write)

@@ -55,8 +55,8 @@ class UserHandler:
             message = f"shard {batch.shard_id}: the port fails, not the handler"
             raise RuntimeError(message)
         call = CallBegun(at_ms=around.now_ms, by=actor, shard_id=batch.shard_id)
-        for checker in around.checkers:
-            checker.call_begun(call)
+        for begun in around.seers["call_begun"]:
+            begun(call)
         around.calls["handler.run"] += 1
         around.log(actor.name, "handler.run", batch.shard_id, batch[0].sequence_number, len(batch))
         for record in batch:
@@ -73,8 +73,8 @@ class UserHandler:
             around.log(actor.name, "handler.run", batch.shard_id, "->", result)
         else:
             last = ExtendedSequenceNumber(batch[-1].sequence_number, batch[-1].sub_sequence_number)
-            for checker in around.checkers:
-                checker.batch_done(now_ms, actor, batch.shard_id, done=last)
+            for done in around.seers["batch_done"]:
+                done(now_ms, actor, batch.shard_id, done=last)
         return result
 
     async def close(self) -> bool:
@@ -123,8 +123,8 @@ def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
         actor.kill()
         actor.check()
     handled = Handled(at_ms=now_ms, by=actor, entry=entry)
-    for checker in around.checkers:
-        checker.record_handled(handled)
+    for seen in around.seers["record_handled"]:
+        seen(handled)
     entry.times, entry.by, entry.at_ms = entry.times + 1, actor.name, now_ms
     around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")
 
