@@ -83,6 +83,8 @@ def test_a_plan_of_any_size_fits_its_document_and_no_turn_fails_by_it(monkeypatc
         assert body["at_ms"] == report.at_ms
         assert (len(body["problems"]), len(body["left"])) == (1_000, 1_000)
         assert 0 < len(body["kept"]) < 1_000
+        left = len(report.plan.assignment.left) - 1_000
+        assert body["left_out"] == {"left": left, "kept": 2_000 - len(body["kept"])}
 
     run_virtual(main())
 

@@ -8,11 +8,24 @@ element, and an attribute's name counts as text. An item holds 400 KB.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import TypeVar
+
+T = TypeVar("T")
 
 ITEM_BYTES_MOST = 400 * 1024
+# What a document of the manager's holds at most, key and single values left out.
+DOCUMENT_BYTES_MOST = 340 * 1024
 _COLLECTION_BYTES = 3
 _ELEMENT_BYTES = 1
+
+
+def fitting(rows: Iterable[T], *, bytes_most: int = DOCUMENT_BYTES_MOST) -> list[T]:
+    """Return the first rows that fit together into so many bytes."""
+    found = list(rows)
+    sizes = accumulate(value_bytes(row) + _ELEMENT_BYTES for row in found)
+    return found[: sum(size <= bytes_most for size in sizes)]
 
 
 def value_bytes(value: object) -> int:

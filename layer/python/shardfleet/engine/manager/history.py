@@ -28,6 +28,7 @@ from shardfleet.domain.explain.turn_log import (
     place_of_row,
     places_after,
 )
+from shardfleet.domain.item_size import fitting
 from shardfleet.domain.reasons import ThereAlready
 from shardfleet.engine.manager.report import TurnReport, plan_body
 from shardfleet.engine.ports import EventSink, StateStore, Written
@@ -42,7 +43,8 @@ KEPT_MS = 7 * 24 * 3_600_000
 # An item of DynamoDB holds 400 KB; a row is some 150 bytes, and 1,400 at most.
 ROWS_PER_DOCUMENT = 250
 DOCUMENTS_MOST = 16
-# Fixed, so that a lease stays in its document; 1,000 leases in each are some 200 KB.
+# Fixed, so that a lease stays in its document; 1,000 leases in each are some 200 KB, and what does
+# not fit is left out and counted.
 PLACE_DOCUMENTS = 16
 PLACES_PER_DOCUMENT = 1_000
 # Beyond so many leases only the manager's own decisions are kept, and the latest places.
@@ -124,11 +126,12 @@ class History:
         for key in sorted(after):
             parts[_document_of(key)].append(after[key])
         for name in sorted(touched):
-            latest = sorted(parts[name], key=lambda place: -place.since_ms)[:PLACES_PER_DOCUMENT]
+            latest = sorted(parts[name], key=lambda place: -place.since_ms)
+            rows = fitting(place.row() for place in latest[:PLACES_PER_DOCUMENT])
             # Whatever is there is overwritten: the turn lock makes this a single writer.
             current = await self._store.read(PLACES, name)
             version = current.version if current else None
-            body = {"leases": [place.row() for place in latest]}
+            body = {"leases": rows, "left_out": len(latest) - len(rows)}
             await self._store.write(PLACES, name, body, expected_version=version)
 
 

@@ -21,9 +21,10 @@ from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamDirectory
 from shardfleet.engine.state.fleet_state import MANAGER, PIN, SLOT, FleetState
 from shardfleet.engine.state.pauses import PauseRecord
+from shardfleet.engine.state.rows import read_rows
 from shardfleet.engine.state.sleep_state import NAP, NapRecord
 
-AUDIT, SUSPECTS = "audit", "suspects"
+SUSPECTS = "suspects"
 PACE = "pace"
 _INITIAL_LISTING = {
     "TRIM_HORIZON": ListingFilter.AT_TRIM_HORIZON,
@@ -121,15 +122,11 @@ class Observer:
         plan = plan_turn(self._config, snapshot)
         if not plan.wants_evidence:
             return plan
-        document = await self._state.store.read(AUDIT, SUSPECTS)
-        rows = document.body["shards"] if document else {}
+        rows = await read_rows(self._state.store, SUSPECTS)
         evidence = Evidence(
             began_ms=await began_ms(self._state.store, created_ms),
             suspicions={key: Suspicion(count, last_ms) for key, (count, last_ms) in rows.items()},
         )
-        if document:
-            versions = {**snapshot.versions, (AUDIT, SUSPECTS): document.version}
-            snapshot = replace(snapshot, versions=versions)
         return plan_turn(self._config, replace(snapshot, evidence=evidence))
 
 

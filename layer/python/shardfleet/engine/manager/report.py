@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
+from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST, fitting, value_bytes
 from shardfleet.domain.leases.holes import unread_ranges
 from shardfleet.domain.reasons import reason_json
 from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
@@ -21,7 +21,6 @@ from shardfleet.events.worker import LeaseUnreadable
 
 # Of each kind; a reason is some 150 bytes, and all of them together must fit into an item.
 REASONS_MOST = 1_000
-PLAN_BYTES_MOST = ITEM_BYTES_MOST - 10 * 1024  # the rest: keys, names and single values
 # The dashboard's table: so many leases at most, from this lag on.
 BEHIND_MOST = 10
 BEHIND_MS = 60_000
@@ -145,40 +144,42 @@ def plan_body(report: TurnReport) -> Mapping[str, Any]:
     """
     Return the plan as a document body: every decision with its reason, bounded in size.
 
-    What does not fit is left out, why shards are read by nobody last of all.
+    What does not fit is left out and counted, why shards are read by nobody last of all.
     """
     plan = report.plan
-    most, assigned = REASONS_MOST, plan.assignment.assignments[:REASONS_MOST]
-    created, deleted = plan.sync.create[:most], plan.cleanup.delete[:most]
-    by_weight: Mapping[str, Sequence[Any]] = {
-        "problems": [reason_json(why) for why in plan.sync.problems[:most]],
-        "left": [[key, reason_json(why)] for key, why in plan.assignment.left[:most]],
-        "slots": [[d.slot_id, d.task.value, reason_json(d.reason)] for d in plan.slots.decisions],
-        "created": [[w.lease.lease_key, reason_json(w.reason)] for w in created],
-        "assigned": [
-            [a.lease.lease_key, a.worker_id, a.kind.value, reason_json(a.reason)] for a in assigned
-        ],
-        "deleted": [[d.lease.lease_key, reason_json(d.reason)] for d in deleted],
-        "kept": [[key, reason_json(why)] for key, why in plan.cleanup.kept[:most]],
+    parts: Mapping[str, tuple[Sequence[Any], Callable[[Any], Any]]] = {
+        "problems": (plan.sync.problems, reason_json),
+        "left": (plan.assignment.left, lambda each: [each[0], reason_json(each[1])]),
+        "slots": (
+            plan.slots.decisions,
+            lambda each: [each.slot_id, each.task.value, reason_json(each.reason)],
+        ),
+        "created": (
+            plan.sync.create,
+            lambda each: [each.lease.lease_key, reason_json(each.reason)],
+        ),
+        "assigned": (
+            plan.assignment.assignments,
+            lambda a: [a.lease.lease_key, a.worker_id, a.kind.value, reason_json(a.reason)],
+        ),
+        "deleted": (
+            plan.cleanup.delete,
+            lambda each: [each.lease.lease_key, reason_json(each.reason)],
+        ),
+        "kept": (plan.cleanup.kept, lambda each: [each[0], reason_json(each[1])]),
     }
+    rows: dict[str, list[Any]] = {}
+    left_out: dict[str, int] = {}
+    left = DOCUMENT_BYTES_MOST
+    for name, (found, row_of) in parts.items():
+        rows[name] = fitting(map(row_of, found[:REASONS_MOST]), bytes_most=left)
+        left -= value_bytes(rows[name])
+        left_out[name] = len(found) - len(rows[name])
     return {
         "at_ms": report.at_ms,
         "sleep_off": reason_json(plan.sleepers.off) if plan.sleepers.off else None,
         "slots_wanted": plan.slots.wanted,
         "slots_why": reason_json(plan.slots.reason),
-        **_that_fit(by_weight),
+        "left_out": {name: count for name, count in left_out.items() if count},
+        **rows,
     }
-
-
-def _that_fit(parts: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """Return the first rows of each part, the first parts first, until the document is full."""
-    left = PLAN_BYTES_MOST
-    found: dict[str, list[Any]] = {}
-    for name, rows in parts.items():
-        found[name] = []
-        for row in rows:
-            left -= value_bytes(row) + 1
-            if left < 0:
-                break
-            found[name].append(row)
-    return found

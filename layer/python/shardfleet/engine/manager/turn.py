@@ -12,9 +12,8 @@ Java's ``LeaseAssignmentManager`` plus ``HierarchicalShardSyncer`` plus ``LeaseC
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
@@ -28,7 +27,7 @@ from shardfleet.domain.turn import TurnPlan, plan_turn
 from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.manager.history import TurnHistory
 from shardfleet.engine.manager.losses import LossWatch
-from shardfleet.engine.manager.observe import AUDIT, PACE, SUSPECTS, Observer
+from shardfleet.engine.manager.observe import PACE, SUSPECTS, Observer
 from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.manager.report import TurnReport, report_turn
 from shardfleet.engine.manager.slots import SlotUpkeep
@@ -45,6 +44,7 @@ from shardfleet.engine.ports import (
 from shardfleet.engine.retry import Box, BoxSpent, Patience, each_of, insisting
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
+from shardfleet.engine.state.rows import write_rows
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, StreamReplaced, Throttled
 from shardfleet.events.base import Event
 from shardfleet.events.manager import (
@@ -218,12 +218,12 @@ class LeaseManager:
 
     async def _keep_lineage(self, plan: TurnPlan) -> None:
         """Keep what was found of shards without a lease, before any is created or deleted."""
-        snapshot = plan.snapshot
+        snapshot, state = plan.snapshot, self._ports.state
         if snapshot.evidence and plan.suspicions != snapshot.evidence.suspicions:
             found = {key: [seen.count, seen.last_ms] for key, seen in plan.suspicions.items()}
-            await self._keep(plan, (AUDIT, SUSPECTS), {"shards": found})
+            await write_rows(state.store, SUSPECTS, found)
         if plan.sync.finished not in (None, snapshot.finished):
-            await self._ports.state.write_finished(plan.sync.finished or ())
+            await state.write_finished(plan.sync.finished or ())
 
     async def _remember(self, plan: TurnPlan) -> None:
         """Keep what the next turn goes by; without it, it is later or needs longer."""
@@ -233,13 +233,10 @@ class LeaseManager:
             await state.write_handovers(plan.losses.handovers)
         if plan.pace != plan.snapshot.pace:
             body = {"surplus_ms": plan.pace.surplus_ms, "raised_ms": plan.pace.raised_ms}
-            await self._keep(plan, (PACE, MANAGER), body)
+            version = plan.snapshot.versions.get((PACE, MANAGER))
+            await state.store.write(PACE, MANAGER, body, expected_version=version)
         if plan.loads is not None:
             await state.write_loads(plan.loads)
-
-    async def _keep(self, plan: TurnPlan, name: tuple[str, str], body: Mapping[str, Any]) -> None:
-        version = plan.snapshot.versions.get(name)
-        await self._ports.state.store.write(*name, body, expected_version=version)
 
     async def _create(self, plan: TurnPlan, box: Box, *, created_ms: int) -> None:
         """Create what is missing: pins before leases, parents before children."""

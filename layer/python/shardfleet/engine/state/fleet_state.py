@@ -37,8 +37,7 @@ LOADS = "loads"  # smoothed throughput by lease, utilisation by worker
 TIP = "tip"  # when a shard was last read to its tip; see engine/shard/start.py
 
 MANAGER = "manager"
-SIGHTINGS_PER_CHUNK = 500  # an item of DynamoDB holds 400 KB (hazard H14)
-LOADS_PER_CHUNK = 2_000
+LOADS_PER_CHUNK = 1_000  # leases, and as many workers; an item of DynamoDB holds 400 KB
 FINISHED_PER_CHUNK = 2_000  # A shard's id has 128 characters at most.
 # Manager, worker and CLI may write one document at a time; more rounds than this mean a bug.
 _CAS_ROUNDS_MOST = 20
@@ -154,7 +153,7 @@ class FleetState:
     async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
         """Persist the sightings in chunks; the turn lock makes this a single writer."""
         rows = {key: [s.counter, s.owner, s.first_seen_ms] for key, s in sightings.items()}
-        await write_rows(self._store, SIGHTINGS, rows, per_document=SIGHTINGS_PER_CHUNK)
+        await write_rows(self._store, SIGHTINGS, rows)
 
     # --- shards that are done with
 
@@ -308,14 +307,13 @@ class FleetState:
 
     async def handovers(self) -> dict[str, Handover]:
         """Read which handovers were pending (manager only)."""
-        document = await self._store.read(HANDOVERS, MANAGER)
-        rows = {} if document is None else document.body["leases"]
-        return {key: Handover(old, new, since_ms) for key, (old, new, since_ms) in rows.items()}
+        rows = await read_rows(self._store, HANDOVERS)
+        return {key: Handover(*row) for key, row in rows.items()}
 
     async def write_handovers(self, pending: Mapping[str, Handover]) -> None:
         """Keep which handovers are pending (manager only)."""
         rows = {key: [h.old_owner, h.next_owner, h.since_ms] for key, h in pending.items()}
-        await self._overwrite(HANDOVERS, MANAGER, {"leases": rows})
+        await write_rows(self._store, HANDOVERS, rows)
 
     async def write_loads(self, loads: Loads) -> None:
         """Keep what the balancing compares, in chunks (manager only)."""

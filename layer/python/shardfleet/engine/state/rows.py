@@ -12,6 +12,8 @@ from typing import Any
 from shardfleet.engine.ports import StateStore
 
 _ROWS = "leases"
+# 500 rows of an id (128 characters at most), two worker ids and numbers are some 200 KB.
+ROWS_PER_DOCUMENT = 500
 
 
 async def read_rows(store: StateStore, kind: str) -> dict[str, Any]:
@@ -23,7 +25,11 @@ async def read_rows(store: StateStore, kind: str) -> dict[str, Any]:
 
 
 async def write_rows(
-    store: StateStore, kind: str, rows: Mapping[str, Any], *, per_document: int
+    store: StateStore,
+    kind: str,
+    rows: Mapping[str, Any],
+    *,
+    per_document: int = ROWS_PER_DOCUMENT,
 ) -> None:
     """
     Store rows instead of those before, ordered by key; what has not changed is not written.

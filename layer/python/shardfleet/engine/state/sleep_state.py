@@ -20,8 +20,6 @@ NAP = "nap"
 GLANCES = "glances"
 FOREIGN = "foreign"
 FLEET = "fleet"
-# An item of DynamoDB holds 400 KB; a row is some 350 bytes, most of it the iterator.
-GLANCES_PER_CHUNK = 500
 
 
 class NapRecord:
@@ -85,7 +83,7 @@ class NapRecord:
         """
         rows = {key: list(glance) for key, glance in glances.items()}
         with suppress(OutcomeUnknown):
-            await write_rows(self._store, GLANCES, rows, per_document=GLANCES_PER_CHUNK)
+            await write_rows(self._store, GLANCES, rows)
 
     # --- other applications
 
