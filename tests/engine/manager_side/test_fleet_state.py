@@ -93,7 +93,7 @@ def test_loads_are_kept_in_chunks_that_fit_an_item(leases, workers):
             {f"w{n:05d}": WorkerUse(n, 400_000, -1) for n in range(workers)},
         )
         await state.write_loads(many)
-        assert len(await store.list("loads")) == 3
+        assert len(await store.list("loads")) == 5
         assert await state.loads() == many
 
     run_virtual(main())
