@@ -37,12 +37,14 @@ HOUR_S = 3_600
 
 @contextmanager
 def engine() -> Iterator[str]:
-    """Run the Kinesis engine without quotas; yield its endpoint."""
-    words = [sys.executable, "-m", "shardfleet.local.kinesis", "--no-quotas"]
+    """Run the Kinesis engine without quotas; yield its endpoint, its key in the environment."""
+    words = [sys.executable, "-P", "-m", "shardfleet.local.kinesis", "--no-quotas"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["endpoint"]
+            told = json.loads(process.stdout.readline())
+            os.environ |= told["environment"]
+            yield told["endpoint"]
         finally:
             process.terminate()
 
@@ -64,12 +66,7 @@ def same(ours: int, theirs: int) -> None:
 
 def contests() -> Iterator[Contest | Figures]:
     with engine() as endpoint, asyncio.Runner() as runner:
-        os.environ |= {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ACCESS_KEY_ID": "bench",
-            "AWS_SECRET_ACCESS_KEY": "bench",
-            "AWS_DEFAULT_REGION": REGION,
-        }
+        os.environ |= {"AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": REGION}
         limits = ConnectionLimits(writes=1, reads=1, streams=THREADS)
         clients = AwsClients(limits, stream_region=REGION)
         clients.stream_control.create_stream(StreamName=STREAM, ShardCount=SHARDS)

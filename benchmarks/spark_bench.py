@@ -33,12 +33,7 @@ from shardfleet_spark.host.local_python import use_local_python
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_REGION": "us-east-1",
-    "AWS_DEFAULT_REGION": "us-east-1",
-}
+REGION = {"AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
 HEAP = "1g"
 _PUT_BYTES, _PUT_RECORDS = 4 * 1024 * 1024, 500
 _LOOK_S, _POLL_S = 0.2, 0.03
@@ -64,12 +59,13 @@ class Kinesis:
         self._quotas = quotas
 
     def __enter__(self) -> Self:
-        os.environ.update(CREDENTIALS)
-        words = [sys.executable, "-m", "shardfleet.local.kinesis"]
+        words = [sys.executable, "-P", "-m", "shardfleet.local.kinesis"]
         words += [] if self._quotas else ["--no-quotas"]
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
-        self.endpoint = json.loads(self._process.stdout.readline())["endpoint"]
+        told = json.loads(self._process.stdout.readline())
+        os.environ |= {**REGION, **told["environment"]}
+        self.endpoint = told["endpoint"]
         self.client: Any = boto3.client("kinesis", endpoint_url=self.endpoint)
         return self
 

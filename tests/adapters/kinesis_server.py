@@ -3,9 +3,11 @@
 import asyncio
 import http.client
 import json
+import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
@@ -13,6 +15,7 @@ from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
+from shardfleet.local.access import AccessKey
 from tests.adapters.conftest import LIMITS
 
 run = asyncio.run
@@ -22,11 +25,17 @@ HORIZON = StartingPosition(StartKind.TRIM_HORIZON)
 
 @contextmanager
 def kinesis_server():
-    """Start it without quotas (pacing is the engine's business); yields its endpoint."""
-    command = [sys.executable, "-m", "shardfleet.local.kinesis", "--no-quotas"]
+    """
+    Start it without quotas (pacing is the engine's business); yields its endpoint.
+
+    Its key is meanwhile in this process's environment.
+    """
+    command = [sys.executable, "-P", "-m", "shardfleet.local.kinesis", "--no-quotas"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield json.loads(process.stdout.readline())["endpoint"]
+            told = json.loads(process.stdout.readline())
+            with patch.dict(os.environ, told["environment"]):
+                yield told["endpoint"]
         finally:
             process.terminate()
 
@@ -121,6 +130,7 @@ class Stream:
         target = {
             "X-Amz-Target": "ShardfleetLocal.Faults",
             "Content-Type": "application/x-amz-json-1.1",
+            "Authorization": AccessKey(os.environ["AWS_ACCESS_KEY_ID"]).authorization(),
         }
         connection.request("POST", "/", json.dumps(body), target)
         response = connection.getresponse()

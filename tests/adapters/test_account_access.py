@@ -19,6 +19,12 @@ def stream(embedded_aws):
     client.delete_stream(StreamName=name)
 
 
+@pytest.fixture(autouse=True)
+def its_key(embedded_aws, monkeypatch):
+    for name, value in embedded_aws.key.environment().items():
+        monkeypatch.setenv(name, value)
+
+
 def access(aws, **changes):
     return Access(**{"region": aws.region, "endpoint": aws.endpoint_url, **changes})
 
@@ -57,7 +63,7 @@ def test_a_role_is_assumed_at_the_first_call_and_not_before(embedded_aws, stream
     assert credentials.method == "assume-role"
     assert credentials._access_key is None
     assert clients.stream_arn(stream).endswith(stream)
-    assert credentials.get_frozen_credentials().access_key != "testing"
+    assert credentials.get_frozen_credentials().access_key != embedded_aws.key.id
     assert credentials.get_frozen_credentials().token
 
 

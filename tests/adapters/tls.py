@@ -70,8 +70,8 @@ def _running(handle):
             thread.join()
 
 
-def _relay(one, other):
-    """Carry bytes both ways until either side closes."""
+def _relay(one, other, hosts=(b"", b"")):
+    """Carry bytes both ways until either side closes; the one calls the other by another name."""
     while True:
         pending = isinstance(one, ssl.SSLSocket) and one.pending()
         ready = [one] if pending else select.select([one, other], [], [])[0]
@@ -82,7 +82,10 @@ def _relay(one, other):
                 return
             if not data:
                 return
-            (other if source is one else one).sendall(data)
+            if source is one:
+                other.sendall(data.replace(*hosts, 1) if hosts[0] else data)
+            else:
+                one.sendall(data)
 
 
 @contextmanager
@@ -98,7 +101,8 @@ def tls_front(endpoint, certificate_file):
         except (OSError, ssl.SSLError):
             return
         with greeted, socket.create_connection((behind.hostname, behind.port)) as other:
-            _relay(greeted, other)
+            front = "{}:{}".format(*greeted.getsockname())
+            _relay(greeted, other, (front.encode(), behind.netloc.encode()))
 
     with _running(handle) as port:
         yield f"https://127.0.0.1:{port}"

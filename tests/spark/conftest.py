@@ -24,8 +24,42 @@ SETTINGS = {
 }
 
 
+class Account:
+    """
+    Whose keys Spark's processes use: in a file, for there may be a second account later.
+
+    The environment is Java's, which starts them, as it was when Java began.
+    """
+
+    def __init__(self, file):
+        self.file = file
+
+    def use(self, aws):
+        lines = [f"{name.lower()}={value}" for name, value in aws.key.environment().items()]
+        self.file.write_text("\n".join(["[default]", *lines]), encoding="utf-8")
+
+    def set_environment(self, patch):
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(self.file))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            patch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+def spark_account(tmp_path_factory):
+    return Account(tmp_path_factory.mktemp("account") / "credentials")
+
+
+@pytest.fixture(autouse=True)
+def its_user(request, monkeypatch):
+    """Spark's processes, and this one, use the embedded AWS that the test asks for."""
+    if "embedded_aws" in request.fixturenames:
+        account = request.getfixturevalue("spark_account")
+        account.use(request.getfixturevalue("embedded_aws"))
+        account.set_environment(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory, spark_account):
     """A session on `local[2]`, in a folder of its own; skipped where there is no Java."""
     home = find_java()
     if home is None:
@@ -42,7 +76,9 @@ def spark(tmp_path_factory):
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.local.dir", str(folder / "local"))
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        spark_account.set_environment(patch)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

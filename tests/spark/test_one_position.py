@@ -37,7 +37,7 @@ class PackedFeed(Feed):
 
 
 @pytest.fixture
-def fleet(tmp_path):
+def fleet(tmp_path, spark_account):
     with deployed(
         tmp_path,
         handler="ledger",
@@ -45,8 +45,9 @@ def fleet(tmp_path):
         environment={"LEDGER": str(tmp_path / "ledger.jsonl")},
         config={"workers_max": 1, "turn_most_ms": 15_000, "handler_timeout_ms": 5_000},
         shards=2,
-        enforce_iam=False,  # Spark has one user's credentials for the whole run of the tests.
+        enforce_iam=False,  # Spark is here the account's own user.
     ) as found:
+        spark_account.use(found.aws)
         yield found
 
 

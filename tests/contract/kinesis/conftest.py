@@ -72,9 +72,11 @@ def free_port():
 
 
 def start_engine():
-    command = [sys.executable, "-m", "shardfleet.local.kinesis"]
+    command = [sys.executable, "-P", "-m", "shardfleet.local.kinesis"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    return process, json.loads(process.stdout.readline())["endpoint"]
+    told = json.loads(process.stdout.readline())
+    key = {name.lower(): value for name, value in told["environment"].items()}
+    return process, told["endpoint"], key
 
 
 def start_kinesis_local():
@@ -97,9 +99,11 @@ def start_kinesis_local():
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    return process, f"http://127.0.0.1:{port}"
+    return process, f"http://127.0.0.1:{port}", ANY_KEY
 
 
+# As an account, where an access key may be one.
+ANY_KEY = {"aws_access_key_id": "0" * 12, "aws_secret_access_key": "x"}
 STARTERS = {"engine": start_engine, "kinesis-local": start_kinesis_local}
 ENDPOINTS = [pytest.param(name, marks=pytest.mark.processes) for name in STARTERS]
 ENDPOINTS += ["url"] if URL else []
@@ -116,14 +120,14 @@ def is_listening(url):
 
 @pytest.fixture(scope="package", params=ENDPOINTS)
 def endpoint(request):
-    """Name and URL of an endpoint; ours are started, and stopped afterwards."""
+    """Name, URL and key of an endpoint; ours are started, and stopped afterwards."""
     if request.param not in STARTERS:
-        yield request.param, (URL if request.param == "url" else None)
+        yield request.param, *((URL, ANY_KEY) if request.param == "url" else (None, {}))
         return
-    process, url = STARTERS[request.param]()
+    process, url, key = STARTERS[request.param]()
     try:
         until(lambda: is_listening(url))
-        yield request.param, url
+        yield request.param, url, key
     finally:
         # Told to end, kinesis-local waits half a minute for subscriptions that are still open.
         process.send_signal(signal.SIGKILL if request.param == "kinesis-local" else signal.SIGTERM)
@@ -220,16 +224,15 @@ class Stream:
 @pytest.fixture
 def stream(endpoint, request):
     """A Stream that is not yet created, and is deleted afterwards."""
-    name, url = endpoint
+    name, url, key = endpoint
     for marker in request.node.iter_markers("fails_on"):
         where, how = marker.args
         if where == name:
             request.applymarker(pytest.mark.xfail(reason=f"{name}: {how}", strict=True))
-    local = {} if name == "aws" else {"aws_access_key_id": "0" * 12, "aws_secret_access_key": "x"}
 
     def make_client(**config):
         settings = Config(connect_timeout=10, read_timeout=20, **config)
-        return boto3.client("kinesis", endpoint_url=url, config=settings, **local)
+        return boto3.client("kinesis", endpoint_url=url, config=settings, **key)
 
     made = Stream(make_client)
     yield made

@@ -13,10 +13,13 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from shardfleet.local.access import AccessKey
 from shardfleet.local.chaos.faults import WRITES, CallFault, FaultDice, Misfortune
 from shardfleet.local.chaos.proxy import FaultyProxy
 
 REPLY = {"Table": "t" * 100_000}
+KEY = AccessKey()
+SIGNED = {"Authorization": KEY.authorization()}
 
 
 class Service(http.server.BaseHTTPRequestHandler):
@@ -25,6 +28,7 @@ class Service(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
+        assert self.headers["host"] == f"127.0.0.1:{self.server.server_port}", "its own name"
         self.served.append((self.headers["x-amz-target"], body))
         reply = json.dumps(REPLY).encode()
         self.send_response(200)
@@ -63,7 +67,8 @@ def proxied(*faults):
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            with FaultyProxy(f"http://127.0.0.1:{server.server_port}", dice) as proxy:
+            upstream = f"http://127.0.0.1:{server.server_port}"
+            with FaultyProxy(upstream, dice, key=KEY) as proxy:
                 yield proxy, dice
         finally:
             server.shutdown()
@@ -73,7 +78,7 @@ def proxied(*faults):
 def call(proxy, path="/"):
     connection = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=20)
     try:
-        headers = {"X-Amz-Target": "DynamoDB_20120810.UpdateItem"}
+        headers = {"X-Amz-Target": "DynamoDB_20120810.UpdateItem", **SIGNED}
         connection.request("POST", path, b'{"a": 1}', headers)
         reply = connection.getresponse()
         return reply.status, json.loads(reply.read())
@@ -121,7 +126,7 @@ def test_a_late_write_lands_after_its_caller_has_gone():
     with proxied(Misfortune(CallFault.LATE, delay_ms=300)) as (proxy, _):
         host = proxy.url.removeprefix("http://")
         connection = http.client.HTTPConnection(host, timeout=0.05)
-        connection.request("POST", "/", b"{}", {"X-Amz-Target": "DynamoDB_1.PutItem"})
+        connection.request("POST", "/", b"{}", {"X-Amz-Target": "DynamoDB_1.PutItem", **SIGNED})
         with pytest.raises(TimeoutError):
             connection.getresponse()
         connection.close()
@@ -137,7 +142,7 @@ def test_several_calls_share_one_connection():
     with proxied() as (proxy, dice):
         connection = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=20)
         for _ in range(3):
-            connection.request("POST", "/", b"{}", {"X-Amz-Target": "DynamoDB_1.GetItem"})
+            connection.request("POST", "/", b"{}", {"X-Amz-Target": "DynamoDB_1.GetItem", **SIGNED})
             assert json.loads(connection.getresponse().read()) == REPLY
         connection.close()
 
@@ -147,7 +152,7 @@ def test_several_calls_share_one_connection():
 def test_a_client_that_is_still_connected_when_the_proxy_ends_is_no_error(caplog):
     with proxied() as (proxy, _):
         connection = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=20)
-        connection.request("POST", "/", b"{}", {"X-Amz-Target": "DynamoDB_1.GetItem"})
+        connection.request("POST", "/", b"{}", {"X-Amz-Target": "DynamoDB_1.GetItem", **SIGNED})
         assert json.loads(connection.getresponse().read()) == REPLY
 
     connection.close()
@@ -157,14 +162,14 @@ def test_a_client_that_is_still_connected_when_the_proxy_ends_is_no_error(caplog
 def test_boto3_finds_the_proxy_and_reads_the_injected_code(monkeypatch):
     fault = Misfortune(CallFault.THROTTLED, code="ProvisionedThroughputExceededException")
     with proxied(fault, fault) as (proxy, dice):
-        for name, value in proxy.environment().items():
+        for name, value in {**proxy.environment(), **KEY.environment()}.items():
             monkeypatch.setenv(name, value)
         once = Config(retries={"total_max_attempts": 1})
         for service, operation, given in (
             ("dynamodb", "describe_table", {"TableName": "t"}),
             ("kinesis", "list_shards", {"StreamName": "s"}),
         ):
-            client = boto3.client(service, config=once)
+            client = boto3.session.Session().client(service, config=once)
             with pytest.raises(ClientError) as refusal:
                 getattr(client, operation)(**given)
             client.close()

@@ -5,6 +5,7 @@ import json
 import re
 import time
 import uuid
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -138,9 +139,10 @@ def served(embedded_aws, stack):
         yield server
 
 
-def ask(server, path="/", method="GET", host=None):
-    connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=60)
-    connection.request(method, path, headers={"Host": host} if host else {})
+def ask(server, page="", method="GET", host=None):
+    address = urlsplit(server.url + page)
+    connection = http.client.HTTPConnection(address.netloc, timeout=60)
+    connection.request(method, address.path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -169,11 +171,11 @@ class TestServed:
         assert answer.status == 200
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
         assert f"<title>{stack}</title>" in text
-        assert "/panels" in text
+        assert "fetch('panels'" in text
 
     def test_panels_show_alarms_numbers_charts_and_leases(self, served, embedded_aws, stack):
         redden(embedded_aws, stack)
-        _, text = ask(served, "/panels")
+        _, text = ask(served, "panels")
 
         assert 'data-alarm="reddening"' in text
         assert re.search(r"<h2>Number</h2><div class=number>\d+<", text)
@@ -182,13 +184,13 @@ class TestServed:
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
     def test_nothing_can_be_changed(self, served, method):
-        assert ask(served, "/panels", method)[0].status == 501
+        assert ask(served, "panels", method)[0].status == 501
 
     def test_another_name_for_this_machine_is_refused(self, served):
-        assert ask(served, "/panels", host="evil.example:80")[0].status == 403
+        assert ask(served, "panels", host="evil.example:80")[0].status == 403
 
     def test_there_is_no_other_page(self, served):
-        assert ask(served, "/etc/passwd")[0].status == 404
+        assert ask(served, "etc/passwd")[0].status == 404
 
     def test_it_listens_on_loopback_only(self, served):
         assert served._server.server_address[0] == "127.0.0.1"

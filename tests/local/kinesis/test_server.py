@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from shardfleet.local.access import AccessKey, Door
 from shardfleet.local.kinesis.account import AccountSettings
 from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.server import Connection
@@ -16,6 +17,8 @@ from shardfleet.local.kinesis.service import KinesisService
 
 PATIENCE_S = 60
 TARGET = "X-Amz-Target: Kinesis_20131202"
+KEY, PORT = AccessKey(), 4567
+OPENING = (f"Host: 127.0.0.1:{PORT}", f"Authorization: {KEY.authorization()}")
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ async def _talk(pieces, until):
         lambda *_: KinesisEngine(AccountSettings(quotas=False), clock=time.time)
     )
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(service), "127.0.0.1", 0
+        lambda: Connection(service, Door(PORT, KEY)), "127.0.0.1", 0
     )
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -51,11 +54,13 @@ async def _talk(pieces, until):
         return said
 
 
+def head(*headers):
+    return ("\r\n".join(["POST / HTTP/1.1", *OPENING, *headers]) + "\r\n\r\n").encode()
+
+
 def request(operation, body, *headers):
     encoded = json.dumps(body).encode()
-    lines = ["POST / HTTP/1.1", f"{TARGET}.{operation}", *headers]
-    lines.append(f"Content-Length: {len(encoded)}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode() + encoded
+    return head(f"{TARGET}.{operation}", *headers, f"Content-Length: {len(encoded)}") + encoded
 
 
 CREATE = request("CreateStream", {"StreamName": "s", "ShardCount": 1})
@@ -82,9 +87,10 @@ def test_expect_100_continue_is_answered_before_the_body(exchange):
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"411 Length Required"),
-        (b"POST / HTTP/1.1\r\nContent-Length: many\r\n\r\n", b"411 Length Required"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n", b"411 Length Required"),
+        (head("Transfer-Encoding: chunked"), b"411 Length Required"),
+        (head("Content-Length: many"), b"411 Length Required"),
+        (head("Content-Length: 999999999999"), b"411 Length Required"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", b"403 Forbidden"),
         (b"POST / HTTP/1.1\r\nX: ".ljust(65_536, b"y"), b"431 Request Header Fields Too Large"),
         (CREATE + CREATE, b"400 Bad Request"),
     ],
@@ -103,7 +109,7 @@ def test_connection_close_is_honoured(exchange):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_program_says_where_it_listens_and_stops_when_told(number):
     process = subprocess.Popen(
-        [sys.executable, "-m", "shardfleet.local.kinesis", "--creating-ms", "5"],
+        [sys.executable, "-P", "-m", "shardfleet.local.kinesis", "--creating-ms", "5"],
         stdout=subprocess.PIPE,
         text=True,
     )

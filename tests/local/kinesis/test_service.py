@@ -11,7 +11,7 @@ from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.service import KinesisService, ministack_handler
 
 PATIENCE_S = 30
-SIGNATURE = "AWS4-HMAC-SHA256 Credential={key}/20261120/{region}/kinesis/aws4_request, SignedH..."
+SIGNATURE = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20261120/eu-west-1/kinesis/aws4_..."
 
 
 @pytest.fixture
@@ -27,12 +27,12 @@ def service(clock):
 def call(service):
     """Return a function that sends one JSON request and returns status and decoded body."""
 
-    def send(target, body=None, *, key=None, region="us-east-1", **headers):
-        if key is not None:
-            headers["authorization"] = SIGNATURE.format(key=key, region=region)
+    def send(target, body=None, *, account=None, region="us-east-1", **headers):
         target = target if "." in target else f"Kinesis_20131202.{target}"
         request = service.handle(
-            {"x-amz-target": target, **headers}, json.dumps(body or {}).encode()
+            {"x-amz-target": target, **headers},
+            json.dumps(body or {}).encode(),
+            account=account and (account, region),
         )
         response = asyncio.run(request)
         return response.status, json.loads(response.body) if response.body else {}
@@ -79,29 +79,32 @@ def test_a_bug_is_a_500_and_a_trace(service, call, monkeypatch, capsys):
 
 
 def test_accounts_and_regions_are_apart(call):
-    for key, region in (("111111111111", "us-east-1"), ("222222222222", "us-east-1")):
-        call("CreateStream", {"StreamName": "s", "ShardCount": 1}, key=key, region=region)
-    status, body = call("DescribeStreamSummary", {"StreamName": "s"}, key="111111111111")
+    for account, region in (("111111111111", "us-east-1"), ("222222222222", "us-east-1")):
+        call("CreateStream", {"StreamName": "s", "ShardCount": 1}, account=account, region=region)
+    status, body = call("DescribeStreamSummary", {"StreamName": "s"}, account="111111111111")
     arn = body["StreamDescriptionSummary"]["StreamARN"]
     assert (status, arn) == (200, "arn:aws:kinesis:us-east-1:111111111111:stream/s")
-    elsewhere = call("ListStreams", key="111111111111", region="eu-west-1")
+    elsewhere = call("ListStreams", account="111111111111", region="eu-west-1")
     assert elsewhere[1]["StreamNames"] == []
-    assert call("ListStreams", key="AKIAIOSFODNN7EXAMPLE")[1]["StreamNames"] == []
+    assert call("ListStreams")[1]["StreamNames"] == []
+    call("CreateStream", {"StreamName": "here", "ShardCount": 1}, authorization=SIGNATURE)
+    there = call("ListStreams", account="000000000000", region="eu-west-1")
+    assert there[1]["StreamNames"] == ["here"], "the region is the signature's"
 
 
 def test_an_arn_of_another_account_leads_to_that_account(call):
-    call("CreateStream", {"StreamName": "s", "ShardCount": 1}, key="111111111111")
+    call("CreateStream", {"StreamName": "s", "ShardCount": 1}, account="111111111111")
     arn = "arn:aws:kinesis:us-east-1:111111111111:stream/s"
-    status, body = call("ListShards", {"StreamARN": arn}, key="222222222222")
+    status, body = call("ListShards", {"StreamARN": arn}, account="222222222222")
     assert (status, len(body["Shards"])) == (200, 1)
 
 
 def test_a_token_alone_leads_to_the_account_of_its_stream(call):
     """The KCL pages through streams of other accounts by it (KinesisShardDetector.listShards)."""
-    call("CreateStream", {"StreamName": "s", "ShardCount": 2}, key="111111111111")
+    call("CreateStream", {"StreamName": "s", "ShardCount": 2}, account="111111111111")
     first = {"StreamARN": "arn:aws:kinesis:us-east-1:111111111111:stream/s", "MaxResults": 1}
-    _, body = call("ListShards", first, key="222222222222")
-    status, body = call("ListShards", {"NextToken": body["NextToken"]}, key="222222222222")
+    _, body = call("ListShards", first, account="222222222222")
+    status, body = call("ListShards", {"NextToken": body["NextToken"]}, account="222222222222")
     assert (status, [each["ShardId"] for each in body.get("Shards", ())]) == (
         200,
         ["shardId-000000000001"],

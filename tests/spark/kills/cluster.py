@@ -24,10 +24,8 @@ _REGISTERED = "Successfully registered with master"
 
 
 def spark_environment(host):
-    """Return the environment of a Spark process on a loopback address, with no real account."""
+    """Return the environment of a Spark process on a loopback address."""
     return os.environ | {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
         "JAVA_HOME": str(find_java()),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": str(local_python()),

@@ -118,7 +118,7 @@ class Run:
         )
         dice = FaultDice(random.Random(self._plan.seed + 1), rate=STORE_FAULTS)
         try:
-            with FaultyProxy(self._aws.endpoint_url, dice) as proxy:
+            with FaultyProxy(self._aws.endpoint_url, dice, key=self._aws.key) as proxy:
                 with Load(client, stream, random.Random(self._plan.seed + 2)) as load:
                     self._name_source(stream, proxy.url)
                     self._disturb(load)

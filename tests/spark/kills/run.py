@@ -17,6 +17,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import patch
 
 from shardfleet.local.aws.launcher import EmbeddedAws
 from tests.spark.kills.cluster import Cluster
@@ -176,6 +177,7 @@ def main(arguments):
     folder = Path(tempfile.mkdtemp(prefix="spark-kills-"))
     with (
         EmbeddedAws() as aws,
+        patch.dict(os.environ, aws.key.environment()),
         Cluster(folder / "cluster") as cluster,
         ThreadPoolExecutor(options.jobs) as pool,
     ):

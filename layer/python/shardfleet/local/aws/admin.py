@@ -1,6 +1,10 @@
 """
 The embedded AWS's own HTTP operations, under `/_shardfleet/`, and the one ASGI application.
 
+Nothing is routed before the door has let it in, ministack's own paths included. The account's root
+may do everything; a key that STS or IAM gave out opens the services, whose policies then decide,
+and nothing that is not AWS's. CloudFormation's own answer URLs are their own key, as on AWS.
+
 * `GET health`: the server is up.
 * `GET workers?function=NAME`: the live Lambda processes.
 * `PUT lambda-environment`: variables for Lambda processes that start from now on.
@@ -12,10 +16,21 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ministack import app as ministack_app
+from ministack.services.cloudformation import custom_resource
 
+from shardfleet.local.access import AccessKey, Door, Headers
 from shardfleet.local.aws import alarms, lambda_service
+from shardfleet.local.aws.credentials import is_issued
+from shardfleet.local.aws.settings import ServerSettings
+from shardfleet.local.kinesis.admin import ADMIN_TARGET
 
 PREFIX = "/_shardfleet/"
+
+ANSWERS = "/_ministack/cfn-response/"
+"""Where the function of a custom resource puts its answer; what follows was drawn for it."""
+
+NOT_OF_AWS = "/_"
+"""How paths begin that are ministack's or ours."""
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -49,15 +64,64 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
 """Method and name → operation; it takes the query and the JSON body and returns JSON."""
 
 
-async def application(scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-    """Serve `/_shardfleet/…` here and everything else by ministack (ASGI 3)."""
-    if scope["type"] == "http" and scope["path"].startswith(PREFIX):
-        status, answer = await _answer(scope, receive)
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
-        return
-    await ministack_app.app(scope, receive, send)
+Application = Callable[[Mapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+def application(settings: ServerSettings) -> Application:
+    """Return what serves `/_shardfleet/…` here and everything else by ministack (ASGI 3)."""
+    key = AccessKey(settings.access_key_id, settings.secret_access_key)
+    door = Door(settings.port, key)
+
+    def issued(key_id: str) -> bool:
+        return is_issued(settings.account_id, key_id)
+
+    def refusal(scope: Mapping[str, Any], headers: Headers) -> str:
+        token = scope["path"].removeprefix(ANSWERS)
+        if token in custom_resource._pending and scope["method"] == "PUT":
+            return door.astray(headers)
+        return door.refusal(headers, issued=None if _is_ours(scope["path"], headers) else issued)
+
+    async def serve(scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await ministack_app.app(scope, receive, send)
+        elif scope["type"] != "http":  # A web page may open a WebSocket to anywhere.
+            await send({"type": f"{scope['type']}.close"})
+        elif reason := refusal(scope, [_text(*header) for header in scope["headers"]]):
+            await _send_json(send, 403, {"__type": "AccessDeniedException", "message": reason})
+        elif scope["path"].startswith(PREFIX):
+            await _send_json(send, *await _answer(scope, receive))
+        else:
+            await ministack_app.app(scope, receive, _without_permissions(send))
+
+    return serve
+
+
+def _is_ours(path: str, headers: Headers) -> bool:
+    return path.startswith(NOT_OF_AWS) or any(
+        name == "x-amz-target" and ADMIN_TARGET in value for name, value in headers
+    )
+
+
+def _text(name: bytes, value: bytes) -> tuple[str, str]:
+    return name.decode("latin-1").lower(), value.decode("latin-1")
+
+
+def _without_permissions(send: Send) -> Send:
+    """Send no header that would let a page of another origin read an answer."""
+
+    async def without(message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            kept = [h for h in message["headers"] if not h[0].lower().startswith(b"access-control")]
+            message = {**message, "headers": kept}
+        await send(message)
+
+    return without
+
+
+async def _send_json(send: Send, status: int, answer: Any) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
 
 
 async def _answer(scope: Mapping[str, Any], receive: Receive) -> tuple[int, Any]:

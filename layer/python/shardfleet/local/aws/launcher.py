@@ -5,6 +5,7 @@ Starting and stopping the embedded AWS: one child process, loopback only, nothin
         aws.client("kinesis").create_stream(StreamName="clicks", ShardCount=4)
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -25,6 +26,7 @@ import boto3
 from botocore.config import Config
 
 from shardfleet.errors import ShardfleetError
+from shardfleet.local.access import AccessKey
 from shardfleet.local.aws.settings import ServerSettings
 
 START_LIMIT_S = 60.0
@@ -62,7 +64,7 @@ class WorkerProcess:
 
 class EmbeddedAws:
     """
-    An AWS account in a child process.
+    An AWS account in a child process, for whoever has `key`, which is drawn anew each time.
 
     Args:
         region: the region of everything in it.
@@ -87,6 +89,7 @@ class EmbeddedAws:
     ) -> None:
         self.region = region
         self.account_id = account_id
+        self.key = AccessKey()
         self._enforce_iam = enforce_iam
         self._lambda_environment = dict(lambda_environment or {})
         self._wait_scale = wait_scale
@@ -120,8 +123,7 @@ class EmbeddedAws:
         """Return what another process needs in its environment to use this account."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
+            **self.key.environment(),
             "AWS_DEFAULT_REGION": self.region,
             "AWS_REGION": self.region,
             "NO_PROXY": "127.0.0.1,localhost",
@@ -134,8 +136,8 @@ class EmbeddedAws:
             service,  # type: ignore[call-overload]
             endpoint_url=self.endpoint_url,
             region_name=self.region,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",  # noqa: S106  # Not a secret: nothing checks it.
+            aws_access_key_id=self.key.id,
+            aws_secret_access_key=self.key.secret,
             config=direct.merge(config) if config else direct,
         )
 
@@ -150,15 +152,15 @@ class EmbeddedAws:
                 port=self._port,
                 account_id=self.account_id,
                 region=self.region,
+                access_key_id=self.key.id,
+                secret_access_key=self.key.secret,
                 enforce_iam=self._enforce_iam,
                 kinesis_quotas=self._kinesis_quotas,
                 lambda_environment=self._lambda_environment,
             )
-            settings_file = folder / "settings.json"
-            settings_file.write_text(settings.to_json(), encoding="utf-8")
             with self._log_file().open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "shardfleet.local.aws.server", str(settings_file),
+                    [sys.executable, "-P", "-m", "shardfleet.local.aws.server",
                      str(listening.fileno())],
                     stdin=subprocess.PIPE,
                     stdout=log,
@@ -168,6 +170,7 @@ class EmbeddedAws:
                     process_group=0,
                 )  # fmt: skip
         try:
+            self._tell(settings.to_json())
             self._wait_until_ready()
         except BaseException:
             self.stop()
@@ -179,7 +182,8 @@ class EmbeddedAws:
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
             try:
                 process.wait(timeout=STOP_LIMIT_S)
             except subprocess.TimeoutExpired:
@@ -210,7 +214,8 @@ class EmbeddedAws:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         try:
             payload = None if body is None else json.dumps(body)
-            connection.request(method, f"/_shardfleet/{name}?{urlencode(query or {})}", payload)
+            path = f"/_shardfleet/{name}?{urlencode(query or {})}"
+            connection.request(method, path, payload, self._signed())
             response = connection.getresponse()
             answer = json.loads(response.read())
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -222,6 +227,9 @@ class EmbeddedAws:
         if response.status != http.HTTPStatus.OK:
             raise EmbeddedAwsFailed(f"{method} {name}: {answer.get('message')}")
         return answer
+
+    def _signed(self) -> dict[str, str]:
+        return {"Authorization": self.key.authorization()}
 
     def log(self) -> str:
         """Return the end of the server's log."""
@@ -257,6 +265,13 @@ class EmbeddedAws:
             "LOG_LEVEL": "WARNING",
         }
 
+    def _tell(self, settings: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # It has ended: what it said is told.
+            self._process.stdin.write(f"{settings}\n".encode())
+            self._process.stdin.flush()
+
     def _wait_until_ready(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + START_LIMIT_S
@@ -276,7 +291,7 @@ class EmbeddedAws:
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=1)
         try:
-            connection.request("GET", "/_shardfleet/health")
+            connection.request("GET", "/_shardfleet/health", headers=self._signed())
             return connection.getresponse().status == http.HTTPStatus.OK
         except (OSError, http.client.HTTPException):
             return False

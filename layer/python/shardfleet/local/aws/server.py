@@ -1,9 +1,10 @@
 """
 The server process of the embedded AWS: ministack, corrected, with our Kinesis engine in it.
 
-Run by the launcher as `python -m shardfleet.local.aws.server SETTINGS LISTENING_FD`, with a pipe as
-standard input. It ends, and leaves no process and no file behind, when that pipe closes: that is,
-when the launcher says so and when the launcher's process dies.
+Run by the launcher as `python -P -m shardfleet.local.aws.server LISTENING_FD`, with a pipe as
+standard input. Its first line are the settings: they hold a key, and other users may read command
+lines. It ends, and leaves no process and no file behind, when that pipe closes: that is, when the
+launcher says so and when the launcher's process dies.
 """
 
 import asyncio
@@ -16,7 +17,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from hypercorn.asyncio import serve
@@ -37,6 +37,7 @@ def patches() -> tuple[Patch, ...]:
         alarms,
         cloudformation,
         cloudwatch,
+        credentials,
         kinesis_service,
         lambda_service,
         log_queries,
@@ -47,6 +48,7 @@ def patches() -> tuple[Patch, ...]:
     )
 
     modules = (
+        credentials,
         lambda_service,
         state_machines,
         schedules,
@@ -63,8 +65,7 @@ def patches() -> tuple[Patch, ...]:
 
 def main(arguments: list[str]) -> None:
     """Run the server until standard input closes or SIGTERM comes."""
-    settings = ServerSettings.from_json(Path(arguments[0]).read_text(encoding="utf-8"))
-    listening_descriptor = int(arguments[1])
+    settings = ServerSettings.from_json(sys.stdin.readline())
     try:
         check(())  # The version first: importing the patches already needs ministack's modules.
         apply_all(patches(), settings)
@@ -81,10 +82,10 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: end())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which ends us.
     _raise_descriptor_limit()
-    _serve(listening_descriptor)
+    _serve(int(arguments[0]), settings)
 
 
-def _serve(listening_descriptor: int) -> None:
+def _serve(listening_descriptor: int, settings: ServerSettings) -> None:
     from shardfleet.local.aws.admin import application  # noqa: PLC0415
 
     config = Config()
@@ -94,7 +95,7 @@ def _serve(listening_descriptor: int) -> None:
 
     async def run() -> None:
         # Without a trigger of its own hypercorn would take SIGINT and SIGTERM over.
-        await serve(application, config, shutdown_trigger=asyncio.Event().wait)  # type: ignore[arg-type]
+        await serve(application(settings), config, shutdown_trigger=asyncio.Event().wait)  # type: ignore[arg-type]
 
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What the launcher tells the server process at its start, as one JSON document."""
+"""What the launcher tells the server process at its start, as one line of JSON."""
 
 import dataclasses
 import json
@@ -12,7 +12,8 @@ class ServerSettings:
     """
     The settings of one embedded AWS.
 
-    `folder` is the private temporary folder; `alarm_tick_s` and `schedule_tick_s` are seconds
+    `folder` is the private temporary folder; the access key is the account's root, and what opens
+    the server's door; `alarm_tick_s` and `schedule_tick_s` are seconds
     between two looks at the alarms and at the schedules; `lambda_environment` is added to every
     Lambda process without appearing in any function's configuration.
     """
@@ -21,6 +22,8 @@ class ServerSettings:
     port: int
     account_id: str
     region: str
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
     enforce_iam: bool
     kinesis_quotas: bool
     lambda_environment: Mapping[str, str] = field(default_factory=dict)

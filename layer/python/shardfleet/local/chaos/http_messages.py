@@ -32,20 +32,32 @@ class Message:
     head: bytes
     body: bytes
 
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """Return names, in lower case, and values."""
+        lines = self.head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")[1:]
+        parts = [line.partition(":") for line in lines]
+        return [(name.strip().lower(), value.strip()) for name, _, value in parts]
+
     def header(self, name: str) -> str:
-        """Return a header's value, `""` when there is none."""
-        wanted = name.lower().encode()
-        for line in self.head.split(b"\r\n")[1:]:
-            found, _, value = line.partition(b":")
-            if found.strip().lower() == wanted:
-                return value.strip().decode("latin-1")
-        return ""
+        """Return a header's value, `""` when there is none; its name in lower case."""
+        return next((value for found, value in self.headers if found == name), "")
+
+    def sent_to(self, host: str) -> bytes:
+        """Return its bytes, for another host."""
+        lines = self.head.split(b"\r\n")
+        other = [b"Host: " + host.encode() if _is_host(each) else each for each in lines]
+        return b"\r\n".join(other) + self.body
 
     @property
     def operation(self) -> tuple[str, str]:
         """Return the service's and the operation's name of an AWS JSON request."""
         service, _, operation = self.header("x-amz-target").partition(".")
         return service.partition("_")[0], operation
+
+
+def _is_host(line: bytes) -> bool:
+    return line.partition(b":")[0].strip().lower() == b"host"
 
 
 async def read_message(reader: asyncio.StreamReader, *, is_reply: bool = False) -> Message | None:
@@ -81,9 +93,11 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
             return b"".join(parts)
 
 
-def error_reply(status: int, code: str) -> bytes:
+def error_reply(
+    status: int, code: str, message: str = "This failure was injected (chaos)."
+) -> bytes:
     """Return an error as AWS's JSON protocols write it."""
-    body = json.dumps({"__type": code, "message": "This failure was injected (chaos)."}).encode()
+    body = json.dumps({"__type": code, "message": message}).encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
         "Content-Type: application/x-amz-json-1.1\r\n"

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from shardfleet.local.access import AccessKey, Door
 from shardfleet.local.chaos.faults import CallFault, FaultDice, Misfortune
 from shardfleet.local.chaos.http_messages import (
     HEAD_BYTES_MOST,
@@ -37,20 +39,23 @@ class FaultyProxy:
     Args:
         upstream: URL of the embedded AWS.
         dice: decides about each call.
+        key: of the embedded AWS, which the proxy asks for as well.
 
     """
 
-    def __init__(self, upstream: str, dice: FaultDice) -> None:
+    def __init__(self, upstream: str, dice: FaultDice, *, key: AccessKey) -> None:
         self._upstream = urlsplit(upstream)
         self._dice = dice
-        self._port = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._port: int = self._listening.getsockname()[1]
+        self._door = Door(self._port, key)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=self._run, name="chaos-proxy", daemon=True)
 
     def __enter__(self) -> Self:
-        """Listen on a free port of the loopback interface."""
+        """Serve on a free port of the loopback interface."""
         self._thread.start()
         if not self._ready.wait(START_LIMIT_S):
             message = f"the proxy did not listen within {START_LIMIT_S:.0f} s"
@@ -95,8 +100,7 @@ class FaultyProxy:
             finally:
                 serving.discard(task)
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=HEAD_BYTES_MOST)
-        self._port = server.sockets[0].getsockname()[1]
+        server = await asyncio.start_server(serve, sock=self._listening, limit=HEAD_BYTES_MOST)
         self._ready.set()
         await self._stop.wait()
         server.close()
@@ -108,6 +112,9 @@ class FaultyProxy:
         """Serve one client's requests until it leaves or a fault breaks the connection."""
         try:
             while (request := await read_message(reader)) is not None:
+                if reason := self._door.refusal(request.headers):
+                    writer.write(error_reply(403, "AccessDeniedException", reason))
+                    break
                 fault = self._dice.roll(*request.operation)
                 reply = await self._answer(request, fault)
                 if reply is None:
@@ -143,7 +150,7 @@ class FaultyProxy:
             self._upstream.hostname, self._upstream.port, limit=HEAD_BYTES_MOST
         )
         try:
-            writer.write(request.head + request.body)
+            writer.write(request.sent_to(self._upstream.netloc))
             await writer.drain()
             reply = await read_message(reader, is_reply=True)
         finally:

@@ -110,7 +110,7 @@ def run_chaos(options: ChaosOptions, say: Callable[[str], None]) -> ChaosOutcome
     dice = FaultDice(random.Random(options.seed), rate=options.error_rate)
     with (
         running_fleet(ledger_file, plan, say=say) as fleet,
-        FaultyProxy(fleet.aws.endpoint_url, dice) as proxy,
+        FaultyProxy(fleet.aws.endpoint_url, dice, key=fleet.aws.key) as proxy,
     ):
         variables = fleet.ledger.environment(handler_of(fleet.template))
         fleet.aws.set_lambda_environment({**plan.environment, **variables, **proxy.environment()})

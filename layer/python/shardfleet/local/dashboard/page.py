@@ -37,7 +37,7 @@ SCRIPT = """
 const main = document.querySelector('main'), told = document.querySelector('#told');
 async function refresh() {
   try {
-    const answer = await fetch('/panels', {cache: 'no-store'});
+    const answer = await fetch('panels', {cache: 'no-store'});
     if (!answer.ok) throw new Error(await answer.text());
     main.innerHTML = await answer.text();
     told.textContent = 'as of ' + new Date().toLocaleTimeString();

@@ -1,8 +1,10 @@
 """
 The web server: loopback only, GET only, nothing is changed.
 
-Requests for another host than this machine's are refused, so that no web page elsewhere can read
-the dashboard through a name of its own that points here.
+The page's address has a random part, which is its key: no other user of this machine can guess it,
+and (other than a cookie) no other server on it is sent it. Requests for another host than this one
+are refused, so that no web page elsewhere can read the dashboard through a name of its own that
+points here, and so are requests that name the page which sends them.
 """
 
 import threading
@@ -14,11 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
+from shardfleet.local.access import AccessKey, Door, Headers
 from shardfleet.local.dashboard import page
 from shardfleet.local.dashboard.definition import Dashboard, Widget
 from shardfleet.local.dashboard.gathering import Gatherer
 
-HOSTS = ("127.0.0.1", "localhost")
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 )
@@ -56,13 +58,15 @@ class DashboardServer:
         self._every_s = every_s
         self._dashboard: Dashboard = gatherer.dashboard()
         self._span_s = 60.0 * (minutes or 60 * self._dashboard.hours)
+        self._key = AccessKey()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self._door = Door(self._server.server_port, self._key)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property
     def url(self) -> str:
         """Where the page is."""
-        return f"http://127.0.0.1:{self._server.server_port}/"
+        return f"http://127.0.0.1:{self._server.server_port}/{self._key.id}/"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -108,24 +112,35 @@ class DashboardServer:
             series, start=start, end=end, height=widget.height * 30, columns=widget.width
         )
 
+    def _refusal(self, path: str, headers: Headers) -> str:
+        if not self._door.is_own(path[1:].partition("/")[0]):
+            return "The address has to be the one that was printed, all of it."
+        return self._door.astray(headers)
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         pages: Mapping[str, Callable[[], str]] = {
-            "/": lambda: page.whole_page(self._title, every_s=self._every_s),
-            "/panels": self.panels,
+            "": lambda: page.whole_page(self._title, every_s=self._every_s),
+            "panels": self.panels,
         }
+        refusal = self._refusal
 
         class Handler(BaseHTTPRequestHandler):
             """One request."""
 
+            def parse_request(self) -> bool:
+                """Refuse who is not the user, whatever is asked for."""
+                if not super().parse_request():
+                    return False
+                headers = [(name.lower(), value) for name, value in self.headers.items()]
+                if reason := refusal(self.path, headers):
+                    self._answer(HTTPStatus.FORBIDDEN, reason)
+                return not reason
+
             def do_GET(self) -> None:
                 """Answer with a page, or say what there is."""
-                host = self.headers.get("Host", "").rpartition(":")[0]
-                if host not in HOSTS:
-                    self._answer(HTTPStatus.FORBIDDEN, f"{host!r}: only {' or '.join(HOSTS)}")
-                    return
-                draw = pages.get(self.path)
+                draw = pages.get(self.path[1:].partition("/")[2])
                 if draw is None:
-                    self._answer(HTTPStatus.NOT_FOUND, f"there is only {' and '.join(pages)}")
+                    self._answer(HTTPStatus.NOT_FOUND, "there is only the page and its panels")
                     return
                 try:
                     self._answer(HTTPStatus.OK, draw(), kind="text/html")
@@ -139,6 +154,7 @@ class DashboardServer:
                 self.send_header("Content-Length", str(len(body)))
                 self.send_header("Content-Security-Policy", POLICY)
                 self.send_header("Cache-Control", "no-store")
+                self.send_header("Referrer-Policy", "no-referrer")
                 self.end_headers()
                 self.wfile.write(body)
 

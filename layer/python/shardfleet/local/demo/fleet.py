@@ -150,7 +150,8 @@ class RunningFleet:
             data=json.dumps(body).encode(),
         )
         # The signature's scope is what routes a request to the Kinesis engine.
-        SigV4Auth(Credentials("test", "test"), "kinesis", self.aws.region).add_auth(request)
+        key = Credentials(self.aws.key.id, self.aws.key.secret)
+        SigV4Auth(key, "kinesis", self.aws.region).add_auth(request)
         answer = URLLib3Session(proxies={}).send(request.prepare())
         if answer.status_code != HTTPStatus.OK:
             raise EmbeddedAwsFailed(f"the fault {dict(fault)} was refused: {answer.text}")

@@ -3,22 +3,25 @@ A stand-alone HTTP/1.1 server on asyncio, for benchmarks, contract tests and bot
 
     python -m shardfleet.local.kinesis --port 4567
 
-It prints one line of JSON with its endpoint when it is ready, and stops on SIGTERM or SIGINT. A
-bare protocol on purpose: a PutRecords body of half a megabyte is received straight into the buffer
-that the JSON parser reads. Requests need a Content-Length, as every AWS SDK sends. HTTP/2, which
-the Java SDK wants, is the launcher's business (ministack's front end).
+It prints one line of JSON when it is ready, its endpoint and the environment in which an SDK finds
+the key that was drawn for it, and stops on SIGTERM or SIGINT. A bare protocol on purpose: a
+PutRecords body of half a megabyte is received straight into the buffer that the JSON parser reads.
+Requests need a Content-Length, as every AWS SDK sends. HTTP/2, which the Java SDK wants, is the
+launcher's business (ministack's front end).
 """
 
 import argparse
 import asyncio
 import json
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Final, cast
 
+from shardfleet.local.access import AccessKey, Door
 from shardfleet.local.kinesis.account import AccountSettings, Phases
 from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.service import KinesisService, Response
@@ -28,6 +31,7 @@ _BODY_BYTES: Final = 64 * 1024 * 1024
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
+    403: "Forbidden",
     411: "Length Required",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
@@ -38,8 +42,9 @@ _END_OF_HEAD: Final = b"\r\n\r\n"
 class Connection(asyncio.BufferedProtocol):
     """One client's connection: one request at a time, answered in order."""
 
-    def __init__(self, service: KinesisService) -> None:
+    def __init__(self, service: KinesisService, door: Door) -> None:
         self._service = service
+        self._door = door
         self._transport: asyncio.Transport | None = None
         self._head = bytearray(_HEAD_BYTES)
         self._received = 0
@@ -105,7 +110,11 @@ class Connection(asyncio.BufferedProtocol):
             if self._received >= _HEAD_BYTES:
                 self._refuse(431, f"The head of a request may have {_HEAD_BYTES} bytes.")
             return False
-        headers = _parsed(bytes(self._head[:end]))
+        found = _parsed(bytes(self._head[:end]))
+        if reason := self._door.refusal(found):
+            self._refuse(403, reason)
+            return False
+        headers = dict(found)
         length = headers.get("content-length", "0" if "transfer-encoding" not in headers else "")
         if not length.isdigit() or int(length) > _BODY_BYTES:
             text = f"Content-Length must be a number up to {_BODY_BYTES}; it is {length!r}."
@@ -164,12 +173,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_streaming = False
 
 
-def _parsed(head: bytes) -> dict[str, str]:
-    headers = {}
-    for line in head.decode("latin-1").split("\r\n")[1:]:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return headers
+def _parsed(head: bytes) -> list[tuple[str, str]]:
+    lines = [line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:]]
+    return [(name.strip().lower(), value.strip()) for name, _, value in lines]
 
 
 def _head(status: int, headers: dict[str, str], *, length: int | None) -> bytes:
@@ -179,15 +185,18 @@ def _head(status: int, headers: dict[str, str], *, length: int | None) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-async def serve(service: KinesisService, *, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT; print the endpoint once it can be called."""
+async def serve(service: KinesisService, *, port: int) -> None:
+    """Serve on loopback until SIGTERM or SIGINT; print the endpoint once it can be called."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = await loop.create_server(lambda: Connection(service), host, port)
-    bound = server.sockets[0].getsockname()
-    sys.stdout.write(json.dumps({"endpoint": f"http://{bound[0]}:{bound[1]}"}) + "\n")
+    listening = socket.create_server(("127.0.0.1", port), backlog=1024)
+    port, key = listening.getsockname()[1], AccessKey()
+    door = Door(port, key)
+    server = await loop.create_server(lambda: Connection(service, door), sock=listening)
+    told = {"endpoint": f"http://127.0.0.1:{port}", "environment": key.environment()}
+    sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
     await stop.wait()
     server.close()
@@ -200,7 +209,6 @@ def main(arguments: list[str] | None = None) -> None:
         description="Kinesis Data Streams in memory, with the real limits, for boto3 and tests.",
     )
     parser.add_argument("--port", type=int, default=0, help="0 (default) takes any free port")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument(
         "--no-quotas", action="store_true", help="no shard limits and no call rates"
     )
@@ -222,13 +230,13 @@ def main(arguments: list[str] | None = None) -> None:
         )
         return KinesisEngine(settings, clock=time.time)
 
-    _run(KinesisService(make_engine), options.host, port=options.port)
+    _run(KinesisService(make_engine), port=options.port)
 
 
-def _run(service: KinesisService, host: str, *, port: int) -> None:
+def _run(service: KinesisService, *, port: int) -> None:
     try:
         import uvloop  # noqa: PLC0415 - optional: half the cost per request where it exists
     except ImportError:
-        asyncio.run(serve(service, host=host, port=port))
+        asyncio.run(serve(service, port=port))
     else:
-        uvloop.run(serve(service, host=host, port=port))
+        uvloop.run(serve(service, port=port))

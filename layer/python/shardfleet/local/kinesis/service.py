@@ -36,9 +36,8 @@ from shardfleet.local.kinesis.tokens import named_arn
 
 DEFAULT_ACCOUNT: Final = "000000000000"
 DEFAULT_REGION: Final = "us-east-1"
-_CREDENTIAL: Final = re.compile(r"Credential=([^/,\s]+)/\d{8}/([a-z0-9-]+)/")
+_CREDENTIAL: Final = re.compile(r"Credential=[^/,\s]+/\d{8}/([a-z0-9-]+)/")
 _ARN: Final = re.compile(r"arn:aws[a-z-]*:kinesis:([a-z0-9-]+):(\d{12}):")
-_ACCOUNT_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,8 @@ class KinesisService:
         Args:
             headers: with lower-case names.
             body: the whole body.
-            account: account id and region of the caller; if None they are read from the
-                signature (an access key of twelve digits is an account id, as in ministack).
+            account: account id and region of the caller; if None the default account, and the
+                region that the signature is for.
 
         """
         content_type = wire.content_type_of(headers)
@@ -135,11 +134,7 @@ class KinesisService:
 
 def _caller(headers: Mapping[str, str]) -> tuple[str, str]:
     match = _CREDENTIAL.search(headers.get("authorization", ""))
-    if match is None:
-        return DEFAULT_ACCOUNT, DEFAULT_REGION
-    key, region = match.groups()
-    is_account = len(key) == _ACCOUNT_DIGITS and key.isdigit()
-    return (key if is_account else DEFAULT_ACCOUNT), region
+    return DEFAULT_ACCOUNT, DEFAULT_REGION if match is None else match[1]
 
 
 def _owner(request: Mapping[str, Any], caller: tuple[str, str]) -> tuple[str, str]:

@@ -1,0 +1,105 @@
+"""
+Who may call a server of ours on the loopback interface: its own user, and nobody else.
+
+Loopback keeps other machines out. It keeps out neither other users of this machine, who may open
+any port, nor the web pages in its browsers, which may send requests to 127.0.0.1 or to a name of
+their own that points there. So each server has a door:
+
+* `Host` must be the server's own, against names that point here (DNS rebinding);
+* `Origin` must not be there: no browser leaves it out of what a foreign page sends with a body;
+* the access key id of the AWS signature must be one that was drawn for this server. It is the
+  secret: 160 bits, compared in constant time, and written neither to logs nor to command lines.
+
+The signature itself is not checked: it would cost a hash of each body, 0.3 ms for half a megabyte
+of PutRecords, and say nothing more. Who can read what goes over loopback, or this user's
+environment, is this user or root.
+"""
+
+import base64
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+_KEY_BYTES: Final = 20
+"""Of a key id: 32 letters of Base32 behind its four, of the 128 that IAM allows (AccessKeyId)."""
+
+_CREDENTIAL: Final = re.compile(r"AWS4-HMAC-SHA256 Credential=([A-Z0-9]{16,128})/", re.ASCII)
+"""How every SDK's signature begins (AWS: Signature Version 4, Authorization header)."""
+
+Headers = Collection[tuple[str, str]]
+"""Names in lower case, and values; a header that came twice is there twice."""
+
+
+def drawn_key_id(prefix: str = "AKIA") -> str:
+    """Return an access key id that nobody can guess; ASIA is the prefix of a session's."""
+    return prefix + base64.b32encode(secrets.token_bytes(_KEY_BYTES)).decode()
+
+
+def drawn_secret() -> str:
+    """Return a secret access key, or a session's token."""
+    return secrets.token_urlsafe(30)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKey:
+    """An access key, which a representation of does not tell."""
+
+    id: str = field(repr=False, default_factory=drawn_key_id)
+    secret: str = field(repr=False, default_factory=drawn_secret)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables in which every SDK looks for it."""
+        return {"AWS_ACCESS_KEY_ID": self.id, "AWS_SECRET_ACCESS_KEY": self.secret}
+
+    def authorization(self) -> str:
+        """Return the header of a request that is made without an SDK."""
+        return f"AWS4-HMAC-SHA256 Credential={self.id}/"
+
+
+class Door:
+    """
+    The door of one server.
+
+    Args:
+        port: where it listens.
+        key: that opens it.
+
+    """
+
+    def __init__(self, port: int, key: AccessKey) -> None:
+        self._hosts = frozenset((f"127.0.0.1:{port}", f"localhost:{port}"))
+        self._key = key.id.encode()
+
+    def astray(self, headers: Headers) -> str:
+        """Say why a request was not meant for this server, or is a web page's; "" if neither."""
+        hosts = [value for name, value in headers if name == "host"]
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return f"Host must be one of {', '.join(sorted(self._hosts))}."
+        if any(name == "origin" for name, _ in headers):
+            return "No web page may call this server: a request with an Origin is refused."
+        return ""
+
+    def refusal(self, headers: Headers, *, issued: Callable[[str], bool] | None = None) -> str:
+        """
+        Say why a request must not be served; "" if it may be.
+
+        Args:
+            headers: of the request.
+            issued: tells of another access key id whether it was given out by this server.
+
+        """
+        signed = [value for name, value in headers if name == "authorization"]
+        found = _CREDENTIAL.match(signed[0]) if len(signed) == 1 else None
+        return self.astray(headers) or (
+            ""
+            if found and (self.is_own(found[1]) or (issued is not None and issued(found[1])))
+            else "The access key id is not this server's: use the keys that it was started with, "
+            "in an Authorization header of Signature Version 4."
+        )
+
+    def is_own(self, key_id: str) -> bool:
+        """Tell whether this is the key that opens the door."""
+        return hmac.compare_digest(key_id.encode(), self._key)
