@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import random
+import traceback
 
 import pytest
 from hypothesis import given, settings
@@ -216,6 +217,25 @@ def test_a_record_without_an_arrival_time_is_decoded(size, seed, no_botocore):
 def test_what_is_no_answer_is_said_to_be_unreadable(body):
     with pytest.raises(UnreadableAnswer, match="GetRecords"):
         decode_page(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"jane.doe@example.org\xff",
+        b'{"Records":[{"PartitionKey":"jane.doe@example.org\xff"}]}',
+        b'{"Records":[{"Data":"!","jane.doe@example.org":1}]}',
+        (
+            b'{"Records":[],"ChildShards":[{"ShardId":"x","ParentShards":[],"HashKeyRange":'
+            b'{"StartingHashKey":"jane.doe@example.org","EndingHashKey":"1"}}]}'
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_in_no_text_of_the_error(body):
+    with pytest.raises(UnreadableAnswer) as caught:
+        decode_page(body)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "jane" not in repr(caught.value) + text
 
 
 def test_data_given_twice_is_never_taken_for_the_data_of_the_next_record(seed):

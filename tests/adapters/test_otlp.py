@@ -172,8 +172,34 @@ def test_a_collector_that_fails_or_is_not_there_costs_metrics_only(collector, an
     )
     sink.flush()
 
-    assert "metrics not sent to http://127.0.0.1:" in capsys.readouterr().err
+    assert "metrics not sent to otlp_endpoint: " in capsys.readouterr().err
     assert not [thread for thread in threading.enumerate() if thread.name == "otlp"]
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "http://127.0.0.1:9/v1/metrics?api-key=s3cret",
+        "http://127.0.0.1:9/v1 s3cret",
+        "http://[s3cret/v1",
+        "http://127.0.0.1:s3cret/",
+    ],
+)
+def test_an_address_that_holds_a_token_is_told_to_nobody(endpoint, capsys):
+    otlp = OtlpMetrics(endpoint, clock=Clock())
+    otlp.take({"x": {"Unit": "Count", "Value": [1]}}, {})
+    otlp.finish()
+
+    err = capsys.readouterr().err
+    assert "metrics not sent to otlp_endpoint: " in err
+    assert "s3cret" not in err
+
+
+def test_an_endpoint_that_is_refused_tells_no_token():
+    given = {"fleet": "f", "stream_arn": "s", "lease_table": "l", "state_table": "t"}
+    with pytest.raises(ConfigurationError, match="otlp_endpoint: ") as caught:
+        FleetConfig(**given, otlp_endpoint="collector/v1?api-key=s3cret")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_an_endpoint_that_is_no_url_is_refused():

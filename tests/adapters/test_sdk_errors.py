@@ -5,9 +5,11 @@ import socket
 from contextlib import contextmanager
 
 import pytest
+from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserError
 
 from shardfleet.adapters.clients.aws_clients import WRITE_TIMEOUT_S, AwsClients
-from shardfleet.adapters.sdk_errors import THROTTLING_CODES
+from shardfleet.adapters.sdk_errors import THROTTLING_CODES, SdkCall
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
@@ -173,3 +175,40 @@ def test_a_write_whose_reply_is_lost_is_unknown_and_is_in_the_table(embedded_tab
     assert run(embedded_tables.leases.get(LEASE.lease_key)).lease_counter == 1
     seen = run(embedded_tables.leases.get(LEASE.lease_key))
     assert isinstance(run(embedded_tables.leases.apply(lease_changes.renew(seen))), Applied)
+
+
+ECHO = "<html>jane.doe@example.org</html>"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClientError(
+            {
+                "Error": {"Code": "503", "Message": ECHO},
+                "ResponseMetadata": {"HTTPStatusCode": 503},
+            },
+            "GetRecords",
+        ),
+        ClientError({"Error": {"Code": "400", "Message": ECHO}}, "GetRecords"),
+        ResponseParserError(f"Unable to parse response, invalid XML received: {ECHO}"),
+    ],
+    ids=["a proxy's page", "a refusal without a code", "what botocore quotes"],
+)
+@pytest.mark.parametrize("writes", [True, False])
+def test_an_answer_that_is_no_json_is_not_quoted(error, writes):
+    def refuse():
+        raise error
+
+    with pytest.raises(ShardfleetError) as caught:
+        SdkCall("a call", writes=writes).run(refuse)
+    assert "jane" not in str(caught.value)
+
+
+def test_what_a_service_says_is_told_as_far_as_a_person_reads():
+    def refuse():
+        raise ClientError({"Error": {"Code": "X", "Message": "a" * 1_000_000}}, "GetRecords")
+
+    with pytest.raises(ShardfleetError) as caught:
+        SdkCall("a call").run(refuse)
+    assert 500 < len(str(caught.value)) < 2_000

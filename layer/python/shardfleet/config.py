@@ -294,7 +294,9 @@ class FleetConfig:
         if self.initial_position == "AT_TIMESTAMP" and not self.initial_timestamp_ms:
             problems.append("initial_timestamp_ms: needed for initial_position AT_TIMESTAMP")
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
-            problems.append(f"otlp_endpoint: {self.otlp_endpoint!r} found, an http(s) URL allowed")
+            is_open = not {"?", "@"} & set(self.otlp_endpoint)
+            found = repr(self.otlp_endpoint) if is_open else "what may hold a token"
+            problems.append(f"otlp_endpoint: {found} found, an http(s) URL allowed")
         policy = POLICIES.get(self.on_exhausted)
         if policy and policy.kept_in and not getattr(self, policy.kept_in):
             problems.append(f"{policy.kept_in}: needed for on_exhausted {self.on_exhausted}")

@@ -75,6 +75,7 @@ RIGHTS_CODES = frozenset(
 TABLE_PAGING = ("LastEvaluatedKey", "ExclusiveStartKey")  # DynamoDB Scan and Query
 CONDITION_FAILED = "ConditionalCheckFailedException"
 _SERVER_FAULT = 500
+_WORDS_MOST = 1_000  # of what a service says: enough for a person
 
 _NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 _BROKEN_OFF = (ConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
@@ -134,7 +135,10 @@ class SdkCall:
         except _NEVER_SENT as error:
             raise Throttled(f"{self.what}: could not connect: {error}") from error
         except _BROKEN_OFF as error:
-            raise self._unanswered(str(error)) from error
+            # Botocore's own error about an answer that is none quotes it.
+            is_quoting = type(error) is ResponseParserError
+            text = "the answer cannot be read" if is_quoting else str(error)
+            raise self._unanswered(text) from error
         except BotoCoreError as error:
             raise ShardfleetError(f"{self.what}: {type(error).__name__}: {error}") from error
 
@@ -142,7 +146,10 @@ class SdkCall:
         details = error.response.get("Error", {})
         code = str(details.get("Code", ""))
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        text = f"{self.what}: {code}: {details.get('Message', '')}"
+        # Of an answer that is no JSON botocore takes the status for the code and all of the body
+        # for the message: a proxy's page, or what was sent to it.
+        said = "" if code.isdecimal() else str(details.get("Message", ""))[:_WORDS_MOST]
+        text = f"{self.what}: {code}: {said}"
         if code == CONDITION_FAILED:
             answer: Mapping[str, Any] = error.response
             return ConditionFailed(answer.get("Item"))
@@ -153,7 +160,7 @@ class SdkCall:
         if code in RIGHTS_CODES:
             return ConfigurationError(f"{text}; check the function's role and the key's policy")
         if status >= _SERVER_FAULT:
-            return self._unanswered(f"{code}: {details.get('Message', '')}")
+            return self._unanswered(f"{code}: {said}")
         return ShardfleetError(text)
 
     def _unanswered(self, text: str) -> ShardfleetError:

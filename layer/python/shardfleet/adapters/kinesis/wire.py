@@ -108,7 +108,8 @@ class KinesisWire:
         try:
             return decode_put_records(bytes(answer))
         except ValueError as error:
-            raise UnreadableAnswer(f"PutRecords: the answer cannot be read: {error}") from error
+            kind = type(error).__name__
+            raise UnreadableAnswer(f"PutRecords: the answer cannot be read: {kind}") from None
 
     def call(self, operation: str, body: bytes) -> bytes | bytearray:
         """

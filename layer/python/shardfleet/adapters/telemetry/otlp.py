@@ -15,6 +15,7 @@ import json
 import sys
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from threading import Lock, Thread
 from typing import Any
 
@@ -102,16 +103,19 @@ class OtlpMetrics:
         service = {"attributes": [_attribute("service.name", NAMESPACE)]}
         scope = {"scope": {"name": NAMESPACE}, "metrics": found}
         body = {"resourceMetrics": [{"resource": service, "scopeMetrics": [scope]}]}
-        request = urllib.request.Request(  # noqa: S310 - the configuration allows http(s) only
-            self._endpoint,
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-                answer.read()
-        except (OSError, ValueError) as error:
-            sys.stderr.write(f"shardfleet: metrics not sent to {self._endpoint}: {error!r}\n")
+            request = urllib.request.Request(  # noqa: S310 - the configuration allows http(s) only
+                self._endpoint,
+                data=json.dumps(body).encode(),
+                headers={"Content-Type": "application/json"},
+            )
+            # What it answers interests nobody, and might have no end.
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+                pass
+        except (OSError, ValueError, HTTPException) as error:
+            # Not the address, whose query or password may be a token; the error may quote it.
+            said = f"{type(error).__name__} {getattr(error, 'code', '')}".rstrip()
+            sys.stderr.write(f"shardfleet: metrics not sent to otlp_endpoint: {said}\n")
 
 
 def _attribute(name: str, value: str) -> dict[str, Any]:
