@@ -40,6 +40,7 @@ from shardfleet.kpl.envelope import MAGIC
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
 from shardfleet.records import Record
+from tests.fuzz.avro_payloads import check_avro
 from tests.kpl.bombs import LOOKS_MOST, Work
 
 MEBIBYTE = 1024 * 1024
@@ -494,5 +495,7 @@ TARGETS = {
     "worker input": Target(payloads, check_payload, MEBIBYTE),
     "handler reply": Target(replies, check_reply, MEBIBYTE),
     "configuration": Target(environments, check_environment, MEBIBYTE),
+    # Each input is the seed of a schema and of a hundred payloads.
+    "Avro payloads": Target(st.integers(0, 2**64 - 1), check_avro, 8 * MEBIBYTE),
     "demo input": Target(files, check_file, 16 * MEBIBYTE),
 }
