@@ -6,6 +6,8 @@ Expected of Avro: the specification's "Binary Encoding"; of JSON: RFC 8259.
 
 import io
 import json
+import os
+from decimal import Decimal
 
 import pytest
 from fastavro import parse_schema, schemaless_writer
@@ -13,6 +15,7 @@ from fastavro import parse_schema, schemaless_writer
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.payload.avro_payload import struct_of_avro
 from shardfleet_spark.payload.parsing import parse_payload
+from tests.fuzz.json_payloads import check_json
 
 pytestmark = pytest.mark.processes
 
@@ -119,3 +122,104 @@ def test_a_logical_type_that_spark_lacks_or_avro_does_not_know_there_is_the_type
 def test_an_avro_schema_whose_payloads_could_not_be_told_or_bounded_is_refused(kind, said):
     with pytest.raises(ConfigurationError, match=said):
         struct_of_avro(json.dumps(one_field(kind)))
+
+
+# A number without a limit costs Spark minutes to fit into a decimal (1e10000000: a minute), becomes
+# Infinity as a double, "Infinity" as a text, and wraps around as seconds of a timestamp.
+NUMBERS = "d double, f float, m decimal(10,2), s string, t timestamp, r array<float>"
+NUMBERS += ", p map<string,double>"
+BEYOND = [
+    b'{"m": 1e1000000000}',
+    b'{"m": 1e-1000000000}',
+    b'{"m": "1E1000000000"}',
+    b'{"m": "1e1000000000", "s": "cut off',
+    b'{"d": 1e999}',
+    b'{"d": -1e400}',
+    b'{"d": 17' + b"9" * 307 + b"}",
+    b'{"f": 1e40}',
+    b'{"r": [1, 4' + b"0" * 38 + b"]}",
+    b'{"p": {"k": 1e309}}',
+    b'{"s": 1e999}',
+    b'{"s": [9e308]}',
+    b'{"t": 9223372036855}',
+    b'{"t": -1' + b"0" * 17 + b"}",
+]
+WITHIN = {
+    b'{"d": 1.7976931348623157e308}': ("d", 1.7976931348623157e308),
+    b'{"f": 3e38}': ("f", 3.0000000054977558e38),
+    b'{"m": 1e7}': ("m", Decimal("10000000.00")),
+    b'{"m": "1e-7"}': ("m", Decimal("0.00")),
+    b'{"s": "1234e5678", "m": 1}': ("s", "1234e5678"),
+    b'{"s": "1e999 is a text"}': ("s", "1e999 is a text"),
+    b'{"s": ' + b"1" * 400 + b"}": ("s", "1" * 400),
+    b'{"more": 1e9999, "d": 1}': ("d", 1.0),
+}
+
+
+def test_a_number_that_a_column_cannot_hold_is_a_bad_record_and_costs_nothing(spark):
+    rows = spark.createDataFrame([(each,) for each in (*BEYOND, *WITHIN)], "data binary")
+
+    parsed = parse_payload(rows, NUMBERS).collect()
+
+    assert [bytes(row["data"]) for row in parsed if row["payload"] is None] == BEYOND
+    assert all(row["bad_record"] for row in parsed[: len(BEYOND)])
+    assert [
+        (name, row["payload"][name])
+        for row, (name, _) in zip(parsed[len(BEYOND) :], WITHIN.values(), strict=True)
+    ] == list(WITHIN.values())
+
+
+def test_csv_numbers_that_a_column_cannot_hold_are_bad_records_too(spark):
+    data = [b"1e1000000000,1", b"1,1e999", b"1,2\n3,4", b"1.50,2.5\r\n"]
+    rows = spark.createDataFrame([(each,) for each in data], "data binary")
+
+    parsed = parse_payload(rows, "m decimal(10,2), d double", kind="csv").collect()
+
+    assert [row["payload"] and tuple(row["payload"]) for row in parsed] == [
+        *(None, None, None),
+        (Decimal("1.50"), 2.5),
+    ]
+
+
+# RFC 8259, 8.2: half of a surrogate pair is no character; Spark puts "?" in its place.
+HALVES = [b'{"s": "\\ud800"}', b'{"s": "\\\\\\udC00x"}', b'{"s": "\\ude00\\ud83d"}']
+# RFC 8259, 6: NaN and Infinity are no numbers, and 7: a text in quotes is none. Duplicate names
+# have no agreed meaning (4): the last one counts, as for most readers.
+NO_JSON = [b'{"d": NaN}', b'{"d": Infinity}', b'{"s": NaN}', b'{"d": "NaN"}', b'{"f": "+INF"}']
+
+
+def test_halves_of_characters_and_what_is_no_json_are_bad_records(spark):
+    deep = b'{"more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    fine = {
+        b'{"s": "\\ud83d\\uDE00"}': ("s", "\U0001f600"),
+        b'{"s": "\\\\ud800"}': ("s", "\\ud800"),
+        b'{"d": 1, "d": 2}': ("d", 2.0),
+    }
+    bad = [*HALVES, *NO_JSON, deep]
+    rows = spark.createDataFrame([(each,) for each in (*bad, *fine)], "data binary")
+
+    parsed = parse_payload(rows, NUMBERS).collect()
+
+    assert [bytes(row["data"]) for row in parsed if row["payload"] is None] == bad
+    assert [
+        (name, row["payload"][name])
+        for row, (name, _) in zip(parsed[len(bad) :], fine.values(), strict=True)
+    ] == list(fine.values())
+
+
+def test_the_readers_options_allow_what_json_does_not(spark):
+    rows = spark.createDataFrame([(b'{"d": Infinity}',)], "data binary")
+
+    (row,) = parse_payload(rows, NUMBERS, options={"allowNonNumericNumbers": "true"}).collect()
+
+    assert row["payload"]["d"] == float("inf")
+
+
+INPUTS = int(os.environ.get("SHARDFLEET_FUZZ_INPUTS", "4000"))  # `make fuzz` wants more.
+AT_ONCE = 2_000
+
+
+def test_json_that_others_write_gives_the_judges_values_or_a_bad_record(spark, seed):
+    rows = sum(check_json(spark, f"{seed} {part}", AT_ONCE) for part in range(INPUTS // AT_ONCE))
+
+    assert INPUTS / 4 < rows < INPUTS

@@ -10,13 +10,28 @@ why, and ``data`` is still there. A field that the schema has and a JSON payload
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from pyspark.errors import ParseException
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, DataType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from shardfleet.errors import ConfigurationError
 
@@ -27,6 +42,10 @@ KINDS = ("json", "csv", "avro")
 PAYLOAD, BAD = "payload", "bad_record"
 
 _CORRUPT = "_shardfleet_corrupt"
+# No numbers by RFC 8259, 6, nor is "Infinity" in quotes one; an option may allow them again.
+_STRICT = {"allowNonNumericNumbers": "false"}
+# In a schema's JSON: the types whose texts are read before they become values.
+_NO_TEXT = re.compile(r'(?<=ype":)"(?:decimal\([^"]*\)|timestamp(?:_ntz)?)"')
 _SHOWN = 200
 
 
@@ -45,8 +64,8 @@ def parse_payload(
         df: has the column.
         schema: of the payload: DDL (``"origin string, delay int"``) or a ``StructType``; for Avro
             the writer's schema in Avro's own JSON.
-        kind: ``json`` (one object and nothing behind it), ``csv`` (one row) or ``avro`` (one binary
-            record, without a container file's header).
+        kind: ``json`` (one object and nothing behind it; NaN is no number), ``csv`` (one row and
+            nothing behind it) or ``avro`` (one binary record, without a container file's header).
         column: with the payload, binary or text.
         options: of Spark's JSON or CSV reader, for example ``{"timestampFormat": "yyyy/MM/dd"}``.
 
@@ -63,14 +82,22 @@ def parse_payload(
     wanted = struct_of(schema)
     with_corrupt = StructType([*wanted.fields]).add(_CORRUPT, StringType())
     settings = {
+        **(_STRICT if kind == "json" else {}),
         **(options or {}),
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": _CORRUPT,
     }
     text = sf.col(column).cast("string")
-    read = sf.from_json if kind == "json" else _from_csv
-    parsed = df.withColumn(_CORRUPT, read(text, with_corrupt, settings))
-    problem = _problem(kind, text, parsed=sf.col(_CORRUPT), options=options or {})
+
+    def read(schema: StructType, only: Column) -> Column:
+        # What is not read is null, which costs nothing.
+        chosen = sf.when(only, text)
+        if kind == "json":
+            return sf.from_json(chosen, schema, settings)
+        return sf.from_csv(chosen, schema.toDDL(), dict(settings))
+
+    parsed = df.withColumn(_CORRUPT, read(with_corrupt, ~_beyond(text, wanted, read)))
+    problem = _problem(kind, text, parsed=sf.col(_CORRUPT), options=settings)
     fields = [sf.col(_CORRUPT).getField(field.name).alias(field.name) for field in wanted.fields]
     return (
         parsed.withColumn(BAD, problem)
@@ -104,8 +131,47 @@ def struct_of(schema: str | StructType) -> StructType:
     return found
 
 
-def _from_csv(text: Column, schema: StructType, options: Mapping[str, str]) -> Column:
-    return sf.from_csv(text, schema.toDDL(), dict(options))
+def _beyond(
+    text: Column, wanted: StructType, read: Callable[[StructType, Column], Column]
+) -> Column:
+    """
+    Tell whether a text has a number that its column cannot hold, and Spark does not refuse.
+
+    Such a number becomes Infinity, wraps around as seconds, or takes minutes to be fitted into a
+    decimal. A text with a long number is read once before, with decimals and times as text, which
+    takes any number at once; the others cannot have one.
+    """
+    as_text = _NO_TEXT.sub('"string"', wanted.json())
+    # No float of fewer digits is infinite, no time of fewer seconds wraps around.
+    digits = 13 if '"timestamp' in wanted.json() else 38
+    suspect = text.rlike(rf"[eE][+-]?[0-9]{{2}}|[0-9.]{{{digits}}}")
+    with_corrupt = StructType.fromJson(json.loads(as_text)).add(_CORRUPT, StringType())
+    found = read(with_corrupt, suspect)
+    unread = found.isNull() | found.getField(_CORRUPT).isNotNull()
+    return suspect & (unread | _anywhere(found, wanted))
+
+
+def _anywhere(value: Column, kind: DataType) -> Column:
+    """Return whether a value, or one in it, is beyond what its column can hold; never null."""
+    match kind:
+        case StructType():
+            fields = [_anywhere(value.getField(each.name), each.dataType) for each in kind]
+            found = reduce(or_, fields, sf.lit(False))  # noqa: FBT003
+        case ArrayType():
+            found = sf.exists(value, lambda each: _anywhere(each, kind.elementType))
+        case MapType():
+            found = _anywhere(sf.map_values(value), ArrayType(kind.valueType))
+        case FloatType() | DoubleType():
+            found = sf.abs(value) == float("inf")
+        case DecimalType():
+            found = value.rlike(r'[eE][+-]?0*+[0-9]{4}|"-?Infinity"')
+        case TimestampType() | TimestampNTZType():
+            found = value.rlike(r"^-?[0-9]{13}")
+        case StringType():
+            found = value.rlike(r'"-?Infinity"')  # What Spark writes for a number without a limit.
+        case _:
+            found = sf.lit(False)  # noqa: FBT003
+    return sf.coalesce(found, sf.lit(False))  # noqa: FBT003
 
 
 def _problem(kind: str, text: Column, *, parsed: Column, options: Mapping[str, str]) -> Column:
@@ -119,6 +185,13 @@ def _problem(kind: str, text: Column, *, parsed: Column, options: Mapping[str, s
     if kind == "json":
         alone = _is_one_json_value(text, options)
         found = found.when(~alone, sf.concat(sf.lit("not one JSON value alone: "), shown))
+        found = found.when(
+            _has_half_a_character(text), sf.concat(sf.lit("half of a surrogate pair: "), shown)
+        )
+    else:
+        found = found.when(
+            _has_rows_behind(text, options), sf.concat(sf.lit("not one CSV row alone: "), shown)
+        )
     return found.otherwise(sf.lit(None).cast("string"))
 
 
@@ -134,3 +207,19 @@ def _is_one_json_value(text: Column, options: Mapping[str, str]) -> Column:
     settings = {**options, "mode": "PERMISSIVE"}
     found = sf.from_json(array, ArrayType(StringType()), settings)
     return sf.coalesce((sf.size(found) == 2) & (sf.get(found, sf.lit(1)) == mark), sf.lit(False))  # noqa: FBT003, PLR2004
+
+
+def _has_half_a_character(text: Column) -> Column:
+    """Tell whether a JSON text escapes half of a surrogate pair, which Spark replaces by "?"."""
+    escapes = sf.regexp_replace(text, r"\\\\", " ")  # What is left of \u begins an escape.
+    pair = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    halves = sf.regexp_replace(escapes, pair, " ").rlike(r"\\u[dD][89a-fA-F]")
+    return sf.when(text.contains("\\u"), halves).otherwise(sf.lit(False))  # noqa: FBT003
+
+
+def _has_rows_behind(text: Column, options: Mapping[str, str]) -> Column:
+    """Tell whether a CSV text goes on behind its first row, which is all that Spark reads."""
+    quote = re.escape(options.get("quote") or '"')
+    plain = sf.regexp_replace(text, r"\\.", "")
+    bare = sf.regexp_replace(plain, f"{quote}[^{quote}]*+{quote}", "x")
+    return bare.rlike(r"\S\s*[\r\n]\s*\S")
