@@ -35,6 +35,8 @@ def value_bytes(value: object) -> int:
             return len(value.encode())
         case bool() | None:
             return 1
+        case int() | float():
+            return len(str(value)) // 2 + 2
         case Mapping():
             inner = sum(
                 len(str(name).encode()) + value_bytes(each) + _ELEMENT_BYTES

@@ -26,11 +26,15 @@ _STEP_LEAST_S = 1e-6
 
 
 class Holder(Protocol):
-    """Whoever can stop for a while what runs in its contexts."""
+    """
+    Whoever can stop for a while what runs in its contexts.
 
-    @property
-    def is_frozen(self) -> bool:
-        """Tell whether nothing of it runs at present."""
+    Attributes:
+        is_frozen: nothing of it runs at present.
+
+    """
+
+    is_frozen: bool
 
     def park(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: Context
@@ -48,35 +52,29 @@ class _Entry(asyncio.TimerHandle):
     One is made for each callback: nothing of the parent's is set, which looks for slow callbacks.
     """
 
-    __slots__ = ("args", "at_s", "callback", "context", "holder", "is_cancelled", "is_kept", "loop")
+    __slots__ = ("args", "at_s", "callback", "context", "holder", "is_cancelled", "loop")
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     def __init__(
-        self,
-        loop: VirtualTimeLoop,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        context: Context | None,
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> None:
-        self.loop = loop
         self.callback = callback
         self.args = args
         self.context = context = copy_context() if context is None else context
-        self.is_cancelled = self.is_kept = False
-        self.at_s = 0.0
         self.holder = context.get(HOLDER)
+        self.is_cancelled = False
+        self.at_s: float
+        self.loop: VirtualTimeLoop | None = None  # As long as it waits for its time.
 
     def __lt__(self, other: object) -> bool:
         return False
 
-    def __repr__(self) -> str:
-        return f"<{self.callback!r} at {self.at_s}>"
-
     def cancel(self) -> None:
         if not self.is_cancelled:
             self.is_cancelled = True
-            self.loop.cancelled_timers += self.is_kept
+            if self.loop is not None:
+                self.loop.cancelled_timers += 1
 
     def cancelled(self) -> bool:
         return self.is_cancelled
@@ -123,7 +121,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """Run a callback when those that are due now have run."""
-        entry = _Entry(self, callback, args, context)
+        entry = _Entry(callback, args, context)
         self._soon.append(entry)
         return entry
 
@@ -147,8 +145,8 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run a callback at a virtual time."""
-        entry = _Entry(self, callback, args, context)
-        entry.at_s, entry.is_kept = when, True
+        entry = _Entry(callback, args, context)
+        entry.at_s, entry.loop = when, self
         heappush(self._timers, (when, entry))
         return entry
 
@@ -165,11 +163,17 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             if self.cancelled_timers:
                 self._drop_cancelled()
             if not soon:
-                self._jump()
+                if not timers:
+                    message = "deadlock in virtual time: every task waits and no timer is set"
+                    raise RuntimeError(message)
+                wait_s = timers[0][0] - self.virtual_s
+                if wait_s > 0:
+                    self.virtual_s += max(_STEP_LEAST_S, wait_s)
+                    self.virtual_ms = round(self.virtual_s * 1000)
             due_s = self.virtual_s + _RESOLUTION_S
             while timers and timers[0][0] < due_s:
                 entry = heappop(timers)[1]
-                entry.is_kept = False
+                entry.loop = None
                 soon.append(entry)
             for _ in range(len(soon)):
                 entry = soon.popleft()
@@ -186,16 +190,6 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 except BaseException as error:  # noqa: BLE001 - as asyncio's own loop
                     told = {"message": f"exception in {entry.callback!r}", "exception": error}
                     self.call_exception_handler(told)
-
-    def _jump(self) -> None:
-        """Move the clock forward to the next timer."""
-        if not self._timers:
-            message = "deadlock in virtual time: every task waits and no timer is set"
-            raise RuntimeError(message)
-        wait_s = self._timers[0][0] - self.virtual_s
-        if wait_s > 0:
-            self.virtual_s += max(wait_s, _STEP_LEAST_S)
-            self.virtual_ms = round(self.virtual_s * 1000)
 
     def _drop_cancelled(self) -> None:
         timers = self._timers

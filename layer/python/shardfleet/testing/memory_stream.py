@@ -110,7 +110,7 @@ class Polled:
             if resume_token is None:
                 self._unread[shard_id, start] = iterator
             raise
-        return replace(page, page_token=iterator)
+        return page if page.page_token == iterator else replace(page, page_token=iterator)
 
 
 class MemoryStream(Polled):
@@ -306,9 +306,8 @@ class MemoryStream(Polled):
         self._expire(log)
         begin = bisect_right(log.records, found.after, key=_number_of)
         begin = bisect_left(log.records, found.instant_ms, lo=begin, key=_arrival_of)
-        page = log.records[begin : begin + limit]
-        rest = log.records[begin + limit : begin + limit + 1]
-        return self.alter(shard_id, self._page(log, found, page=page, rest=rest))
+        read = log.records[begin : begin + limit + 1]
+        return self.alter(shard_id, self._page(log, iterator, read, limit=limit))
 
     def continuation(self, shard_id: str, iterator: str) -> str:
         """Return the sequence number behind which an iterator goes on, as a subscription has it."""
@@ -322,10 +321,11 @@ class MemoryStream(Polled):
         return before[-1] if before else str(first)
 
     def _page(
-        self, log: _Log, at: _Iterator, *, page: list[StreamRecord], rest: list[StreamRecord]
+        self, log: _Log, iterator: str, found: list[StreamRecord], *, limit: int
     ) -> RecordsPage:
+        at, page, rest = self._iterators[iterator], found[:limit], found[limit:]
         last = int(page[-1].sequence_number) if page else at.after
-        following = replace(at, after=last, made_ms=self._clock.monotonic_ms())
+        following = _Iterator(at.shard_id, last, at.instant_ms, self._clock.monotonic_ms())
         is_over = not rest and not log.shard.is_open
         lag_ms = self._clock.now_ms() - rest[0].approximate_arrival_ms if rest else 0
         return RecordsPage(
@@ -333,6 +333,7 @@ class MemoryStream(Polled):
             resume_token=None if is_over else self._issue(following),
             millis_behind_latest=max(lag_ms, 1) if rest else 0,
             child_shards=[self._child(key) for key in log.children] if is_over else (),
+            page_token=iterator,
         )
 
     # --- StreamWriter

@@ -28,6 +28,7 @@ class Actor:
     Attributes:
         name: unique in the run, e.g. ``s0001#12``.
         worker_id: the owner's name it works under; "" for a manager.
+        is_frozen: nothing of it runs at present.
         is_dead: killed, or its process has ended.
         ended: resolved at its return or death, whichever is first.
         tasks: those that run, in the order of their creation.
@@ -41,6 +42,7 @@ class Actor:
         """Begin alive; ``now_ms`` tells the simulation's time."""
         self.name = name
         self.worker_id = worker_id
+        self.is_frozen = False
         self.is_dead = False
         self.ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.tasks: dict[asyncio.Task[Any], None] = {}
@@ -48,13 +50,8 @@ class Actor:
         self.faults: list[tuple[int, str]] = []
         self.execution = (0, 0)
         self._now_ms = now_ms
-        self._frozen_since_ms: int | None = None
+        self._frozen_since_ms = 0
         self._parked: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
-
-    @property
-    def is_frozen(self) -> bool:
-        """Tell whether nothing of it runs at present."""
-        return self._frozen_since_ms is not None
 
     def suffered(self, what: str) -> None:
         """Remember a fault, so that checkers know what it explains."""
@@ -100,15 +97,15 @@ class Actor:
 
     def freeze(self) -> None:
         """Let nothing of it run until :meth:`thaw`."""
-        if self._frozen_since_ms is None and not self.is_dead:
-            self._frozen_since_ms = self._now_ms()
+        if not self.is_frozen and not self.is_dead:
+            self.is_frozen, self._frozen_since_ms = True, self._now_ms()
 
     def thaw(self) -> None:
         """Let it run again: all that was due meanwhile, in order."""
-        if self._frozen_since_ms is None:
+        if not self.is_frozen:
             return
         self.frozen_ms += self._now_ms() - self._frozen_since_ms
-        self._frozen_since_ms = None
+        self.is_frozen = False
         parked, self._parked = self._parked, []
         loop = asyncio.get_running_loop()
         for callback, arguments, context in parked:
