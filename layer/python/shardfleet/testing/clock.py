@@ -163,13 +163,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             if self.cancelled_timers:
                 self._drop_cancelled()
             if not soon:
-                if not timers:
-                    message = "deadlock in virtual time: every task waits and no timer is set"
-                    raise RuntimeError(message)
-                wait_s = timers[0][0] - self.virtual_s
-                if wait_s > 0:
-                    self.virtual_s += max(_STEP_LEAST_S, wait_s)
-                    self.virtual_ms = round(self.virtual_s * 1000)
+                self._jump()
             due_s = self.virtual_s + _RESOLUTION_S
             while timers and timers[0][0] < due_s:
                 entry = heappop(timers)[1]
@@ -190,6 +184,16 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 except BaseException as error:  # noqa: BLE001 - as asyncio's own loop
                     told = {"message": f"exception in {entry.callback!r}", "exception": error}
                     self.call_exception_handler(told)
+
+    def _jump(self) -> None:
+        """Move the clock forward to the next timer."""
+        if not self._timers:
+            message = "deadlock in virtual time: every task waits and no timer is set"
+            raise RuntimeError(message)
+        wait_s = self._timers[0][0] - self.virtual_s
+        if wait_s > 0:
+            self.virtual_s += max(_STEP_LEAST_S, wait_s)
+            self.virtual_ms = round(self.virtual_s * 1000)
 
     def _drop_cancelled(self) -> None:
         timers = self._timers

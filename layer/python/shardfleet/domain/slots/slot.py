@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -253,9 +253,12 @@ class Slot:
         )
 
 
+_FIELDS = tuple(each.name for each in fields(Slot))
+
+
 def slot_body(slot: Slot) -> dict[str, Any]:
     """Return the slot as a document body (plain JSON values)."""
-    body = asdict(slot)
+    body = {name: getattr(slot, name) for name in _FIELDS}
     body["state"] = slot.state.value
     body["assigned"] = list(slot.assigned)
     body["lags_ms"] = dict(slot.lags_ms)
@@ -264,7 +267,7 @@ def slot_body(slot: Slot) -> dict[str, Any]:
 
 def slot_from_body(body: Mapping[str, Any]) -> Slot:
     """Read a slot back from its document body; fields of a later version are passed over (H19)."""
-    values = {f.name: body[f.name] for f in fields(Slot) if f.name in body}
+    values = {name: body[name] for name in _FIELDS if name in body}
     values["state"] = SlotState(values["state"])
     values["assigned"] = tuple(values.get("assigned", ()))
     values["lags_ms"] = dict(values.get("lags_ms", {}))

@@ -9,7 +9,7 @@ the lease table (protocol.md §1.2, architecture.md §5.6).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
@@ -370,4 +370,4 @@ def _stop(document: Document) -> StopNote | None:
 
 def _body(note: CrashNote | StopNote) -> dict[str, Any]:
     """Return all fields but the lease key, which is the document's id."""
-    return {name: value for name, value in asdict(note).items() if name != "lease_key"}
+    return {f.name: getattr(note, f.name) for f in fields(note) if f.name != "lease_key"}

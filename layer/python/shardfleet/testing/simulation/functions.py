@@ -45,21 +45,22 @@ class ActorClock:
     def __init__(self, actor: Actor, around: Surroundings) -> None:
         """Choose how wrong it is, and whether it stands still while frozen."""
         self._actor = actor
-        self._around = around
+        self._loop = around.loop
         drifts = around.faults.strike("clock_drift")
-        self._drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
+        drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
         if drifts and around.drifts_most:
-            self._drift_ms = _DRIFT_MS if self._drift_ms > 0 else -_DRIFT_MS
-        self._stands_still = drifts and self._drift_ms % 2 == 0
+            drift_ms = _DRIFT_MS if drift_ms > 0 else -_DRIFT_MS
+        self._began_ms = around.clock.now_ms() - around.now_ms + drift_ms
+        self._stands_still = drifts and drift_ms % 2 == 0
 
     def now_ms(self) -> int:
         """Return this sandbox's idea of the epoch milliseconds."""
-        return self._around.clock.now_ms() + self._drift_ms
+        return self._began_ms + self._loop.virtual_ms
 
     def monotonic_ms(self) -> int:
         """Return milliseconds that may leave out the time spent frozen."""
         stood_ms = self._actor.frozen_ms if self._stands_still else 0
-        return self._around.clock.monotonic_ms() - stood_ms
+        return self._loop.virtual_ms - stood_ms
 
     async def sleep_ms(self, duration_ms: float) -> None:
         """Sleep."""

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, cast
 
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.events.base import Event
@@ -19,7 +19,7 @@ from shardfleet.testing.checkers import (
     Suspect,
     Violation,
 )
-from shardfleet.testing.clock import VirtualClock
+from shardfleet.testing.clock import VirtualClock, VirtualTimeLoop
 from shardfleet.testing.simulation.actors import Actor, outside_actors
 from shardfleet.testing.simulation.faults import Faults
 
@@ -32,6 +32,7 @@ class Surroundings:
         seed: everything is drawn from it.
         faults: what goes wrong.
         clock: the true time.
+        loop: what the run is run by.
         ledger: the true stream.
         lines: the event log, one line per event; empty unless kept.
         calls: port calls by operation.
@@ -56,6 +57,7 @@ class Surroundings:
         """Begin with nothing having happened."""
         self.seed = seed
         self.faults = faults
+        self.loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
         self.clock = VirtualClock()
         self.ledger = RunLedger()
         self.lines: list[str] = []
@@ -79,7 +81,7 @@ class Surroundings:
     @property
     def now_ms(self) -> int:
         """Return milliseconds since the beginning of the run."""
-        return self.clock.monotonic_ms()
+        return self.loop.virtual_ms
 
     def chance(self, purpose: str) -> random.Random:
         """Return a generator of its own for a purpose, so that purposes do not disturb others."""
