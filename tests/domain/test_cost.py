@@ -110,6 +110,18 @@ def test_more_shards_and_more_often_cost_more_and_monitoring_is_counted():
     assert watched.total - estimate(8).total == pytest.approx(20 * 0.1 + 0.5 + 3)
 
 
+def test_a_worker_reads_its_slot_at_each_renewal_and_writes_it_at_each_third():
+    """730 hours: 876,000 renewals at 3 s, 438,000 at 6 s; a record is 1.5 read units."""
+
+    def of_worker(failover_ms):
+        config = a_config(failover_ms=failover_ms, checkpoint_ms=1_000)
+        with_it, without = (estimate(4, config, workers=count) for count in (1, 0))
+        return with_it.by_item["dynamodb"] - without.by_item["dynamodb"]
+
+    renewal = 1.5 * PRICES.table_read_unit + PRICES.table_write_unit / 3
+    assert of_worker(9_000) - of_worker(18_000) == pytest.approx(438_000 * renewal, rel=1e-5)
+
+
 def test_asleep_a_fleet_costs_a_fraction():
     config = a_config(sleep=True)
     assert asleep_per_month(config, manager_mb=256) < estimate(1, config).by_item["lambda"] / 10

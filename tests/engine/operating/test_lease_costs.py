@@ -1,0 +1,28 @@
+"""What a lease costs its worker, and what its children cost after a split."""
+
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.engine.operate.lease_costs import LeaseCosts
+from tests.domain.builders import a_lease
+
+
+def test_each_child_of_a_split_costs_half_of_what_its_parent_did():
+    slot = Slot(
+        slot_id="s",
+        worker_id="w",
+        state=SlotState.RUNNING,
+        name="s",
+        start_epoch=1,
+        busy=300,
+        cpu=200,
+    )
+    parent = a_lease("parent by w")
+    costs = LeaseCosts([parent], [slot])
+    rate = costs.rate("parent")
+
+    costs.split(parent, ["one", "other"])
+
+    one, other = a_lease("one by w"), a_lease("other by w")
+    assert (costs.loaded(slot, [one]).busy, costs.loaded(slot, [one]).cpu) == (150, 100)
+    both = costs.loaded(slot, [one, other])
+    assert (both.busy, both.cpu) == (300, 200)
+    assert costs.rate("one") == costs.rate("other") == rate / 2
