@@ -183,7 +183,7 @@ class Courier:
         """Hand out receipts, and note what goes again."""
         answers = iter(outcomes)
         for portion in request.portions:
-            refused, misrouted = 0, 0
+            refused = 0
             back: list[Item] = []
             for entry in portion.entries:
                 outcome = next(answers)
@@ -193,12 +193,11 @@ class Courier:
                     continue
                 self.counts.entries += 1
                 if self._is_misrouted(portion, entry, outcome.shard_id):
-                    misrouted += 1
+                    self.counts.misrouted += 1
                     back += entry.items
-                    continue
-                self._hand_out(entry, outcome.shard_id, outcome.sequence_number)
+                else:
+                    self._hand_out(entry, outcome.shard_id, outcome.sequence_number)
             self.counts.refused += refused
-            self.counts.misrouted += misrouted
             self._adapt(portion, refused)
             portion.again = self._not_too_late(back)
 

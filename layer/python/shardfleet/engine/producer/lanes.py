@@ -128,6 +128,12 @@ class Lane:
         """Return the hash keys it may hold."""
         return self.shard.hash_key_range if self.shard else WHOLE_HASH_SPACE
 
+    def last(self, item: Item, *, due_ms: float) -> None:
+        """Put an item behind everything that waits; it may linger until ``due_ms``."""
+        self.queue.append(item)
+        self.waiting_bytes += size_of(item[0])
+        self.due_ms = min(self.due_ms, due_ms)
+
     def first(self, items: Sequence[Item]) -> None:
         """Put items before everything that waits."""
         self.queue.extendleft(reversed(items))
@@ -185,10 +191,7 @@ class Lanes:
     def accept(self, items: Iterable[Item], *, due_ms: float, now_ms: int) -> None:
         """Queue records behind what waits; they may linger until ``due_ms``."""
         for item in items:
-            lane = self._lane_for(item[0], now_ms=now_ms)
-            lane.queue.append(item)
-            lane.waiting_bytes += size_of(item[0])
-            lane.due_ms = min(lane.due_ms, due_ms)
+            self._lane_for(item[0], now_ms=now_ms).last(item, due_ms=due_ms)
 
     def hurry(self, now_ms: int) -> None:
         """Let nothing linger any longer."""
@@ -211,10 +214,7 @@ class Lanes:
                 self._draining.append(lane)
         for lane in retired:
             for item in lane.queue:
-                heir = self._lane_for(item[0], now_ms=now_ms)
-                heir.queue.append(item)
-                heir.waiting_bytes += size_of(item[0])
-                heir.due_ms = min(heir.due_ms, lane.due_ms)
+                self._lane_for(item[0], now_ms=now_ms).last(item, due_ms=lane.due_ms)
             lane.queue.clear()
             lane.waiting_bytes = 0
 
