@@ -17,7 +17,6 @@ from botocore.session import Session
 from shardfleet.adapters.clients.aws_clients import (
     AwsClients,
     ConnectionLimits,
-    client_config,
     region_of,
 )
 from shardfleet.errors import ConfigurationError
@@ -83,7 +82,7 @@ class AccountClients(AwsClients):
     @cached_property
     def cloudwatch(self) -> Any:
         """PutMetricData."""
-        return self._client("cloudwatch", config=client_config(self._limits.streams))
+        return self._client("cloudwatch")
 
     def stream_arn(self, stream: str) -> str:
         """

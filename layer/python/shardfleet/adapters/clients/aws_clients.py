@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from botocore.config import Config
 from botocore.session import Session, get_session
@@ -129,38 +129,55 @@ class AwsClients:
         self._wires: dict[str, KinesisWire | None] = {}
         self._wire_lock = Lock()
 
-    def _client(self, service: str, *, config: Config, region_name: str | None = None) -> Any:
-        """Make a client as boto3 does; boto3 itself would load what only file transfers need."""
+    def _client(
+        self, service: str, *, connections: int = 0, region_name: str | None = None, **settings: Any
+    ) -> Any:
+        """
+        Make a client as boto3 does; boto3 itself would load what only file transfers need.
+
+        Args:
+            service: as the SDK names it.
+            connections: 0: as many as everything else than tables may keep.
+            region_name: None: that of the session.
+            settings: attempts and time-out, see :func:`client_config`.
+
+        """
         return self._sdk.create_client(
-            service, config=config, region_name=region_name, endpoint_url=self._endpoint
+            service,
+            config=client_config(connections or self._limits.streams, **settings),
+            region_name=region_name,
+            endpoint_url=self._endpoint,
         )
 
     @cached_property
     def table_writes(self) -> DynamoDBClient:
         """Lease and state writes: one attempt, 2 s."""
-        config = client_config(self._limits.writes, attempts=1, read_timeout_s=WRITE_TIMEOUT_S)
-        return self._table_client(config)
+        return self._table_client(
+            connections=self._limits.writes, attempts=1, read_timeout_s=WRITE_TIMEOUT_S
+        )
 
     @cached_property
     def table_reads(self) -> DynamoDBClient:
         """Reads of both tables."""
-        return self._table_client(client_config(self._limits.reads))
+        return self._table_client(connections=self._limits.reads)
 
-    def _table_client(self, config: Config) -> DynamoDBClient:
-        client: DynamoDBClient = self._client("dynamodb", config=config)
+    def _table_client(self, **settings: Any) -> DynamoDBClient:
+        client: DynamoDBClient = self._client("dynamodb", **settings)
         self.capacity.watch(client)
         return client
 
     @cached_property
     def stream_records(self) -> KinesisClient:
         """GetShardIterator, GetRecords and PutRecords: one attempt, the engine repeats."""
-        config = client_config(
-            self._limits.streams, attempts=1, read_timeout_s=self.records_timeout_s
+        return cast(
+            "KinesisClient",
+            self._client(
+                "kinesis",
+                region_name=self._stream_region,
+                attempts=1,
+                read_timeout_s=self.records_timeout_s,
+            ),
         )
-        client: KinesisClient = self._client(
-            "kinesis", config=config, region_name=self._stream_region
-        )
-        return client
 
     def wire_to(self, stream_arn: str) -> OpenWire:
         """Return what opens the quick way for GetRecords and PutRecords, once for all callers."""
@@ -178,32 +195,22 @@ class AwsClients:
     @cached_property
     def stream_control(self) -> KinesisClient:
         """DescribeStreamSummary and ListShards."""
-        config = client_config(self._limits.streams)
-        client: KinesisClient = self._client(
-            "kinesis", config=config, region_name=self._stream_region
-        )
-        return client
+        return cast("KinesisClient", self._client("kinesis", region_name=self._stream_region))
 
     @cached_property
     def step_functions(self) -> SFNClient:
         """StartExecution and DescribeExecution."""
-        client: SFNClient = self._client(
-            "stepfunctions", config=client_config(self._limits.streams)
-        )
-        return client
+        return cast("SFNClient", self._client("stepfunctions"))
 
     @cached_property
     def sqs(self) -> SQSClient:
         """SendMessage."""
-        client: SQSClient = self._client("sqs", config=client_config(self._limits.streams))
-        return client
+        return cast("SQSClient", self._client("sqs"))
 
     @cached_property
     def s3(self) -> S3Client:
         """PutObject."""
-        config = client_config(self._limits.streams, read_timeout_s=self.records_timeout_s)
-        client: S3Client = self._client("s3", config=config)
-        return client
+        return cast("S3Client", self._client("s3", read_timeout_s=self.records_timeout_s))
 
 
 def client_config(
