@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from shardfleet.adapters.clients.aws_clients import AwsClients, region_of
 from shardfleet.adapters.kinesis.decode import epoch_ms
 from shardfleet.adapters.kinesis.polling import _instant
-from shardfleet.domain.reading.pages import StartingPosition, StartKind
+from shardfleet.domain.reading.cursor import Ask, Moment, ReadFrom, ReadPace, ShardCursor
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import (
     ConfigurationError,
+    ForeignPosition,
     InvalidRecord,
     IteratorExpired,
     OutcomeUnknown,
@@ -328,10 +330,80 @@ def test_an_unknown_stream_is_gone(absent):
         absent.put(entry(b"a"))
 
 
-def test_a_number_that_the_shard_never_had_is_out_of_range(stream):
-    start = StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, sequence_number="1" + "0" * 60)
-    with pytest.raises(PositionTrimmed, match=SHARD_0):
-        stream.iterator(SHARD_0, start)
+def at_number(number):
+    return StartingPosition(StartKind.AT_SEQUENCE_NUMBER, str(number))
+
+
+def test_a_number_of_another_shard_or_of_another_stream_is_nobody_s_loss(stream):
+    (other,) = stream.put(entry(b"x", HIGH))
+    with pytest.raises(ForeignPosition, match=f"It encodes {SHARD_1}, .* in a call to {SHARD_0}"):
+        stream.iterator(SHARD_0, at_number(other.sequence_number))
+    start = int(stream.shards()[0].starting_sequence_number)
+    with pytest.raises(ForeignPosition, match="did not come from this stream"):
+        stream.iterator(SHARD_0, at_number(start - (1 << 150)))
+
+
+def test_a_number_that_is_refused_for_another_reason_counts_as_too_old(monkeypatch):
+    """Of harlow/kinesis-consumer#175 the words are not known."""
+    answer = error("InvalidArgumentException", message="The number has expired.")
+    with serving(Service(answer)) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with pytest.raises(PositionTrimmed, match="has expired"):
+            Stream(endpoint, "s").iterator(SHARD_0, at_number(1))
+
+
+def at_second(second):
+    return Moment(2 * 10**12 + second * 1_000, second * 1_000)
+
+
+def driven(stream, machine, *, seconds):
+    """Drive a cursor, a second for each answer; return what it tells, and after how many."""
+    for second in range(seconds):
+        ask = machine.next()
+        if not isinstance(ask, Ask):
+            return ask, second
+        machine.asked(at_second(second))
+        call = stream.reader.page(
+            SHARD_0, ask.start, resume_token=ask.resume_token, limit=ask.limit
+        )
+        machine.answered(run(call), at_second(second))
+        if isinstance(page := machine.next(), RecordsPage) and not page.says_nothing:
+            return page, second
+        machine._told = None if isinstance(page, Ask | RecordsPage) else page
+    return None, seconds
+
+
+def cursor_at(stream, number):
+    pace = ReadPace.of_visitor(lambda _: 100)
+    known = {"witness": str(number), "complete_before_ms": 0}
+    origin = ReadFrom(start=at_number(number), **known)
+    return ShardCursor(SHARD_0, origin, pace=pace, now=at_second(0))
+
+
+def test_an_old_number_that_brings_nothing_begins_anew_at_the_oldest_record_within_a_minute(stream):
+    """K15."""
+    (old,) = stream.put(entry(b"old"))
+    stream.trim(SHARD_0)
+    stream.put(entry(b"young"))
+    stream.inject("SilentPositions", Count=1)
+    machine = cursor_at(stream, old.sequence_number)
+    lost, seconds = driven(stream, machine, seconds=60)
+    assert isinstance(lost, PositionTrimmed)
+    machine.accept_gap(at_second(seconds))
+    page, _ = driven(stream, machine, seconds=60 - seconds)
+    assert [record.data for record in page.records] == [b"young"]
+
+
+def test_a_number_that_no_record_has_is_read_from_and_one_that_is_trimmed_is_a_gap(stream):
+    """K13, K35, K16."""
+    first, second = stream.put(entry(b"1"), entry(b"2"))
+    between = int(second.sequence_number) - 1
+    page, _ = driven(stream, cursor_at(stream, between), seconds=9)
+    assert [record.data for record in page.records] == [b"2"]
+    stream.trim(SHARD_0)
+    lost, _ = driven(stream, cursor_at(stream, first.sequence_number), seconds=9)
+    assert isinstance(lost, PositionTrimmed)
+    assert lost.nothing_left
 
 
 def test_an_instant_in_the_future_is_a_matter_of_configuration(stream):

@@ -145,21 +145,85 @@ def test_a_missing_shard_ends_by_a_verdict_and_not_before():
 
 
 def test_a_start_whose_record_is_there_is_no_gap_and_one_that_is_trimmed_is():
-    for numbers, is_gap in (((7, 8), False), ((8, 9), True), ((), True)):
+    for numbers, oldest, is_gap in (
+        ((7, 8), None, False),
+        ((8, 9), (8,), True),
+        ((), (), True),
+        # Trimming goes in order, so 7 is a number that no record ever had (K13, K35).
+        ((8, 9), (6,), False),
+        ((), (6,), False),
+    ):
         machine = cursor(AT_7, witness="7", complete_before_ms=0)
         answer = page(*numbers)
         found = told(machine, answer, 0)
+        if oldest is not None:
+            assert found == Ask(FROM_TRIM_HORIZON, None, 1, 200)
+            found = told(machine, page(*oldest), 1)
         assert isinstance(found, PositionTrimmed) == is_gap
         if is_gap:
+            assert found.nothing_left == (oldest == ())
             machine.accept_gap(now(0))
             assert machine.next() is answer
+        else:
+            assert found is answer
 
 
 def test_an_empty_answer_with_lag_decides_nothing_about_a_gap():
     machine = cursor(AT_7, witness="7", complete_before_ms=0)
     nothing = page(lag_ms=5)
     assert told(machine, nothing, 0) is nothing
-    assert isinstance(told(machine, page(8), 1), PositionTrimmed)
+    told(machine, page(8), 1)
+    assert isinstance(told(machine, page(8), 2), PositionTrimmed)
+
+
+def silent(machine, seconds, *, lag_ms=24 * HOUR_MS):
+    """Answer with nothing, each second, until something else is asked for; return when."""
+    for at in range(seconds):
+        nothing = page(lag_ms=lag_ms)
+        found = told(machine, nothing, at)
+        if found is not nothing:
+            return found, at
+    return None, seconds
+
+
+def test_a_number_that_brings_nothing_but_a_whole_retention_s_lag_begins_anew_within_a_minute():
+    """K15: for 15 minutes and more, where an iterator at TRIM_HORIZON found data in 5 s."""
+    machine = cursor(AT_7, witness="7", complete_before_ms=0)
+    found, at = silent(machine, 60)
+    assert found.start == FROM_TRIM_HORIZON
+    assert told(machine, page(resume="on", lag_ms=5), at + 1) == Ask(
+        FROM_TRIM_HORIZON, "on", 1, (at + 1) * 1_000 + 200
+    )
+    lost = told(machine, page(9), at + 5)
+    assert isinstance(lost, PositionTrimmed)
+    machine.accept_gap(now(at + 5))
+    assert machine.next()[:2] == (FROM_TRIM_HORIZON, None)
+    assert at + 5 < 60
+
+
+@pytest.mark.parametrize("oldest", [3, 7])
+def test_a_sparse_shard_whose_position_is_retained_is_followed_on(oldest):
+    machine = cursor(AT_7, witness="7", complete_before_ms=0)
+    found, at = silent(machine, 60)
+    assert found.start == FROM_TRIM_HORIZON
+    assert told(machine, page(oldest), at + 1).says_nothing
+    assert machine.next().resume_token == "next"
+
+
+def test_where_the_oldest_record_cannot_be_found_either_it_is_looked_for_again():
+    machine = cursor(AT_7, witness="7", complete_before_ms=0)
+    _, at = silent(machine, 60)
+    for later in range(1, 60):
+        found = told(machine, page(lag_ms=24 * HOUR_MS), at + later)
+        if not isinstance(found, Ask):
+            break
+    assert found.says_nothing
+    assert later <= 16
+
+
+def test_a_lag_within_the_retention_is_no_silence():
+    machine = cursor(AT_7, witness="7", complete_before_ms=0)
+    assert silent(machine, 300, lag_ms=23 * HOUR_MS) == (None, 300)
 
 
 @pytest.mark.parametrize(("first", "is_gap"), [(9, False), (11, True)])

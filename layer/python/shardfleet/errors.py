@@ -11,12 +11,14 @@ The tree::
     ├── OutcomeUnknown          a write was sent and its answer never came
     ├── StreamError             the stream did not answer as hoped
     │   ├── Throttled              ask again later
+    │   │   └── IndexNotReady          an index that is being built
     │   ├── IteratorExpired        begin at a position again
     │   ├── FalseEnd               a page contradicts itself about its shard's end; ask again
     │   ├── ShardGone              no such shard (any more)
     │   ├── StreamGone             no such stream (any more)
     │   ├── StreamReplaced         same name, other incarnation (hazard H12)
-    │   └── PositionTrimmed        the position is older than the retention period
+    │   ├── PositionTrimmed        the position is older than the retention period
+    │   └── ForeignPosition        the position is of another shard or another stream
     ├── InvalidReply            the user's handler returned what is no reply
     ├── HandlerTimedOut         a handler call outlived its time-out (the process must end, H10)
     └── StaleEpoch              another invocation of this slot has taken over (hazard H1)
@@ -55,6 +57,10 @@ class Throttled(StreamError):
     """A quota of the stream or of a table was exceeded; try again after a pause."""
 
 
+class IndexNotReady(Throttled):
+    """An index is being built, or not there yet; what it would answer is read another way."""
+
+
 class IteratorExpired(StreamError):
     """A resume token is too old (a shard iterator: 5 minutes); begin at a position."""
 
@@ -76,7 +82,22 @@ class StreamReplaced(StreamError):
 
 
 class PositionTrimmed(StreamError):
-    """The position is older than what the stream retains; records are lost to everybody."""
+    """
+    The position is older than what the stream retains; records may be lost to everybody.
+
+    Attributes:
+        nothing_left: the shard was asked, and has no record any more.
+
+    """
+
+    def __init__(self, message: str, *, nothing_left: bool = False) -> None:
+        """Keep what is known beside the message."""
+        super().__init__(message)
+        self.nothing_left = nothing_left
+
+
+class ForeignPosition(StreamError):
+    """The sequence number is of another shard or stream: no loss, but nobody can go on there."""
 
 
 class InvalidReply(ShardfleetError):

@@ -17,6 +17,7 @@ from shardfleet.domain.reading.cursor import ShardCursor
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.errors import (
     FalseEnd,
+    ForeignPosition,
     IteratorExpired,
     OutcomeUnknown,
     PositionTrimmed,
@@ -143,7 +144,7 @@ class IdleShardProber:
         except IteratorExpired:
             self._hints.known.pop(shard_id, None)
             return False
-        except (ShardGone, PositionTrimmed, FalseEnd):
+        except (ShardGone, PositionTrimmed, ForeignPosition, FalseEnd):
             return True  # The batch finds out, and says what is lost.
         hint = replace(hint, free_ms=now.wall_ms + ports.policy.poll_interval_ms)
         has_news = any(not is_done(stand, record) for record in page.records)

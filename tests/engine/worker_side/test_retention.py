@@ -5,7 +5,13 @@ import asyncio
 import pytest
 
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.events.delivery import AggregatesNotExpanded, PositionLost, ShardStopped
+from shardfleet.errors import PositionTrimmed
+from shardfleet.events.delivery import (
+    AggregatesNotExpanded,
+    PositionLost,
+    PositionOutlived,
+    ShardStopped,
+)
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
@@ -139,15 +145,105 @@ def test_a_position_older_than_the_retention_jumps_by_policy_and_states_the_loss
     run_virtual(main())
 
 
-def test_a_sequence_number_that_the_service_refuses_counts_as_trimmed():
+def test_a_sequence_number_of_another_shard_stops_the_shard_by_that_name_and_is_no_loss():
+    """Whatever is done about losses: the checkpoint is wrong, and nobody knows the right one."""
+
     async def main():
         world = World(**SHORT, on_trimmed="jump")
         world.stream.split(key(0))
         world.put(1, 3, number=1)
         world.leases.leases = {key(1): a_lease(1, checkpoint=at(1))}
         await world.turn(turn_ms=20_000)
+        assert world.numbers == []
+        assert not world.told(PositionLost)
+        stop = world.state.documents["stop", key(1)].body
+        assert "another shard's" in stop["error"]
+        assert "shardfleet rewind" in stop["error"]
+
+    run_virtual(main())
+
+
+def test_a_sequence_number_that_the_service_refuses_for_its_age_counts_as_trimmed():
+    """K14, harlow/kinesis-consumer#175."""
+
+    async def main():
+        world = World(**SHORT, on_trimmed="jump")
+        world.put(1, 3)
+        world.leases.leases = {key(0): a_lease(checkpoint=at(2))}
+
+        def fault(call):
+            if call.start and call.start.sequence_number:
+                raise PositionTrimmed("expired")
+
+        world.stream.fault = fault
+        await world.turn(turn_ms=20_000)
         assert world.numbers == [1, 2, 3]
         assert len(world.told(PositionLost)) == 1
+
+    run_virtual(main())
+
+
+def test_a_shard_s_own_first_number_is_a_position_though_no_record_has_it():
+    """K13, etspaceman/kinesis-mock#95."""
+
+    async def main():
+        world = World(**SHORT)
+        world.stream.split(key(0))
+        world.put(1, 3, number=1)
+        start = int(world.stream.shard(key(1)).starting_sequence_number)
+        world.leases.leases = {key(1): a_lease(1, checkpoint=at(start))}
+        assert str(start) not in world.stream.sequence_numbers(key(1))
+        await world.turn(turn_ms=20_000)
+        assert world.numbers == [1, 2, 3]
+        assert not world.told(PositionLost)
+
+    run_virtual(main())
+
+
+def test_an_idle_fleet_that_was_drained_for_three_days_goes_on_and_tells_of_no_loss():
+    """K16, justtrackio/gosoline#1124: the stored number is no longer there."""
+
+    async def main():
+        world = World(**SHORT)
+        world.put(1, 3)
+        await world.turn(turn_ms=60_000)
+        world.put(4)
+        await world.turn(turn_ms=60_000)
+        await world.clock.sleep_ms(72 * HOUR_MS)
+
+        async def later():
+            await world.clock.sleep_ms(20_000)
+            world.put(5, 6)
+
+        task = asyncio.create_task(later())
+        await world.turn(turn_ms=60_000)
+        await task
+        assert world.numbers == [1, 2, 3, 4, 5, 6]
+        assert not world.told(PositionLost)
+        assert not world.told(ShardStopped)
+        assert len(world.told(PositionOutlived)) == 1
+
+    run_virtual(main())
+
+
+def test_a_fleet_that_was_drained_behind_its_tip_for_three_days_tells_of_the_loss():
+    async def main():
+        world = World(**SHORT, records_per_read=2, max_attempts=0)
+        world.put(1, 2)
+        await world.turn(turn_ms=60_000)
+        world.put(3, 6)
+
+        async def stuck(batch):
+            if any(record.data == b"5" for record in batch):
+                raise RuntimeError("not yet")
+
+        world.handler._script = stuck
+        await world.turn(turn_ms=60_000)
+        await world.clock.sleep_ms(72 * HOUR_MS)
+        await world.turn(turn_ms=60_000)
+        assert 5 not in world.numbers
+        assert len(world.told(PositionLost)) == 1
+        assert not world.told(PositionOutlived)
 
     run_virtual(main())
 

@@ -43,6 +43,22 @@ def test_an_empty_read_has_lag_and_stays_where_it_is(kinesis):
     assert len(answer["Records"]) == 1
 
 
+def test_a_number_that_is_too_old_brings_nothing_for_ever_with_the_lag_of_a_retention(
+    kinesis, clock
+):
+    # harlow/kinesis-consumer#125: "0 records, MillisBehindLatest 86400000", for 15 minutes.
+    kinesis.create(1)
+    old = kinesis.put("old")["SequenceNumber"]
+    clock.advance(25 * 3600)
+    kinesis.put("young")
+    kinesis.faults.silent_positions("s", count=1)
+    answer = kinesis.get(0, "AT_SEQUENCE_NUMBER", StartingSequenceNumber=old)
+    for _ in range(3):
+        assert (answer["Records"], answer["MillisBehindLatest"]) == ([], 86_400_000)
+        answer = kinesis.GetRecords(ShardIterator=answer["NextShardIterator"])
+    assert kinesis.read() == ["young"]
+
+
 def test_a_false_end_has_neither_iterator_nor_children(kinesis):
     # KCL #624; protocol.md section 4.5: such an answer is thrown away, the same iterator retried.
     kinesis.create(1)

@@ -215,6 +215,31 @@ def test_a_number_from_outside_the_shard_is_no_position(kinesis, refused):
         kinesis.iterator(0, "AT_SEQUENCE_NUMBER", StartingSequenceNumber="abc")
 
 
+def test_a_number_of_another_shard_is_refused_by_the_names_of_both(kinesis, refused):
+    """boto/boto3#1478, awslabs/amazon-kinesis-client#391."""
+    kinesis.create(2)
+    number = kinesis.put("a", shard=1)["SequenceNumber"]
+    with refused("InvalidArgumentException") as error:
+        kinesis.iterator(0, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)
+    assert error.value.message == (
+        "Invalid StartingSequenceNumber. It encodes shardId-000000000001, while it was used in a "
+        "call to shardId-000000000000"
+    )
+
+
+def test_a_kind_and_a_number_that_do_not_belong_together_are_refused(kinesis, refused):
+    """akkadotnet/Alpakka#160, localstack/localstack#635."""
+    kinesis.create(1)
+    number = kinesis.put("a")["SequenceNumber"]
+    for kind in ("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"):
+        with refused("InvalidArgumentException") as error:
+            kinesis.iterator(0, kind, StartingSequenceNumber=number, Timestamp=1)
+        assert error.value.message.startswith("Must either specify (1) AT_SEQUENCE_NUMBER")
+    for kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
+        with refused("InvalidArgumentException"):
+            kinesis.iterator(0, kind)
+
+
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER", "AT_TIMESTAMP"])
 def test_a_position_needs_its_argument(kinesis, refused, kind):
     kinesis.create(1)

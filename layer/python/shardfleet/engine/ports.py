@@ -184,7 +184,8 @@ class ShardSource(Protocol):
         Raises:
             IteratorExpired: the token is too old; begin at a position.
             ShardGone: no such shard.
-            PositionTrimmed: the service refuses the sequence number as out of range.
+            PositionTrimmed: the service refuses the sequence number as too old.
+            ForeignPosition: it refuses it as another shard's, or another stream's.
             Throttled: try again later.
 
         """

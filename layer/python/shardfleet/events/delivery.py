@@ -66,6 +66,20 @@ class PositionLost(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PositionOutlived(LeaseEvent):
+    """
+    A shard that was left at its tip for longer than the retention has no record now.
+
+    Nothing tells of a loss; what came and went meanwhile, only ``IncomingRecords`` of CloudWatch
+    would tell.
+    """
+
+    done: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHandled(LeaseEvent):
     """One handler call; ``done`` of its records count as handled."""
 

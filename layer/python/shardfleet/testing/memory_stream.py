@@ -21,9 +21,9 @@ from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
 from shardfleet.engine.ports import Clock, ListingFilter, PutOutcome
 from shardfleet.errors import (
+    ForeignPosition,
     IteratorExpired,
     OutcomeUnknown,
-    PositionTrimmed,
     ShardGone,
     StreamGone,
     Throttled,
@@ -290,8 +290,8 @@ class MemoryStream(Polled):
         elif start.kind is StartKind.AT_TIMESTAMP:
             instant_ms = start.instant_ms or 0
         if number and number < int(log.shard.starting_sequence_number):
-            message = f"sequence number {number} is out of {shard_id}'s range"
-            raise PositionTrimmed(message)
+            message = f"sequence number {number} is another shard's, used on {shard_id}"
+            raise ForeignPosition(message)
         return self._issue(_Iterator(shard_id, after, instant_ms, self._clock.monotonic_ms()))
 
     async def get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:

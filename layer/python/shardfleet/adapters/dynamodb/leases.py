@@ -29,6 +29,7 @@ from shardfleet.adapters.dynamodb.items import (
 from shardfleet.adapters.sdk_errors import (
     TABLE_PAGING,
     ConditionFailed,
+    ErrorFactory,
     RefusalIsAnswer,
     SdkCall,
     pages,
@@ -46,7 +47,13 @@ from shardfleet.domain.leases.lease import (
     Survey,
 )
 from shardfleet.engine.ports import EventSink
-from shardfleet.errors import ConfigurationError, MalformedLease, ProtocolError
+from shardfleet.errors import (
+    ConfigurationError,
+    IndexNotReady,
+    MalformedLease,
+    ProtocolError,
+    ShardfleetError,
+)
 from shardfleet.events.base import Event, Level
 
 if TYPE_CHECKING:
@@ -151,10 +158,17 @@ class DynamoDBLeaseStore:
         Return lease keys by owner from the index (eventually consistent).
 
         Raises:
+            IndexNotReady: the index is being built (a KCL 3 adds it to the table of a KCL 2).
+            ConfigurationError: there is no such index.
             Throttled: try again later.
 
         """
-        call = self._call("Query", f"{OWNER_INDEX} of lease table")
+        what = f"Query: {OWNER_INDEX} of lease table {self._table}"
+        codes: dict[str, ErrorFactory] = {
+            "ResourceNotFoundException": ConfigurationError,
+            "ValidationException": _unusable_index,
+        }
+        call = SdkCall(what, codes=codes)
         use = Placeholders()
         fetch = partial(
             call.run,
@@ -234,6 +248,16 @@ class DynamoDBLeaseStore:
         }
         what = f"{operation}: {subject} {self._table}"
         return SdkCall(what, writes=writes, codes=codes)
+
+
+def _unusable_index(text: str) -> ShardfleetError:
+    """
+    Tell an index that is being built from one that is not there.
+
+    Text: "Cannot read from backfilling global secondary index" (cloudformation-coverage-roadmap
+    #1075), while the stack that adds it is complete already.
+    """
+    return (IndexNotReady if "backfilling" in text else ConfigurationError)(text)
 
 
 def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], dict[str, str]]:

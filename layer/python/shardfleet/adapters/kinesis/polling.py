@@ -25,8 +25,10 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import (
     ConfigurationError,
+    ForeignPosition,
     IteratorExpired,
     PositionTrimmed,
+    ShardfleetError,
     ShardGone,
     StreamGone,
     Throttled,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from shardfleet.adapters.kinesis.wire import OpenWire
 
+_FOREIGN = ("It encodes shardId-", "did not come from this ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A page of less is decoded in less time than it takes to hand it over.
 _MUCH_BYTES = 64 * 1024
@@ -172,7 +175,8 @@ class KinesisPolling:
         Raises:
             IteratorExpired: older than 5 minutes, or refused.
             ShardGone: no such shard.
-            PositionTrimmed: the service refuses the sequence number as out of range.
+            PositionTrimmed: the service refuses the sequence number as too old.
+            ForeignPosition: it refuses it as another shard's, or another stream's.
             ConfigurationError: the service refuses the instant (it lies in the future).
             Throttled: try again later.
 
@@ -208,7 +212,7 @@ class KinesisPolling:
             f"GetShardIterator {start.kind} {_stated(start)}",
             shard_id,
             self._stream_arn,
-            invalid=PositionTrimmed if by_number else ConfigurationError,
+            invalid=_refused_number if by_number else ConfigurationError,
         )
         arguments: dict[str, Any] = {"ShardIteratorType": start.kind.value}
         if start.sequence_number is not None:
@@ -252,6 +256,18 @@ def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: Error
         "InvalidArgumentException": invalid,
     }
     return SdkCall(f"{operation} on {shard_id} of {stream_arn}", codes=codes)
+
+
+def _refused_number(text: str) -> ShardfleetError:
+    """
+    Tell a number that is somebody else's from one that is too old: Kinesis has one code for both.
+
+    Texts: boto/boto3#1478, awslabs/amazon-kinesis-client#391 (another shard's: "It encodes
+    shardId-…, while it was used in a call to shardId-…"); amazon-kinesis-connectors#8 (of a stream
+    of this name that was deleted: "it did not come from this stream").
+    """
+    is_foreign = any(words in text for words in _FOREIGN)
+    return ForeignPosition(text) if is_foreign else PositionTrimmed(text)
 
 
 def _stated(start: StartingPosition) -> str:

@@ -14,6 +14,12 @@ Kinesis skips what it has trimmed without a word. So an answer counts only if al
 before a moment within the shortest retention is accepted, or if the *witness*, the last record
 that was read, is still there: nothing behind a record goes before it (protocol.md §5.1).
 
+Before a witness was read here, it may be a number that no record ever had: a shard's first, or the
+``ContinuationSequenceNumber`` of a subscription (facts: K13, K35). Then the oldest record there is
+decides: trimming goes in order, so nothing is lost behind a number that is not older. The same is
+asked when a number is answered with nothing but the lag of a whole retention (K15: for a quarter of
+an hour and more, where a new iterator at the oldest record finds data at once).
+
 A closed page is the end of a shard; that the service does not know it proves nothing, and what
 does is decided in :mod:`shardfleet.domain.stream.gone_shards`. There is no work per record here.
 """
@@ -50,6 +56,9 @@ from shardfleet.errors import (
 SHORTEST_RETENTION_MS = 24 * 3_600_000
 # Lags are approximate, and clocks differ: AWS refuses a signature that is 5 minutes off.
 _RETENTION_MARGIN_MS = 600_000
+# K15 (harlow/kinesis-consumer#125, #98): so long is waited for what an old number may still bring,
+# and then so long for the oldest record: one that is lost begins anew within a minute.
+_SILENCE_MS, _OLDEST_MS = 30_000, 15_000
 # The first pause after an empty read: 5 calls/s are the quota of a shard.
 _CALLS_APART_MS = 200
 
@@ -171,7 +180,11 @@ class ShardCursor:
         self._told: RecordsPage | PositionTrimmed | ShardGone | End | None = None
         # Kept, and not read anew, while the witness is looked for.
         self._in_doubt: RecordsPage | None = None
-        self._witness_token: str | None = None
+        self._is_witness_seen = False
+        self._proof = origin.start
+        self._proof_token: str | None = None
+        self._proof_ms = 0
+        self._silent_since_ms: int | None = None
         self._page_token: str | None = None
         # Where the first of the pages began that is to be accepted next.
         self._began: StartingPosition | None = None
@@ -195,7 +208,7 @@ class ShardCursor:
             return told
         due_ms = self.next_call_ms
         if self._in_doubt is not None:
-            return Ask(self._at_witness, self._witness_token, 1, due_ms)
+            return Ask(self._proof, self._proof_token, 1, due_ms)
         return Ask(self._where, self.resume_token, self._pace.records_most, due_ms)
 
     def asked(self, now: Moment) -> None:
@@ -226,15 +239,18 @@ class ShardCursor:
         if self._in_doubt is not None:
             self._weigh(page, self._in_doubt, now)
             return
+        if self._is_silent(page, now):
+            self._doubt(page, FROM_TRIM_HORIZON, now)
+            return
         is_doubtful = self._may_follow_a_gap(page, now)
         if self._complete_before_ms is not None and page.lag_ms >= 0 and not page.says_nothing:
             self._complete_before_ms = self._asked.wall_ms - page.lag_ms
         if not is_doubtful:
             self._accept(page, now)
-        elif self._began == self._at_witness:
-            self._weigh(page, page, now)
         else:
-            self._in_doubt, self._witness_token = page, None
+            self._doubt(page, self._at_witness, now)
+            if self._began == self._at_witness:
+                self._weigh(page, page, now)
 
     def failed(self, error: ShardfleetError, now: Moment) -> bool:
         """Take a failure; return whether there is anything to be done but raising it."""
@@ -246,7 +262,7 @@ class ShardCursor:
             if self._in_doubt is None:
                 self.resume_token = token
             else:
-                self._witness_token = token
+                self._proof_token = token
         elif not isinstance(error, Throttled | OutcomeUnknown):
             return False
         self.failures += 1
@@ -260,9 +276,9 @@ class ShardCursor:
 
     def accept_gap(self, now: Moment) -> None:
         """Go on behind a gap, from the oldest record that is left."""
-        self._told = self._witness = None
-        if self._in_doubt is not None:
-            self._accept(self._in_doubt, now)
+        page, self._told, self._witness, self._in_doubt = self._in_doubt, None, None, None
+        if page is not None and not page.says_nothing:
+            self._accept(page, now)
         else:
             self.start, self.accepted, self.resume_token = FROM_TRIM_HORIZON, None, None
 
@@ -284,18 +300,43 @@ class ShardCursor:
         is_retained = behind_ms < SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
         return not is_retained and page.first != self._witness
 
+    def _is_silent(self, page: RecordsPage, now: Moment) -> bool:
+        """Tell whether a number has been answered with nothing but a whole retention's lag."""
+        is_old = page.lag_ms >= SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
+        has_proof = self._witness is not None and self._complete_before_ms is not None
+        if not (page.says_nothing and is_old and has_proof):
+            self._silent_since_ms = None
+        elif self._silent_since_ms is None:
+            self._silent_since_ms = now.steady_ms
+        since_ms = self._silent_since_ms
+        return since_ms is not None and now.steady_ms - since_ms >= _SILENCE_MS
+
+    def _doubt(self, page: RecordsPage, proof: StartingPosition, now: Moment) -> None:
+        self._in_doubt, self._proof, self._proof_token = page, proof, None
+        self._proof_ms = now.steady_ms
+
     def _weigh(self, answer: RecordsPage, page: RecordsPage, now: Moment) -> None:
         """Take what is there where the witness was: it shows whether a page follows a gap."""
+        is_of_oldest = self._proof == FROM_TRIM_HORIZON
+        oldest = answer.first
         if answer.says_nothing:
-            self._witness_token = answer.resume_token
-        elif answer.first == self._witness:
+            self._proof_token = answer.resume_token
+            if page.says_nothing and now.steady_ms - self._proof_ms >= _OLDEST_MS:
+                self._silent_since_ms = None
+                self._accept(page, now)
+        elif oldest == self._witness:
+            self._accept(page, now)
+        elif not is_of_oldest and not self._is_witness_seen:
+            self._doubt(page, FROM_TRIM_HORIZON, now)
+        elif is_of_oldest and oldest is not None and int(oldest) < int(self._witness or 0):
+            self._silent_since_ms = None
             self._accept(page, now)
         else:
-            self._in_doubt = page
             self._told = PositionTrimmed(
                 f"shard {self._shard_id}: record {self._witness} is older than what the stream "
-                f"retains (the oldest now is {answer.first or 'none'}); "
-                "records behind it may be lost"
+                f"retains (the oldest now is {oldest or 'none'}); "
+                "records behind it may be lost",
+                nothing_left=oldest is None,
             )
 
     def _accept(self, page: RecordsPage, now: Moment) -> None:
@@ -303,6 +344,7 @@ class ShardCursor:
         self._empty_reads = self._empty_reads + 1 if is_idle else 0
         if page.records:
             self.accepted = self._witness = page.records[-1].sequence_number
+            self._is_witness_seen = True
         elif is_idle:
             most_ms = self._pace.idle_most_ms
             pause_ms = idle_pause_ms(self._empty_reads, first_ms=_CALLS_APART_MS, most_ms=most_ms)

@@ -40,6 +40,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.sleep_state import NAP, NapRecord
 from shardfleet.errors import (
     FalseEnd,
+    ForeignPosition,
     IteratorExpired,
     OutcomeUnknown,
     PositionTrimmed,
@@ -59,6 +60,7 @@ _FAILURES: Mapping[type[Exception], Found] = {
     ShardGone: Found.GONE,
     StreamGone: Found.GONE,
     PositionTrimmed: Found.TRIMMED,
+    ForeignPosition: Found.TRIMMED,  # A worker is to tell what is wrong with it.
     FalseEnd: Found.END,
 }
 
@@ -232,7 +234,7 @@ class Prober:
             nap, glance = naps[key], self._glances.get(key)
             if key in self._asleep and glance is not None and not nap.done.is_sentinel:
                 # It was at its tip until then: nothing of what came since has expired (§5.1).
-                await self._tips.mark(key, at_ms=glance.quiet_ms)
+                await self._tips.mark(key, done=str(nap.done), at_ms=glance.quiet_ms)
             if await self._record.end(key, plan.snapshot.versions[NAP, key]):
                 self._glances.pop(key, None)
                 self._woken.pop(key, None)

@@ -39,6 +39,7 @@ from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import (
     ConfigurationError,
+    ForeignPosition,
     OutcomeUnknown,
     PositionTrimmed,
     ShardGone,
@@ -303,7 +304,7 @@ class Rewinder:
         try:
             async for page in reader.pages():
                 yield page
-        except PositionTrimmed as error:
+        except (PositionTrimmed, ForeignPosition) as error:
             raise ConfigurationError(
                 f"--to {checkpoint.sequence_number}: no such record is in {lease_key}: {error}"
             ) from error

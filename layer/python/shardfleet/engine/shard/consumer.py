@@ -27,8 +27,8 @@ from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.sleep import FellAsleep, IdleShard
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.errors import OutcomeUnknown, PositionTrimmed, Throttled
-from shardfleet.events.delivery import PageRead, PositionLost
+from shardfleet.errors import ForeignPosition, OutcomeUnknown, PositionTrimmed, Throttled
+from shardfleet.events.delivery import PageRead, PositionLost, PositionOutlived
 from shardfleet.events.worker import ParentsAwaited
 
 
@@ -73,6 +73,7 @@ class ShardConsumer:
         self._delivery = ShardDelivery(
             held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
         )
+        self._is_at_tip = False
         self._missing = MissingShardWatch(
             held,
             worker_id=ports.delivery.checkpointer.worker_id,
@@ -116,9 +117,11 @@ class ShardConsumer:
                     continue
         except FellAsleep:
             await self._ports.faults.passed(self._held.lease_key)
-            return ()
         except Halted:
-            return ()
+            pass
+        if self._is_at_tip:
+            await self._mark_tip(is_left=True)
+        return ()
 
     async def _wait_for_parents(self) -> None:
         """Parents before children: each parent's lease is absent or finished (§4.7)."""
@@ -161,6 +164,7 @@ class ShardConsumer:
                 done = None
             records = UserRecords(answer.records, done, expander)
             if answer.records:
+                self._is_at_tip = False
                 await self._tell_read(answer, records)
                 done = None
             # The data is let go of record by record, as it is handled.
@@ -176,7 +180,8 @@ class ShardConsumer:
             await self._delivery.deliver(records)
             if page.resume_token is None:
                 return page.child_shards
-            if page.lag_ms == 0:
+            self._is_at_tip = page.lag_ms == 0
+            if self._is_at_tip:
                 await self._mark_tip()
             await self._idle.after(page, reader.cursor)
             if page.size or page.lag_ms == 0:
@@ -227,12 +232,23 @@ class ShardConsumer:
             except PositionTrimmed as error:
                 await self._judge_gap(error)
                 reader.accept_gap()
+            except ForeignPosition as error:
+                # A wrong checkpoint, and no loss: only a person knows where to go on instead.
+                words = f"{error}; set it to where it belongs: `shardfleet rewind`"
+                await self._delivery.stop(self._done, error=words, attempts=1)
 
     async def _judge_gap(self, error: PositionTrimmed) -> None:
         """Go on, go on and tell, or stop: by what is known and by policy."""
-        key, tips = self._held.lease_key, self._ports.tips
-        done = str(self._held.unstored or self._held.lease.checkpoint)
-        if await self._patience.persist(lambda: tips.proves_no_loss(key, done), self._held.halt):
+        key, tips, done = self._held.lease_key, self._ports.tips, self._done
+        halt = self._held.halt
+        if await self._patience.persist(lambda: tips.proves_no_loss(key, done), halt):
+            return
+        if await self._patience.persist(self._is_beginning, halt):
+            return
+        if error.nothing_left and await self._patience.persist(
+            lambda: tips.stood_at(key, done), halt
+        ):
+            self._ports.reading.events.emit(PositionOutlived(lease_key=key, done=done))
             return
         self._ports.reading.events.emit(
             PositionLost(lease_key=key, done=done, policy=self._config.on_trimmed)
@@ -246,8 +262,18 @@ class ShardConsumer:
             raise
         await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
 
-    async def _mark_tip(self) -> None:
+    @property
+    def _done(self) -> str:
+        return str(self._held.unstored or self._held.lease.checkpoint)
+
+    async def _is_beginning(self) -> bool:
+        """Tell whether the position is the shard's own first number, which no record has (K13)."""
+        shards = await self._ports.missing.stream.list_shards()
+        key, done = self._held.lease_key, self._done
+        return any(s.shard_id == key and s.starting_sequence_number == done for s in shards)
+
+    async def _mark_tip(self, *, is_left: bool = False) -> None:
         try:
-            await self._ports.tips.mark(self._held.lease_key)
+            await self._ports.tips.mark(self._held.lease_key, done=self._done, is_left=is_left)
         except (Throttled, OutcomeUnknown):
             return  # Only evidence for later, and the next empty page offers it again.

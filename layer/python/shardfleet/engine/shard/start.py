@@ -8,6 +8,9 @@ Kinesis answers a request for a trimmed sequence number with the oldest record i
 word. Whether records were lost in between is unknown, unless this fleet was at the tip within the
 shortest retention there is: then everything that came since is still there. So a caught-up shard
 leaves a *tip mark* in the fleet state, at most once an hour.
+The mark says at which position, too, and so does one that is made when a shard is given up: a shard
+that is empty when it is taken up again, however much later, has lost nothing that is known of
+(facts: K16, justtrackio/gosoline#1124).
 The position behind which a loss was last told is noted beside it, so that a shard that is resumed
 goes on there, and that a loss behind a later position is told, too.
 """
@@ -77,7 +80,7 @@ class TipMarks:
         """Keep the ports."""
         self._store = store
         self._clock = clock
-        self._marked_ms: dict[str, int] = {}
+        self._marks: dict[str, tuple[int, str]] = {}
 
     async def proves_no_loss(self, lease_key: str, done: str) -> bool:
         """Tell whether nothing untold is lost behind a position that has been trimmed."""
@@ -87,6 +90,11 @@ class TipMarks:
         # A shard that was resumed goes on behind the loss that was told, and behind no other.
         is_told = document.body.get("told") == done
         return is_told or self._clock.now_ms() - int(document.body["at_ms"]) < SHORTEST_RETENTION_MS
+
+    async def stood_at(self, lease_key: str, done: str) -> bool:
+        """Tell whether the shard was at its tip with this position: nothing was left behind it."""
+        document = await self._store.read(TIP, lease_key)
+        return document is not None and document.body.get("done") == done
 
     async def last_ms(self, lease_key: str) -> int:
         """Return when the shard was last known to be at its tip, epoch milliseconds, 0 never."""
@@ -101,7 +109,14 @@ class TipMarks:
         body = {"at_ms": at_ms, "told": done}
         await self._store.write(TIP, lease_key, body, expected_version=version)
 
-    async def mark(self, lease_key: str, *, at_ms: int | None = None) -> None:
+    async def mark(
+        self,
+        lease_key: str,
+        *,
+        done: str | None = None,
+        at_ms: int | None = None,
+        is_left: bool = False,
+    ) -> None:
         """
         Note that the shard is read to its tip.
 
@@ -109,21 +124,28 @@ class TipMarks:
 
         Args:
             lease_key: the shard.
+            done: the position there; None: that of the last mark, since nothing has come.
             at_ms: when it was at its tip, epoch milliseconds; None: now.
+            is_left: it is read no more: the position is noted, however young the last mark is.
 
         """
         now_ms = self._clock.now_ms() if at_ms is None else at_ms
-        marked_ms = self._marked_ms.get(lease_key)
-        if marked_ms is not None and now_ms - marked_ms < _MARK_EVERY_MS:
+
+        def is_due(marked_ms: int, marked: str) -> bool:
+            return now_ms - marked_ms >= _MARK_EVERY_MS or (is_left and done != marked)
+
+        if lease_key in self._marks and not is_due(*self._marks[lease_key]):
             return
         current = await self._store.read(TIP, lease_key)
-        is_recent = current is not None and now_ms - int(current.body["at_ms"]) < _MARK_EVERY_MS
-        if current is not None and is_recent:
-            self._marked_ms[lease_key] = int(current.body["at_ms"])
-            return
-        version = None if current is None else current.version
-        result = await self._store.write(
-            TIP, lease_key, {"at_ms": now_ms}, expected_version=version
-        )
+        marked_ms, marked, version = 0, "", None
+        if current is not None:
+            marked_ms, version = int(current.body["at_ms"]), current.version
+            marked = str(current.body.get("done", ""))
+            if not is_due(marked_ms, marked):
+                self._marks[lease_key] = marked_ms, marked
+                return
+        mark = now_ms, marked if done is None else done
+        body = dict(zip(("at_ms", "done"), mark, strict=True))
+        result = await self._store.write(TIP, lease_key, body, expected_version=version)
         if isinstance(result, Written):
-            self._marked_ms[lease_key] = now_ms
+            self._marks[lease_key] = mark

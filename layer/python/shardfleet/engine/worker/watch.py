@@ -21,7 +21,7 @@ from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.worker.slot import SlotRecord
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet.events.worker import SlotDelayed, WorkerBeat
 
 # Utilisation that has changed by so many thousandths is told at the next tick, not with the next
@@ -131,15 +131,15 @@ class SlotWatch:
             try:
                 await self._look(with_index=tick % _INDEX_TICKS == _INDEX_TICKS - 1)
             except (Throttled, OutcomeUnknown) as error:
-                self._ports.events.emit(
-                    SlotDelayed(
-                        slot_id=self._slot.slot_id,
-                        worker_id=self._slot.worker_id,
-                        error=type(error).__name__,
-                    )
-                )
+                self._tell_delay(error)
             tick += 1
             await self._rest(halt)
+
+    def _tell_delay(self, error: ShardfleetError) -> None:
+        slot, name = self._slot, type(error).__name__
+        self._ports.events.emit(
+            SlotDelayed(slot_id=slot.slot_id, worker_id=slot.worker_id, error=name)
+        )
 
     async def _rest(self, halt: Halt) -> None:
         """Wait for the next tick; what is being handed over is looked for more often."""
@@ -192,9 +192,11 @@ class SlotWatch:
 
     async def _indexed(self) -> list[str]:
         """Ask the index; without an answer the next time will do."""
-        with suppress(Throttled, OutcomeUnknown):
+        try:
             return list(await self._ports.leases.keys_owned_by(self._slot.worker_id))
-        return []
+        except (Throttled, OutcomeUnknown) as error:
+            self._tell_delay(error)
+            return []
 
     def _count_as_served(self) -> None:
         slot, now_ms = self._slot, self._ports.clock.monotonic_ms()

@@ -25,6 +25,9 @@ class FaultKind(StrEnum):
     """GetRecords answers no records, lag above zero, and an iterator for the same place."""
     EXPIRED_ITERATORS = "ExpiredIterators"
     """GetRecords fails with ExpiredIteratorException however young the iterator is."""
+    SILENT_POSITIONS = "SilentPositions"
+    """An iterator at a number older than the retention brings nothing, with the lag of all of it,
+    while one at TRIM_HORIZON brings records at once (harlow/kinesis-consumer#125, #98)."""
     END_WITHOUT_CHILDREN = "EndWithoutChildren"
     """GetRecords answers neither NextShardIterator nor ChildShards (KCL #624: a false end)."""
     CHILDREN_WITHOUT_END = "ChildrenWithoutEnd"
@@ -91,6 +94,10 @@ class ActiveFaults:
     def empty_reads(self, stream: str = "", *, shard: str = "", count: int) -> None:
         """Answer the next `count` GetRecords with nothing, lag, and the same place."""
         self._add(ActiveFault(FaultKind.EMPTY_READS, Site(stream, shard)), None, count=count)
+
+    def silent_positions(self, stream: str = "", *, shard: str = "", count: int) -> None:
+        """Let the next `count` iterators at numbers that are too old bring nothing, for ever."""
+        self._add(ActiveFault(FaultKind.SILENT_POSITIONS, Site(stream, shard)), None, count=count)
 
     def expired_iterators(self, stream: str = "", *, shard: str = "", count: int) -> None:
         """Let the next `count` iterators be expired."""

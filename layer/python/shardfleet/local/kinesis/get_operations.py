@@ -21,8 +21,8 @@ from shardfleet.local.kinesis.requests import (
     text,
     timestamp_ms,
 )
-from shardfleet.local.kinesis.sequence import is_well_formed
-from shardfleet.local.kinesis.shards import StoredShard, child_shards
+from shardfleet.local.kinesis.sequence import is_well_formed, shard_number_of
+from shardfleet.local.kinesis.shards import StoredShard, child_shards, shard_id_of
 from shardfleet.local.kinesis.streams import Stream
 from shardfleet.local.kinesis.tokens import Iterator, expired_iterator, iterator_of
 
@@ -36,6 +36,9 @@ POSITIONS: Final = (
     "AT_TIMESTAMP",
 )
 
+# The offset of an iterator that brings nothing (faults.py, SILENT_POSITIONS).
+_SILENT: Final = -1
+
 
 def get_shard_iterator(account: Account, request: Request) -> Response:
     """GetShardIterator."""
@@ -43,16 +46,21 @@ def get_shard_iterator(account: Account, request: Request) -> Response:
     shard = account.shard(stream, name(request, "ShardId"))
     now_ms = account.now_ms()
     kind = choice(request, "ShardIteratorType", allowed=POSITIONS)
+    number = optional_text(request, "StartingSequenceNumber")
     offset = starting_offset(
         stream,
         shard,
         kind=kind,
-        number=optional_text(request, "StartingSequenceNumber"),
+        number=number,
         at_ms=timestamp_ms(request, "Timestamp"),
         now_ms=now_ms,
     )
     if account.settings.quotas and not shard.quota.take_iterator(now_ms):
         raise _throttled(account, stream, shard=shard)
+    site = Site(stream.name, shard.shard_id)
+    if number is not None and shard.log.has_trimmed(number):
+        is_silent = account.faults.take(FaultKind.SILENT_POSITIONS, site) is not None
+        offset = _SILENT if is_silent else offset
     iterator = Iterator(stream.name, stream.created_ms, shard.shard_id, offset, now_ms)
     return {"ShardIterator": iterator.sealed()}
 
@@ -69,13 +77,23 @@ def starting_offset(
     """
     Return the offset in the shard that a ShardIteratorType and its argument mean.
 
-    A sequence number or instant older than the oldest record means that record, as TRIM_HORIZON.
+    A number beside a kind that takes none, or none beside one that does, is refused as in
+    akkadotnet/Alpakka#160. A sequence number or instant older than the oldest record means that
+    record, as TRIM_HORIZON.
 
     Raises:
         KinesisError: InvalidArgumentException for an argument that is missing, lies in the future,
             or never belonged to the shard.
 
     """
+    takes_number = kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
+    if takes_number != (number is not None):
+        stated = "no" if takes_number else "also a"
+        raise invalid_argument(
+            "Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and "
+            "StartingSequenceNumber or (2) TRIM_HORIZON or LATEST and no StartingSequenceNumber. "
+            f"Request specified {kind} and {stated} StartingSequenceNumber."
+        )
     match kind:
         case "TRIM_HORIZON":
             return shard.log.oldest
@@ -88,8 +106,7 @@ def starting_offset(
                 raise invalid_argument(f"Timestamp {at_ms} ms lies in the future; now is {now_ms}.")
             return shard.log.offset_at_time(at_ms)
         case _:
-            if number is None:
-                raise invalid_argument(f"{kind} needs a StartingSequenceNumber.")
+            assert number is not None
             _check_number(stream, shard, number=number)
             if kind == "AT_SEQUENCE_NUMBER":
                 return shard.log.offset_at_sequence(number)
@@ -101,12 +118,19 @@ def _check_number(stream: Stream, shard: StoredShard, *, number: str) -> None:
         raise broken(
             number, "startingSequenceNumber", constraint="Member must be a sequence number"
         )
+    # boto/boto3#1478, awslabs/amazon-kinesis-client#391
+    encoded = shard_number_of(number)
+    if encoded not in (None, shard.number):
+        raise invalid_argument(
+            f"Invalid StartingSequenceNumber. It encodes {shard_id_of(encoded or 0)}, while it was "
+            f"used in a call to {shard.shard_id}"
+        )
     last = shard.ending_number or stream.mint.last
     if not int(shard.starting_number) <= int(number) <= int(last):
         raise invalid_argument(
             f"StartingSequenceNumber {number} used in GetShardIterator on shard {shard.shard_id} "
-            f"in stream {stream.name} is invalid because it did not come from this shard, whose "
-            f"numbers go from {shard.starting_number} to {last}."
+            f"in stream {stream.name} under account {stream.arn.split(':')[4]} is invalid because "
+            "it did not come from this stream."
         )
 
 
@@ -132,6 +156,10 @@ def get_records(account: Account, request: Request) -> Response:
         behind = shard.millis_behind(iterator.offset, last_read=None, now_ms=now_ms)
         again = iterator._replace(issued_ms=now_ms).sealed()
         return {"Records": [], "NextShardIterator": again, "MillisBehindLatest": max(1, behind)}
+    if iterator.offset == _SILENT:
+        again = iterator._replace(issued_ms=now_ms).sealed()
+        lag_ms = now_ms - stream.horizon_ms(now_ms)
+        return {"Records": [], "NextShardIterator": again, "MillisBehindLatest": lag_ms}
     found = shard.log.read(iterator.offset, limit=limit, max_bytes=GET_RECORDS_BYTES)
     if account.settings.quotas:
         shard.quota.charge_read(found.size_bytes)

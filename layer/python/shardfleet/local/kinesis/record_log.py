@@ -78,6 +78,12 @@ class RecordLog:
         """Return the offset of the first record with this sequence number or a greater one."""
         return self._base + bisect_left(self._sequences, number, lo=self._head)
 
+    def has_trimmed(self, number: str) -> bool:
+        """Tell whether a record with this sequence number may have been forgotten."""
+        at = self.offset_at_sequence(number)
+        is_there = at < self.end and self.sequence_number(at) == number
+        return 0 < at == self.oldest and not is_there
+
     def offset_after_sequence(self, number: str) -> int:
         """Return the offset of the first record with a greater sequence number."""
         return self._base + bisect_right(self._sequences, number, lo=self._head)

@@ -56,6 +56,14 @@ def _base(at_ms: int) -> int:
     return (VERSION << _VERSION_SHIFT) | (at_ms << _TIME_SHIFT)
 
 
+def shard_number_of(number: str) -> int | None:
+    """Return the number of the shard that a sequence number encodes, None: of another layout."""
+    value = int(number)
+    if value.bit_length() != _VERSION_SHIFT + VERSION.bit_length():
+        return None
+    return value >> _SHARD_SHIFT & 0xFFFF_FFFF
+
+
 def is_well_formed(number: str) -> bool:
     """Tell whether the text satisfies the API's pattern for sequence numbers."""
     return _FORMAT.fullmatch(number) is not None
