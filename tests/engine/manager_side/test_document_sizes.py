@@ -3,10 +3,8 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from shardfleet.domain.explain.last_seen import Place
-
 from shardfleet.domain.balance.loads import Loads, WorkerUse
-from shardfleet.domain.explain.turn_log import Entry, Happening
+from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.item_size import value_bytes
 from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.reasons import Quoted

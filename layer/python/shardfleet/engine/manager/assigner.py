@@ -56,35 +56,38 @@ class Assigner:
         for assignment in assignments:
             keys.setdefault(assignment.worker_id, []).append(assignment.lease.lease_key)
         takers = sorted((s for s in slots if s.worker_id in keys), key=lambda slot: slot.slot_id)
-
-        async def announce(slot: Slot) -> bool:
-            given = keys[slot.worker_id]
-            written = await self._state.update_slot(
-                slot.slot_id, lambda current: announce_assignment(current, given)
-            )
-            for key in given if written is None else ():
-                lost = AssignmentLost(lease_key=key, worker_id=slot.worker_id, reason=SlotEnds())
-                self._events.emit(lost)
-            return written is not None
-
-        announced = await each_of(takers, announce, box=box)
+        announced = await each_of(
+            takers, lambda slot: self._announce(slot, keys[slot.worker_id]), box=box
+        )
         able = {s.worker_id: s for s, is_able in zip(takers, announced, strict=True) if is_able}
         wanted = sorted(
             (each for each in assignments if each.worker_id in able),
             key=lambda each: each.kind is not AssignmentKind.EXPIRED,
         )
         written = await each_of(wanted, lambda each: self._write(each, graceful), box=box)
+        given = [lease for lease in written if lease is not None]
+        await each_of(able.values(), lambda slot: self._release_if_ended(slot, given))
 
-        async def release_if_ended(slot: Slot) -> None:
-            after = await self._state.slot(slot.slot_id)
-            if after is not None and after.slot.state is SlotState.ENDED:
-                for lease in written:
-                    # What is being handed over goes on being read; then it is free without waiting.
-                    is_its = lease is not None and lease.lease_owner == slot.worker_id
-                    if lease is not None and is_its and lease.checkpoint_owner is None:
-                        await self._leases.apply(lease_changes.evict(lease))
+    async def _announce(self, slot: Slot, keys: Sequence[str]) -> bool:
+        """Tell a slot what it is to have; False if it ends."""
+        written = await self._state.update_slot(
+            slot.slot_id, lambda current: announce_assignment(current, keys)
+        )
+        if written is None:
+            for key in keys:
+                self._events.emit(
+                    AssignmentLost(lease_key=key, worker_id=slot.worker_id, reason=SlotEnds())
+                )
+        return written is not None
 
-        await each_of(able.values(), release_if_ended)
+    async def _release_if_ended(self, slot: Slot, given: Iterable[Lease]) -> None:
+        """Release what a slot was given that ended meanwhile."""
+        after = await self._state.slot(slot.slot_id)
+        if after is not None and after.slot.state is SlotState.ENDED:
+            for lease in given:
+                # What is being handed over goes on being read; then it is free without waiting.
+                if lease.lease_owner == slot.worker_id and lease.checkpoint_owner is None:
+                    await self._leases.apply(lease_changes.evict(lease))
 
     async def _write(self, assignment: Assignment, graceful: Collection[str]) -> Lease | None:
         key, worker_id = assignment.lease.lease_key, assignment.worker_id
