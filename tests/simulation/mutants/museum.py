@@ -147,8 +147,7 @@ MUSEUM = (
     mutant(
         "children begin at LATEST",
         "§8 row 7, KCL #734",
-        (ENDING, "checkpoint=AT_TRIM_HORIZON", "checkpoint=AT_LATEST"),
-        (ENDING, "import AT_TRIM_HORIZON\n", "import AT_LATEST\n"),
+        (SYNC, "== AT_TIMESTAMP else AT_TRIM_HORIZON", "== AT_TIMESTAMP else AT_LATEST"),
         arena="laggards",
     ),
     mutant(
