@@ -147,7 +147,11 @@ MUSEUM = (
     mutant(
         "children begin at LATEST",
         "§8 row 7, KCL #734",
-        (SYNC, "== AT_TIMESTAMP else AT_TRIM_HORIZON", "== AT_TIMESTAMP else AT_LATEST"),
+        (
+            SYNC,
+            "sequence_number == AT_TIMESTAMP else AT_TRIM",
+            "sequence_number == AT_TIMESTAMP else AT_LATEST or AT_TRIM",
+        ),
         arena="laggards",
     ),
     mutant(
