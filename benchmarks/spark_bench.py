@@ -66,7 +66,8 @@ class Kinesis:
         told = json.loads(self._process.stdout.readline())
         os.environ |= {**REGION, **told["environment"]}
         self.endpoint = told["endpoint"]
-        self.client: Any = boto3.client("kinesis", endpoint_url=self.endpoint)
+        session = boto3.session.Session()  # The default one keeps the first keys it saw.
+        self.client: Any = session.client("kinesis", endpoint_url=self.endpoint)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -249,6 +249,15 @@ def dead_references(text, root):
             body = node.body
 
 
+def unproved_rows(text):
+    """Yield the rows that name no test, of tables whose last column says what shows it."""
+    for table in re.findall(r"(?m)^\|.*\| shown by \|\n(?:\|.*\n?)+", text):
+        for row in table.splitlines()[2:]:
+            what, *_, shown_by = row.strip("| ").split(" | ")
+            if "`tests/" not in shown_by:
+                yield f"{what!r} names no test"
+
+
 def unexplained_ignores(text):
     table = text[text.index("[tool.ruff.lint]") : text.index("[tool.ruff.lint.pydocstyle]")]
     for line in table.splitlines():
@@ -325,6 +334,10 @@ def test_no_file_names_a_machine_or_a_registry():
 def test_every_promise_of_a_page_names_a_test_that_exists(name):
     page = ROOT / f"docs/{name}.md"
     expect_none(dead_references(page.read_text("utf-8") if page.exists() else "", ROOT))
+
+
+def test_every_row_of_the_page_about_security_names_a_test():
+    expect_none(unproved_rows((ROOT / "docs/security.md").read_text("utf-8")))
 
 
 def test_every_ignored_lint_rule_has_its_reason():
@@ -504,3 +517,11 @@ def test_an_ignore_without_a_reason_is_seen():
     table = '[tool.ruff.lint]\n  "S101", # Why.\n  "S102",\n[tool.ruff.lint.pydocstyle]'
 
     assert len(list(unexplained_ignores(table))) == 1
+
+
+def test_a_row_without_a_test_is_found():
+    table = (
+        "| what | how | shown by |\n|---|---|---|\n| A | b | `tests/c.py::test_d` |\n| E | f | g |"
+    )
+    page = f"{table}\n\n| tried | answer |\n|---|---|\n| all | nothing |\n"
+    assert list(unproved_rows(page)) == ["'E' names no test"]

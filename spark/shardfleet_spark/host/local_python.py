@@ -4,24 +4,28 @@ A Python for the workers of a Spark on this machine that starts three times as f
 Spark puts its own copy of PySpark, a zip file, before everything else on their path, and Python
 compiles what it imports from a zip file every time: 0.9 s of CPU time instead of 0.3 s, for each
 worker and for each source of a query. Spark waits 10 s for one to answer, which on a busy machine
-is then not enough. The script leaves that copy out: the PySpark that runs this is installed.
+is then not enough. The script leaves that copy out: the PySpark that runs this is installed. It
+leaves out the current folder, too (`-P`, and empty entries of the path): a worker is started where
+the driver happens to be, and whatever lies there would be imported in place of a library.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
+from functools import cache
 from pathlib import Path
+
+from shardfleet_spark.host.private import private_folder
 
 _SCRIPT = """#!/bin/bash
 IFS=: read -ra parts <<< "$PYTHONPATH"
 kept=()
 for part in "${{parts[@]}}"; do
-  [[ "$part" == */pyspark.zip ]] || kept+=("$part")
+  [[ -z "$part" || "$part" == */pyspark.zip ]] || kept+=("$part")
 done
 IFS=:
-PYTHONPATH="${{kept[*]}}" exec "{python}" "$@"
+PYTHONPATH="${{kept[*]}}" exec "{python}" -P "$@"
 """
 
 
@@ -31,13 +35,10 @@ def use_local_python() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+@cache
 def local_python() -> Path:
     """Return a script that starts this Python without Spark's copy of PySpark."""
-    folder = Path(tempfile.gettempdir()) / f"shardfleet-python-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    name = "-".join(Path(sys.executable).parts[1:])
-    script, draft = folder / name, folder / f"{name}-{os.getpid()}"
-    draft.write_text(_SCRIPT.format(python=sys.executable), encoding="utf-8")
-    draft.chmod(0o700)
-    draft.replace(script)  # In one step: another process may be starting it.
+    script = private_folder("shardfleet-python-") / "python"
+    script.write_text(_SCRIPT.format(python=sys.executable), encoding="utf-8")
+    script.chmod(0o700)
     return script

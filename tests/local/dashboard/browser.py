@@ -19,6 +19,7 @@ def look(url, folder, *, picture=None, after_ms=8_000, size=(1400, 2300)):
         f"--window-size={size[0]},{size[1]}",
         f"--user-data-dir={folder / 'profile'}",
         f"--virtual-time-budget={after_ms}",
+        "--host-resolver-rules=MAP evil.example 127.0.0.1",
     ]
     if picture is not None:
         subprocess.run(

@@ -168,7 +168,7 @@ class DecodeProcesses:
         try:
             running = subprocess.Popen(  # noqa: S603 - our own module, by this interpreter
                 [
-                    *(sys.executable, "-m", "shardfleet.adapters.decode.server"),
+                    *(sys.executable, "-P", "-m", "shardfleet.adapters.decode.server"),
                     msgspec.json.encode(served).decode(),
                 ],
                 stdin=subprocess.DEVNULL,

@@ -247,6 +247,8 @@ class EmbeddedAws:
     def _server_environment(self) -> dict[str, str]:
         assert self._folder is not None
         inherited = {name: os.environ[name] for name in KEPT_FROM_CALLER if name in os.environ}
+        if path := inherited.get("PYTHONPATH"):  # An empty entry would be the current folder.
+            inherited["PYTHONPATH"] = os.pathsep.join(filter(None, path.split(os.pathsep)))
         return {
             **inherited,
             "HOME": str(self._folder),

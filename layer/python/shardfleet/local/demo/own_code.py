@@ -28,6 +28,7 @@ _CHECK = """
 import functools, importlib, sys
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime.handler_loading import as_handler
+sys.path.insert(0, "")  # Where the handler lies: first, as on Lambda.
 module, _, name = sys.argv[1].partition(":")
 found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
 try:
@@ -73,7 +74,7 @@ def staged(folder: Path, handler: str, *, target: Path) -> Path:
 def _try_import(handler: str, folder: Path, *, target: Path) -> None:
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", _CHECK, handler],
+            [sys.executable, "-P", "-c", _CHECK, handler],
             cwd=target,
             capture_output=True,
             text=True,

@@ -306,7 +306,7 @@ def _plans(
 def _run(aws: EmbeddedAws, plans: Sequence[Mapping[str, Any]], folder: Path) -> str:
     """Run the Spark process; return what went wrong, empty if nothing."""
     (folder / "plans.json").write_text(json.dumps(plans), encoding="utf-8")
-    program = [sys.executable, "-m", "shardfleet.local.demo.spark_program"]
+    program = [sys.executable, "-P", "-m", "shardfleet.local.demo.spark_program"]
     try:
         run = subprocess.run(
             [*program, str(folder / "plans.json"), str(folder / "result.json")],

@@ -1,7 +1,7 @@
 """
 A stand-alone HTTP/1.1 server on asyncio, for benchmarks, contract tests and boto3.
 
-    python -m shardfleet.local.kinesis --port 4567
+    python -P -m shardfleet.local.kinesis --port 4567
 
 It prints one line of JSON when it is ready, its endpoint and the environment in which an SDK finds
 the key that was drawn for it, and stops on SIGTERM or SIGINT. A bare protocol on purpose: a
