@@ -70,17 +70,19 @@ class Door:
     """
 
     def __init__(self, port: int, key: AccessKey) -> None:
-        self._hosts = frozenset((f"127.0.0.1:{port}", f"localhost:{port}"))
+        self._hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
+        self._names = frozenset(("host", host) for host in self._hosts)
         self._key = key.id.encode()
 
     def astray(self, headers: Headers) -> str:
         """Say why a request was not meant for this server, or is a web page's; "" if neither."""
-        hosts = [value for name, value in headers if name == "host"]
-        if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return f"Host must be one of {', '.join(sorted(self._hosts))}."
-        if any(name == "origin" for name, _ in headers):
-            return "No web page may call this server: a request with an Origin is refused."
-        return ""
+        named = [each for each in headers if each[0] in ("host", "origin")]
+        if len(named) == 1 and named[0] in self._names:
+            return ""
+        return (
+            f"Host must be {' or '.join(self._hosts)}, and there must be no Origin: "
+            "no web page may call this server."
+        )
 
     def refusal(self, headers: Headers, *, issued: Callable[[str], bool] | None = None) -> str:
         """

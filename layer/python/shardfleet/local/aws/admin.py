@@ -29,6 +29,9 @@ PREFIX = "/_shardfleet/"
 ANSWERS = "/_ministack/cfn-response/"
 """Where the function of a custom resource puts its answer; what follows was drawn for it."""
 
+LOOKED_AT = frozenset((b"host", b"origin", b"authorization", b"x-amz-target"))
+"""What decides about a request; ASGI has the names in lower case."""
+
 NOT_OF_AWS = "/_"
 """How paths begin that are ministack's or ours."""
 
@@ -86,7 +89,7 @@ def application(settings: ServerSettings) -> Application:
             await ministack_app.app(scope, receive, send)
         elif scope["type"] != "http":  # A web page may open a WebSocket to anywhere.
             await send({"type": f"{scope['type']}.close"})
-        elif reason := refusal(scope, [_text(*header) for header in scope["headers"]]):
+        elif reason := refusal(scope, [_text(*h) for h in scope["headers"] if h[0] in LOOKED_AT]):
             await _send_json(send, 403, {"__type": "AccessDeniedException", "message": reason})
         elif scope["path"].startswith(PREFIX):
             await _send_json(send, *await _answer(scope, receive))
@@ -103,7 +106,7 @@ def _is_ours(path: str, headers: Headers) -> bool:
 
 
 def _text(name: bytes, value: bytes) -> tuple[str, str]:
-    return name.decode("latin-1").lower(), value.decode("latin-1")
+    return name.decode("latin-1"), value.decode("latin-1")
 
 
 def _without_permissions(send: Send) -> Send:
@@ -111,7 +114,7 @@ def _without_permissions(send: Send) -> Send:
 
     async def without(message: Mapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            kept = [h for h in message["headers"] if not h[0].lower().startswith(b"access-control")]
+            kept = [h for h in message["headers"] if h[0][:14].lower() != b"access-control"]
             message = {**message, "headers": kept}
         await send(message)
 
