@@ -148,7 +148,7 @@ class _Cost:
     cpu: float
 
 
-class _LeaseCosts:
+class LeaseCosts:
     """What each lease costs, so that a plan on a plan sees workers loaded as they would be."""
 
     def __init__(self, leases: Sequence[Lease], slots: Sequence[Slot]) -> None:
@@ -208,7 +208,7 @@ class _Future:
         self._silent_ms = 2 * config.failover_ms
         self._slots = {slot.slot_id: slot for slot in snapshot.slots}
         self.leases = {lease.lease_key: lease for lease in snapshot.survey.leases}
-        self._costs = _LeaseCosts(
+        self._costs = LeaseCosts(
             snapshot.loads.of_leases(snapshot.survey.leases),
             [snapshot.loads.of_slot(slot) for slot in snapshot.slots],
         )
