@@ -18,7 +18,8 @@ MINUTES ?=
 STATES ?=
 N ?=
 SEEDS ?=
-JOBS ?= 2
+SEED ?=
+JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
 SLOW ?= sim model alarms chaos fuzz spark-cluster spark-older spark-kill mutants
@@ -64,13 +65,13 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install ## run the tests in JOBS=2 processes; ARGS="-k name" is passed to pytest [10 min]
+test: install ## run the tests in JOBS=4 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
 	@$(CHANGED) | xargs -0 -r $(BIN)/ruff check --force-exclude
 	@$(CHANGED) | xargs -0 -r $(BIN)/ruff format --check --force-exclude
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --quiet \
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --quiet \
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
@@ -95,12 +96,17 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew [13 min]
 	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output $(RESULTS)/fuzz.json
 
-mutants: install ## break the code in known ways; SEEDS= (200) most seeds until a checker complains [20 min]
-	@$(BIN)/python -m tests.simulation.mutants.run --seeds $(or $(SEEDS),200) --jobs $(JOBS) \
+mutants: install ## break the code in known ways, or in RANDOM=N drawn by SEED=; SEEDS= fleets for each [20 min]
+ifdef RANDOM
+	@$(BIN)/python -m tests.random_mutants.run --number $(RANDOM) --seed $(or $(SEED),1) \
+	  --seeds $(or $(SEEDS),100) --output $(RESULTS)/random_mutants.json $(ARGS)
+else
+	@$(BIN)/python -m tests.simulation.mutants.run --seeds $(or $(SEEDS),200) --jobs 2 \
 	  --output $(RESULTS)/mutants.json
+endif
 
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
-	@$(BIN)/python -m tests.spark.kills.run --jobs $(JOBS) \
+	@$(BIN)/python -m tests.spark.kills.run --jobs 2 \
 	  --output $(RESULTS)/spark_kills.json $(ARGS)
 
 spark-cluster: install ## the tests that want a Spark cluster of one master and two workers [3 min]

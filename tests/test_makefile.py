@@ -140,6 +140,14 @@ def test_quick_is_lint_the_core_and_one_fleet(history):
     assert printed.endswith("<simulate><--seeds><1><--jobs><1>")
 
 
+def test_mutants_are_the_known_ones_or_drawn_by_chance(project):
+    assert run_make("mutants", cwd=project).startswith("<-m><tests.simulation.mutants.run>")
+    assert run_make("mutants", "RANDOM=300", "SEED=7", "SEEDS=20", cwd=project) == (
+        "<-m><tests.random_mutants.run><--number><300><--seed><7><--seeds><20>"
+        "<--output><benchmarks/results/random_mutants.json>"
+    )
+
+
 def test_slow_runs_its_parts_one_after_the_other(project):
     parts = re.search(r"^SLOW \?= (.*)$", MAKEFILE, re.MULTILINE)[1].split()
     printed = run_make("slow", cwd=project)

@@ -1,0 +1,1 @@
+"""Small changes of `domain`, `engine` and `kpl` drawn by chance, and who notices each."""
