@@ -72,7 +72,11 @@ HAZARDS = (
     mutant(
         "an assignment is not announced",
         "H2",
-        (ASSIGNER, "lambda current: announce_assignment(current, keys)", "lambda current: current"),
+        (
+            ASSIGNER,
+            "lambda current: announce_assignment(current, given)",
+            "lambda current: current",
+        ),
     ),
     mutant(
         "what was assigned to a slot that ended stays there",
