@@ -112,7 +112,11 @@ class _Reader:
     def block(self, statements: Sequence[ast.stmt]) -> Iterator[_Parts]:
         """Return the changes of some statements in a row, and of what is inside them."""
         for one, other in pairwise(statements):
-            if isinstance(one, _SIMPLE) and isinstance(other, _SIMPLE) and not _is_text(one):
+            if (
+                isinstance(one, _SIMPLE)
+                and isinstance(other, _SIMPLE)
+                and not _are_apart(one, other)
+            ):
                 between = self._source[self.end(one) : self.begin(other)].decode()
                 yield "statements swapped", one, other, self.text(other) + between + self.text(one)
         for statement in statements:
@@ -205,6 +209,18 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.JoinedStr) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str | type(...))
     )
+
+
+def _are_apart(one: ast.stmt, other: ast.stmt) -> bool:
+    """Tell two of which the order makes no difference: texts, and values given without a call."""
+    if _is_text(one) or _is_text(other):
+        return True
+    if not isinstance(one, ast.Assign) or not isinstance(other, ast.Assign):
+        return False
+    calls = (part for node in (one, other) for part in ast.walk(node) if isinstance(part, ast.Call))
+    words, others = ast.unparse(one), ast.unparse(other)
+    meet = ast.unparse(one.targets[0]) in others or ast.unparse(other.targets[0]) in words
+    return not meet and not any(calls)
 
 
 def _is_name(node: ast.stmt) -> bool:

@@ -44,6 +44,8 @@ def changed(body, kind):
         ("state not reset", "a.left = []", ["pass"]),
         ("statement deleted", "a.left = b", ["pass"]),
         ("statements swapped", "a(); b()", ["b(); a()"]),
+        ("statements swapped", "a.x = 1; a.y = a.x", ["a.y = a.x; a.x = 1"]),
+        ("statements swapped", "a.x = 1; a.y = b", []),
     ],
 )
 def test_a_kind_of_change_does_what_its_name_says(kind, body, after):

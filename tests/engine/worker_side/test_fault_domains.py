@@ -165,6 +165,9 @@ def test_a_shard_that_is_well_again_goes_on_from_where_it_was_and_is_no_longer_s
         assert sorted(world.numbers) == [*range(10, 14), *range(20, 24)]
         assert await stop_of(world) is None
         assert await FleetState(world.state, world.clock).stops() == []
+        # Written at each failure and when it was well again, not with each page after that.
+        stop = await world.state.read("stop", key(ILL))
+        assert stop.version == len(world.told(ConsumerFailed)) + 1
 
         illness.is_over = False
         await world.turn()
