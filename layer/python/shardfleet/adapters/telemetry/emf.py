@@ -158,7 +158,8 @@ class EmfEventSink:
     def _write(self, event: Event) -> None:
         values = {f.name: getattr(event, f.name) for f in fields(event)}
         if not self._telling.log_errors:
-            values |= {name: _kind(values[name]) for name in event.users_words}
+            # What comes before the first colon is the error's class.
+            values |= {name: values[name].partition(":")[0] for name in event.users_words}
         told = {
             f"{name}_" if name in _TAKEN else name: str(v) if isinstance(v, Reason) else v
             for name, v in values.items()
@@ -236,8 +237,3 @@ def _values(event: Event, measured: Mapping[str, Mapping[str, str]]) -> list[tup
     wanted = measured.get(type(event).__name__, {})
     found = ((metric, getattr(event, field, None)) for field, metric in wanted.items())
     return [(metric, value) for metric, value in found if value is not None and value >= 0]
-
-
-def _kind(text: str) -> str:
-    """Return what comes before the first colon: the error's class."""
-    return text.partition(":")[0]
