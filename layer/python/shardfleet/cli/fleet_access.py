@@ -12,7 +12,16 @@ that stands still is no heartbeat.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -142,6 +151,25 @@ class FleetAccess:
         return await read_fleet(
             self.leases, self.state, clock=self.clock, failover_ms=self.config.failover_ms
         )
+
+
+def refuse_unknown(given: Iterable[str], known: Collection[str], complaint: str) -> None:
+    """
+    Refuse names that there are not.
+
+    Args:
+        given: names that a person typed.
+        known: names that there are.
+        complaint: what is wrong, with ``{unknown}`` and ``{known}`` in it.
+
+    Raises:
+        ConfigurationError: one of the names is unknown.
+
+    """
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        there_are = ", ".join(known) or "none"
+        raise ConfigurationError(complaint.format(unknown=", ".join(unknown), known=there_are))
 
 
 class NobodyListens:

@@ -21,6 +21,7 @@ from shardfleet.cli.fleet_access import (
     FleetAccess,
     JsonOption,
     StackOption,
+    refuse_unknown,
     with_fleet,
 )
 from shardfleet.cli.instants import spoken_instant
@@ -279,12 +280,11 @@ def _known(leases: Collection[str], given: list[str]) -> tuple[str, ...]:
         ConfigurationError: one of them is unknown.
 
     """
-    unknown = [name for name in given if name not in leases]
-    if unknown:
-        raise ConfigurationError(
-            f"no unfinished lease, and no worker: {', '.join(unknown)}; unfinished leases are: "
-            f"{', '.join(leases) or 'none'}"
-        )
+    refuse_unknown(
+        given,
+        leases,
+        "no unfinished lease, and no worker: {unknown}; unfinished leases are: {known}",
+    )
     return tuple(dict.fromkeys(given))
 
 
@@ -358,12 +358,12 @@ async def preview_of_end(
     from shardfleet.engine.state.gone_record import GoneRecord
 
     missed = {note.lease_key: note for note in await GoneRecord(fleet.state.store).missed()}
-    unknown = [key for key in lease_keys if key not in missed]
-    if unknown:
-        raise ConfigurationError(
-            f"--ended: {', '.join(unknown)} found, of which no worker has been told that the "
-            f"service does not know it; such shards are: {', '.join(missed) or 'none'}"
-        )
+    refuse_unknown(
+        lease_keys,
+        missed,
+        "--ended: {unknown} found, of which no worker has been told that the service does not "
+        "know it; such shards are: {known}",
+    )
     stream = await fleet.stream.incarnation()
     before_ms = fleet.clock.now_ms()
     listing = await fleet.stream.list_shards()

@@ -21,6 +21,7 @@ from shardfleet.cli.fleet_access import (
     FleetAccess,
     JsonOption,
     StackOption,
+    refuse_unknown,
     with_fleet,
 )
 from shardfleet.cli.instants import instant_ms
@@ -126,11 +127,7 @@ async def _chosen(fleet: FleetAccess, given: list[str], *, every: bool) -> tuple
     if bool(given) == every:
         raise ConfigurationError("name the shards to be set back, or --all")
     known = [lease.lease_key for lease in (await fleet.leases.survey()).leases]
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise ConfigurationError(
-            f"no lease: {', '.join(unknown)}; there are: {', '.join(known) or 'none'}"
-        )
+    refuse_unknown(given, known, "no lease: {unknown}; there are: {known}")
     return tuple(known if every else dict.fromkeys(given))
 
 

@@ -14,6 +14,7 @@ from shardfleet.cli.fleet_access import (
     FleetAccess,
     JsonOption,
     StackOption,
+    refuse_unknown,
     with_fleet,
 )
 from shardfleet.cli.instants import instant_ms
@@ -104,11 +105,7 @@ async def _follow(
 ) -> None:
     since_ms = instant_ms("--since", since, now_ms=fleet.clock.now_ms())
     listed = [each.shard_id for each in await fleet.stream.list_shards()]
-    unknown = [each for each in given if each not in listed]
-    if unknown:
-        raise ConfigurationError(
-            f"--shard: {', '.join(unknown)} not in the stream; its shards are: {', '.join(listed)}"
-        )
+    refuse_unknown(given, listed, "--shard: {unknown} not in the stream; its shards are: {known}")
     await _Follower(fleet, since_ms, take).follow(given or listed)
 
 
