@@ -136,8 +136,8 @@ def test_a_shard_that_ends_before_its_children_have_leases_is_found(monkeypatch)
 def test_deleting_an_unfinished_lease_is_found(monkeypatch):
     real = planned_turn.plan_lease_cleanup
 
-    def too_early(shards, leases):
-        plan = real(shards, leases)
+    def too_early(shards, leases, **options):
+        plan = real(shards, leases, **options)
         started = [le for le in leases if le.checkpoint != AT_TRIM_HORIZON]
         extra = tuple(LeaseToDelete(lease, "too early") for lease in started[:1])
         return replace(plan, delete=(*plan.delete, *extra))
