@@ -14,6 +14,7 @@ from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.events.worker import LeaseUnreadable
 from tests.engine.manager_side.fleet_kit import Fleet, shard
+from tests.engine.worker_side.test_every_port_call import Ill
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
 
 ILL = 1
@@ -85,8 +86,8 @@ def test_the_manager_leaves_it_alone_and_assigns_the_others(moto_tables, what):
     asyncio.run(main())
 
 
-def test_a_worker_leaves_them_alone_and_goes_on_with_the_others(moto_tables):
-    tables, well = moto_tables, range(len(BROKEN), len(BROKEN) + 3)
+def test_a_worker_leaves_them_alone_and_goes_on_with_the_others(tables):
+    well = range(len(BROKEN), len(BROKEN) + 3)
 
     async def main():
         world = World(shards=well.stop, handler_timeout_ms=1_000, turn_margin_ms=3_000)
@@ -94,7 +95,7 @@ def test_a_worker_leaves_them_alone_and_goes_on_with_the_others(moto_tables):
         for number in well:
             put(tables, a_lease(number))
             world.put(number, number=number)
-        outcome = await world.turn(turn_ms=6_500, leases=tables.leases)
+        outcome = await world.turn(turn_ms=9_000, leases=tables.leases)
         assert outcome is TurnOutcome.CONTINUE
         assert sorted(world.numbers) == list(well)
         assert [tables.item(item["leaseKey"]["S"]) for item in broken] == broken
@@ -103,3 +104,21 @@ def test_a_worker_leaves_them_alone_and_goes_on_with_the_others(moto_tables):
         assert sorted(event.lease_key for event in world.told(LeaseUnreadable)) == claims
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["get", "apply"])
+def test_what_nobody_foresaw_of_one_lease_leaves_the_others_served(tables, call):
+    raised = []
+
+    async def main():
+        world = World(shards=3, handler_timeout_ms=1_000, turn_margin_ms=3_000)
+        for number in range(3):
+            put(tables, a_lease(number))
+            world.put(number, number=number)
+        ill = Ill(tables.leases, call, raised)
+        assert await world.turn(turn_ms=9_000, leases=ill) is TurnOutcome.CONTINUE
+        assert sorted(world.numbers) == [0, 2]
+        assert {event.lease_key for event in world.told(LeaseUnreadable)} == {key(ILL)}
+
+    asyncio.run(main())
+    assert raised

@@ -1,21 +1,28 @@
 """From the environment to the ports."""
 
 import asyncio
+import io
 import uuid
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from shardfleet.adapters.dead_letters import S3DeadLetters, SqsDeadLetters
+from shardfleet.adapters.telemetry.emf import EmfEventSink
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.changes import create, renew
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
+from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Level
-from shardfleet.runtime import bootstrap
+from shardfleet.events.delivery import PageRead
+from shardfleet.runtime import bootstrap, entry_points
 from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
+from shardfleet.testing.memory import ProcessEndedError
 from tests.adapters.conftest import create_lease_table
 from tests.adapters.loopback import HANG, Service, serving
 
@@ -198,3 +205,36 @@ async def renew_while_reads_hang(sandbox, service):
         read.cancel()
     service.released.set()
     assert await threads.close(within_ms=60_000)
+
+
+def test_what_was_gathered_is_told_before_a_process_ends_itself(monkeypatch):
+    """Up to a minute of metrics would be lost just when a handler hangs (hazard H10)."""
+    out, told = io.StringIO(), []
+
+    class Ending:
+        def end(self, reason):
+            told.append(out.getvalue())
+            raise ProcessEndedError(reason)
+
+    async def hung(_given, *, ports, **_rest):
+        page = {"stream_records": 7, "brings": True, "size_bytes": 1, "millis_behind_latest": 0}
+        ports.events.emit(PageRead(lease_key="shard", **page))
+        assert not out.getvalue()
+        ports.process.end("a handler hangs")
+
+    @asynccontextmanager
+    async def invocation(sandbox, *_, **__):
+        yield TurnThreads(sandbox.config)
+
+    sandbox = sandbox_of(handler="a:b")
+    events = EmfEventSink("orders", clock=sandbox.clock, stream=out)
+    monkeypatch.setattr(entry_points, "_invocation", invocation)
+    monkeypatch.setattr(entry_points, "worker_turn", hung)
+    given = SlotInput(slot_id="s1", name="n", start_epoch=0, generation=0)
+    work = entry_points._work(
+        given, replace(sandbox, events=events, process=Ending()), context=CONTEXT, deadline_ms=0
+    )
+    with pytest.raises(ProcessEndedError):
+        asyncio.run(work)
+    (written,) = told
+    assert '"CloudWatchMetrics"' in written

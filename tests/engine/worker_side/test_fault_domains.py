@@ -261,14 +261,11 @@ def test_a_shard_at_rest_is_handed_over_like_any_other():
 
 def test_what_raises_after_a_shard_has_ended_neither_stops_it_nor_begins_it_again():
     async def scenario(world):
-        emit = world.events.emit
-
-        def failing(event):
-            emit(event)
-            if event.__class__ is ShardEnded:
+        def failing(call, _kind, _name):
+            if call == "increment" and world.told(ShardEnded):
                 raise RuntimeError("nobody foresaw this")
 
-        world.events.emit = failing
+        world.state.before = failing
         put_each(world, 10)
         world.stream.split(key(ILL))
         assert await world.turn() is TurnOutcome.CONTINUE

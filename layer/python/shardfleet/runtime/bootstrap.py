@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Never, cast
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
 from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
@@ -218,6 +219,19 @@ def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLaun
         client=sandbox.clients.step_functions,
         pool=threads.streams,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TellingProcess:
+    """The ``Process`` port that ends a sandbox's process, once all that was gathered is told."""
+
+    sandbox: Sandbox
+
+    def end(self, reason: str) -> Never:
+        """Write the metrics of up to a minute, which would end with the process, and end it."""
+        with suppress(Exception):
+            self.sandbox.events.flush()
+        self.sandbox.process.end(reason)
 
 
 def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:

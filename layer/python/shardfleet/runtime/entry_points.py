@@ -114,7 +114,7 @@ async def _work(
             handler=bootstrap.handler_runner(sandbox, context),
             dead_letters=bootstrap.dead_letters(sandbox, threads, context=context),
             events=sandbox.events,
-            process=sandbox.process,
+            process=bootstrap.TellingProcess(sandbox),
             cpu=sandbox.cpu,
         )
         return await worker_turn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
@@ -144,7 +144,7 @@ async def _invocation(
         sandbox.events.flush()
         left_ms = context.get_remaining_time_in_millis() - JOIN_MARGIN_MS
         if not await threads.close(within_ms=max(0, left_ms)):
-            sandbox.process.end("a call of the SDK outlived its turn")
+            bootstrap.TellingProcess(sandbox).end("a call of the SDK outlived its turn")
 
 
 class _Meter:

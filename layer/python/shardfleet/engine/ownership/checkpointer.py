@@ -27,8 +27,14 @@ from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumb
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.ports import EventSink
-from shardfleet.engine.retry import Halt, Patience, all_of
-from shardfleet.errors import MalformedLease, OutcomeUnknown, ProtocolError, Throttled
+from shardfleet.engine.retry import Halt, Halted, Patience, all_of
+from shardfleet.errors import (
+    ConfigurationError,
+    MalformedLease,
+    OutcomeUnknown,
+    ShardfleetError,
+    StaleEpoch,
+)
 from shardfleet.events.worker import (
     LeaseAdopted,
     LeaseReleased,
@@ -165,9 +171,13 @@ class Checkpointer:
             return await self._adopt_readable(lease_key)
         except MalformedLease as error:
             self._tell_unreadable(lease_key, error)
-            return Adoption.UNREADABLE
+        except ShardfleetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what nobody foresaw is this lease's alone
+            self._tell_unreadable(lease_key, error)
+        return Adoption.UNREADABLE
 
-    def _tell_unreadable(self, lease_key: str, error: MalformedLease) -> None:
+    def _tell_unreadable(self, lease_key: str, error: Exception) -> None:
         """Tell of an item that cannot be read, once in a turn; the manager tells in each of its."""
         if lease_key not in self._told_unreadable:
             self._told_unreadable.add(lease_key)
@@ -286,11 +296,11 @@ class Checkpointer:
             due = [h for h in self.held if self._writer.age_ms(h) > self._renew_ms - tick_ms]
             # A checkpoint on its way may have renewed it by then (hazard H14).
             renew = partial(self.renew, older_than_ms=self._renew_ms - tick_ms)
-            answered = await all_of(*(self._once(held, renew) for held in due))
+            answered = await all_of(*(self.alone(held, renew) for held in due))
             # No batch is waited for where no consumer is at work, as while user code is imported
             # (protocol.md §3.5, #1743).
             ready = [h for h in self.held if h.in_handover and not h.at_work]
-            answered += await all_of(*(self._once(held, self._hand_over) for held in ready))
+            answered += await all_of(*(self.alone(held, self._hand_over) for held in ready))
             failures = 0 if all(answered) else failures + 1
             back_off_ms = self._patience.back_off_ms(failures) if failures else tick_ms
             await halt.wait(min(self._renew_ms // 2, back_off_ms))
@@ -303,25 +313,40 @@ class Checkpointer:
             Halted: the table did not answer in time.
 
         """
-        for held in self.held:
+
+        async def leave(held: HeldLease) -> None:
             if held.unstored or held.confirmed.monotonic_ms < since_monotonic_ms:
                 await self._patience.persist(partial(self.renew, held), halt)
             if held.is_held and held.in_handover:
                 await self._patience.persist(partial(self._hand_over, held), halt)
 
+        for held in self.held:
+            await self.alone(held, leave)
+
     async def flush_all(self) -> None:
         """Store all progress in one attempt each: the turn ends, whatever happens."""
-        await all_of(*(self._once(held, self.renew) for held in self.held if held.unstored))
+        await all_of(*(self.alone(held, self.renew) for held in self.held if held.unstored))
 
     async def _hand_over(self, held: HeldLease) -> None:
         if await self.flush(held):
             await self.release(held)
 
-    async def _once(self, held: HeldLease, write: Callable[[HeldLease], Awaitable[object]]) -> bool:
+    async def alone(self, held: HeldLease, write: Callable[[HeldLease], Awaitable[object]]) -> bool:
+        """
+        Write to one lease; what goes wrong is told, and the others are written to all the same.
+
+        Returns:
+            Whether it was done.
+
+        Raises:
+            Halted, StaleEpoch, ConfigurationError: what concerns them all.
+
+        """
         try:
             await write(held)
-        except (Throttled, OutcomeUnknown, ProtocolError) as error:
-            # Whatever is wrong with this lease, the others are to be renewed.
+        except (Halted, StaleEpoch, ConfigurationError):
+            raise
+        except Exception as error:  # noqa: BLE001 - what nobody foresaw is this lease's alone
             self._events.emit(
                 WriteDelayed(
                     lease_key=held.lease_key,

@@ -188,8 +188,8 @@ class Dispatcher:
             granted=asyncio.Event(),
         )
         self._waiting.append(ticket)
-        self._grant()
         try:
+            self._grant()
             await held.halt.unless(ticket.granted)
             yield
         finally:

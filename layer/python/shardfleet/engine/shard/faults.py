@@ -34,6 +34,8 @@ from shardfleet.events.delivery import ConsumerFailed
 CONCERNS_ALL = (ConfigurationError, HandlerTimedOut, StaleEpoch, StreamGone, StreamReplaced)
 # As long as the state machine waits after invocations that fail (hazard H9).
 _FIRST_MS, _MOST_MS = 1_000, 300_000
+# Where no clock and no table can be asked: often enough for an operator, rare enough for a bill.
+_BLIND_MS = 5_000
 _WORDS_MOST = 300  # of a message: enough for a person, and a document has 400 KB for its rest
 
 
@@ -67,6 +69,24 @@ class ShardFaults:
         self._back_offs = replace(patience, first_ms=_FIRST_MS, most_ms=_MOST_MS)
         self._events = events
         self._known: dict[str, StopNote] = {}
+
+    async def withstand(self, held: HeldLease, error: Exception) -> None:
+        """
+        Put a fault on record and rest; where not even that works, rest all the same.
+
+        Raises:
+            Halted: asked to stop.
+
+        """
+        try:
+            await self.record(held, error)
+            held.halt.check()
+            await self.rest(held)
+        except (Halted, *CONCERNS_ALL):
+            raise
+        except Exception:  # noqa: BLE001 - what is ill may be what records and rests
+            if await held.halt.wait(_BLIND_MS):
+                raise Halted from None
 
     async def record(self, held: HeldLease, error: Exception) -> None:
         """Stop a shard for what its consumer raised: for a second, twice as long each time."""

@@ -47,8 +47,10 @@ class UsageMeter:
         try:
             yield
         finally:
-            self._settle()
-            self._calls -= 1
+            try:
+                self._settle()
+            finally:
+                self._calls -= 1
 
     def _settle(self) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from shardfleet.engine.ports import (
@@ -18,6 +19,20 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.events.base import Event
+
+
+class UnfailingSink:
+    """An ``EventSink`` that keeps the promise of the port: what telling raises stops nobody."""
+
+    def __init__(self, sink: EventSink) -> None:
+        """Tell by another one."""
+        self._sink = sink
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        with suppress(Exception):
+            self._sink.emit(event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

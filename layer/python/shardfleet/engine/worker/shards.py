@@ -195,6 +195,15 @@ class ShardWork:
         self.consume_all(tasks, hard)
 
     async def _consume(self, held: HeldLease, ports: ConsumerPorts, hard: Halt) -> None:
+        try:
+            await self._consume_and_leave(held, ports, hard)
+        except CONCERNS_ALL:
+            raise
+        except Exception as error:  # noqa: BLE001 - as while it was consumed
+            with suppress(Halted):
+                await ports.faults.withstand(held, error)
+
+    async def _consume_and_leave(self, held: HeldLease, ports: ConsumerPorts, hard: Halt) -> None:
         children = await self._supervise(held, ports)
         if held.is_held and (held.in_handover or held.is_unwanted):
             # Also when nothing of the shard ran yet: its parents, a stop (protocol.md §3.5, #1729).
@@ -207,16 +216,14 @@ class ShardWork:
     async def _supervise(self, held: HeldLease, ports: ConsumerPorts) -> Sequence[str]:
         """Run a shard's consumer, and another one after each fault of it (rule 17)."""
         while True:
-            consumer = ShardConsumer(held, config=self._config, ports=ports)
             try:
-                return await consumer.run()
+                return await ShardConsumer(held, config=self._config, ports=ports).run()
             except CONCERNS_ALL:
                 raise
             except Exception as error:  # noqa: BLE001 - what nobody foresaw is the shard's alone
-                await ports.faults.record(held, error)
+                fault = error
             try:
-                held.halt.check()
-                await ports.faults.rest(held)
+                await ports.faults.withstand(held, fault)
             except Halted:
                 return ()
 
@@ -260,8 +267,10 @@ class ShardWork:
             Halted: not done in time.
 
         """
+        give_back = partial(self._give_back, hard=hard)
         for held in self.checkpointer.held:
-            await self._give_back(held, hard)
+            # One that cannot be given back expires; the others do not wait for it.
+            await self.checkpointer.alone(held, give_back)
 
     async def _give_back(self, held: HeldLease, hard: Halt) -> None:
         await self._patience.persist(partial(self.checkpointer.flush, held), hard)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Never
 
@@ -17,7 +18,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import ClaimRefused, Slot, SlotInput, SlotState, TurnOutcome
 from shardfleet.engine.retry import Halt, Halted, Patience, all_of
 from shardfleet.engine.state.pauses import PauseRecord, PauseWatch
-from shardfleet.engine.worker.ports import WorkerPorts
+from shardfleet.engine.worker.ports import UnfailingSink, WorkerPorts
 from shardfleet.engine.worker.shards import ShardWork
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.engine.worker.tasks import TurnTasks
@@ -62,6 +63,7 @@ class WorkerTurn:
     ) -> None:
         """Prepare; see :func:`worker_turn`."""
         self._config = config
+        ports = replace(ports, events=UnfailingSink(ports.events))
         self._ports = ports
         self._began_ms = ports.clock.monotonic_ms()
         # Handler calls are over by then; what is left is for the last writes (H10).
