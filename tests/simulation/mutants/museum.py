@@ -149,8 +149,8 @@ MUSEUM = (
         "§8 row 7, KCL #734",
         (
             SYNC,
-            "sequence_number == AT_TIMESTAMP else AT_TRIM",
-            "sequence_number == AT_TIMESTAMP else AT_LATEST or AT_TRIM",
+            "sequence_number == AT_TIMESTAMP else AT_TRIM_HORIZON",
+            "sequence_number == AT_TIMESTAMP else AT_LATEST",
         ),
         arena="laggards",
     ),
