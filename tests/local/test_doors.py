@@ -12,6 +12,7 @@ import http.client
 import json
 import random
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +203,14 @@ def test_who_has_no_key_is_refused(server, given):
     assert server.ask(Authorization=given) == 403
     signed = authorization(server.key)
     assert server.ask(Authorization=[given or "", signed]) in (400, 403), "two are none"
+
+
+def test_a_stranger_is_refused_before_anything_is_read_of_the_body(server):
+    address = server.host.split(":")
+    with socket.create_connection(address, timeout=60) as connection:
+        head = f"POST / HTTP/1.1\r\nHost: {server.host}\r\nContent-Length: 50000000\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(12) in (b"HTTP/1.1 403", b"HTTP/1.0 403")
 
 
 def test_a_key_in_the_address_is_none(server):

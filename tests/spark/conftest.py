@@ -7,15 +7,14 @@ import pytest
 
 from shardfleet_spark.host.java import find_java
 from shardfleet_spark.host.local_python import use_local_python
+from shardfleet_spark.host.private import LOOPBACK_ONLY
 
 # A test runs each plan a few times: to optimise what was compiled takes longer than it saves.
 # Half of Java's CPU time in the test of the flights was the second compiler's.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    **LOOPBACK_ONLY,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "false",
@@ -68,7 +67,8 @@ def spark(tmp_path_factory, spark_account):
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ["JAVA_HOME"] = str(home)
-    os.environ.pop("PYSPARK_PYTHON", None)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.pop(name, None)
     use_local_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[2]").appName("shardfleet-tests")

@@ -1,7 +1,9 @@
 """The script that starts Spark's Python workers."""
 
 import os
+import socket
 import stat
+import struct
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import pytest
 from shardfleet_spark.host.local_python import local_python, use_local_python
 
 NOBODY = 65534
+PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,14 @@ def test_a_python_that_somebody_named_stays(tmp_path, monkeypatch):
     use_local_python()
 
     assert os.environ["PYSPARK_PYTHON"] == "/their/python"
+
+
+def test_what_reads_and_writes_a_source_is_started_by_the_script_as_tasks_are(monkeypatch):
+    """Spark starts those by the driver's Python (api/python/PythonUtils.createPythonFunction)."""
+    for name in PYTHONS:
+        monkeypatch.delenv(name, raising=False)
+    use_local_python()
+    assert {os.environ[name] for name in PYTHONS} == {str(local_python())}
 
 
 def test_workers_use_the_installed_pyspark(spark):
@@ -84,3 +95,17 @@ def test_its_folder_is_gone_when_the_process_has_ended(tmp_path):
 
     assert said.stdout == "True\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_drivers_port_takes_no_object_from_a_stranger(spark):
+    """A call of Spark's own protocol (network/protocol/RpcRequest), without the secret."""
+    port = int(spark.sparkContext.getConf().get("spark.driver.port"))
+    body = b"an object"
+    frame = struct.pack(">QBQI", 21 + len(body), 3, 1, len(body)) + body
+
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(frame)
+        said = connection.recv(65_536)
+
+    assert b"SaslMessage" in said, said
+    assert b"readObject" not in said

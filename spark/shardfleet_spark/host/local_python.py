@@ -32,7 +32,8 @@ PYTHONPATH="${{kept[*]}}" exec "{python}" -P "$@"
 def use_local_python() -> None:
     """Name this Python to the Spark that this process starts here, unless one is named already."""
     os.environ.setdefault("PYSPARK_PYTHON", str(local_python()))
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # By the driver's Python Spark starts what plans, reads and commits for a data source.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", str(local_python()))
 
 
 @cache

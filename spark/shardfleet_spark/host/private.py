@@ -1,4 +1,4 @@
-"""Folders of temporary files that nobody else can have made."""
+"""What keeps a Spark on this machine its user's own: its ports, and its folders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import atexit
 import shutil
 import tempfile
 from pathlib import Path
+
+LOOPBACK_ONLY = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Else another user of this machine may send the driver objects to read (Spark: Security).
+    "spark.authenticate": "true",
+    "spark.ui.enabled": "false",
+}
+"""Settings of a session whose master is `local`; Spark draws the secret itself."""
 
 
 def private_folder(prefix: str) -> Path:

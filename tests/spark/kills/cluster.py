@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def spark_environment(host):
     """Return the environment of a Spark process on a loopback address."""
     return os.environ | {
         "JAVA_HOME": str(find_java()),
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": str(local_python()),
         "PYSPARK_PYTHON": str(local_python()),
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": host,

@@ -131,6 +131,7 @@ def _run(plan: "PipelinePlan", *, master: str, conf: dict[str, str], folder: Pat
 def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":
     from shardfleet_spark.host.java import OLDEST, use_java
     from shardfleet_spark.host.local_python import use_local_python
+    from shardfleet_spark.host.private import LOOPBACK_ONLY
 
     if not use_java():
         raise ConfigurationError(
@@ -145,10 +146,6 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
 
     settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
-        settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.ui.enabled": "false",
-        }
+        settings |= LOOPBACK_ONLY
     builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
     return builder.config(map={**settings, **conf}).getOrCreate()

@@ -60,9 +60,9 @@ def _is_host(line: bytes) -> bool:
     return line.partition(b":")[0].strip().lower() == b"host"
 
 
-async def read_message(reader: asyncio.StreamReader, *, is_reply: bool = False) -> Message | None:
+async def read_head(reader: asyncio.StreamReader) -> Message | None:
     """
-    Read one message; None when the connection ends instead of beginning one.
+    Read a message up to its body; None when the connection ends instead of beginning one.
 
     Raises:
         IncompleteReadError: the connection ended in the middle.
@@ -74,13 +74,25 @@ async def read_message(reader: asyncio.StreamReader, *, is_reply: bool = False) 
         if error.partial:
             raise
         return None
-    message = Message(head, b"")
+    return Message(head, b"")
+
+
+async def read_body(
+    reader: asyncio.StreamReader, message: Message, *, is_reply: bool = False
+) -> Message:
+    """
+    Read the rest of a message whose head was read.
+
+    Raises:
+        IncompleteReadError: the connection ended in the middle.
+
+    """
     if message.header("transfer-encoding").lower() == "chunked":
-        return Message(head, await _chunks(reader))
+        return Message(message.head, await _chunks(reader))
     length = message.header("content-length")
     if not length and is_reply:
-        return Message(head, await reader.read())
-    return Message(head, await reader.readexactly(int(length or 0)))
+        return Message(message.head, await reader.read())
+    return Message(message.head, await reader.readexactly(int(length or 0)))
 
 
 async def _chunks(reader: asyncio.StreamReader) -> bytes:

@@ -22,7 +22,8 @@ from shardfleet.local.chaos.http_messages import (
     HEAD_BYTES_MOST,
     Message,
     error_reply,
-    read_message,
+    read_body,
+    read_head,
 )
 
 SERVICES = ("DYNAMODB", "KINESIS", "SFN")
@@ -111,10 +112,11 @@ class FaultyProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one client's requests until it leaves or a fault breaks the connection."""
         try:
-            while (request := await read_message(reader)) is not None:
-                if reason := self._door.refusal(request.headers):
+            while (head := await read_head(reader)) is not None:
+                if reason := self._door.refusal(head.headers):
                     writer.write(error_reply(403, "AccessDeniedException", reason))
                     break
+                request = await read_body(reader, head)
                 fault = self._dice.roll(*request.operation)
                 reply = await self._answer(request, fault)
                 if reply is None:
@@ -152,10 +154,12 @@ class FaultyProxy:
         try:
             writer.write(request.sent_to(self._upstream.netloc))
             await writer.drain()
-            reply = await read_message(reader, is_reply=True)
+            if (head := await read_head(reader)) is None:
+                return None
+            reply = await read_body(reader, head, is_reply=True)
         finally:
             await _close(writer)
-        return None if reply is None else reply.head + reply.body
+        return reply.head + reply.body
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -15,15 +15,14 @@ from pyspark.sql import SparkSession
 
 from shardfleet_spark.host.java import use_java
 from shardfleet_spark.host.local_python import use_local_python
+from shardfleet_spark.host.private import LOOPBACK_ONLY
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 
 _SETTINGS = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
+    **LOOPBACK_ONLY,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
