@@ -266,25 +266,10 @@ def a_failure(error):
     )
 
 
-def test_what_a_failing_handler_said_is_not_logged_by_default(sink, out):
-    """An exception's text often repeats the record (or its partition key) that it is about."""
-    sink.emit(a_failure("ValueError: cannot ship to Jane Doe, 12 Elm Street"))
-    sink.flush()
-    assert logs(out)[0]["error"] == "ValueError"
-    assert "Jane" not in out.getvalue()
-
-
-def test_what_a_failing_handler_said_is_logged_if_that_is_asked_for(clock, out):
-    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(log_errors=True))
-    sink.emit(a_failure("ValueError: not shippable"))
-    assert logs(out)[0]["error"] == "ValueError: not shippable"
-
-
-def test_a_text_in_an_event_forges_no_line_and_no_metric(clock, out):
+def test_a_text_in_an_event_forges_no_line_and_no_metric(sink, out):
     """CloudWatch takes any line with a member `_aws` for metrics: ours begin lines of their own."""
     metric = {"Namespace": "x", "Dimensions": [[]], "Metrics": [{"Name": "forged"}]}
     forged = json.dumps({"_aws": {"Timestamp": 1, "CloudWatchMetrics": [metric]}, "forged": 1})
-    sink = EmfEventSink("orders", clock=clock, stream=out, telling=Telling(log_errors=True))
     sink.emit(a_failure(f"ValueError: x\n{forged}\r{forged}\u2028{forged}"))
     line, rest = out.getvalue().split("\n")
     assert "_aws" not in json.loads(line)

@@ -97,7 +97,7 @@ def test_a_record_too_large_for_any_aggregate_is_refused_with_what_to_do(before)
     builder = filled(*[SMALL] * before, max_bytes=100)
     large = OutgoingRecord("large", b"x" * 100)
     for ask in (builder.is_full_for, builder.add):
-        with pytest.raises(InvalidRecord, match="'large'"):
+        with pytest.raises(InvalidRecord, match=r"has 100 bytes of data|needs 113 more"):
             ask(large)
     with pytest.raises(InvalidRecord, match="send it as a plain record"):
         builder.is_full_for(large)

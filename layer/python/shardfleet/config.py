@@ -285,7 +285,8 @@ class FleetConfig:
     )
     log_errors: bool = _flag(
         default=False,
-        doc="log what a failing handler said, not only the kind of error: it may hold record data",
+        doc="log, and note where a shard stops, what a failing handler said, not only the kind of "
+        "error and the place in the code: it may hold record data",
     )
 
     def __post_init__(self) -> None:

@@ -24,6 +24,11 @@ The tree::
     └── StaleEpoch              another invocation of this slot has taken over (hazard H1)
 """
 
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
 
 class ShardfleetError(Exception):
     """The root of all errors raised on purpose by shardfleet."""
@@ -110,3 +115,23 @@ class HandlerTimedOut(ShardfleetError):
 
 class StaleEpoch(ShardfleetError):
     """A newer invocation has claimed this slot; this one must stop without writing (H1)."""
+
+
+def told(error: BaseException) -> str:
+    """
+    Return an error as it may be logged and stored: its kind, and the place that raised it.
+
+    What it says is left out, because it may quote a record, unless it is one of ours, which quote
+    none (tests/canary).
+    """
+    said = f": {error}" if isinstance(error, ShardfleetError) else ""
+    return f"{type(error).__name__}{said} ({where_raised(error)})"
+
+
+def where_raised(error: BaseException) -> str:
+    """Return the place that raised: file, line, function; what was in its hands is nobody's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "nowhere known"
+    last = frames[-1]
+    return f"{Path(last.filename).name}:{last.lineno} in {last.name}"

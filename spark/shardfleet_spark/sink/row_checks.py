@@ -37,7 +37,6 @@ TYPES = {
 # 38 digits are below 2**128, 39 may be; those are looked at one by one.
 _SURELY_A_HASH_KEY = "^(0|[1-9][0-9]{0,37})$"
 _ROWS_SHOWN = 3
-_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +71,8 @@ class BadRow:
     values: dict[str, Any]
 
     def shown(self) -> str:
-        """Return the row for a person, long values cut."""
-        parts = ", ".join(f"{name}={_cut(value)}" for name, value in self.values.items())
+        """Return the row for a person: how long each value is, for what it is may be private."""
+        parts = ", ".join(f"{name}: {_size(value)}" for name, value in self.values.items())
         return f"row {self.row} ({parts}): {self.problem}"
 
     def as_json(self) -> str:
@@ -224,8 +223,7 @@ def _problem(values: dict[str, Any], limits: RowLimits) -> str:
     return ""
 
 
-def _cut(value: object) -> str:
-    text = repr(value[: _SHOWN + 1] if isinstance(value, str | bytes) else value)
-    if isinstance(value, str | bytes) and len(value) > _SHOWN:
-        return f"{repr(value[:_SHOWN])[:-1]}…' ({len(value):,} long)"
-    return text
+def _size(value: object) -> str:
+    if isinstance(value, str):
+        return f"{len(value):,} characters"
+    return f"{len(value):,} bytes" if isinstance(value, bytes) else type(value).__name__

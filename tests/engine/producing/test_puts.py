@@ -133,7 +133,7 @@ def test_a_send_that_is_called_off_sends_nothing_more():
         (OutgoingRecord("", b"x"), "1 to 256"),
         (OutgoingRecord("k" * 257, b"x"), "257 characters"),
         (OutgoingRecord("k", b"x" * 1_048_576), "1,048,577 bytes.*1,048,576 are allowed"),
-        (OutgoingRecord("k", b"x", "0x7"), "0x7"),
+        (OutgoingRecord("k", b"x", "0x7"), "hash key of 3 characters"),
     ],
 )
 def test_a_record_over_a_limit_stops_its_call_before_anything_is_sent(record, named):

@@ -76,7 +76,7 @@ def test_without_a_key_every_line_is_a_key_of_its_own(write):
         ('{"who": [1]}\n', "clicks.jsonl:1: field 'who' is no key: [1] found"),
         ('{"who": null}\n', "clicks.jsonl:1: field 'who' is no key: null found"),
         ('{"who": true}\n', "clicks.jsonl:1: field 'who' is no key: true found"),
-        ('{"who": ""}\n', "clicks.jsonl:1: field 'who' is no key: partition key '' has 0"),
+        ('{"who": ""}\n', "clicks.jsonl:1: field 'who' is no key: a partition key has 0"),
         ("who,n\na,1\nb\n", "clicks.jsonl:3: wrong number of fields: 1, the header has 2"),
         ('{"who": "%s"}\n' % ("x" * 300), "has 300 characters"),
         ('{"who": 1, "x": "%s"}\n' % ("x" * 2**20), "clicks.jsonl:1: too large: 1,04"),

@@ -23,12 +23,10 @@ class Event:
 
     Attributes:
         level: how much a person should care.
-        users_words: fields that repeat what the user's code said, and so may hold record data.
 
     """
 
     level: ClassVar[Level] = Level.INFO
-    users_words: ClassVar[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,6 @@ class BatchFailed(LeaseEvent):
     error: str
 
     level: ClassVar[Level] = Level.WARNING
-    users_words: ClassVar[frozenset[str]] = frozenset({"error"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,6 @@ class ShardStopped(LeaseEvent):
     error: str
 
     level: ClassVar[Level] = Level.ERROR
-    users_words: ClassVar[frozenset[str]] = frozenset({"error"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,20 +141,17 @@ class ConsumerFailed(LeaseEvent):
     Reading a shard raised what nobody foresaw: it alone rests, then it is tried again.
 
     Attributes:
-        error: kind and message.
-        where: file, line and function that raised.
+        error: what kind, and file, line and function that raised.
         attempts: failures in a row.
         back_off_ms: how long it rests.
 
     """
 
     error: str
-    where: str
     attempts: int
     back_off_ms: int
 
     level: ClassVar[Level] = Level.ERROR
-    users_words: ClassVar[frozenset[str]] = frozenset({"error"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

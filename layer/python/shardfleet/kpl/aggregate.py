@@ -133,7 +133,7 @@ class AggregateBuilder:
         else:
             plan = self._plan(record)
             if not self._has_room_for(plan):
-                raise self._no_room(record, plan) if self._parts else self._too_large(record)
+                raise self._no_room(plan) if self._parts else self._too_large(record)
         size_bytes, head, key_entry, hash_entry = plan
         if key_entry:
             self._keys.keep(record.partition_key, key_entry)
@@ -208,7 +208,7 @@ class AggregateBuilder:
         data, hash_key = record.data, record.explicit_hash_key
         if not isinstance(data, bytes):
             raise InvalidRecord(
-                f"data of the record with partition key {record.partition_key!r} is of type "
+                "data of a record is of type "
                 f"{type(data).__name__}: expected bytes; encode it first"
             )
         key_entry = hash_index = hash_entry = b""
@@ -223,17 +223,17 @@ class AggregateBuilder:
         size_bytes = len(key_entry) + len(hash_entry) + len(head) + len(data)
         return size_bytes, head, key_entry, hash_entry
 
-    def _no_room(self, record: OutgoingRecord, plan: _Plan) -> InvalidRecord:
+    def _no_room(self, plan: _Plan) -> InvalidRecord:
         return InvalidRecord(
             f"the aggregate is full: it has {len(self)} records of at most {self.max_records} and "
-            f"{self.size_bytes} bytes of at most {self.max_bytes}, and the record with partition "
-            f"key {record.partition_key!r} needs {plan[0]} more; ask is_full_for first, and start "
+            f"{self.size_bytes} bytes of at most {self.max_bytes}, and the next record "
+            f"needs {plan[0]} more; ask is_full_for first, and start "
             f"a new aggregate when it says so"
         )
 
     def _too_large(self, record: OutgoingRecord) -> InvalidRecord:
         return InvalidRecord(
-            f"the record with partition key {record.partition_key!r} has {len(record.data)} bytes "
+            f"a record has {len(record.data)} bytes "
             f"of data and fits into no aggregate of at most {self.max_bytes} bytes; send it as a "
             f"plain record, or raise max_bytes"
         )

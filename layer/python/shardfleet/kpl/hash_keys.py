@@ -18,7 +18,6 @@ MAX_PARTITION_KEY_CHARACTERS = 256
 """Quota of ``PutRecord``: Unicode characters, not bytes."""
 
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,38}")
-_SHOWN_CHARACTERS = 60
 
 
 def hash_of_partition_key(partition_key: str) -> int:
@@ -60,7 +59,7 @@ def parse_hash_key(text: str) -> int:
     value = int(text) if _DECIMAL.fullmatch(text) else -1
     if not 0 <= value <= MAX_HASH_KEY:
         raise InvalidRecord(
-            f"explicit hash key {text[:_SHOWN_CHARACTERS]!r}: expected a decimal number from 0 to "
+            f"an explicit hash key of {len(text)} characters: expected a decimal number from 0 to "
             f"2**128-1 ({MAX_HASH_KEY}) without sign, blanks or leading zeros; correct it, or "
             f"leave it out to route by the partition key"
         )
@@ -77,7 +76,7 @@ def check_partition_key(partition_key: str) -> None:
     """
     if not 1 <= len(partition_key) <= MAX_PARTITION_KEY_CHARACTERS:
         raise InvalidRecord(
-            f"partition key {partition_key[:_SHOWN_CHARACTERS]!r} has {len(partition_key)} "
+            f"a partition key has {len(partition_key)} "
             f"characters: Kinesis takes 1 to {MAX_PARTITION_KEY_CHARACTERS}; give every record a "
             f"key, and shorten long ones (a digest of the key keeps its order)"
         )
@@ -97,6 +96,6 @@ def utf8_of(partition_key: str) -> bytes:
         return partition_key.encode()
     except UnicodeEncodeError as error:
         raise InvalidRecord(
-            f"partition key {partition_key[:_SHOWN_CHARACTERS]!r} has a lone surrogate at "
+            f"a partition key has a lone surrogate at "
             f"character {error.start}: it cannot be sent as UTF-8; decode the key properly"
-        ) from error
+        ) from None

@@ -125,7 +125,6 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
                 level=_log_level(env),
                 flush_ms=config.metrics_ms,
                 shard_metrics=config.shard_metrics,
-                log_errors=config.log_errors,
             ),
             otlp=OtlpMetrics(config.otlp_endpoint, clock=clock) if config.otlp_endpoint else None,
         ),
@@ -253,6 +252,7 @@ def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
         context=context,
         stream_arn=config.stream_arn,
         clock=sandbox.clock,
+        tells_errors=config.log_errors,
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardfleet.engine.ports import Clock, HandlerResult
-from shardfleet.errors import InvalidReply
+from shardfleet.errors import InvalidReply, where_raised
 from shardfleet.records import Batch
 from shardfleet.runtime.handler_call import EventSource, HandlerCaller, LambdaContext
 from shardfleet.runtime.handler_loading import LoadedHandler, load_handler
@@ -94,7 +94,14 @@ class ThreadHandlerRunner:
     """The ``HandlerRunner`` port."""
 
     def __init__(
-        self, name: str, *, contract: str, context: LambdaContext, stream_arn: str, clock: Clock
+        self,
+        name: str,
+        *,
+        contract: str,
+        context: LambdaContext,
+        stream_arn: str,
+        clock: Clock,
+        tells_errors: bool = False,
     ) -> None:
         """
         Prepare; nothing of the user is imported yet (hazard H16).
@@ -105,9 +112,12 @@ class ThreadHandlerRunner:
             context: of the worker's invocation.
             stream_arn: for the event contract.
             clock: for deadlines.
+            tells_errors: whether a failure holds what the handler's error said, which may be record
+                data; else its kind and the place in the code.
 
         """
         self._name = name
+        self._tells_errors = tells_errors
         self._contract = contract
         self._context = context
         self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
@@ -149,7 +159,9 @@ class ThreadHandlerRunner:
             call = asyncio.run_coroutine_threadsafe(self._call_async(caller, batch), loop)
             left_ms += GRACE_MS
         else:
-            call = self._thread.submit(lambda: _call(caller, batch))
+            call = self._thread.submit(
+                lambda: _call(caller, batch, tells_errors=self._tells_errors)
+            )
         waiter = asyncio.wrap_future(call)
         await asyncio.wait([waiter], timeout=max(0, left_ms) / 1000)
         if call.done():
@@ -172,23 +184,23 @@ class ThreadHandlerRunner:
             if isinstance(error, TimeoutError) and deadline.expired():
                 cancelled = "cancelled: the call outlived its time-out"
                 return HandlerResult(done_count=batch.done_count, error=cancelled)
-            return _failure(batch, error)
+            return _failure(batch, error, tells_errors=self._tells_errors)
 
 
-def _call(caller: HandlerCaller, batch: Batch) -> HandlerResult:
+def _call(caller: HandlerCaller, batch: Batch, *, tells_errors: bool) -> HandlerResult:
     try:
         return caller.call(batch)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
-        return _failure(batch, error)
+        return _failure(batch, error, tells_errors=tells_errors)
 
 
-def _failure(batch: Batch, error: BaseException) -> HandlerResult:
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, InvalidReply):
-        _log.error("the handler failed on a batch of %s: %s", batch.shard_id, text)
+def _failure(batch: Batch, error: BaseException, *, tells_errors: bool) -> HandlerResult:
+    kind = type(error).__name__
+    if type(error) is InvalidReply:  # Ours, not one that a handler derives from it.
+        text, details = f"{kind}: {error}", f": {error}"
     else:
-        # Where, and what kind: what the error says may be record data (`log_errors` tells that).
-        place = "".join(traceback.format_tb(error.__traceback__))
-        kind = type(error).__name__
-        _log.error("the handler failed on a batch of %s: %s\n%s", batch.shard_id, kind, place)
-    return HandlerResult(done_count=batch.done_count, error=text[:_ERROR_CHARACTERS_MOST])
+        said = f": {error}"[:_ERROR_CHARACTERS_MOST] if tells_errors else ""
+        text = f"{kind}{said} ({where_raised(error)})"
+        details = "\n" + "".join(traceback.format_tb(error.__traceback__))
+    _log.error("the handler failed on a batch of %s: %s%s", batch.shard_id, kind, details)
+    return HandlerResult(done_count=batch.done_count, error=text)

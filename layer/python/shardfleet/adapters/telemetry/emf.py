@@ -6,8 +6,6 @@ for; shard ids are metadata of the same line, for Logs Insights. A metric per sh
 What comes with each call is gathered between two flushes (see ``metrics``); a manager's turn is
 told at once. Both go to standard output, which Lambda carries to CloudWatch without a call or a
 right of ours.
-
-What a handler's error says may be record data, so logs name its kind only, unless told otherwise.
 """
 
 from __future__ import annotations
@@ -50,14 +48,12 @@ class Telling:
         level: the least level that is logged; metrics come from all events.
         flush_ms: longest time between two flushes.
         shard_metrics: metrics with the dimensions fleet and shard, besides the fleet's.
-        log_errors: log what a failing handler said, not only the kind of its error.
 
     """
 
     level: Level = Level.INFO
     flush_ms: int = FLUSH_MS
     shard_metrics: bool = False
-    log_errors: bool = False
 
 
 class EmfEventSink:
@@ -157,9 +153,6 @@ class EmfEventSink:
 
     def _write(self, event: Event) -> None:
         values = {f.name: getattr(event, f.name) for f in fields(event)}
-        if not self._telling.log_errors:
-            # What comes before the first colon is the error's class.
-            values |= {name: values[name].partition(":")[0] for name in event.users_words}
         told = {
             f"{name}_" if name in _TAKEN else name: str(v) if isinstance(v, Reason) else v
             for name, v in values.items()

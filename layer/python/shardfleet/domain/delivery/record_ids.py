@@ -34,7 +34,7 @@ def with_record_id(record_id: str, data: bytes) -> bytes:
     text = record_id.encode()
     if not 1 <= len(text) <= ID_BYTES_MOST:
         raise InvalidRecord(
-            f"record id {record_id[:60]!r} has {len(text)} bytes: 1 to {ID_BYTES_MOST} are "
+            f"a record id has {len(text)} bytes: 1 to {ID_BYTES_MOST} are "
             "allowed; take a digest of a longer one"
         )
     return b"".join((MAGIC, bytes((len(text),)), text, data))

@@ -236,14 +236,13 @@ class Courier:
     def _not_too_late(self, items: Sequence[Item]) -> list[Item]:
         """Give up what has been refused for too long; return the rest."""
         now_ms = self._clock.monotonic_ms()
-        for record, delivery, _ in items:
+        for _, delivery, _ in items:
             if now_ms > delivery.until_ms:
                 delivery.fail(
                     Throttled(
                         f"{delivery.left} records are still refused after "
-                        f"{self._settings.give_up_ms} ms; the first has partition key "
-                        f"{record.partition_key!r}. Write more slowly, or give the stream more "
-                        "shards"
+                        f"{self._settings.give_up_ms} ms. Write more slowly, or give the stream "
+                        "more shards"
                     )
                 )
         return [item for item in items if item[1].error is None]

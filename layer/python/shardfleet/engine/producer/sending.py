@@ -171,7 +171,7 @@ class Producer:
                 parse_hash_key(record.explicit_hash_key)
             if size_of(record) > most:
                 raise InvalidRecord(
-                    f"record {number} with partition key {record.partition_key!r} has "
+                    f"record {number} has "
                     f"{size_of(record):,} bytes with its key, and {most:,} are allowed; send less, "
                     "or raise the stream's MaxRecordSizeInKiB and the producer's record_bytes"
                 )

@@ -9,10 +9,8 @@ that the handler had done (architecture.md, rule 17).
 
 from __future__ import annotations
 
-import traceback
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.engine.ownership.lease import HeldLease
@@ -27,6 +25,7 @@ from shardfleet.errors import (
     StreamGone,
     StreamReplaced,
     Throttled,
+    told,
 )
 from shardfleet.events.delivery import ConsumerFailed
 
@@ -96,14 +95,12 @@ class ShardFaults:
             return  # Stopped by policy, and told.
         attempts = before.attempts + 1 if before else 1
         back_off_ms = self._back_offs.back_off_ms(attempts)
-        where = _where(error)
-        words = f"{type(error).__name__}: {error}"[:_WORDS_MOST]
+        words = told(error)[:_WORDS_MOST]
         self._events.emit(
             ConsumerFailed(
                 lease_key=key,
                 worker_id=self._worker_id,
                 error=words,
-                where=where,
                 attempts=attempts,
                 back_off_ms=back_off_ms,
             )
@@ -113,7 +110,7 @@ class ShardFaults:
         note = StopNote(
             lease_key=key,
             position=str(held.unstored or held.lease.checkpoint),
-            error=f"{words} ({where})",
+            error=words,
             attempts=attempts,
             worker_id=self._worker_id,
             at_ms=before.at_ms if before else now_ms,
@@ -163,12 +160,3 @@ class ShardFaults:
                 # A worker has no right to delete (docs/security.md).
                 await self._state.write_stop(replace(note, attempts=0))
                 del self._known[lease_key]
-
-
-def _where(error: Exception) -> str:
-    """Return the place that raised: file, line, function; what was in its hands is nobody's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return "nowhere known"
-    last = frames[-1]
-    return f"{Path(last.filename).name}:{last.lineno} in {last.name}"

@@ -30,6 +30,7 @@ from shardfleet.errors import (
     ShardfleetError,
     StaleEpoch,
     Throttled,
+    told,
 )
 from shardfleet.events.worker import TurnBegun, TurnEnded, TurnEnding, TurnFailed, TurnRefused
 
@@ -323,7 +324,7 @@ class WorkerTurn:
             TurnFailed(
                 slot_id=self._record.given.slot_id,
                 worker_id=self._worker_id,
-                error=f"{type(error).__name__}: {error}",
+                error=told(error),
             )
         )
         return TurnOutcome.FAILED

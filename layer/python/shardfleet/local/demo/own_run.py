@@ -107,6 +107,8 @@ def own_run(
                 "shardfleet:stream": {"shards": options.shards},
                 "shardfleet:handler": ".",
                 "shardfleet:function": options.handler,
+                # On the developer's own machine, of the developer's own records.
+                "shardfleet:config": {"log_errors": True},
             },
             enforce_iam=options.enforce_iam,
         )
