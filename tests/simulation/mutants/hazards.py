@@ -74,7 +74,7 @@ HAZARDS = (
         "H2",
         (
             ASSIGNER,
-            "lambda current: announce_assignment(current, given)",
+            "lambda current: announce_assignment(current, keys)",
             "lambda current: current",
         ),
     ),

@@ -303,12 +303,10 @@ MUSEUM = (
         "§8 row 20, kinesis-aggregation #11",
         (
             "engine/shard/deaggregation.py",
-            "            if done is None:\n                made += found.records\n",
+            "    if done is None:\n        return found.records\n",
             (
-                "            if found.verdict is Verdict.BAD_DIGEST:\n"
-                "                made += ()\n"
-                "            elif done is None:\n"
-                "                made += found.records\n"
+                "    if found.verdict is Verdict.BAD_DIGEST:\n        return ()\n"
+                "    if done is None:\n        return found.records\n"
             ),
         ),
     ),

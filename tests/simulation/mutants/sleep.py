@@ -75,7 +75,7 @@ SLEEPERS = (
         "H6",
         (
             PROBER,
-            "                await self._tips.mark(key, at_ms=glance.quiet_ms)\n",
+            "                await self._tips.mark(key, done=str(nap.done), at_ms=glance.quiet_ms)\n",
             "                pass\n",
         ),
         test=f"{_PROBER_TESTS}::test_when_a_shard_wakes_it_is_on_record_that_it_was_read_to_its_"
