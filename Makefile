@@ -92,6 +92,7 @@ alarms: install ## drive each alarm of the run-book to ALARM and back, by its re
 model: install ## search the lease protocol's model; STATES= most states per scenario (100,000) [4 min]
 	@$(BIN)/python -m tests.protocol_model $(if $(STATES),--states $(STATES)) \
 	  --output $(RESULTS)/model.json
+	@$(BIN)/python -m tests.domain.lost_leases 10000
 
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew [13 min]
 	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output $(RESULTS)/fuzz.json
