@@ -207,6 +207,7 @@ class Campaign:
                 try:
                     verdict = answers.recv()
                 except EOFError:
+                    assert process.exitcode < 0, f"{change.id}: the tool failed"
                     ended = f"its end was forced ({process.exitcode})"
                     verdict = {"noticed_by": "limit", "by": ended}
                 self._results.note(change, verdict)
@@ -364,7 +365,10 @@ def _allow(cpu_s: float) -> None:
 
 def complaint(seed: int) -> str:
     """Return what a checker says of a simulated fleet, "" if none does."""
-    violations = run_seed(Options(seed=seed, is_small=True)).violations
+    try:
+        violations = run_seed(Options(seed=seed, is_small=True)).violations
+    except Exception as error:  # noqa: BLE001 - A change may raise anything.
+        return f"raised {type(error).__name__}"
     return violations[0].checker if violations else ""
 
 
