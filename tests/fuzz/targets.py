@@ -3,6 +3,7 @@ What is fuzzed: every parser of what others write, with the inputs that others c
 
 A target takes one input; it may refuse it with an error of ours, and must do so in little memory.
 Of an aggregate the work is counted, too: it depends on its size, not on what it would expand to.
+All of it is one idea, and in one file: the inputs of each parser beside what must hold of them.
 """
 
 import base64
