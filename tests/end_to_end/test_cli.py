@@ -27,7 +27,7 @@ def shop(tmp_path_factory):
         handler="powertools",
         function="orders:handler",
         environment=environment,
-        config={"max_attempts": 2, "workers_max": 1, "retry_most_ms": 300},
+        config={"max_attempts": 2, "workers_max": 1, "retry_most_ms": 300, "log_errors": True},
         shards=2,
     ) as fleet:
         kinesis = fleet.client("kinesis")
