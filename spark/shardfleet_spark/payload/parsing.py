@@ -44,6 +44,7 @@ PAYLOAD, BAD = "payload", "bad_record"
 _CORRUPT = "_shardfleet_corrupt"
 # No numbers by RFC 8259, 6, nor is "Infinity" in quotes one; an option may allow them again.
 _STRICT = {"allowNonNumericNumbers": "false"}
+_PERMISSIVE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 # In a schema's JSON: the types whose texts are read before they become values.
 _NO_TEXT = re.compile(r'(?<=ype":)"(?:decimal\([^"]*\)|timestamp(?:_ntz)?)"')
 _SHOWN = 200
@@ -81,20 +82,14 @@ def parse_payload(
         return parse_avro(df, schema if isinstance(schema, str) else schema.json(), column=column)
     wanted = struct_of(schema)
     with_corrupt = StructType([*wanted.fields]).add(_CORRUPT, StringType())
-    settings = {
-        **(_STRICT if kind == "json" else {}),
-        **(options or {}),
-        "mode": "PERMISSIVE",
-        "columnNameOfCorruptRecord": _CORRUPT,
-    }
+    settings = {**(_STRICT if kind == "json" else {}), **(options or {}), **_PERMISSIVE}
     text = sf.col(column).cast("string")
 
     def read(schema: StructType, only: Column) -> Column:
-        # What is not read is null, which costs nothing.
-        chosen = sf.when(only, text)
+        chosen = sf.when(only, text)  # What is not read is null, which costs nothing.
         if kind == "json":
             return sf.from_json(chosen, schema, settings)
-        return sf.from_csv(chosen, schema.toDDL(), dict(settings))
+        return sf.from_csv(chosen, schema.toDDL(), settings)
 
     parsed = df.withColumn(_CORRUPT, read(with_corrupt, ~_beyond(text, wanted, read)))
     problem = _problem(kind, text, parsed=sf.col(_CORRUPT), options=settings)
