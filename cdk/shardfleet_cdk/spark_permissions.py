@@ -14,6 +14,8 @@ from aws_cdk import aws_s3_assets as assets
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from shardfleet_cdk.permissions import of_this_account
+
 SOURCE_ACTIONS = ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
 SINK_ACTIONS = ("DescribeStreamSummary", "ListShards", "PutRecords")
 LEASE_ACTIONS = ("DeleteItem", "DescribeTable", "GetItem", "PutItem", "Scan", "UpdateItem")
@@ -46,14 +48,10 @@ class JobResources:
 
 def job_role(scope: Construct, construct_id: str, resources: JobResources) -> iam.Role:
     """Make the role that Spark's driver and executors have."""
-    trust = iam.ServicePrincipal(
-        "emr-serverless.amazonaws.com",
-        conditions={"StringEquals": {"aws:SourceAccount": Aws.ACCOUNT_ID}},
-    )
     return iam.Role(
         scope,
         construct_id,
-        assumed_by=trust,
+        assumed_by=of_this_account("emr-serverless"),
         inline_policies={"Job": iam.PolicyDocument(statements=_job_rights(resources))},
     )
 
@@ -103,7 +101,7 @@ def watch_role(
     return iam.Role(
         scope,
         construct_id,
-        assumed_by=iam.ServicePrincipal("states.amazonaws.com"),
+        assumed_by=of_this_account("states"),
         inline_policies={"Job": iam.PolicyDocument(statements=statements)},
     )
 

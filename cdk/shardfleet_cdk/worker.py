@@ -94,5 +94,5 @@ class WorkerFunction(Construct):
         if operations.tracing:
             nag.acknowledge(self.role, nag.TRACED_ROLE)
         if resources.failed_bucket:
-            objects = permissions.failed_objects_arn(resources.failed_bucket)
+            objects = permissions.failed_objects_arn(resources.failed_bucket, resources.fleet)
             nag.acknowledge(self.role, nag.wildcard(self, objects, nag.ANY_OBJECT))

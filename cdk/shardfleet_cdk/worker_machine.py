@@ -41,7 +41,7 @@ class WorkerMachine(Construct):
         self.role = iam.Role(
             self,
             "Role",
-            assumed_by=iam.ServicePrincipal("states.amazonaws.com"),
+            assumed_by=permissions.of_this_account("states"),
             inline_policies=permissions.machine_rights(worker_alias_arn=worker.alias.function_arn),
         )
         definition = worker_definition(

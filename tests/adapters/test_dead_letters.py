@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
@@ -25,6 +26,7 @@ STREAM = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"
 FUNCTION = "arn:aws:lambda:eu-central-1:111122223333:function:worker:live"
 SOURCE = EventSource.of(STREAM, function_arn=FUNCTION)
 INVOCATION = Invocation(
+    fleet="fulfilment",
     function_arn=FUNCTION,
     request_id="request-1",
     as_event=lambda records: kinesis_event(records, SOURCE),
@@ -140,10 +142,36 @@ def test_an_object_has_the_same_record_and_a_repeat_replaces_it(places):
     clients, _, bucket, _ = places
     place = run(bucket.record(failed(b"one")))
     assert run(bucket.record(failed(b"one"))) == place
-    assert place.endswith("/shardfleet/failed/orders/shardId-000000000001/2023/11/14/100-7.json")
+    fleet = "/shardfleet/failed/111122223333/eu-central-1/fulfilment/"
+    assert place.endswith(f"{fleet}orders/shardId-000000000001/2023/11/14/100-7.json")
     (event,) = json.loads(stored(clients, place)["payload"])["Records"]
     assert event["kinesis"]["subSequenceNumber"] == 7
     assert event["kinesis"]["explicitHashKey"] == "5"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"fleet": "billing"},
+        {"function_arn": FUNCTION.replace("111122223333", "444455556666")},
+        {"function_arn": FUNCTION.replace("eu-central-1", "us-east-1")},
+    ],
+)
+def test_two_fleets_on_one_stream_and_bucket_keep_both_objects(places, other):
+    clients, _, bucket, _ = places
+    second = S3DeadLetters(
+        bucket._bucket,
+        client=clients.s3,
+        pool=ThreadPool("streams", threads=2),
+        invocation=replace(INVOCATION, **other),
+    )
+
+    first_place = run(bucket.record(failed(b"one")))
+    second_place = run(second.record(failed(b"one")))
+
+    assert first_place != second_place
+    kept = [stored(clients, place)["KinesisBatchInfo"] for place in (first_place, second_place)]
+    assert kept[0] == kept[1]
 
 
 def test_what_a_message_cannot_hold_is_in_the_bucket_and_the_message_says_where(places):

@@ -6,6 +6,10 @@ from pathlib import Path
 
 from shardfleet.adapters import dead_letters
 from shardfleet.adapters.dynamodb import items as dynamodb_items
+from shardfleet.engine.state import fleet_state, gone_record, ledger, sleep_state
+from shardfleet.engine.state.fleet_state import SLOT, STREAM, TIP
+from shardfleet.engine.worker import ports as worker_ports
+from shardfleet.testing.simulation import Options, functions, run_seed
 from tests.cdk.templates import of_type
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +27,44 @@ def test_given_up_records_are_written_where_the_worker_may_write():
     from shardfleet_cdk import failed_records  # noqa: PLC0415
 
     assert f"{dead_letters.S3_PREFIX}/" == failed_records.KEY_PREFIX
+
+
+def test_a_worker_may_write_the_kinds_of_documents_that_it_writes(monkeypatch):
+    from shardfleet_cdk.permissions import WORKER_KINDS  # noqa: PLC0415
+
+    written = set()
+
+    def noting(call):
+        def noted(kind, *arguments, **more):
+            written.add(kind)
+            return call(kind, *arguments, **more)
+
+        return noted
+
+    def watched(**ports):
+        state = ports["state"]
+        for name in ("write", "increment", "delete"):
+            setattr(state, name, noting(getattr(state, name)))
+        return worker_ports.WorkerPorts(**ports)
+
+    monkeypatch.setattr(functions, "WorkerPorts", watched)
+    for seed in range(2):
+        run_seed(Options(seed=seed, is_small=True))
+
+    assert {SLOT, TIP, STREAM} <= written
+    mine = {
+        fleet_state.NOTE,
+        fleet_state.PIN,
+        fleet_state.PROMPT,
+        SLOT,
+        fleet_state.STOP,
+        STREAM,
+        TIP,
+    }
+    mine |= {gone_record.GONE, sleep_state.NAP}
+    assert {kind for kind in WORKER_KINDS if kind != f"{ledger.LEDGER} *"} == mine
+    assert written <= mine
+    assert ledger._kind("2026-11-22").startswith(f"{ledger.LEDGER} ")
 
 
 def test_the_functions_entry_points_exist(minimum):

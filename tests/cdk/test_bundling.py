@@ -1,6 +1,8 @@
 """Third-party packages: installed by the real pip from a wheel made here; hashed by demand."""
 
+import hashlib
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from tests.cdk.templates import only
 
+ROOT = Path(__file__).resolve().parents[2]
 WHEEL = "tinything-1.0-py3-none-any.whl"
 LEFT_OVER = b"left over"
 
@@ -70,16 +73,87 @@ def test_a_function_is_bundled_with_its_own_files_and_its_packages(
     assert not any((output / name).read_bytes() == LEFT_OVER for name in byte_code)
 
 
+@pytest.fixture
+def lock_folder(wheels, tmp_path):
+    """A folder of ours: its requirements are a lock, here of the one wheel there is."""
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    digest = hashlib.sha256((wheels / WHEEL).read_bytes()).hexdigest()
+    lock = f"tinything==1.0 \\\n    --hash=sha256:{digest}\n"
+    (folder / "requirements.txt").write_text(lock, "utf-8")
+    return folder
+
+
 def test_a_layer_is_bundled_with_packages_alone_in_its_python_folder(
-    bundling, wheels, user_folder, tmp_path
+    bundling, wheels, lock_folder, tmp_path
 ):
     output = tmp_path / "asset"
     output.mkdir()
 
-    assert bundling.PipBundling(user_folder, inside="python").try_bundle(str(output), None)
+    assert bundling.PipBundling(lock_folder, inside="python").try_bundle(str(output), None)
 
     assert "python/tinything.py" in names(output)
-    assert "handler.py" not in names(output)
+    assert "requirements.txt" not in names(output)
+
+
+# What may have happened to a lock: another file of the same name and version, and a line that has
+# lost its hashes.
+TAMPERED = [(r"sha256:\w{8}", "sha256:" + 8 * "0"), (r"(?s) \\\n.*", "\n")]
+
+
+@pytest.mark.parametrize("change", TAMPERED)
+@pytest.mark.parametrize("part", ["layer", "layer/sdk", "spark"])
+def test_a_changed_hash_of_a_deployed_package_fails_the_synthesis(
+    bundling, lock_folder, tmp_path, monkeypatch, part, change
+):
+    from aws_cdk import App, Stack  # noqa: PLC0415
+
+    from shardfleet_cdk import layers, spark_environment  # noqa: PLC0415
+
+    lock = lock_folder / "requirements.txt"
+    lock.write_text(re.sub(*change, lock.read_text("utf-8")), "utf-8")
+    real = layers.asset_folder
+    for module in (layers, spark_environment):
+        monkeypatch.setattr(
+            module, "asset_folder", lambda name: lock_folder if name == part else real(name)
+        )
+    monkeypatch.setattr(bundling, "compile_folder", lambda *_, **__: None)
+    monkeypatch.setattr(bundling, "prune", lambda *_: None)
+    stack = Stack(App(outdir=str(tmp_path / "out")), "Stack")
+
+    synthesize = {
+        "layer": lambda: layers.FleetLayers(stack, "Layers"),
+        "layer/sdk": lambda: layers.FleetLayers(stack, "Layers", sdk_services=[]),
+        "spark": lambda: spark_environment.environment_asset(stack, "Spark", code=None),
+    }
+
+    with pytest.raises((bundling.BundlingFailed, RuntimeError), match=r"(?i)hash"):
+        synthesize[part]()
+
+
+def test_what_a_lock_does_not_list_is_not_installed(bundling, wheels, lock_folder, tmp_path):
+    command = bundling.pip_command(lock_folder / "requirements.txt", tmp_path, locked=True)
+
+    assert {"--require-hashes", "--no-deps"} <= set(command)
+
+
+def locked(name):
+    text = (ROOT / name).read_text("utf-8")
+    return {
+        entry.split(" ")[0]: set(re.findall(r"sha256:\w{64}", entry))
+        for entry in re.split(r"\n(?=[a-z])", text)
+        if "==" in entry
+    }
+
+
+@pytest.mark.parametrize("name", ["layer", "layer/sdk", "spark"])
+def test_what_is_deployed_is_what_was_locked(name):
+    deployed, everything = locked(f"{name}/requirements.txt"), locked("requirements.lock")
+
+    assert deployed
+    assert all(deployed.values())
+    for pin, hashes in deployed.items():
+        assert hashes <= everything[pin], pin
 
 
 def test_what_pip_cannot_install_is_reported_with_pips_words(

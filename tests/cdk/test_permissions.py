@@ -48,6 +48,14 @@ def logs_of(group):
     return on("logs", ("CreateLogStream", "PutLogEvents"), f"<{group}.Arn>")
 
 
+# By https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/specifying-conditions.html
+# the leading key is the partition key, here a document's kind.
+OWN_DOCUMENTS = (
+    "dynamodb:LeadingKeys ForAllValues:StringLike gone | ledger * | nap | note | pin | prompt"
+    " | slot | stop | stream | tip and dynamodb:LeadingKeys Null false"
+)
+
+
 def test_the_worker_may_exactly_this(minimum):
     at = ids(minimum)
 
@@ -55,7 +63,8 @@ def test_the_worker_may_exactly_this(minimum):
         on("kinesis", STREAM, f"<{at['stream']}.Arn>")
         | on("dynamodb", ["Query"], f"<{at['leases']}.Arn>/index/LeaseOwnerToLeaseKeyIndex")
         | on("dynamodb", ["GetItem", "PutItem", "UpdateItem"], f"<{at['leases']}.Arn>")
-        | on("dynamodb", ["GetItem", "UpdateItem"], f"<{at['state']}.Arn>")
+        | on("dynamodb", ["GetItem"], f"<{at['state']}.Arn>")
+        | on("dynamodb", ["UpdateItem"], f"<{at['state']}.Arn>", OWN_DOCUMENTS)
         | logs_of(at["worker_logs"])
     )
 
@@ -172,6 +181,14 @@ def test_the_logs_service_may_use_the_customer_key(everything):
     assert "logs.<AWS::Region>.amazonaws.com" in principals
 
 
+FLEET = "<AWS::AccountId>/<AWS::Region>"
+
+
+def fleet_of(template):
+    worker = template["Resources"][named(template, "AWS::Lambda::Function", "FleetWorker")]
+    return worker["Properties"]["Environment"]["Variables"]["SHARDFLEET_FLEET"]
+
+
 def test_given_up_records_may_be_written_and_not_read(everything, existing_parts):
     worker = rights(everything, ids(everything)["worker_role"])
     queue = named(everything, "AWS::SQS::Queue", "FleetFailedRecords")
@@ -179,10 +196,26 @@ def test_given_up_records_may_be_written_and_not_read(everything, existing_parts
 
     assert f"sqs:SendMessage on <{queue}.Arn>" in worker
     assert {right for right in worker if right.startswith("s3:")} == {
-        f"s3:PutObject on <{bucket}.Arn>/shardfleet/failed/*"
+        f"s3:PutObject on <{bucket}.Arn>/shardfleet/failed/{FLEET}/{fleet_of(everything)}/*"
     }
     given = rights(existing_parts, named(existing_parts, "AWS::IAM::Role", "FleetWorkerRole"))
-    assert "s3:PutObject on arn:<AWS::Partition>:s3:::given-up/shardfleet/failed/*" in given
+    place = f"given-up/shardfleet/failed/{FLEET}/{fleet_of(existing_parts)}/*"
+    assert f"s3:PutObject on arn:<AWS::Partition>:s3:::{place}" in given
+
+
+def test_a_new_bucket_of_given_up_records_keeps_what_is_written_over(everything):
+    bucket = named(everything, "AWS::S3::Bucket", "FleetFailedRecords")
+    properties = everything["Resources"][bucket]["Properties"]
+
+    assert properties["VersioningConfiguration"] == {"Status": "Enabled"}
+
+
+def test_only_this_accounts_functions_and_machines_may_be_the_fleet(minimum, everything):
+    for template in (minimum, everything):
+        for role in of_type(template, "AWS::IAM::Role", inside="Fleet").values():
+            for trust in role["AssumeRolePolicyDocument"]["Statement"]:
+                condition = "aws:SourceAccount StringEquals <AWS::AccountId>"
+                assert condition in conditions(trust.get("Condition", {})), trust
 
 
 def test_a_stream_of_another_account_is_named_by_its_arn(existing_parts):

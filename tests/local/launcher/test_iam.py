@@ -33,6 +33,20 @@ def handler(event, context):
 """
 
 
+DOCUMENT = """
+import boto3
+
+def handler(kind, context):
+    boto3.client("dynamodb").update_item(
+        TableName="state",
+        Key={"kind": {"S": kind}, "id": {"S": "one"}},
+        UpdateExpression="SET body = :body",
+        ExpressionAttributeValues={":body": {"M": {}}},
+    )
+    return "written"
+"""
+
+
 def role(service, *statements):
     return {
         "Type": "AWS::IAM::Role",
@@ -53,12 +67,27 @@ def role(service, *statements):
                     "PolicyDocument": {
                         "Version": "2012-10-17",
                         "Statement": [
-                            {"Effect": "Allow", "Action": actions, "Resource": resource}
-                            for actions, resource in statements
+                            {"Effect": "Allow", "Action": actions, "Resource": resource, **more}
+                            for actions, resource, *others in statements
+                            for more in others or [{}]
                         ],
                     },
                 }
             ],
+        },
+    }
+
+
+def function(name, code, of):
+    return {
+        "Type": "AWS::Lambda::Function",
+        "Properties": {
+            "FunctionName": name,
+            "Code": {"ZipFile": code},
+            "Handler": "index.handler",
+            "Runtime": "python3.13",
+            "Timeout": 60,
+            "Role": {"Fn::GetAtt": [of, "Arn"]},
         },
     }
 
@@ -87,23 +116,45 @@ TEMPLATE = {
             (["dynamodb:PutItem"], {"Fn::GetAtt": ["Table", "Arn"]}),
             (READ, {"Fn::GetAtt": ["Stream", "Arn"]}),
         ),
-        "Function": {
-            "Type": "AWS::Lambda::Function",
+        "Function": function("worker", CODE, "Role"),
+        "State": {
+            "Type": "AWS::DynamoDB::Table",
             "Properties": {
-                "FunctionName": "worker",
-                "Code": {"ZipFile": CODE},
-                "Handler": "index.handler",
-                "Runtime": "python3.13",
-                "Timeout": 60,
-                "Role": {"Fn::GetAtt": ["Role", "Arn"]},
+                "TableName": "state",
+                "BillingMode": "PAY_PER_REQUEST",
+                "AttributeDefinitions": [
+                    {"AttributeName": name, "AttributeType": "S"} for name in ("kind", "id")
+                ],
+                "KeySchema": [
+                    {"AttributeName": "kind", "KeyType": "HASH"},
+                    {"AttributeName": "id", "KeyType": "RANGE"},
+                ],
             },
         },
+        "Documents": function("documents", DOCUMENT, "DocumentsRole"),
     }
 }
 
 
+def rights_to_documents():
+    """Return the worker's own rights to the fleet-state table, as the construct writes them."""
+    from aws_cdk import App, Stack  # noqa: PLC0415 - starts Node, which collecting shall not
+
+    from shardfleet_cdk.permissions import _state_of_worker  # noqa: PLC0415
+
+    stack = Stack(App(), "Stack")
+    for statement in stack.resolve(
+        [each.to_statement_json() for each in _state_of_worker("<table>")]
+    ):
+        actions = statement["Action"]
+        more = {"Condition": statement["Condition"]} if "Condition" in statement else {}
+        table = {"Fn::GetAtt": ["State", "Arn"]}
+        yield [actions] if isinstance(actions, str) else actions, table, more
+
+
 @pytest.fixture(scope="module")
 def enforced():
+    TEMPLATE["Resources"]["DocumentsRole"] = role("lambda.amazonaws.com", *rights_to_documents())
     with EmbeddedAws(enforce_iam=True) as aws:
         cloudformation = aws.client("cloudformation")
         cloudformation.create_stack(
@@ -116,8 +167,8 @@ def enforced():
         yield aws
 
 
-def invoke(aws, event):
-    answer = aws.client("lambda").invoke(FunctionName="worker", Payload=json.dumps(event))
+def invoke(aws, event, name="worker"):
+    answer = aws.client("lambda").invoke(FunctionName=name, Payload=json.dumps(event))
     return json.loads(answer["Payload"].read())
 
 
@@ -145,3 +196,19 @@ def test_what_the_role_lacks_is_refused_by_name(enforced, event, action):
     refusal = invoke(enforced, event)
     assert "AccessDeniedException" in refusal["errorMessage"]
     assert action in refusal["errorMessage"]
+
+
+@pytest.mark.parametrize("kind", ["slot", "note", "tip", "ledger 2026-11-22"])
+def test_a_handler_may_write_the_documents_of_the_worker(enforced, kind):
+    assert invoke(enforced, kind, "documents") == "written"
+
+
+# Hostile code in a handler has the worker's rights: it may not stop the fleet by these.
+@pytest.mark.parametrize(
+    "kind",
+    ["lock", "plan", "sightings", "loads", "handovers", "pause", "regime", "ledger", "slots"],
+)
+def test_a_handler_is_refused_the_managers_documents(enforced, kind):
+    refusal = invoke(enforced, kind, "documents")
+    assert "AccessDeniedException" in refusal["errorMessage"]
+    assert "dynamodb:UpdateItem" in refusal["errorMessage"]

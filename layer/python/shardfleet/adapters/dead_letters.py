@@ -4,8 +4,8 @@ Records given up for good, kept in full in SQS or S3.
 The message is the event source mapping's invocation record (``requestContext``,
 ``responseContext``, ``KinesisBatchInfo``), so that existing re-drive tools read it, plus the whole
 event as text in ``payload``, as Lambda writes it to S3. What is particular to shardfleet is in
-``shardfleet``. A key in S3 is derived from the position, so a repeated write replaces the same
-object.
+``shardfleet``. A key in S3 is derived from fleet, stream and position, so a repeated write replaces
+the same object, and no other fleet's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ class Invocation:
     The worker's invocation, as the record names it.
 
     Attributes:
+        fleet: the fleet's name.
         function_arn: of the worker function.
         request_id: of the invocation.
         as_event: turns records into the event that a Lambda handler would have received.
 
     """
 
+    fleet: str
     function_arn: str
     request_id: str
     as_event: Callable[[Sequence[Record]], Mapping[str, Any]]
@@ -81,7 +83,7 @@ class S3DeadLetters:
             ConfigurationError: no such bucket, or no right to write to it.
 
         """
-        key = object_key(failed)
+        key = object_key(failed, self._invocation)
         call = SdkCall(
             f"PutObject of given-up records to {self._bucket}",
             writes=True,
@@ -196,13 +198,20 @@ def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str
     }
 
 
-def object_key(failed: FailedRecords) -> str:
-    """Return ``shardfleet/failed/<stream>/<shard>/YYYY/MM/DD/<sequence>-<sub>.json``."""
+def object_key(failed: FailedRecords, invocation: Invocation) -> str:
+    """
+    Return where a fleet keeps records, one for each place in its stream.
+
+    ``shardfleet/failed/<account>/<region>/<fleet>/<stream>/<shard>/YYYY/MM/DD/<place>.json``, with
+    the worker's account and region: its role may write below its own fleet's name only.
+    """
     first = failed.records[0]
+    _arn, _aws, _lambda, region, account, *_ = invocation.function_arn.split(":")
     stream = failed.stream_arn.rpartition("/")[2]
+    fleet = f"{account}/{region}/{invocation.fleet}"
     day = datetime.fromtimestamp(first.approximate_arrival_ms / 1000, tz=UTC)
     position = f"{first.sequence_number}-{first.sub_sequence_number}"
-    return f"{S3_PREFIX}/{stream}/{first.shard_id}/{day:%Y/%m/%d}/{position}.json"
+    return f"{S3_PREFIX}/{fleet}/{stream}/{first.shard_id}/{day:%Y/%m/%d}/{position}.json"
 
 
 def _shard_id(failed: FailedRecords) -> str:

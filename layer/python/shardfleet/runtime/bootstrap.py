@@ -10,7 +10,7 @@ AWS actions (hazard H19; `cdk/shardfleet_cdk/permissions.py` grants exactly thes
 worker
     kinesis: DescribeStreamSummary, ListShards, GetShardIterator, GetRecords;
     dynamodb, lease table: GetItem, PutItem (of child shards), UpdateItem; Query on the index;
-    dynamodb, fleet-state table: GetItem, UpdateItem;
+    dynamodb, fleet-state table: GetItem; UpdateItem of the worker's kinds of documents;
     sqs: SendMessage and s3: PutObject where given-up records go there.
 manager
     kinesis: as the worker;
@@ -263,6 +263,7 @@ def dead_letters(
     config, pool = sandbox.config, threads.streams
     source = EventSource.of(config.stream_arn, function_arn=context.invoked_function_arn)
     invocation = Invocation(
+        fleet=config.fleet,
         function_arn=context.invoked_function_arn,
         request_id=context.aws_request_id,
         as_event=lambda records: kinesis_event(records, source),

@@ -1,6 +1,9 @@
-"""The embedded AWS speaks HTTP on loopback, which stands for TLS in policies that want TLS."""
+"""What policies ask of a request: TLS, for which HTTP on loopback stands, and leading keys."""
 
-from ministack.core import iam_evaluator
+import json
+
+from ministack.core import iam_actions, iam_evaluator
+from ministack.services import dynamodb
 
 from shardfleet.local.aws.patches import Patch
 from shardfleet.local.aws.settings import ServerSettings
@@ -15,6 +18,23 @@ def _count_loopback_as_tls(_: ServerSettings) -> None:
     iam_evaluator._resolve_condition_key = resolve
 
 
+def _tell_leading_keys(_: ServerSettings) -> None:
+    stock = iam_actions.dynamodb_service_context
+
+    def context_of(body: bytes) -> dict[str, object]:
+        found: dict[str, object] = stock(body)
+        if not found:
+            return found  # No request that is understood.
+        request = json.loads(body)
+        table = dynamodb._tables.get(str(request.get("TableName")).rpartition("/")[2])
+        keys = request.get("Key") or request.get("Item")
+        if table and isinstance(keys, dict) and table["pk_name"] in keys:
+            found["dynamodb:LeadingKeys"] = [*keys[table["pk_name"]].values()]
+        return found
+
+    iam_actions.dynamodb_service_context = context_of
+
+
 PATCHES = (
     Patch(
         gap="With IAM enforced, a queue or bucket that takes TLS only refuses everything",
@@ -23,6 +43,14 @@ PATCHES = (
             "ministack.core.iam_evaluator:EvalContext",
         ),
         apply=_count_loopback_as_tls,
+    ),
+    Patch(
+        gap="With IAM enforced, a right to items of some partition keys is one to all items",
+        touches=(
+            "ministack.core.iam_actions:dynamodb_service_context",
+            "ministack.services.dynamodb:_tables",
+        ),
+        apply=_tell_leading_keys,
     ),
 )
 """What this module corrects in ministack."""
