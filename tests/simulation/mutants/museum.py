@@ -30,7 +30,7 @@ _BELIEVED = 'def _believed(*_: object, **__: object) -> str:\n    return ""\n\n\
 _TIP_OF_NOW = (
     "domain/turn.py",
     "if snapshot.evidence and sync.begins_late else None",
-    "if not shards and snapshot.evidence else None",
+    "if not snapshot.shards and snapshot.evidence else None",
 )
 
 MUSEUM = (
