@@ -75,7 +75,6 @@ class Surroundings:
             if not hook.startswith("_")
         }
         self._keeps_log = keeps_log
-        self._outside = outside_actors()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -89,7 +88,7 @@ class Surroundings:
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run something that belongs to no invocation: it outlives whoever asked for it."""
-        task = asyncio.get_running_loop().create_task(work, name=name, context=self._outside)
+        task = asyncio.get_running_loop().create_task(work, name=name, context=outside_actors())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
