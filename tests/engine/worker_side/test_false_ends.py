@@ -165,7 +165,7 @@ def test_an_owner_that_stood_still_does_not_bring_finished_children_back_to_life
             # The listing of the other parents, or the page that tells the end, whichever is last.
             if call.operation == "get_records" and not paused:
                 paused.append(call)
-                asyncio.get_running_loop().virtual_s += 60
+                asyncio.get_running_loop().stall(60)
                 world.leases.leases[key(0)] = replace(
                     world.lease(0), lease_owner=OTHER, lease_counter=50, checkpoint=AT_SHARD_END
                 )

@@ -71,7 +71,7 @@ def gone_for_good(world, *, records=3):
 
 def later(duration_ms):
     """Let time go by while nothing runs; what the stream holds stays."""
-    asyncio.get_running_loop().virtual_s += duration_ms / 1000
+    asyncio.get_running_loop().stall(duration_ms / 1000)
 
 
 def test_one_not_found_and_one_empty_listing_end_no_shard_with_unread_records():

@@ -20,7 +20,7 @@ SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 
 def stand_still(seconds):
     """Let time pass while nothing of this process can run."""
-    asyncio.get_running_loop().virtual_s += seconds
+    asyncio.get_running_loop().stall(seconds)
 
 
 async def producing(world, count, *, shards=1, each_ms=200):

@@ -91,8 +91,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     :data:`HOLDER` that is frozen is not called, but parked with it.
 
     Attributes:
-        virtual_s: the virtual time in seconds.
-        virtual_ms: the same, rounded to milliseconds.
+        virtual_ms: the virtual time, rounded to milliseconds.
         cancelled_timers: how many timers that are still kept were cancelled.
 
     """
@@ -100,7 +99,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         """Begin at virtual second 0."""
         super().__init__()
-        self.virtual_s = 0.0
+        self._virtual_s = 0.0
         self.virtual_ms = 0
         self.cancelled_timers = 0
         self._soon: deque[_Entry] = deque()
@@ -112,7 +111,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
-        return self.virtual_s
+        return self._virtual_s
 
     def call_soon(
         self,
@@ -135,7 +134,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run a callback after so many virtual seconds."""
-        return self.call_at(self.virtual_s + delay, callback, *args, context=context)
+        return self.call_at(self._virtual_s + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -164,7 +163,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 self._drop_cancelled()
             if not soon:
                 self._jump()
-            due_s = self.virtual_s + _RESOLUTION_S
+            due_s = self._virtual_s + _RESOLUTION_S
             while timers and timers[0][0] < due_s:
                 entry = heappop(timers)[1]
                 entry.loop = None
@@ -185,15 +184,19 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                     told = {"message": f"exception in {entry.callback!r}", "exception": error}
                     self.call_exception_handler(told)
 
+    def stall(self, seconds: float) -> None:
+        """Let time pass in which nothing is called, whatever is due."""
+        self._virtual_s += seconds
+        self.virtual_ms = round(self._virtual_s * 1000)
+
     def _jump(self) -> None:
         """Move the clock forward to the next timer."""
         if not self._timers:
             message = "deadlock in virtual time: every task waits and no timer is set"
             raise RuntimeError(message)
-        wait_s = self._timers[0][0] - self.virtual_s
+        wait_s = self._timers[0][0] - self._virtual_s
         if wait_s > 0:
-            self.virtual_s += max(_STEP_LEAST_S, wait_s)
-            self.virtual_ms = round(self.virtual_s * 1000)
+            self.stall(max(_STEP_LEAST_S, wait_s))
 
     def _drop_cancelled(self) -> None:
         timers = self._timers
