@@ -119,6 +119,23 @@ def test_the_leases_of_a_lost_slot_are_given_away_before_it_starts_again():
     run_virtual(main())
 
 
+def test_the_only_slot_starts_again_as_soon_as_its_leases_expire_and_is_given_nothing_before():
+    """What is announced to it would take the version from under its start, and put that off."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
+        await running_fleet(fleet)
+        fleet.launcher.close("f-s0001-1-0")
+        while not fleet.named("SlotRestarted"):
+            await fleet.clock.sleep_ms(3_000)
+            await fleet.manager.turn()
+        assert "f-s0001-2-0" in fleet.launcher.executions
+        assert len(fleet.named("SlotRestarted")) == 1
+        assert not [each for each in fleet.named("LeaseAssigned") if each.kind == "EXPIRED"]
+
+    run_virtual(main())
+
+
 def test_a_slot_whose_execution_is_over_starts_again_under_the_same_worker_id():
     async def main():
         fleet = Fleet(leases_per_worker=4)

@@ -226,6 +226,12 @@ class TurnPlan:
         return tuple(lease for lease in self.leases if not lease.is_finished)
 
     @property
+    def examined(self) -> frozenset[str]:
+        """Return the ids of workers that may be over: their executions are looked at."""
+        examined = {d.slot_id for d in self.slots.decisions if d.task is SlotTask.EXAMINE}
+        return frozenset(s.worker_id for s in self.snapshot.slots if s.slot_id in examined)
+
+    @property
     def urgent_changes(self) -> Sequence[tuple[LeaseChange, Event | None]]:
         """Return what ends a lease's being nobody's, in order, and what that tells."""
         pending = self.losses.handovers

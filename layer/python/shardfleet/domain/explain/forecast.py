@@ -481,8 +481,7 @@ def changes_of(plan: TurnPlan, *, fleet: str) -> list[Entry]:
 
 def _assigned(plan: TurnPlan) -> list[Event]:
     """Return them worker by worker; a slot that was examined just before takes none (H2)."""
-    examined = {d.slot_id for d in plan.slots.decisions if d.task is SlotTask.EXAMINE}
-    refuse = {slot.worker_id for slot in plan.snapshot.slots if slot.slot_id in examined}
+    refuse = plan.examined
     return [
         AssignmentLost(lease_key=each.lease.lease_key, worker_id=each.worker_id, reason=SlotEnds())
         if each.worker_id in refuse

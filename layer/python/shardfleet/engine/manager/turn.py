@@ -172,9 +172,13 @@ class LeaseManager:
         """Do first what nobody reads for as long as it is not done, and clean up last."""
         self._refusal = None
         existing = {lease.lease_key for lease in plan.snapshot.survey.leases}
-        given = plan.assignment.assignments
-        first = [each for each in given if each.lease.lease_key in existing]
-        new = [each for each in given if each.lease.lease_key not in existing]
+        examined = plan.examined
+        first: list[Assignment] = []
+        later: list[Assignment] = []
+        for each in plan.assignment.assignments:
+            # Who may have to start anew is told of nothing before: it would lose that write.
+            waits = each.lease.lease_key not in existing or each.worker_id in examined
+            (later if waits else first).append(each)
         await self._step("losses", lambda box: self._apply(plan.urgent_changes, box))
         # A nap is taken away before its lease is given, a lease before its lost slot starts anew.
         await self._step("sleep", lambda box: self.prober.carry_out(plan, box=box))
@@ -183,7 +187,7 @@ class LeaseManager:
         is_kept = await self._step("lineage", lambda _: self._keep_lineage(plan))
         if is_kept:
             await self._step("creation", lambda box: self._create(plan, box, created_ms=created_ms))
-            await self._step("assignment", lambda box: self._assign(plan, new, box))
+            await self._step("assignment", lambda box: self._assign(plan, later, box))
         await self._step("memory", lambda _: self._remember(plan))
         if is_kept:
             await self._step("clean-up", lambda box: self._apply(plan.clean_up, box), LATER_MS)
