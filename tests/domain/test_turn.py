@@ -141,3 +141,18 @@ def test_another_draw_shuffles_otherwise():
     snapshot = a_snapshot(f"{LEFT} at 5", f"{RIGHT} at 5")
     found = {tuple(given(plan_turn(config, replace(snapshot, draw=str(n))))) for n in range(9)}
     assert found == {(LEFT,), (RIGHT,)}
+
+
+def test_what_waits_for_another_parent_of_its_merge_leaves_its_place_to_who_brings_that_one_about():
+    """Protocol A10: else the only place would be held by who waits for the one without a place."""
+    merge = [
+        a_shard("0 0-50 closed start 1"),
+        a_shard("1 50-100 closed start 1"),
+        a_shard("2 50-75 closed from 1 start 10"),
+        a_shard("3 75-100 open from 1 start 10"),
+        a_shard("4 0-75 open from 0+2 start 20"),
+    ]
+    snapshot = a_snapshot("0 at 5 by f-s0001", "1 at 5", shards=merge)
+    plan = plan_turn(a_config(leases_per_worker=1, workers_max=1), snapshot)
+    assert (plan.sync.create, plan.slots.wanted) == ((), 1)
+    assert given(plan) == {"1": AssignmentKind.UNOWNED}

@@ -5,6 +5,8 @@ All of them: ``make mutants``; the table is in docs/proof.md.
 """
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,24 @@ def test_a_mutant_that_no_longer_fits_is_told(text):
 
     with pytest.raises(ValueError, match="times, expected once"):
         mutated("shardfleet.config", text, stale.edits)
+
+
+def test_a_mutant_uses_no_name_that_its_module_does_not_know(tmp_path):
+    """It would be caught for its NameError, which says nothing about the bug it stands for."""
+    for number, found in enumerate(MUTANTS):
+        for module, file in {edit.module: edit.file for edit in found.edits}.items():
+            text = mutated(module, (PACKAGE / file).read_text("utf-8"), found.edits)
+            (tmp_path / f"{number}_{Path(file).name}").write_text(text, "utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821"]
+
+    told = subprocess.run(
+        [*command, "--output-format", "concise", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert told.returncode == 0, told.stdout + told.stderr
 
 
 def test_mutants_have_names_of_their_own_and_known_arenas():

@@ -267,6 +267,30 @@ def test_a_read_that_never_returns_ends_the_process_and_not_the_renewals():
     in_world(scenario, shards=2)
 
 
+def test_a_renewal_that_never_returns_ends_the_process_while_there_is_time():
+    """H10: nothing is written beside it, and the turn stays open: the next one knows."""
+
+    async def scenario(world):
+        real, stuck = world.leases.apply, []
+
+        async def hangs(change):
+            if not stuck and world.clock.monotonic_ms() > 150_000:
+                stuck.append(change.operation)
+                await world.clock.sleep_ms(10_000_000)
+            return await real(change)
+
+        world.leases.apply = hangs
+        with pytest.raises(ProcessEndedError, match="still running: renew"):
+            await world.turn()
+
+        assert stuck == ["renew"]
+        assert world.clock.monotonic_ms() == 200_000 - world.config.turn_margin_ms // 3
+        assert world.slot().turn_open
+        assert not world.told(TurnEnded)
+
+    in_world(scenario, handler_timeout_ms=1_000)
+
+
 def test_finished_leases_are_neither_renewed_nor_read():
     async def scenario(world):
         await world.turn()

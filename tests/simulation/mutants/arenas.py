@@ -69,12 +69,6 @@ def _with_peer(shape: Shape) -> Shape:
     return replace(shape, config=config, has_peer=True)
 
 
-def _swaying(shape: Shape) -> Shape:
-    """Grow and shrink, so that slots are drained."""
-    config = replace(shape.config, cycle_ms=2_000, leases_per_worker=1, scale_down_ms=4_000)
-    return replace(shape, config=config, reshard_every_s=2.0, trend_ms=20_000, shards_most=6)
-
-
 def _restless(shape: Shape) -> Shape:
     """Reshard every few seconds, and let managers look often."""
     config = replace(shape.config, cycle_ms=2_000, checkpoint_ms=0)
@@ -186,7 +180,6 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     "long turns": _reshaped(_long_turns, freeze_in_call=0.003, rewind=0.05),
     "java": _drawn(_with_peer, freeze_in_call=0.01),
     "ghosts": _reshaped(_restless, freeze_in_call=0.003, stale_read=0.3),
-    "drains": _reshaped(_swaying, freeze_in_call=0.01),
     "hands and pauses": _reshaped(
         _restless, rewind=0.05, foreign_checkpoint=0.02, freeze_in_call=0.004, stale_read=0.5
     ),
@@ -335,6 +328,27 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         },
         handler_raises=0.4,
         handler_slow=0.5,
+    ),
+    "a place per open shard": _focused(
+        shape={
+            "cycle_ms": 2_000,
+            "leases_per_worker": 1,
+            "workers_min": 1,
+            "workers_max": 3,
+            "scale_down_ms": 4_000,
+            "shards": 3,
+            "shards_least": 2,
+            "shards_most": 3,
+            "reshard_every_s": 0.5,
+            "trend_ms": 8_000,
+            "has_peer": False,
+        },
+        handler_slow=0.9,
+        handler_raises=0.3,
+        freeze=0.02,
+        freeze_in_call=0.01,
+        execution_dies=0.1,
+        kill_between=0.03,
     ),
     "paused": _focused(shape={"pauses_every_s": 5.0, "has_peer": False}, handler_slow=0.3),
     "one worker": _focused(

@@ -351,6 +351,6 @@ HAZARDS = (
             "idle=waiting_for_a_merge(shards, [*leases, *unreadable.stand_ins]),",
             "idle=waiting_for_a_merge((), leases),",
         ),
-        arena="drains",
+        arena="a place per open shard",
     ),
 )

@@ -248,7 +248,7 @@ MUSEUM = (
         (
             WRITER,
             "        async with held.lock:\n            if not held.is_held:\n",
-            "        async with asyncio.Lock():\n            if not held.is_held:\n",
+            "        async with type(held.lock)():\n            if not held.is_held:\n",
         ),
         arena="busy",
     ),
