@@ -96,7 +96,7 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew [13 min]
 	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output $(RESULTS)/fuzz.json
-	@SHARDFLEET_FUZZ_INPUTS=$(or $(N),20000) $(BIN)/python -m pytest -q --seed=random \
+	@SHARDFLEET_TEST_FUZZ_INPUTS=$(or $(N),20000) $(BIN)/python -m pytest -q --seed=random \
 	  tests/spark/test_payloads.py -k judges
 
 mutants: install ## break the code in known ways, or in RANDOM=N drawn by SEED=; SEEDS= fleets for each [20 min]

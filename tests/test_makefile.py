@@ -148,6 +148,14 @@ def test_mutants_are_the_known_ones_or_drawn_by_chance(project):
     )
 
 
+def test_what_make_says_to_the_tests_is_among_what_they_are_left_with():
+    # tests/conftest.py takes every other variable of ours away.
+    said = re.findall(r"(SHARDFLEET_\w+)=\S* ", MAKEFILE)
+
+    assert said
+    assert [name for name in said if not name.startswith("SHARDFLEET_TEST_")] == []
+
+
 def test_slow_runs_its_parts_one_after_the_other(project):
     parts = re.search(r"^SLOW \?= (.*)$", MAKEFILE, re.MULTILINE)[1].split()
     printed = run_make("slow", cwd=project)

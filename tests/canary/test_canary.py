@@ -3,9 +3,10 @@ A canary in key, payload and a handler's error appears in nothing that is logged
 
 Each path is run with the defaults: a whole worker turn with a failing handler (log, metrics, the
 note of the stop), one whose process dies (crash notes), one whose consumer raises what nobody
-foresaw, the producer's and Spark's refusals, answers that cannot be read, and the commands that
-show a stopped shard. What is left out on purpose: the record that was given up, kept whole where
-`on_exhausted` says, and `log_errors`, which is asked for.
+foresaw, a manager's turns over a stopped shard (its plan, report and history), the producer's and
+Spark's refusals, answers that cannot be read, and the commands that show a stopped shard. What is
+left out on purpose: the record that was given up, kept whole where `on_exhausted` says, and
+`log_errors`, which is asked for. Spark's reading: `tests/spark/test_no_record_in_texts.py`.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from shardfleet.cli import app as application
 from shardfleet.cli import examination, fleet_access
 from shardfleet.cli.fleet_access import FleetAccess
 from shardfleet.domain.delivery.record_ids import with_record_id
+from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import InvalidReply, ShardfleetError
@@ -37,6 +39,7 @@ from shardfleet.runtime.handler_call import HandlerCaller
 from shardfleet.runtime.handler_loading import load_handler
 from shardfleet.runtime.handler_runner import _call
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import MemoryLauncher, SeededEntropy
 from tests.cli.test_foreign_text import facts
 from tests.engine.worker_side.worker_kit import Crash, World
 
@@ -150,6 +153,39 @@ def test_a_failing_handlers_words_are_logged_measured_and_kept_nowhere(
     assert ("ShardStopped" in kept) == (policy["on_exhausted"] == "stop")
     said = capsys.readouterr()
     assert CANARY not in kept + caplog.text + said.out + said.err
+
+
+def test_a_managers_documents_tell_a_stopped_shard_and_not_what_it_stopped_at(handler, caplog):
+    handler(raise_all_of_it)
+
+    async def main():
+        world = a_world()
+        await world.turn(handler=InLoop(world.clock))
+        manager = LeaseManager(
+            world.config,
+            ManagerPorts(
+                leases=world.leases,
+                state=FleetState(world.state, world.clock),
+                stream=world.stream,
+                source=world.stream,
+                launcher=MemoryLauncher(),
+                clock=world.clock,
+                entropy=SeededEntropy(7),
+                events=world.events,
+            ),
+        )
+        reports = [await manager.turn()]
+        await world.clock.sleep_ms(60_000)
+        reports.append(await manager.turn())
+        world.events.flush()
+        return world, reports
+
+    with caplog.at_level(logging.DEBUG):
+        world, reports = run_virtual(main())
+    kept = kept_of(world)
+    assert {"plan", "places", "turn", "loads"} <= {kind for kind, _ in world.state.documents}
+    assert "ValueError (test_canary.py:" in kept
+    assert CANARY not in kept + repr(reports) + caplog.text
 
 
 @pytest.mark.parametrize("command", ["leases", "status", "explain", "resume", "doctor"])

@@ -15,6 +15,7 @@ from fastavro import parse_schema, schemaless_writer
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.payload.avro_payload import struct_of_avro
 from shardfleet_spark.payload.parsing import parse_payload
+from tests.fuzz import json_payloads
 from tests.fuzz.json_payloads import check_json
 
 pytestmark = pytest.mark.processes
@@ -36,6 +37,16 @@ SPOILED = {
     "enum 2": (ENUM, b"\x04", "symbol 2 of an enum of 2"),
     "branch -1": (["null", "int"], b"\x01\x02", "branch -1 of a union of 2"),
     "a length of -1": ("bytes", b"\x01xx", "a length of -1"),
+    # Gone back by one, the length would be read again, as the number behind it.
+    "a length of -1 that another field could be read from": (
+        {
+            "type": "record",
+            "name": "N",
+            "fields": [{"name": "a", "type": "bytes"}, {"name": "b", "type": "int"}],
+        },
+        b"\x01",
+        "a length of -1",
+    ),
     "a length of 2^40": ("bytes", b"\x80\x80\x80\x80\x80\x40xx", "ends too early"),
     "no UTF-8": ("string", b"\x02\xff", "utf-8"),
     "2^40 items": (
@@ -141,6 +152,7 @@ BEYOND = [
     b'{"p": {"k": 1e309}}',
     b'{"s": 1e999}',
     b'{"s": [9e308]}',
+    b'{"s": ["Infinity", 1e400]}',
     b'{"t": 9223372036855}',
     b'{"t": -1' + b"0" * 17 + b"}",
 ]
@@ -151,6 +163,8 @@ WITHIN = {
     b'{"m": "1e-7"}': ("m", Decimal("0.00")),
     b'{"s": "1234e5678", "m": 1}': ("s", "1234e5678"),
     b'{"s": "1e999 is a text"}': ("s", "1e999 is a text"),
+    b'{"s": "\\"Infinity\\"", "d": 1e77}': ("s", '"Infinity"'),
+    b'{"s": ["-Infinity", 1e307]}': ("s", '["-Infinity",1.0E307]'),
     b'{"s": ' + b"1" * 400 + b"}": ("s", "1" * 400),
     b'{"more": 1e9999, "d": 1}': ("d", 1.0),
 }
@@ -186,6 +200,7 @@ HALVES = [b'{"s": "\\ud800"}', b'{"s": "\\\\\\udC00x"}', b'{"s": "\\ude00\\ud83d
 # RFC 8259, 6: NaN and Infinity are no numbers, and 7: a text in quotes is none. Duplicate names
 # have no agreed meaning (4): the last one counts, as for most readers.
 NO_JSON = [b'{"d": NaN}', b'{"d": Infinity}', b'{"s": NaN}', b'{"d": "NaN"}', b'{"f": "+INF"}']
+NO_JSON += [b"{'d': 1}", b"{\"s\": 'x'}"]
 
 
 def test_halves_of_characters_and_what_is_no_json_are_bad_records(spark):
@@ -215,11 +230,55 @@ def test_the_readers_options_allow_what_json_does_not(spark):
     assert row["payload"]["d"] == float("inf")
 
 
-INPUTS = int(os.environ.get("SHARDFLEET_FUZZ_INPUTS", "4000"))  # `make fuzz` wants more.
-AT_ONCE = 2_000
+SPOILED_JSON = '{"d": canary-jane-doe-4711'
+COLUMNS_MOST = 20_480  # Spark's documentation of CSV files: maxColumns.
+QUOTED = '"canary-jane-doe-4711"' + "," * (COLUMNS_MOST - 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "options"),
+    [
+        ("json", SPOILED_JSON, {"Mode": "FAILFAST", "ColumnNameOfCorruptRecord": "d"}),
+        ("json", SPOILED_JSON, {"MODE": "FAILFAST"}),
+        ("csv", "canary-jane-doe-4711", {"mODE": "FAILFAST"}),
+        ("csv", QUOTED + ",", {}),
+        ("csv", "canary-jane-doe-4711\t\t\t", {"maxColumns": "3", "Sep": "\\t"}),
+        ("csv", "canary-jane-doe-4711||||||", {"maxcolumns": "3", "delimiter": "||"}),
+        ("csv", "canary-jane-doe-4711", {"maxCharsPerColumn": "5"}),
+    ],
+)
+def test_no_option_and_no_payload_makes_a_bad_record_an_error_that_quotes_it(
+    spark, kind, data, options
+):
+    rows = spark.createDataFrame([(data,)], "data string")
+
+    (row,) = parse_payload(rows, "d double", kind=kind, options=options).collect()
+
+    assert (row["payload"], row["data"]) == (None, data)
+    assert row["bad_record"]
+
+
+def test_csv_of_as_many_columns_as_spark_reads_is_read(spark):
+    rows = spark.createDataFrame([("x,1,2",)], "data string")
+    options = {"maxColumns": "3"}
+
+    (row,) = parse_payload(rows, "s string, a int, b int", kind="csv", options=options).collect()
+
+    assert (row["bad_record"], row["payload"]) == (None, ("x", 1, 2))
+
+
+INPUTS = int(os.environ.get("SHARDFLEET_TEST_FUZZ_INPUTS", "4000"))  # `make fuzz` wants more.
+AT_ONCE = min(INPUTS, 20_000)
 
 
 def test_json_that_others_write_gives_the_judges_values_or_a_bad_record(spark, seed):
     rows = sum(check_json(spark, f"{seed} {part}", AT_ONCE) for part in range(INPUTS // AT_ONCE))
 
     assert INPUTS / 4 < rows < INPUTS
+
+
+def test_a_payload_that_costs_too_much_is_seen(spark, monkeypatch):
+    monkeypatch.setattr(json_payloads, "RATIO_MOST", 0)
+
+    with pytest.raises(AssertionError, match="times as much as plain ones"):
+        check_json(spark, "any", 20)

@@ -6,6 +6,8 @@ Payloads into columns: JSON, CSV or Avro, with a column that says what is wrong 
 
 A payload that does not fit never fails the batch: its ``payload`` is null, ``bad_record`` says
 why, and ``data`` is still there. A field that the schema has and a JSON payload has not is null.
+A CSV text with as many separators as ``maxColumns`` (20,480), quoted or not, is bad. The options
+``mode``, ``columnNameOfCorruptRecord`` and ``maxCharsPerColumn`` have no effect.
 """
 
 from __future__ import annotations
@@ -42,9 +44,12 @@ KINDS = ("json", "csv", "avro")
 PAYLOAD, BAD = "payload", "bad_record"
 
 _CORRUPT = "_shardfleet_corrupt"
-# No numbers by RFC 8259, 6, nor is "Infinity" in quotes one; an option may allow them again.
-_STRICT = {"allowNonNumericNumbers": "false"}
-_PERMISSIVE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+# By RFC 8259 NaN, Infinity and "Infinity" in quotes are no numbers (6), and only what is in double
+# quotes is a text (7); an option may allow them again. Names in small letters: Spark reads any.
+_STRICT = {"allownonnumericnumbers": "false", "allowsinglequotes": "false"}
+# A longer column than somebody allows would fail the batch, with the record in the error's text.
+_FIXED = {"mode": "PERMISSIVE", "columnnameofcorruptrecord": _CORRUPT, "maxcharspercolumn": "-1"}
+_CSV_COLUMNS_MOST = 20_480  # Spark's default of maxColumns; one more fails the batch likewise.
 # In a schema's JSON: the types whose texts are read before they become values.
 _NO_TEXT = re.compile(r'(?<=ype":)"(?:decimal\([^"]*\)|timestamp(?:_ntz)?)"')
 _SHOWN = 200
@@ -82,14 +87,15 @@ def parse_payload(
         return parse_avro(df, schema if isinstance(schema, str) else schema.json(), column=column)
     wanted = struct_of(schema)
     with_corrupt = StructType([*wanted.fields]).add(_CORRUPT, StringType())
-    settings = {**(_STRICT if kind == "json" else {}), **(options or {}), **_PERMISSIVE}
+    settings = _settings(kind, options or {})
     text = sf.col(column).cast("string")
 
     def read(schema: StructType, only: Column) -> Column:
         chosen = sf.when(only, text)  # What is not read is null, which costs nothing.
         if kind == "json":
             return sf.from_json(chosen, schema, settings)
-        return sf.from_csv(chosen, schema.toDDL(), settings)
+        fits = sf.when(~_has_too_many_columns(text, settings), chosen)
+        return sf.from_csv(fits, schema.toDDL(), settings)
 
     parsed = df.withColumn(_CORRUPT, read(with_corrupt, ~_beyond(text, wanted, read)))
     problem = _problem(kind, text, parsed=sf.col(_CORRUPT), options=settings)
@@ -99,6 +105,11 @@ def parse_payload(
         .withColumn(PAYLOAD, sf.when(sf.col(BAD).isNull(), sf.struct(*fields)))
         .drop(_CORRUPT)
     )
+
+
+def _settings(kind: str, options: Mapping[str, str]) -> dict[str, str]:
+    given = {name.lower(): value for name, value in options.items()}
+    return {**(_STRICT if kind == "json" else {}), **given, **_FIXED}
 
 
 def struct_of(schema: str | StructType) -> StructType:
@@ -143,19 +154,19 @@ def _beyond(
     with_corrupt = StructType.fromJson(json.loads(as_text)).add(_CORRUPT, StringType())
     found = read(with_corrupt, suspect)
     unread = found.isNull() | found.getField(_CORRUPT).isNotNull()
-    return suspect & (unread | _anywhere(found, wanted))
+    return suspect & (unread | _anywhere(found, wanted, text))
 
 
-def _anywhere(value: Column, kind: DataType) -> Column:
+def _anywhere(value: Column, kind: DataType, text: Column) -> Column:
     """Return whether a value, or one in it, is beyond what its column can hold; never null."""
     match kind:
         case StructType():
-            fields = [_anywhere(value.getField(each.name), each.dataType) for each in kind]
+            fields = [_anywhere(value.getField(each.name), each.dataType, text) for each in kind]
             found = reduce(or_, fields, sf.lit(False))  # noqa: FBT003
         case ArrayType():
-            found = sf.exists(value, lambda each: _anywhere(each, kind.elementType))
+            found = sf.exists(value, lambda each: _anywhere(each, kind.elementType, text))
         case MapType():
-            found = _anywhere(sf.map_values(value), ArrayType(kind.valueType))
+            found = _anywhere(sf.map_values(value), ArrayType(kind.valueType), text)
         case FloatType() | DoubleType():
             found = sf.abs(value) == float("inf")
         case DecimalType():
@@ -163,10 +174,28 @@ def _anywhere(value: Column, kind: DataType) -> Column:
         case TimestampType() | TimestampNTZType():
             found = value.rlike(r"^-?[0-9]{13}")
         case StringType():
-            found = value.rlike(r'"-?Infinity"')  # What Spark writes for a number without a limit.
+            # What Spark writes for a number without a limit, or a text that was there.
+            found = value.rlike(r'"-?Infinity"') & _has_infinite_digits(text)
         case _:
             found = sf.lit(False)  # noqa: FBT003
     return sf.coalesce(found, sf.lit(False))  # noqa: FBT003
+
+
+def _has_infinite_digits(text: Column) -> Column:
+    """Tell whether what looks like a number, even in a text, is without a limit as a double."""
+    digits = sf.regexp_extract_all(text, sf.lit(r"[0-9][0-9.eE+-]*+"), sf.lit(0))
+    return sf.exists(digits, lambda each: each.try_cast("double") == float("inf"))
+
+
+def _has_too_many_columns(text: Column, options: Mapping[str, str]) -> Column:
+    """Tell whether a CSV text may have more columns than Spark reads: the quoted ones count."""
+    separator = options.get("sep") or options.get("delimiter") or ","
+    if separator.startswith("\\"):
+        separator = separator.encode().decode("unicode_escape")
+    without = sf.replace(text, sf.lit(separator), sf.lit(""))
+    count = (sf.length(text) - sf.length(without)) / len(separator)
+    most = int(options.get("maxcolumns", _CSV_COLUMNS_MOST))
+    return (sf.length(text) >= most) & (count >= most)
 
 
 def _problem(kind: str, text: Column, *, parsed: Column, options: Mapping[str, str]) -> Column:

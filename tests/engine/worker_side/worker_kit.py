@@ -97,9 +97,9 @@ class FaultyState(MemoryStateStore):
         self.before("read", kind, name)
         return await super().read(kind, name)
 
-    async def write(self, kind, name, body, *, expected_version):
+    async def write(self, kind, name, body, **asked):
         self.before("write", kind, name)
-        return await super().write(kind, name, body, expected_version=expected_version)
+        return await super().write(kind, name, body, **asked)
 
     async def increment(self, kind, name):
         self.before("increment", kind, name)
