@@ -23,6 +23,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.engine.manager.assigner import Assigner
+from shardfleet.engine.retry import Box
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.base import Event
 from shardfleet.events.manager import LeaseAssigned
@@ -140,6 +141,11 @@ def _is_even(load: FleetUnderLoad, shards: int) -> bool:
     return load.is_settled(workers=2) and sorted(counts.values()) == [shards // 2] * 2
 
 
+def _box() -> Box:
+    """Return the time of a wave: none of its few calls is left out."""
+    return Box(SystemClock(), SystemClock().monotonic_ms() + 60_000)
+
+
 @dataclass(frozen=True)
 class _Begun:
     shard_id: str
@@ -186,7 +192,7 @@ class _Mover:
         chosen = self._chosen(able, min(most, TOGETHER))
         old_pids = {a.lease.lease_key: self._load.pid_of(a.lease.lease_key) for a in chosen}
         begun_ms = time.time_ns() // 1_000_000
-        await assigner.carry_out(chosen, able.values(), graceful=able.keys())
+        await assigner.carry_out(chosen, able.values(), graceful=able.keys(), box=_box())
         waiting = {a.lease.lease_key: a.worker_id for a in chosen}
         let_go: dict[str, int] = {}
         deadline, again_s = time.monotonic() + HANDOVER_MOST_S, time.monotonic() + AGAIN_S
@@ -219,7 +225,7 @@ class _Mover:
             and lease.checkpoint_owner is None
             and lease.lease_owner in able.keys() - {target}
         ]
-        await assigner.carry_out(left, able.values(), graceful=able.keys())
+        await assigner.carry_out(left, able.values(), graceful=able.keys(), box=_box())
 
     def _chosen(self, able: dict[str, Slot], most: int) -> list[Assignment]:
         """Choose leases that have moved least, as many of one worker as of the other."""

@@ -71,8 +71,9 @@ def _handler(service):
             self.wfile.write(payload)
 
         def _carry_out(self, body):
-            connection = http.client.HTTPConnection(urlsplit(service.behind).netloc)
-            connection.request("POST", "/", body, dict(self.headers))
+            host = urlsplit(service.behind).netloc
+            connection = http.client.HTTPConnection(host)
+            connection.request("POST", "/", body, {**self.headers, "Host": host})
             assert connection.getresponse().status == http.HTTPStatus.OK
             connection.close()
 

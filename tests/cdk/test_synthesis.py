@@ -82,7 +82,7 @@ def bundled(project, tmp_path_factory):
         patch.setattr(
             bundling,
             "pip_command",
-            lambda _, target: [sys.executable, "-c", INSTALLER, str(target)],
+            lambda _, target, *_more, **_options: [sys.executable, "-c", INSTALLER, str(target)],
         )
         patch.setattr("shardfleet_cdk.assets._REPOSITORY", project)
         synthesis.synthesize(outdir, project=project, bundle=True)
