@@ -185,7 +185,7 @@ def check_cost(spark, drawn, spent):
 
 
 def check_json(spark, seed, count):
-    """Try so many payloads; return how many gave a row. The seed is in what is raised."""
+    """Try so many payloads, drawn by the seed; return how many gave a row."""
     chance = random.Random(seed)
     drawn = [draw(chance) for _ in range(count)]
     found, spent = parse(spark, drawn)
