@@ -124,7 +124,8 @@ def test_a_second_json_value_or_text_behind_it_is_never_passed_over(spark):
 def test_what_the_readers_options_allow_is_allowed_behind_the_value(spark):
     rows = rows_of(spark, b"{'delay': 1} // a comment", b'{"delay": 1} // x\n{"delay": 2}')
 
-    parsed = parse_payload(rows, "delay int", options={"allowComments": "true"}).collect()
+    allowed = {"allowComments": "true", "allowSingleQuotes": "true"}
+    parsed = parse_payload(rows, "delay int", options=allowed).collect()
 
     assert [row["bad_record"] is None for row in parsed] == [True, False]
 
