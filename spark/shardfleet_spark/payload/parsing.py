@@ -70,8 +70,7 @@ def parse_payload(
         df: has the column.
         schema: of the payload: DDL (``"origin string, delay int"``) or a ``StructType``; for Avro
             the writer's schema in Avro's own JSON.
-        kind: ``json`` (one object and nothing behind it; NaN is no number, and
-            texts are in double quotes: RFC 8259), ``csv`` (one row and
+        kind: ``json`` (one object as RFC 8259 has it, nothing behind it), ``csv`` (one row,
             nothing behind it) or ``avro`` (one binary record, without a container file's header).
         column: with the payload, binary or text.
         options: of Spark's JSON or CSV reader, for example ``{"timestampFormat": "yyyy/MM/dd"}``.
