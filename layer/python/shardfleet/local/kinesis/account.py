@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from shardfleet.local.kinesis.errors import in_use, invalid_argument, not_found
-from shardfleet.local.kinesis.faults import ActiveFaults
+from shardfleet.local.kinesis.errors import KinesisError, in_use, invalid_argument, not_found
+from shardfleet.local.kinesis.faults import ActiveFaults, FaultKind, Site
 from shardfleet.local.kinesis.metrics import MetricLog
 from shardfleet.local.kinesis.quotas import OperationQuota
 from shardfleet.local.kinesis.requests import Request, broken, name, optional_text
@@ -45,7 +45,8 @@ class AccountSettings:
     What does not change while an engine lives.
 
     `quotas` switches shard limits and call rates on or off; `shard_limit` is the account's quota of
-    open shards (20,000 in the largest regions).
+    open shards (20,000 in the largest regions). `unkind` is a seed: what AWS leaves open happens
+    (faults.py), drawn from it; None: it does not.
     """
 
     account_id: str = "000000000000"
@@ -53,6 +54,7 @@ class AccountSettings:
     quotas: bool = True
     phases: Phases = Phases()
     shard_limit: int = 20_000
+    unkind: int | None = None
 
 
 class Account:
@@ -69,7 +71,7 @@ class Account:
         self._clock = clock
         self._now_ms = 0
         self._due: list[tuple[int, Callable[[int], None]]] = []
-        self.faults = ActiveFaults(self.now_ms)
+        self.faults = ActiveFaults(self.now_ms, settings.unkind)
 
     def now_ms(self) -> int:
         """Return the time in epoch ms; it never goes backwards, whatever the clock does."""
@@ -179,6 +181,18 @@ class Account:
                 f"{self.settings.account_id} does not exist."
             )
         return shard
+
+    def check_key(self, stream: Stream, action: str) -> None:
+        """Raise KMSAccessDeniedException while grants of the stream's new key are not yet seen."""
+        if stream.settings.key_id is None:
+            return
+        denied = self.faults.take(FaultKind.DENIED_KEYS, Site(stream.name))
+        if denied and self.now_ms() - stream.settings.key_since_ms < denied.delay_ms:
+            raise KinesisError(
+                "KMSAccessDeniedException",
+                f"User arn:aws:iam::{self.settings.account_id}:root is not authorized to {action} "
+                f"records in stream {stream.name}.",
+            )
 
     def require_active(self, stream: Stream) -> None:
         """Raise ResourceInUseException unless the stream is ACTIVE."""

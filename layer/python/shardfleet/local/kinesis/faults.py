@@ -3,12 +3,17 @@ Faults on demand: what Kinesis does to its clients on a bad day, switched on by 
 
 A fault is in force for a time (`duration_ms`, on the engine's clock), for a number of times
 (`count`), or until `clear`. It applies to a stream, a shard, an operation, or to everything where
-these are left out. `ShardfleetLocal.Faults` (see admin.py) is the same over HTTP.
+these are left out, and each time with its `chance`. `ShardfleetLocal.Faults` (see admin.py) is the
+same over HTTP.
+
+An engine that is *unkind* has those of :data:`UNKIND` in force for ever: all that AWS leaves open,
+other people have met, and no documentation promises to stay away. `clear` leaves them.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from random import Random
 from typing import Any, Final, NamedTuple
 
 from shardfleet.local.kinesis.errors import KinesisError, validation
@@ -28,6 +33,30 @@ class FaultKind(StrEnum):
     SILENT_POSITIONS = "SilentPositions"
     """An iterator at a number older than the retention brings nothing, with the lag of all of it,
     while one at TRIM_HORIZON brings records at once (harlow/kinesis-consumer#125, #98)."""
+    REFUSED_POSITIONS = "RefusedPositions"
+    """GetShardIterator refuses a number older than the retention with InvalidArgumentException
+    (K14, harlow/kinesis-consumer#175)."""
+    EMPTY_STARTS = "EmptyStarts"
+    """The first pages of a new iterator, up to a dozen, are empty and have lag (K20,
+    boto/boto3#1301)."""
+    PHANTOM_LAG = "PhantomLag"
+    """GetRecords at the end of a shard has lag above zero; only the next iterator says 0 (K21,
+    awslabs/spark-sql-kinesis-connector#49)."""
+    FIRST_READ_LAG = "FirstReadLag"
+    """The first read at TRIM_HORIZON or LATEST has the lag of a whole retention, whatever it brings
+    (K22, awslabs/amazon-kinesis-client#158)."""
+    UNEVEN_ARRIVALS = "UnevenArrivals"
+    """Records say that they arrived up to `DelayMs` before they did, so that their order of arrival
+    is not theirs (K28). AT_TIMESTAMP and the retention go by the truth."""
+    CHILDREN_UNLISTED = "ChildrenUnlisted"
+    """A listing lacks the children of a reshard for `DelayMs`, its parents closed (K05,
+    awslabs/amazon-kinesis-scaling-utils#72)."""
+    PARENTS_LISTED_OPEN = "ParentsListedOpen"
+    """A listing has closed parents open for `DelayMs`, beside their children (K06,
+    awslabs/amazon-kinesis-client#282)."""
+    DENIED_KEYS = "DeniedKeys"
+    """Records of a stream whose key is in use since less than `DelayMs` are refused with
+    KMSAccessDeniedException: grants take a while to be seen everywhere (I01, K47)."""
     END_WITHOUT_CHILDREN = "EndWithoutChildren"
     """GetRecords answers neither NextShardIterator nor ChildShards (KCL #624: a false end)."""
     CHILDREN_WITHOUT_END = "ChildrenWithoutEnd"
@@ -61,6 +90,7 @@ class ActiveFault:
     remaining: int | None = None
     delay_ms: int = 0
     code: str = "InternalFailure"
+    chance: float = 1.0
 
     def applies(self, site: Site) -> bool:
         """Tell whether the fault covers the place; an empty part of its own site covers all."""
@@ -72,12 +102,32 @@ class ActiveFault:
         return late or self.remaining == 0
 
 
-class ActiveFaults:
-    """The faults in force on one engine."""
+UNKIND: Final[tuple[tuple[FaultKind, float, int], ...]] = (
+    (FaultKind.CHILDREN_UNLISTED, 0.5, 3_000),
+    (FaultKind.PARENTS_LISTED_OPEN, 0.5, 3_000),
+    (FaultKind.EMPTY_STARTS, 0.5, 0),
+    (FaultKind.PHANTOM_LAG, 0.1, 0),
+    (FaultKind.FIRST_READ_LAG, 0.5, 0),
+    (FaultKind.UNEVEN_ARRIVALS, 0.3, 2_000),
+    (FaultKind.REFUSED_POSITIONS, 0.5, 0),
+    (FaultKind.SILENT_POSITIONS, 1.0, 0),
+    (FaultKind.DENIED_KEYS, 0.8, 5_000),
+)
+"""What an unkind engine does all the time: the kind, with which chance, and its `DelayMs`."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+
+class ActiveFaults:
+    """The faults in force on one engine; with a seed it is unkind, and else chances go by 0."""
+
+    def __init__(self, now_ms: Callable[[], int], unkind: int | None = None) -> None:
         self._now_ms = now_ms
-        self._faults: list[ActiveFault] = []
+        self.random = Random(unkind or 0)
+        """What the faults draw from."""
+        self._standing = [
+            ActiveFault(kind, delay_ms=delay_ms, chance=chance)
+            for kind, chance, delay_ms in (UNKIND if unkind is not None else ())
+        ]
+        self._faults = list(self._standing)
 
     def throttle_reads(self, stream: str = "", *, shard: str = "", duration_ms: int) -> None:
         """Refuse every GetRecords for that long."""
@@ -141,8 +191,8 @@ class ActiveFaults:
         return bool(self._faults)
 
     def clear(self) -> None:
-        """Lift every fault."""
-        self._faults.clear()
+        """Lift every fault that was asked for."""
+        self._faults = list(self._standing)
 
     def take(self, kind: FaultKind, site: Site) -> ActiveFault | None:
         """Return the first fault of that kind in force at the place, counting this use of it."""
@@ -151,11 +201,14 @@ class ActiveFaults:
         now_ms = self._now_ms()
         self._faults = [fault for fault in self._faults if not fault.is_over(now_ms)]
         for fault in self._faults:
-            if fault.kind is kind and fault.applies(site):
+            if fault.kind is kind and fault.applies(site) and self._is_drawn(fault):
                 if fault.remaining is not None:
                     fault.remaining -= 1
                 return fault
         return None
+
+    def _is_drawn(self, fault: ActiveFault) -> bool:
+        return fault.chance >= 1 or self.random.random() < fault.chance
 
     def raise_failure(self, site: Site) -> None:
         """Raise the KinesisError of a FAILURE fault in force at the place, if there is one."""
@@ -168,7 +221,8 @@ class ActiveFaults:
         Add a fault given in wire form.
 
         `Kind` and at least one of `DurationMs` and `Count`; optionally `StreamName`, `ShardId`,
-        `Operation`, `DelayMs`, `Code`. Raises a ValidationException that lists what is allowed.
+        `Operation`, `DelayMs`, `Code`, `Chance` (above 0, at most 1). Raises a ValidationException
+        that lists what is allowed.
         """
         kinds = ", ".join(kind.value for kind in FaultKind)
         if request.get("Kind") not in tuple(FaultKind):
@@ -181,17 +235,21 @@ class ActiveFaults:
                 )
         if numbers["DurationMs"] is None and numbers["Count"] is None:
             raise validation("A fault needs DurationMs, Count, or both, so that it ends.")
+        chance = request.get("Chance", 1)
+        if not isinstance(chance, int | float) or not 0 < chance <= 1:
+            raise validation(f"Fault.Chance is {chance!r}; it must be above 0 and at most 1.")
         texts = [str(request.get(name) or "") for name in ("StreamName", "ShardId", "Operation")]
         fault = ActiveFault(
             FaultKind(request["Kind"]),
             Site(*texts),
             delay_ms=numbers["DelayMs"] or 0,
             code=str(request.get("Code") or "InternalFailure"),
+            chance=chance,
         )
         self._add(fault, numbers["DurationMs"], count=numbers["Count"])
 
     def in_force(self) -> list[dict[str, Any]]:
-        """Return the faults in force, in wire form, with the time or count that is left."""
+        """Return the faults asked for and in force, in wire form, with what is left of them."""
         now_ms = self._now_ms()
         return [
             {
@@ -203,9 +261,10 @@ class ActiveFaults:
                 "Count": fault.remaining,
                 "DelayMs": fault.delay_ms,
                 "Code": fault.code,
+                "Chance": fault.chance,
             }
             for fault in self._faults
-            if not fault.is_over(now_ms)
+            if fault not in self._standing and not fault.is_over(now_ms)
         ]
 
     def _add(self, fault: ActiveFault, duration_ms: int | None, *, count: int | None) -> None:

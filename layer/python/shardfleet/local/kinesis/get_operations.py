@@ -38,6 +38,10 @@ POSITIONS: Final = (
 
 # The offset of an iterator that brings nothing (faults.py, SILENT_POSITIONS).
 _SILENT: Final = -1
+# The most pages without records with which a new iterator begins (K20: "many in a row").
+_EMPTY_MOST: Final = 12
+# The most lag that a shard has though nothing is left (K21).
+_PHANTOM_MOST_MS: Final = 60_000
 
 
 def get_shard_iterator(account: Account, request: Request) -> Response:
@@ -57,12 +61,33 @@ def get_shard_iterator(account: Account, request: Request) -> Response:
     )
     if account.settings.quotas and not shard.quota.take_iterator(now_ms):
         raise _throttled(account, stream, shard=shard)
-    site = Site(stream.name, shard.shard_id)
+    site, faults = Site(stream.name, shard.shard_id), account.faults
     if number is not None and shard.log.has_trimmed(number):
-        is_silent = account.faults.take(FaultKind.SILENT_POSITIONS, site) is not None
+        if faults.take(FaultKind.REFUSED_POSITIONS, site) is not None:  # K14
+            raise invalid_argument(
+                f"StartingSequenceNumber {number} used in GetShardIterator on shard "
+                f"{shard.shard_id} in stream {stream.name} has expired."
+            )
+        is_silent = faults.take(FaultKind.SILENT_POSITIONS, site) is not None  # K15
         offset = _SILENT if is_silent else offset
-    iterator = Iterator(stream.name, stream.created_ms, shard.shard_id, offset, now_ms)
+    is_end = kind in ("TRIM_HORIZON", "LATEST")
+    iterator = Iterator(
+        stream.name,
+        stream.created_ms,
+        shard.shard_id,
+        offset,
+        now_ms,
+        empty=_empty_pages(account, site),
+        lags=is_end and faults.take(FaultKind.FIRST_READ_LAG, site) is not None,  # K22
+    )
     return {"ShardIterator": iterator.sealed()}
+
+
+def _empty_pages(account: Account, site: Site) -> int:
+    """Return with how many pages without records an iterator begins (K20)."""
+    if account.faults.take(FaultKind.EMPTY_STARTS, site) is None:
+        return 0
+    return account.faults.random.randint(1, _EMPTY_MOST)
 
 
 def starting_offset(
@@ -152,22 +177,23 @@ def get_records(account: Account, request: Request) -> Response:
     if _is_throttled(account, site, shard=shard):
         _count(account, site, values={"ReadProvisionedThroughputExceeded": 1})
         raise _throttled(account, stream, shard=shard)
-    if faults.take(FaultKind.EMPTY_READS, site) is not None:
+    account.check_key(stream, "decrypt")
+    retention_ms = now_ms - stream.horizon_ms(now_ms)
+    again = iterator._replace(issued_ms=now_ms, empty=max(0, iterator.empty - 1), lags=False)
+    is_silent = iterator.offset == _SILENT
+    if is_silent or iterator.empty or faults.take(FaultKind.EMPTY_READS, site) is not None:
         behind = shard.millis_behind(iterator.offset, last_read=None, now_ms=now_ms)
-        again = iterator._replace(issued_ms=now_ms).sealed()
-        return {"Records": [], "NextShardIterator": again, "MillisBehindLatest": max(1, behind)}
-    if iterator.offset == _SILENT:
-        again = iterator._replace(issued_ms=now_ms).sealed()
-        lag_ms = now_ms - stream.horizon_ms(now_ms)
-        return {"Records": [], "NextShardIterator": again, "MillisBehindLatest": lag_ms}
+        lag_ms = retention_ms if is_silent or iterator.lags else max(1, behind)
+        return {"Records": [], "NextShardIterator": again.sealed(), "MillisBehindLatest": lag_ms}
     found = shard.log.read(iterator.offset, limit=limit, max_bytes=GET_RECORDS_BYTES)
     if account.settings.quotas:
         shard.quota.charge_read(found.size_bytes)
-    behind = shard.millis_behind(
-        found.next_offset,
-        last_read=found.next_offset - 1 if found.records else None,
-        now_ms=now_ms,
-    )
+    last_read = found.next_offset - 1 if found.records else None
+    behind = shard.millis_behind(found.next_offset, last_read=last_read, now_ms=now_ms)
+    if iterator.lags:
+        behind = retention_ms
+    elif not behind and not found.records and faults.take(FaultKind.PHANTOM_LAG, site) is not None:
+        behind = faults.random.randint(1, _PHANTOM_MOST_MS)  # K21
     _count(
         account,
         site,
@@ -178,7 +204,7 @@ def get_records(account: Account, request: Request) -> Response:
             "ReadProvisionedThroughputExceeded": 0,
         },
     )
-    following = iterator._replace(offset=found.next_offset, issued_ms=now_ms)
+    following = again._replace(offset=found.next_offset)
     answer: Response = {"Records": found.records, "MillisBehindLatest": behind}
     return answer | _continuation(account, site, shard=shard, following=following)
 

@@ -41,6 +41,7 @@ def put_record(account: Account, request: Request) -> Response:
     ordering = optional_text(request, "SequenceNumberForOrdering")
     if ordering is not None:
         _check_ordering(stream, ordering)
+    account.check_key(stream, "generate data keys for")
     write = Write(account, stream)
     entry = checked_entry(request, "", most_bytes=stream.settings.max_record_kib * KIB)
     answer = write.store(entry)
@@ -71,6 +72,7 @@ def put_records(account: Account, request: Request) -> Response:
             f"Records have {total} bytes with their partition keys; a request may have "
             f"{PUT_RECORDS_BYTES}."
         )
+    account.check_key(stream, "generate data keys for")
     write = Write(account, stream)
     results = [write.store(entry) for entry in entries]
     write.finish()
@@ -145,7 +147,7 @@ class Write:
         self._account = account
         self._stream = stream
         self._now_ms = account.now_ms()
-        self._arrival_s = self._now_ms / 1000
+        self._faults = account.faults
         # Most calls meet neither quotas nor faults; they should not pay for them per record.
         self._may_throttle = account.settings.quotas or account.faults.any
         self._tallies: dict[StoredShard, Tally] = {}
@@ -164,9 +166,13 @@ class Write:
             tally.throttled += 1
             return self._refusal(shard.shard_id)
         number = self._stream.mint.mint(shard.number, self._now_ms)
+        uneven = self._faults.any and self._faults.take(
+            FaultKind.UNEVEN_ARRIVALS, Site(self._stream.name, shard.shard_id)
+        )
+        early_ms = self._faults.random.randint(1, max(1, uneven.delay_ms)) if uneven else 0  # K28
         record = {
             "SequenceNumber": number,
-            "ApproximateArrivalTimestamp": self._arrival_s,
+            "ApproximateArrivalTimestamp": (self._now_ms - early_ms) / 1000,
             "Data": data,
             "PartitionKey": partition_key,
         }

@@ -212,6 +212,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--no-quotas", action="store_true", help="no shard limits and no call rates"
     )
+    parser.add_argument(
+        "--unkind", type=int, metavar="SEED", help="what AWS leaves open happens, drawn from SEED"
+    )
     for phase in ("creating", "updating", "deleting", "consumer"):
         parser.add_argument(
             f"--{phase}-ms", type=int, default=0, help=f"how long the {phase} phase takes"
@@ -226,7 +229,11 @@ def main(arguments: list[str] | None = None) -> None:
 
     def make_engine(account_id: str, region: str) -> KinesisEngine:
         settings = AccountSettings(
-            account_id=account_id, region=region, quotas=not options.no_quotas, phases=phases
+            account_id=account_id,
+            region=region,
+            quotas=not options.no_quotas,
+            phases=phases,
+            unkind=options.unkind,
         )
         return KinesisEngine(settings, clock=time.time)
 

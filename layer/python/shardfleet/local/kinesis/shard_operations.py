@@ -1,6 +1,6 @@
 """Operations on shards: listing them with filters and pages, and changing their number."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from shardfleet.local.kinesis.account import Account
@@ -11,6 +11,7 @@ from shardfleet.local.kinesis.errors import (
     not_found,
     validation,
 )
+from shardfleet.local.kinesis.faults import FaultKind, Site
 from shardfleet.local.kinesis.requests import (
     MOST_RESULTS,
     Request,
@@ -75,18 +76,30 @@ def list_shards(account: Account, request: Request) -> Response:
         _check_incarnation(stream, page.created_ms)
     if stream.status is StreamStatus.CREATING:
         raise in_use(f"Stream {stream.name} is CREATING.")
-    shards = [
-        shard
-        for shard in stream.shards_matching(filters["kind"], at_ms=filters["at"], now_ms=now_ms)
-        if shard.shard_id > after
-    ]
+    matching = stream.shards_matching(filters["kind"], at_ms=filters["at"], now_ms=now_ms)
+    shards = listed(account, stream, [shard for shard in matching if shard.shard_id > after])
     limit = min(limit, SHARDS_PER_PAGE)
-    answer: Response = {"Shards": [shard_description(shard) for shard in shards[:limit]]}
+    answer: Response = {"Shards": shards[:limit]}
     if len(shards) > limit:
-        last = shards[limit - 1].shard_id
+        last = shards[limit - 1]["ShardId"]
         page = PageToken("ListShards", stream.arn, stream.created_ms, last, filters, now_ms)
         answer["NextToken"] = page.sealed()
     return answer
+
+
+def listed(account: Account, stream: Stream, shards: Sequence[StoredShard]) -> list[Response]:
+    """Return what a listing says of shards, which may be that of the middle of a reshard."""
+    now_ms, faults, site = account.now_ms(), account.faults, Site(stream.name)
+    unlisted = faults.take(FaultKind.CHILDREN_UNLISTED, site)  # K05
+    if unlisted is not None:
+        shards = [s for s in shards if not (s.parents and now_ms - s.opened_ms < unlisted.delay_ms)]
+    descriptions = [shard_description(shard) for shard in shards]
+    still_open = faults.take(FaultKind.PARENTS_LISTED_OPEN, site)  # K06
+    if still_open is not None:
+        for shard, description in zip(shards, descriptions, strict=True):
+            if shard.closed_ms is not None and now_ms - shard.closed_ms < still_open.delay_ms:
+                del description["SequenceNumberRange"]["EndingSequenceNumber"]
+    return descriptions
 
 
 def _page(request: Request, token: str, *, now_ms: int) -> PageToken:

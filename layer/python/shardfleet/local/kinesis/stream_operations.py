@@ -22,7 +22,7 @@ from shardfleet.local.kinesis.requests import (
     text_list,
     whole_number,
 )
-from shardfleet.local.kinesis.shards import shard_description
+from shardfleet.local.kinesis.shard_operations import listed
 from shardfleet.local.kinesis.streams import (
     DEFAULT_RECORD_KIB,
     DEFAULT_RETENTION_HOURS,
@@ -141,7 +141,7 @@ def describe_stream(account: Account, request: Request) -> Response:
     shards = [shard for shard in stream.shards.values() if shard.shard_id > start]
     description = {
         **_described(stream),
-        "Shards": [shard_description(shard) for shard in shards[:limit]],
+        "Shards": listed(account, stream, shards)[:limit],
         "HasMoreShards": len(shards) > limit,
     }
     return {"StreamDescription": description}
@@ -301,8 +301,8 @@ def _set_key(account: Account, request: Request, *, key_id: str | None) -> Respo
     stream = account.stream(request)
     choice(request, "EncryptionType", allowed=("KMS",))
 
-    def change(_now_ms: int) -> None:
-        stream.settings.key_id = key_id
+    def change(now_ms: int) -> None:
+        stream.settings.key_id, stream.settings.key_since_ms = key_id, now_ms
 
     account.begin_update(stream, change)
     return {}

@@ -53,6 +53,7 @@ class StreamSettings:
     retention_hours: int = DEFAULT_RETENTION_HOURS
     max_record_kib: int = DEFAULT_RECORD_KIB
     key_id: str | None = None
+    key_since_ms: int = 0
     shard_level_metrics: list[str] = field(default_factory=list)
     policy: str | None = None
     scaled_ms: list[int] = field(default_factory=list)

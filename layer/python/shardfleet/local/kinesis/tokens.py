@@ -25,7 +25,8 @@ class Iterator(NamedTuple):
     A place in a shard, as it stood at `issued_ms` (epoch ms).
 
     `created_ms` is the stream's: an iterator of a deleted stream is none of its namesake
-    (hazard H12).
+    (hazard H12). `empty` pages come before the next record; `lags` says that its first answer has
+    the lag of a retention.
     """
 
     stream: str
@@ -33,6 +34,8 @@ class Iterator(NamedTuple):
     shard: str
     offset: int
     issued_ms: int
+    empty: int = 0
+    lags: bool = False
 
     def sealed(self) -> str:
         """Return the text for the client."""
