@@ -38,6 +38,14 @@ class ConfigurationError(ShardfleetError):
     """A setting is wrong; the message names each field, what was found and what is allowed."""
 
 
+class KeyDenied(ConfigurationError):
+    """
+    KMS refuses a key: a person must act, unless the right is so new that it is not seen everywhere.
+
+    Source: botocore's model of KMS, CreateGrant and PutKeyPolicy (fact I01).
+    """
+
+
 class InvalidRecord(ShardfleetError):
     """A record breaks a limit of Kinesis or of the KPL format; nothing was sent."""
 

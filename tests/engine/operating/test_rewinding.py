@@ -24,6 +24,7 @@ from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.records import StreamRecord
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
@@ -126,6 +127,28 @@ def test_exactly_what_the_preview_counts_comes_again(name):
         assert row.bytes == sum(len(str(n)) for n in range(first, 20))
         assert await read_on(world) == list(range(first, 20))
         assert ("pause", "fleet") not in world.state.documents
+
+    in_world(scenario)
+
+
+def test_the_first_and_the_last_arrival_are_so_by_time_whatever_the_order_of_the_records():
+    """K28: Kinesis promises nothing about the order of arrival times."""
+
+    async def scenario(world):
+        arrivals = [5_000, 3_000, 9_000, 4_000]
+
+        def uneven(_shard_id, page):
+            records = [
+                StreamRecord(r.data, r.partition_key, r.sequence_number, arrival_ms)
+                for r, arrival_ms in zip(page.records, arrivals, strict=False)
+            ]
+            return replace(page, records=records)
+
+        world.put(0, 3)
+        await world.turn(turn_ms=100_000)
+        world.stream.alter = uneven
+        (row,) = (await rewinder(world).preview([key(0)], OLDEST, with_children=False)).rows
+        assert (row.first_arrived_ms, row.last_arrived_ms) == (3_000, 9_000)
 
     in_world(scenario)
 

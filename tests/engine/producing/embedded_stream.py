@@ -15,6 +15,7 @@ from shardfleet.engine.ports import PutOutcome
 from shardfleet.kpl.hash_keys import hash_of_partition_key
 from shardfleet.local.kinesis.account import AccountSettings
 from shardfleet.local.kinesis.engine import KinesisEngine
+from shardfleet.local.kinesis.errors import KinesisError
 from shardfleet.local.kinesis.faults import FaultKind
 
 NAME = "orders"
@@ -109,19 +110,25 @@ class EmbeddedStream:
 
     def boto3_client(self, on_call):
         """Return a real boto3 client whose requests go to the engine; `on_call` before each."""
-        client = boto3.client("kinesis", config=Config(retries={"total_max_attempts": 1}))
+        return client_of(self.engine, on_call=on_call)
 
-        def answer(request, **_):
-            on_call()
-            operation = request.headers["X-Amz-Target"].decode().rpartition(".")[2]
-            body = self.engine.call(operation, json.loads(request.body))
-            raw = _Raw(json.dumps(body).encode())
-            return AWSResponse(
-                request.url, 200, {"Content-Type": "application/x-amz-json-1.1"}, raw
-            )
 
-        client.meta.events.register("before-send.kinesis.*", answer)
-        return client
+def client_of(engine, *, on_call=lambda: None):
+    """Return a real boto3 client of an engine in this process."""
+    client = boto3.client("kinesis", config=Config(retries={"total_max_attempts": 1}))
+
+    def answer(request, **_):
+        on_call()
+        operation = request.headers["X-Amz-Target"].decode().rpartition(".")[2]
+        try:
+            status, body = 200, engine.call(operation, json.loads(request.body))
+        except KinesisError as error:
+            status, body = error.status, {"__type": error.code, "message": error.message}
+        raw = _Raw(json.dumps(body).encode())
+        return AWSResponse(request.url, status, {"Content-Type": "application/x-amz-json-1.1"}, raw)
+
+    client.meta.events.register("before-send.kinesis.*", answer)
+    return client
 
 
 class _Raw(io.BytesIO):

@@ -9,7 +9,7 @@ from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.engine.producer.blocking import BlockingProducer
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
-from shardfleet.errors import ConfigurationError, InvalidRecord, StreamGone, Throttled
+from shardfleet.errors import ConfigurationError, InvalidRecord, KeyDenied, StreamGone, Throttled
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
@@ -179,6 +179,30 @@ def test_a_stream_that_is_gone_fails_every_call():
             await producer.flush()
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("denials", [3, 9_999])
+def test_a_key_that_is_denied_is_waited_for_and_then_named(denials):
+    """I01: the right to use it may be too new to be seen."""
+    stream, left = MemoryStream(1), [denials]
+
+    def denied(_):
+        if left[0]:
+            left[0] -= 1
+            raise KeyDenied("KMSAccessDeniedException: check the key's policy")
+
+    stream.before_put = denied
+
+    async def main():
+        await producer_of(stream).send(numbered(["a"]))
+
+    if denials == 3:
+        run_virtual(main())
+        assert len(first_deliveries(stream)) == 1
+    else:
+        with pytest.raises(KeyDenied, match="check the key's policy"):
+            run_virtual(main())
+        assert left[0] < denials - 3
 
 
 def test_a_shard_gets_no_more_than_its_quota_of_records():

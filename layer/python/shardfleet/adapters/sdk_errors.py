@@ -25,7 +25,13 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import (
+    ConfigurationError,
+    KeyDenied,
+    OutcomeUnknown,
+    ShardfleetError,
+    Throttled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +130,7 @@ class SdkCall:
             ConditionFailed: a conditional write found its condition false.
             Throttled: refused or never sent; not applied.
             OutcomeUnknown: a write that was sent and not answered.
-            ConfigurationError: a right or credential is missing.
+            ConfigurationError: a right or credential is missing; KeyDenied: it is one of a key.
             ShardfleetError: anything else, or what ``codes`` says.
 
         """
@@ -158,7 +164,8 @@ class SdkCall:
         if code in THROTTLING_CODES:
             return Throttled(text)
         if code in RIGHTS_CODES:
-            return ConfigurationError(f"{text}; check the function's role and the key's policy")
+            kind = KeyDenied if code.upper().startswith("KMS") else ConfigurationError
+            return kind(f"{text}; check the function's role and the key's policy")
         if status >= _SERVER_FAULT:
             return self._unanswered(f"{code}: {said}")
         return ShardfleetError(text)

@@ -44,6 +44,7 @@ from shardfleet.domain.stream.shards import ChildShard, end_contradiction
 from shardfleet.errors import (
     FalseEnd,
     IteratorExpired,
+    KeyDenied,
     OutcomeUnknown,
     PositionTrimmed,
     ShardfleetError,
@@ -59,6 +60,9 @@ _RETENTION_MARGIN_MS = 600_000
 # K15 (harlow/kinesis-consumer#125, #98): so long is waited for what an old number may still bring,
 # and then so long for the oldest record: one that is lost begins anew within a minute.
 _SILENCE_MS, _OLDEST_MS = 30_000, 15_000
+# I01 (botocore's model of KMS: CreateGrant and PutKeyPolicy are eventually consistent): so long is a
+# key waited for whose right may be too new to be seen; then a person must act.
+_DENIED_MS = 60_000
 # The first pause after an empty read: 5 calls/s are the quota of a shard.
 _CALLS_APART_MS = 200
 
@@ -185,6 +189,7 @@ class ShardCursor:
         self._proof_token: str | None = None
         self._proof_ms = 0
         self._silent_since_ms: int | None = None
+        self._denied_since_ms: int | None = None
         self._page_token: str | None = None
         # Where the first of the pages began that is to be accepted next.
         self._began: StartingPosition | None = None
@@ -231,7 +236,7 @@ class ShardCursor:
         self._page_token = page.page_token
         if contradiction:
             raise FalseEnd(contradiction)
-        self.failures = 0
+        self.failures, self._denied_since_ms = 0, None
         self._bucket, debt_ms = spend(
             self._bucket, self._bytes, amount=page.size, now_ms=now.steady_ms
         )
@@ -263,6 +268,11 @@ class ShardCursor:
                 self.resume_token = token
             else:
                 self._proof_token = token
+        elif isinstance(error, KeyDenied):
+            since_ms = self._denied_since_ms
+            self._denied_since_ms = since_ms = now.steady_ms if since_ms is None else since_ms
+            if now.steady_ms - since_ms >= _DENIED_MS:
+                return False
         elif not isinstance(error, Throttled | OutcomeUnknown):
             return False
         self.failures += 1

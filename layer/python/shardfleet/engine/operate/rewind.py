@@ -87,9 +87,10 @@ class _Count:
     def add(self, record: Record) -> None:
         self.records += 1
         self.bytes += len(record.data)
-        if self.first_ms is None:
-            self.first_ms = record.approximate_arrival_ms
-        self.last_ms = record.approximate_arrival_ms
+        # Arrival times need not have the order of the records (K28, botocore's model: GetRecords).
+        arrived_ms = record.approximate_arrival_ms
+        self.first_ms = min(arrived_ms, arrived_ms if self.first_ms is None else self.first_ms)
+        self.last_ms = max(arrived_ms, arrived_ms if self.last_ms is None else self.last_ms)
 
 
 class Rewinder:

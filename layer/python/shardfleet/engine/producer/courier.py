@@ -28,7 +28,7 @@ from shardfleet.engine.producer.settings import (
     Receipt,
     ShardAnswer,
 )
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import KeyDenied, OutcomeUnknown, Throttled
 
 _LISTINGS_MOST = 5
 _NOT_ACCEPTED = PutOutcome(error_code="NotAccepted")
@@ -68,6 +68,7 @@ class Courier:
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._listing = asyncio.Lock()
+        self._denied: KeyDenied | None = None
         self.lanes = Lanes(settings)
         self.counts = ProducerCounts()
 
@@ -145,11 +146,16 @@ class Courier:
         puts = request.puts
         self.counts.requests += 1
         try:
-            return await self._writer.put_records(puts)
+            outcomes = await self._writer.put_records(puts)
+        except KeyDenied as error:
+            self._denied = error  # Its right may be too new to be seen (I01).
         except Throttled:
             pass
         except OutcomeUnknown:
             self.counts.unanswered += 1
+        else:
+            self._denied = None
+            return outcomes
         return [_NOT_ACCEPTED] * len(puts)
 
     async def _learn_from(self, request: Request, outcomes: Sequence[PutOutcome]) -> None:
@@ -239,7 +245,8 @@ class Courier:
         for _, delivery, _ in items:
             if now_ms > delivery.until_ms:
                 delivery.fail(
-                    Throttled(
+                    self._denied
+                    or Throttled(
                         f"{delivery.left} records are still refused after "
                         f"{self._settings.give_up_ms} ms. Write more slowly, or give the stream "
                         "more shards"

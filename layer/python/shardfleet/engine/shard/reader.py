@@ -24,6 +24,7 @@ from shardfleet.engine.retry import Halt, Patience
 from shardfleet.errors import (
     FalseEnd,
     IteratorExpired,
+    KeyDenied,
     OutcomeUnknown,
     ShardfleetError,
     ShardGone,
@@ -141,6 +142,6 @@ class ShardReader:
             told(FalseShardEnd(lease_key=key, reason=str(error)))
         elif isinstance(error, IteratorExpired):
             told(IteratorRenewed(lease_key=key, accepted=cursor.accepted or ""))
-        elif isinstance(error, Throttled | OutcomeUnknown):
+        elif isinstance(error, Throttled | OutcomeUnknown | KeyDenied):
             name = type(error).__name__
             told(ReadDelayed(lease_key=key, error=name, failures=cursor.failures))
