@@ -20,6 +20,7 @@ from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.answer import Explanation, StoryLine, Whereabouts
 from shardfleet.domain.explain.doctor import Finding
+from shardfleet.domain.template.reading import TemplateFault
 from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
 from shardfleet.domain.explain.forecast import Forecast
 from shardfleet.domain.explain.turn_log import Entry
@@ -71,6 +72,8 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(status["slot_rows"][0]) == names(SlotRow)
     assert list(shape("shardfleet leases")) == names(LeaseRow)
     assert list(shape("shardfleet doctor")) == names(Finding)
+    judged = shape("shardfleet doctor --before TEMPLATE")
+    assert list(judged) == ["stack", *names(TemplateFault)]
     paused = shape("shardfleet pause")
     assert list(paused["leases"][0]) == names(LeaseRow)
     assert list(shape("shardfleet rewind")["leases"][0]) == names(RewindRow)

@@ -25,6 +25,7 @@ LIBRARY_ONLY = (
     "python/*",
     "!python/shardfleet",
     "python/shardfleet/cli",
+    "python/shardfleet/domain/template",
     "python/shardfleet/local",
     "python/shardfleet/testing",
     "**/*.proto",

@@ -42,7 +42,7 @@ PLATFORM = Platform(lambda_.Runtime.PYTHON_3_11, lambda_.Architecture.ARM_64, "3
 PYTHON = "/usr/bin/python3.11"
 UNPACKED = "environment"
 
-_LEFT_OUT = ("cli", "local", "testing", "runtime")
+_LEFT_OUT = ("cli", "local", "template", "testing", "runtime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
