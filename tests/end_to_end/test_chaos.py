@@ -4,6 +4,7 @@ import pytest
 
 from shardfleet.local.chaos.outcome import result_of
 from shardfleet.local.chaos.run import ChaosOptions, run_chaos
+from tests.facts.table import all_operations
 
 pytestmark = pytest.mark.processes
 
@@ -21,3 +22,6 @@ def test_a_short_chaos_loses_nothing_and_counts_what_it_did(tmp_path, seed):
     assert result["reshards"] == 1
     assert result["injected_errors"] > 0
     assert result["calls"] > result["injected_errors"]
+    # What really went over the wire is among what the table of operations knows.
+    known = {name.partition(" ")[2] for name in all_operations()}
+    assert set(result["injected_by_operation"]) <= known

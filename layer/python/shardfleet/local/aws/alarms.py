@@ -19,10 +19,10 @@ from shardfleet.local.aws.metric_queries import QuerySet
 from shardfleet.local.aws.patches import Patch
 from shardfleet.local.aws.settings import ServerSettings
 
-EXTRA_PERIODS = 2
+EXTRA_PERIODS = 2  # fact C05
 """CloudWatch looks this much further back than EvaluationPeriods for data points that exist."""
 
-SCALE_MOST = 1_000
+SCALE_MOST = 1_000  # ours
 """Longest minute of an alarm, in minutes."""
 
 COMPARISONS = {
@@ -40,7 +40,7 @@ _period_scale = [1.0]
 def scale_periods(scale: float) -> None:
     """Shorten or lengthen the periods of all alarms, from now on. Raises ValueError."""
     if not 0 < scale <= SCALE_MOST:
-        raise ValueError(f"scale: {scale!r} found, above 0 to {SCALE_MOST} allowed")
+        raise ValueError(f"scale: {scale!r} found, above 0 to {SCALE_MOST} allowed")  # ours
     _period_scale[-1] = float(scale)
 
 

@@ -28,7 +28,9 @@ ON_DEMAND = "ON_DEMAND"
 def create_stream(logical_id: str, properties: Properties, stack_name: str) -> Created:
     """Create an AWS::Kinesis::Stream."""
     name = properties.get("Name") or provisioners._physical_name(
-        stack_name, logical_id, max_len=128
+        stack_name,
+        logical_id,
+        max_len=128,  # fact K94
     )
     request: dict[str, Any] = {"StreamName": name}
     if "StreamModeDetails" in properties:
@@ -76,7 +78,9 @@ def delete_stream(physical_id: str, _: Properties) -> None:
 def create_consumer(logical_id: str, properties: Properties, stack_name: str) -> Created:
     """Create an AWS::Kinesis::StreamConsumer."""
     name = properties.get("ConsumerName") or provisioners._physical_name(
-        stack_name, logical_id, max_len=128
+        stack_name,
+        logical_id,
+        max_len=128,  # fact K94
     )
     request = {"StreamARN": properties["StreamARN"], "ConsumerName": name}
     consumer = _call("RegisterStreamConsumer", request)["Consumer"]
@@ -98,7 +102,9 @@ def delete_consumer(physical_id: str, _: Properties) -> None:
 def create_composite_alarm(logical_id: str, properties: Properties, stack_name: str) -> Created:
     """Create an AWS::CloudWatch::CompositeAlarm."""
     name = properties.get("AlarmName") or provisioners._physical_name(
-        stack_name, logical_id, max_len=255
+        stack_name,
+        logical_id,
+        max_len=255,  # fact C09
     )
     request = {
         **properties,
@@ -108,7 +114,7 @@ def create_composite_alarm(logical_id: str, properties: Properties, stack_name: 
     is_cbor, is_json = False, True
     status, _, body = cloudwatch._put_composite_alarm({}, request, is_cbor, is_json)
     if status != HTTPStatus.OK:
-        raise ValueError(json.loads(body).get("message", "PutCompositeAlarm failed"))
+        raise ValueError(json.loads(body).get("message", "PutCompositeAlarm failed"))  # fact C09
     return name, {"Arn": cloudwatch._composite_alarms[name]["AlarmArn"]}
 
 

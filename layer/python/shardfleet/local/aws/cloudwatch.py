@@ -103,7 +103,7 @@ def _operation(name: str, answer: Answer) -> Callable[..., Any]:
         try:
             found = answer(request)
         except MetricMathError as error:
-            return cloudwatch._error(
+            return cloudwatch._error(  # fact C30
                 "ValidationError", str(error), 400, use_json=is_json, use_cbor=is_cbor
             )
         if is_cbor:

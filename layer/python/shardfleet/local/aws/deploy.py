@@ -24,13 +24,13 @@ BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 BOOTSTRAP_VERSION = "30"
 """A version of the bootstrap stack that satisfies every template of this CDK release."""
 
-TEMPLATE_BODY_LIMIT = 51_200
+TEMPLATE_BODY_LIMIT = 51_200  # fact F04
 """Bytes of a template that CreateStack takes inline; above it must come from S3 (AWS quota)."""
 
-DEPLOY_LIMIT_S = 300.0
+DEPLOY_LIMIT_S = 300.0  # ours
 """Longest wait for a stack to settle."""
 
-ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # ours
 """The modification time of every archive entry: the oldest that a zip file can say."""
 
 CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]

@@ -104,7 +104,9 @@ def _load_handler(name: str) -> Handler:
     module = importlib.import_module(module_name)
     handler: Handler | None = getattr(module, function_name, None)
     if handler is None:
-        raise HandlerNotFound(f"Handler '{function_name}' missing on module '{module_name}'")
+        raise HandlerNotFound(
+            f"Handler '{function_name}' missing on module '{module_name}'"
+        )  # fact L20
     return handler
 
 

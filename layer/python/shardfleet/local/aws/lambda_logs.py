@@ -18,7 +18,7 @@ from ministack.services import cloudwatch_logs
 END_MARK = "\0end "
 """What follows it names the invocation whose part of the log ends here; no part of the log."""
 
-KEPT_LINES = 2_000
+KEPT_LINES = 2_000  # ours
 """Lines remembered per invocation for its log tail (Lambda returns the last 4 KB)."""
 
 

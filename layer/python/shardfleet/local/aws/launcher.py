@@ -29,13 +29,13 @@ from shardfleet.errors import ShardfleetError
 from shardfleet.local.access import AccessKey
 from shardfleet.local.aws.settings import ServerSettings
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 60.0  # ours
 """Longest wait for the server's first answer; 0.6 s on an idle machine."""
 
-STOP_LIMIT_S = 10.0
+STOP_LIMIT_S = 10.0  # ours
 """Longest wait for the server to end by itself before it is killed."""
 
-LOG_TAIL_LINES = 40
+LOG_TAIL_LINES = 40  # ours
 """How much of the server's log an error shows."""
 
 ACCOUNT_ID = "111122223333"
@@ -145,7 +145,7 @@ class EmbeddedAws:
         """Start the server and wait until it answers. Raises EmbeddedAwsFailed with its log."""
         folder = Path(tempfile.mkdtemp(prefix="shardfleet-aws-"))
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:  # ours
             self._port = listening.getsockname()[1]
             settings = ServerSettings(
                 folder=folder,
@@ -211,7 +211,7 @@ class EmbeddedAws:
         self, method: str, name: str, *, query: Mapping[str, str] | None = None, body: Any = None
     ) -> Any:
         """Call an operation under `/_shardfleet/`. Raises EmbeddedAwsFailed with its message."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)  # ours
         try:
             payload = None if body is None else json.dumps(body)
             path = f"/_shardfleet/{name}?{urlencode(query or {})}"

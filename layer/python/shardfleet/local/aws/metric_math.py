@@ -98,7 +98,9 @@ def _tokens(expression: str) -> list[str]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise MetricMathError(f"'{expression}': cannot read '{text[position:].strip()}'")
+            raise MetricMathError(
+                f"'{expression}': cannot read '{text[position:].strip()}'"
+            )  # fact C30
         found.append(match.group().strip())
         position = match.end()
     return found
@@ -126,7 +128,7 @@ class _Parser:
     def expect_end(self) -> None:
         """Raise unless everything has been read."""
         if self._peek():
-            raise self._failure(f"'{self._peek()}' is too much")
+            raise self._failure(f"'{self._peek()}' is too much")  # fact C30
 
     def _peek(self) -> str:
         return self._tokens[self._next] if self._next < len(self._tokens) else ""
@@ -134,7 +136,9 @@ class _Parser:
     def _take(self, wanted: str = "") -> str:
         token = self._peek()
         if not token or (wanted and token != wanted):
-            raise self._failure(f"'{wanted or 'a value'}' was expected, not '{token or 'the end'}'")
+            raise self._failure(
+                f"'{wanted or 'a value'}' was expected, not '{token or 'the end'}'"
+            )  # fact C30
         self._next += 1
         return token
 
@@ -157,19 +161,21 @@ class _Parser:
             return self._call(word)
         if word in self._scope.values:
             return self._scope.values[word]
-        raise self._failure(f"'{word}' is no id of a query")
+        raise self._failure(f"'{word}' is no id of a query")  # fact C30
 
     def _call(self, name: str) -> Value:
         self._take("(")
         function = FUNCTIONS.get(name.upper())
         if function is None:
             known = ", ".join(sorted(FUNCTIONS))
-            raise self._failure(f"{name}() is not supported here; supported are {known}")
+            raise self._failure(
+                f"{name}() is not supported here; supported are {known}"
+            )  # fact C03, C30
         arguments = self._list(")")
         try:
             return function(self._scope, arguments)
         except (TypeError, ValueError, IndexError, AttributeError) as error:
-            raise self._failure(f"{name}(): wrong arguments ({error})") from error
+            raise self._failure(f"{name}(): wrong arguments ({error})") from error  # fact C30
 
     def _list(self, closing: str) -> Arguments:
         found: Arguments = []

@@ -20,10 +20,10 @@ from shardfleet.local.aws.metric_math import (
     evaluate,
 )
 
-LATE_S = 300
+LATE_S = 300  # ours
 """How far out of order data points may have been stored and are still found."""
 
-MOST_PERIODS = 100_800
+MOST_PERIODS = 100_800  # fact C16
 """Data points one query may span (GetMetricData quota)."""
 
 
@@ -87,7 +87,7 @@ class QuerySet:
         self._values: dict[str, Value] = {}
         self._evaluating: set[str] = set()
         periods = [self.period(query) for query in queries]
-        self.grid = grid(start, end, max(periods, default=60))
+        self.grid = grid(start, end, max(periods, default=60))  # ours
 
     def period(self, query: Mapping[str, Any]) -> int:
         """Return a query's period in seconds; an expression has that of its metrics."""
@@ -95,7 +95,7 @@ class QuerySet:
         if own:
             return int(own)
         stats = [each["MetricStat"] for each in self._queries.values() if each.get("MetricStat")]
-        return max((int(stat.get("Period", 60)) for stat in stats), default=60)
+        return max((int(stat.get("Period", 60)) for stat in stats), default=60)  # ours
 
     def series(self, query_id: str) -> list[Series]:
         """Return the time series of one query. Raises MetricMathError."""
@@ -104,7 +104,7 @@ class QuerySet:
     def _value(self, query_id: str) -> Value:
         if query_id not in self._values:
             if query_id in self._evaluating:
-                raise MetricMathError(f"Query '{query_id}' refers to itself")
+                raise MetricMathError(f"Query '{query_id}' refers to itself")  # fact C30
             self._evaluating.add(query_id)
             self._values[query_id] = self._evaluate(self._queries[query_id])
             self._evaluating.remove(query_id)

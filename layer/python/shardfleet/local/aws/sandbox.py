@@ -26,13 +26,13 @@ from shardfleet.local.aws.lambda_logs import SandboxLog
 
 BOOTSTRAP = Path(__file__).with_name("lambda_bootstrap.py")
 
-POLL_WITHOUT_PIDFD_MS = 50
+POLL_WITHOUT_PIDFD_MS = 50  # ours
 """How often the process's life is looked at where the kernel cannot tell (macOS)."""
 
-LOG_MARK_WAIT_S = 2.0
+LOG_MARK_WAIT_S = 2.0  # ours
 """Longest wait for an invocation's log to arrive in full; normally well below a millisecond."""
 
-INIT_LIMIT_S = 10.0
+INIT_LIMIT_S = 10.0  # fact L01
 """Lambda's limit for the init phase, after which init runs again within the function's time-out."""
 
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-spawner")
@@ -259,9 +259,9 @@ class FunctionSandbox:
         too_slow = returncode is None
         self.stop()
         if too_slow:
-            error = timeout_error(invocation.request_id, invocation.timeout_s)
+            error = timeout_error(invocation.request_id, invocation.timeout_s)  # fact L20
         else:
-            error = exit_error(invocation.request_id, returncode)
+            error = exit_error(invocation.request_id, returncode)  # fact L20
         self._log.write(str(error["errorMessage"]))
         return error
 

@@ -30,7 +30,7 @@ EXECUTION_METRICS = {
 }
 """AWS/States: the metric that counts a change to this status."""
 
-QUEUE_LOOK_S = 2.0
+QUEUE_LOOK_S = 2.0  # ours
 """Seconds between two looks at the queues; SQS reports each minute."""
 
 logger = logging.getLogger("shardfleet.local.aws.service_metrics")

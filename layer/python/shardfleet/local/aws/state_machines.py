@@ -147,7 +147,9 @@ def _name_lambda_throttles(_: ServerSettings) -> None:
             return stock(function, event)
         except failed as error:
             if '"TooManyRequestsException"' in str(error.cause):
-                raise failed("Lambda.TooManyRequestsException", error.cause) from error
+                raise failed(
+                    "Lambda.TooManyRequestsException", error.cause
+                ) from error  # fact L21, S22
             raise
 
     stepfunctions._call_lambda = call
@@ -164,7 +166,7 @@ def _name_errors_of_nested_starts(_: ServerSettings) -> None:
             if error.error.startswith("States."):
                 raise
             name = f"StepFunctions.{error.error.removesuffix('Exception')}Exception"
-            raise failed(name, error.cause) from error
+            raise failed(name, error.cause) from error  # fact S22
 
     stepfunctions._invoke_nested_start_execution = invoke
 

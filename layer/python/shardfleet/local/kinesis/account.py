@@ -53,7 +53,7 @@ class AccountSettings:
     region: str = "us-east-1"
     quotas: bool = True
     phases: Phases = Phases()
-    shard_limit: int = 20_000
+    shard_limit: int = 20_000  # fact K46
     unkind: int | None = None
 
 
@@ -133,31 +133,33 @@ class Account:
         arn = optional_text(request, "StreamARN")
         named = optional_text(request, "StreamName")
         if arn is None and named is None:
-            raise invalid_argument("Either StreamName or StreamARN must be given.")
+            raise invalid_argument("Either StreamName or StreamARN must be given.")  # fact K63
         if arn is None:
             return self.stream_named(name(request, "StreamName"))
         stream = self.stream_with_arn(arn)
         if named is not None and named != stream.name:
-            raise invalid_argument(f"StreamName {named} is not the stream of {arn}.")
+            raise invalid_argument(f"StreamName {named} is not the stream of {arn}.")  # fact K63
         return stream
 
     def stream_with_arn(self, arn: str) -> Stream:
         """Return the stream with the ARN; raise as `stream` does."""
         match = _STREAM_ARN.fullmatch(arn)
         if match is None:
-            raise broken(
+            raise broken(  # fact K60
                 arn, "streamARN", constraint="Member must satisfy the pattern of a stream ARN"
             )
         stream = self.stream_named(match[1])
         if stream.arn != arn:
-            raise not_found(f"{arn} was not found; the stream of that name is {stream.arn}.")
+            raise not_found(
+                f"{arn} was not found; the stream of that name is {stream.arn}."
+            )  # fact K62
         return stream
 
     def stream_named(self, stream_name: str) -> Stream:
         """Return the stream of that name, in whatever status it is."""
         stream = self.streams.get(stream_name)
         if stream is None:
-            raise not_found(
+            raise not_found(  # fact K62
                 f"Stream {stream_name} under account {self.settings.account_id} not found."
             )
         return stream
@@ -166,7 +168,7 @@ class Account:
         """Return the stream for reading or writing records: one that has been created."""
         stream = self.stream(request)
         if stream.status is StreamStatus.CREATING:
-            raise not_found(
+            raise not_found(  # fact K85
                 f"Stream {stream.name} under account {self.settings.account_id} not found: "
                 "it is CREATING."
             )
@@ -176,7 +178,7 @@ class Account:
         """Return the shard, its expired records gone; ResourceNotFoundException if it is gone."""
         shard = stream.live_shard(shard_id, self.now_ms())
         if shard is None:
-            raise not_found(
+            raise not_found(  # fact K62, K82
                 f"Shard {shard_id} in stream {stream.name} under account "
                 f"{self.settings.account_id} does not exist."
             )
@@ -188,7 +190,7 @@ class Account:
             return
         denied = self.faults.take(FaultKind.DENIED_KEYS, Site(stream.name))
         if denied and self.now_ms() - stream.settings.key_since_ms < denied.delay_ms:
-            raise KinesisError(
+            raise KinesisError(  # fact I01
                 "KMSAccessDeniedException",
                 f"User arn:aws:iam::{self.settings.account_id}:root is not authorized to {action} "
                 f"records in stream {stream.name}.",
@@ -197,7 +199,7 @@ class Account:
     def require_active(self, stream: Stream) -> None:
         """Raise ResourceInUseException unless the stream is ACTIVE."""
         if stream.status is not StreamStatus.ACTIVE:
-            raise in_use(
+            raise in_use(  # fact K64
                 f"Stream {stream.name} under account {self.settings.account_id} is "
                 f"{stream.status}, not ACTIVE."
             )
@@ -212,7 +214,7 @@ class Account:
         else:
             match = _CONSUMER_ARN.fullmatch(arn)
             if match is None:
-                raise broken(
+                raise broken(  # fact K60
                     arn,
                     "consumerARN",
                     constraint="Member must satisfy the pattern of a consumer ARN",
@@ -221,7 +223,7 @@ class Account:
             consumer = stream.consumers.get(match[2])
             shown = arn
         if consumer is None or arn not in (None, consumer.arn):
-            raise not_found(f"Consumer {shown} not found.")
+            raise not_found(f"Consumer {shown} not found.")  # fact K62, K87
         return stream, consumer
 
     # Counting

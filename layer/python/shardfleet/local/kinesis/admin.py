@@ -32,7 +32,7 @@ def faults(engine: KinesisEngine, request: Request) -> dict[str, Any]:
         case "Inject":
             fault = structure(request, "Fault")
             if fault is None:
-                raise validation("Inject needs a Fault.")
+                raise validation("Inject needs a Fault.")  # ours
             engine.faults.inject(fault)
         case "Clear":
             engine.faults.clear()

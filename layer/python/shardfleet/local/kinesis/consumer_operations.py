@@ -19,11 +19,11 @@ from shardfleet.local.kinesis.tokens import PageToken, page_of
 
 Response = dict[str, Any]
 
-MOST_CONSUMERS: Final = 20
+MOST_CONSUMERS: Final = 20  # fact K39
 """Consumers per stream (API reference, RegisterStreamConsumer)."""
-MOST_CREATING: Final = 5
+MOST_CREATING: Final = 5  # fact K39
 """Consumers that may be CREATING at once (same page)."""
-CONSUMERS_PER_PAGE: Final = 100
+CONSUMERS_PER_PAGE: Final = 100  # fact K97
 """Default and greatest page of ListStreamConsumers (API reference)."""
 
 
@@ -54,16 +54,16 @@ def register_consumer(account: Account, request: Request) -> Response:
 
 def _check_room(account: Account, stream: Stream, *, consumer_name: str) -> None:
     if consumer_name in stream.consumers:
-        raise in_use(f"Consumer {consumer_name} of {stream.arn} already exists.")
+        raise in_use(f"Consumer {consumer_name} of {stream.arn} already exists.")  # fact K64
     if len(stream.consumers) >= MOST_CONSUMERS:
-        raise limit_exceeded(f"A stream may have {MOST_CONSUMERS} consumers.")
+        raise limit_exceeded(f"A stream may have {MOST_CONSUMERS} consumers.")  # fact K39
     creating = sum(
         consumer.status == "CREATING"
         for each in account.streams.values()
         for consumer in each.consumers.values()
     )
     if creating >= MOST_CREATING:
-        raise limit_exceeded(f"{MOST_CREATING} consumers are being created already.")
+        raise limit_exceeded(f"{MOST_CREATING} consumers are being created already.")  # fact K39
 
 
 def describe_consumer(account: Account, request: Request) -> Response:
@@ -84,7 +84,7 @@ def list_consumers(account: Account, request: Request) -> Response:
     if token is not None:
         page = page_of(token, "ListStreamConsumers", now_ms=now_ms)
         if (page.stream_arn, page.created_ms) != (stream.arn, stream.created_ms):
-            raise invalid_argument(f"NextToken does not belong to {stream.arn}.")
+            raise invalid_argument(f"NextToken does not belong to {stream.arn}.")  # fact K84
         start = page.after
     names = sorted(each for each in stream.consumers if each > start)
     answer: Response = {"Consumers": [_described(stream.consumers[each]) for each in names[:limit]]}

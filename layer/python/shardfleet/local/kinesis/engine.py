@@ -73,7 +73,7 @@ class KinesisEngine:
         """
         run = OPERATIONS.get(operation)
         if run is None:
-            raise KinesisError(
+            raise KinesisError(  # fact K90
                 "UnknownOperationException",
                 f"{operation} is not among the operations of the local Kinesis engine: "
                 f"{', '.join(sorted((*OPERATIONS, SUBSCRIBE)))}.",
@@ -84,7 +84,7 @@ class KinesisEngine:
             if self.faults.any:
                 lost = self.faults.take(FaultKind.LOST_REPLY, self._site(operation, request))
                 if lost is not None:
-                    raise injected("InternalFailure")
+                    raise injected("InternalFailure")  # fact K32, K92
             return answer
 
     def subscribe(self, request: Request) -> Subscription:
@@ -124,11 +124,13 @@ class KinesisEngine:
         if self.faults.any:
             self.faults.raise_failure(self._site(operation, request))
         if request.get("DryRun"):
-            raise validation("DryRun is not implemented by the local Kinesis engine.")
+            raise validation("DryRun is not implemented by the local Kinesis engine.")  # fact K91
         quotas = self._account.operation_quota
         if self.settings.quotas and not quotas.take(operation, request, now_ms=now_ms):
             rate, scope = OPERATION_RATES[operation]
-            raise limit_exceeded(f"{operation} may be called {rate:g} times a second per {scope}.")
+            raise limit_exceeded(
+                f"{operation} may be called {rate:g} times a second per {scope}."
+            )  # fact K80
 
     def _site(self, operation: str, request: Request) -> Site:
         stream = named_stream(request)

@@ -102,7 +102,7 @@ class ActiveFault:
         return late or self.remaining == 0
 
 
-UNKIND: Final[tuple[tuple[FaultKind, float, int], ...]] = (
+UNKIND: Final[tuple[tuple[FaultKind, float, int], ...]] = (  # ours
     (FaultKind.CHILDREN_UNLISTED, 0.5, 3_000),
     (FaultKind.PARENTS_LISTED_OPEN, 0.5, 3_000),
     (FaultKind.EMPTY_STARTS, 0.5, 0),
@@ -214,7 +214,7 @@ class ActiveFaults:
         """Raise the KinesisError of a FAILURE fault in force at the place, if there is one."""
         fault = self.take(FaultKind.FAILURE, site)
         if fault is not None:
-            raise injected(fault.code)
+            raise injected(fault.code)  # fact K92
 
     def inject(self, request: Mapping[str, Any]) -> None:
         """
@@ -226,18 +226,20 @@ class ActiveFaults:
         """
         kinds = ", ".join(kind.value for kind in FaultKind)
         if request.get("Kind") not in tuple(FaultKind):
-            raise validation(f"Fault.Kind is {request.get('Kind')!r}; allowed: {kinds}.")
+            raise validation(f"Fault.Kind is {request.get('Kind')!r}; allowed: {kinds}.")  # ours
         numbers = {name: request.get(name) for name in ("DurationMs", "Count", "DelayMs")}
         for name, value in numbers.items():
             if value is not None and (not isinstance(value, int) or value < 0):
-                raise validation(
+                raise validation(  # ours
                     f"Fault.{name} is {value!r}; it must be a whole number, 0 or more."
                 )
         if numbers["DurationMs"] is None and numbers["Count"] is None:
-            raise validation("A fault needs DurationMs, Count, or both, so that it ends.")
+            raise validation("A fault needs DurationMs, Count, or both, so that it ends.")  # ours
         chance = request.get("Chance", 1)
         if not isinstance(chance, int | float) or not 0 < chance <= 1:
-            raise validation(f"Fault.Chance is {chance!r}; it must be above 0 and at most 1.")
+            raise validation(
+                f"Fault.Chance is {chance!r}; it must be above 0 and at most 1."
+            )  # ours
         texts = [str(request.get(name) or "") for name in ("StreamName", "ShardId", "Operation")]
         fault = ActiveFault(
             FaultKind(request["Kind"]),

@@ -38,10 +38,10 @@ POSITIONS: Final = (
 
 # The offset of an iterator that brings nothing (faults.py, SILENT_POSITIONS).
 _SILENT: Final = -1
-# The most pages without records with which a new iterator begins (K20: "many in a row").
-_EMPTY_MOST: Final = 12
-# The most lag that a shard has though nothing is left (K21).
-_PHANTOM_MOST_MS: Final = 60_000
+# The most pages without records with which a new iterator begins: "many in a row".
+_EMPTY_MOST: Final = 12  # fact K20
+# The most lag that a shard has though nothing is left.
+_PHANTOM_MOST_MS: Final = 60_000  # fact K21
 
 
 def get_shard_iterator(account: Account, request: Request) -> Response:
@@ -60,11 +60,11 @@ def get_shard_iterator(account: Account, request: Request) -> Response:
         now_ms=now_ms,
     )
     if account.settings.quotas and not shard.quota.take_iterator(now_ms):
-        raise _throttled(account, stream, shard=shard)
+        raise _throttled(account, stream, shard=shard)  # fact K75
     site, faults = Site(stream.name, shard.shard_id), account.faults
     if number is not None and shard.log.has_trimmed(number):
-        if faults.take(FaultKind.REFUSED_POSITIONS, site) is not None:  # K14
-            raise invalid_argument(
+        if faults.take(FaultKind.REFUSED_POSITIONS, site) is not None:
+            raise invalid_argument(  # fact K14
                 f"StartingSequenceNumber {number} used in GetShardIterator on shard "
                 f"{shard.shard_id} in stream {stream.name} has expired."
             )
@@ -114,7 +114,7 @@ def starting_offset(
     takes_number = kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
     if takes_number != (number is not None):
         stated = "no" if takes_number else "also a"
-        raise invalid_argument(
+        raise invalid_argument(  # fact K10
             "Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and "
             "StartingSequenceNumber or (2) TRIM_HORIZON or LATEST and no StartingSequenceNumber. "
             f"Request specified {kind} and {stated} StartingSequenceNumber."
@@ -126,9 +126,11 @@ def starting_offset(
             return shard.log.end
         case "AT_TIMESTAMP":
             if at_ms is None:
-                raise invalid_argument("AT_TIMESTAMP needs a Timestamp.")
+                raise invalid_argument("AT_TIMESTAMP needs a Timestamp.")  # fact K10
             if at_ms > now_ms:
-                raise invalid_argument(f"Timestamp {at_ms} ms lies in the future; now is {now_ms}.")
+                raise invalid_argument(
+                    f"Timestamp {at_ms} ms lies in the future; now is {now_ms}."
+                )  # fact K71
             return shard.log.offset_at_time(at_ms)
         case _:
             assert number is not None
@@ -140,19 +142,19 @@ def starting_offset(
 
 def _check_number(stream: Stream, shard: StoredShard, *, number: str) -> None:
     if not is_well_formed(number):
-        raise broken(
+        raise broken(  # fact K60
             number, "startingSequenceNumber", constraint="Member must be a sequence number"
         )
     # boto/boto3#1478, awslabs/amazon-kinesis-client#391
     encoded = shard_number_of(number)
     if encoded not in (None, shard.number):
-        raise invalid_argument(
+        raise invalid_argument(  # fact K11
             f"Invalid StartingSequenceNumber. It encodes {shard_id_of(encoded or 0)}, while it was "
             f"used in a call to {shard.shard_id}"
         )
     last = shard.ending_number or stream.mint.last
     if not int(shard.starting_number) <= int(number) <= int(last):
-        raise invalid_argument(
+        raise invalid_argument(  # fact K12
             f"StartingSequenceNumber {number} used in GetShardIterator on shard {shard.shard_id} "
             f"in stream {stream.name} under account {stream.arn.split(':')[4]} is invalid because "
             "it did not come from this stream."
@@ -173,10 +175,10 @@ def get_records(account: Account, request: Request) -> Response:
     site = Site(stream.name, shard.shard_id)
     faults = account.faults
     if faults.take(FaultKind.EXPIRED_ITERATORS, site) is not None:
-        raise expired_iterator(now_ms - iterator.issued_ms)
+        raise expired_iterator(now_ms - iterator.issued_ms)  # fact K18
     if _is_throttled(account, site, shard=shard):
         _count(account, site, values={"ReadProvisionedThroughputExceeded": 1})
-        raise _throttled(account, stream, shard=shard)
+        raise _throttled(account, stream, shard=shard)  # fact K26, K75
     account.check_key(stream, "decrypt")
     retention_ms = now_ms - stream.horizon_ms(now_ms)
     again = iterator._replace(issued_ms=now_ms, empty=max(0, iterator.empty - 1), lags=False)
@@ -227,18 +229,20 @@ def _limit(request: Request) -> int:
         return GET_RECORDS_COUNT
     if not isinstance(limit, int) or not 1 <= limit <= GET_RECORDS_COUNT:
         # The page of the operation promises InvalidArgumentException, not ValidationException.
-        raise invalid_argument(f"Limit is {limit!r}; it must be from 1 to {GET_RECORDS_COUNT}.")
+        raise invalid_argument(
+            f"Limit is {limit!r}; it must be from 1 to {GET_RECORDS_COUNT}."
+        )  # fact K73
     return limit
 
 
 def _place(account: Account, request: Request, *, iterator: Iterator) -> tuple[Stream, StoredShard]:
     stream = account.stream_named(iterator.stream)
     if request.get("StreamARN") not in (None, stream.arn):
-        raise invalid_argument(
+        raise invalid_argument(  # fact K72
             f"The ShardIterator belongs to {stream.arn}, not to {request['StreamARN']}."
         )
     if stream.created_ms != iterator.created_ms:
-        raise not_found(
+        raise not_found(  # fact K12
             f"Stream {stream.name} was deleted and created again since the ShardIterator was "
             "returned."
         )

@@ -9,9 +9,9 @@ nothing, and the demo draws them per shard.
 from dataclasses import dataclass
 from typing import Final
 
-PERIOD_MS: Final = 1_000
+PERIOD_MS: Final = 1_000  # ours
 """Width of a sample; CloudWatch's finest resolution."""
-MOST_SAMPLES: Final = 100_000
+MOST_SAMPLES: Final = 100_000  # ours
 """Samples kept when nobody drains them; then the oldest go."""
 
 SHARD_LEVEL_NAMES: Final = {

@@ -27,7 +27,7 @@ from shardfleet.local.kinesis.streams import Stream
 
 Response = dict[str, Any]
 
-LONGEST_KEY: Final = 256
+LONGEST_KEY: Final = 256  # fact K60
 """Characters of a partition key (service model)."""
 
 
@@ -47,7 +47,7 @@ def put_record(account: Account, request: Request) -> Response:
     answer = write.store(entry)
     write.finish()
     if "ErrorCode" in answer:
-        raise throughput_exceeded(answer["ErrorMessage"])
+        raise throughput_exceeded(answer["ErrorMessage"])  # fact K74
     return answer | write.encryption
 
 
@@ -56,7 +56,7 @@ def put_records(account: Account, request: Request) -> Response:
     stream = account.usable_stream(request)
     records = request.get("Records")
     if not isinstance(records, list) or not 1 <= len(records) <= PUT_RECORDS_COUNT:
-        raise broken(
+        raise broken(  # fact K76
             None if records is None else f"a list of {len(records)}",
             "records",
             constraint=f"Member must have length from 1 to {PUT_RECORDS_COUNT}",
@@ -68,7 +68,7 @@ def put_records(account: Account, request: Request) -> Response:
     ]
     total = sum(entry[3] for entry in entries)
     if total > PUT_RECORDS_BYTES:
-        raise invalid_argument(
+        raise invalid_argument(  # fact K76
             f"Records have {total} bytes with their partition keys; a request may have "
             f"{PUT_RECORDS_BYTES}."
         )
@@ -92,19 +92,19 @@ def checked_entry(record: Request, member: str, *, most_bytes: int) -> Entry:
     """
     data, key = record.get("Data"), record.get("PartitionKey")
     if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY:
-        raise broken(
+        raise broken(  # fact K60
             key,
             f"{member}partitionKey",
             constraint=f"Member must have length from 1 to {LONGEST_KEY}",
         )
     if not isinstance(data, str):
-        raise broken(data, f"{member}data", constraint="Member must not be null")
+        raise broken(data, f"{member}data", constraint="Member must not be null")  # fact K60
     if len(data) % 4 or not data.isascii():
-        raise KinesisError("SerializationException", f"{member}data is not base64.")
+        raise KinesisError("SerializationException", f"{member}data is not base64.")  # fact K61
     key_bytes = key.encode()
     size = len(data) // 4 * 3 - (data[-2:].count("=") if data[-1:] == "=" else 0) + len(key_bytes)
     if size > most_bytes:
-        raise invalid_argument(
+        raise invalid_argument(  # fact K77
             f"{member or 'The record '}has {size} bytes with its partition key; this stream takes "
             f"{most_bytes} per record (MaxRecordSizeInKiB)."
         )
@@ -113,7 +113,7 @@ def checked_entry(record: Request, member: str, *, most_bytes: int) -> Entry:
         return data, key, int.from_bytes(digest, "big"), size
     explicit = hash_key(record, "ExplicitHashKey")
     if explicit is None or explicit >= HASH_KEYS:
-        raise invalid_argument(
+        raise invalid_argument(  # fact K78
             f"Invalid ExplicitHashKey. It must be in the range: [0, 2^128-1]. It is {explicit}."
         )
     return data, key, explicit, size
@@ -121,7 +121,7 @@ def checked_entry(record: Request, member: str, *, most_bytes: int) -> Entry:
 
 def _check_ordering(stream: Stream, number: str) -> None:
     if not is_well_formed(number) or int(number) > int(stream.mint.last):
-        raise invalid_argument(
+        raise invalid_argument(  # fact K79
             f"SequenceNumberForOrdering {number} did not come from stream {stream.name}."
         )
 

@@ -12,32 +12,32 @@ from typing import Any, Final
 
 from shardfleet.local.kinesis.tokens import named_stream
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
+KIB: Final = 1024  # ours: a unit
+MIB: Final = 1024 * KIB  # ours: a unit
 
-WRITE_RECORDS_PER_S: Final = 1_000
+WRITE_RECORDS_PER_S: Final = 1_000  # fact K74
 """Records a shard takes per second (quota)."""
-WRITE_BYTES_PER_S: Final = MIB
+WRITE_BYTES_PER_S: Final = MIB  # fact K74
 """Bytes (data and partition keys) a shard takes per second (quota)."""
-READ_CALLS_PER_S: Final = 5
+READ_CALLS_PER_S: Final = 5  # fact K75
 """GetRecords calls per shard and second, all pollers together (quota)."""
-READ_BYTES_PER_S: Final = 2 * MIB
+READ_BYTES_PER_S: Final = 2 * MIB  # fact K75
 """Bytes GetRecords hands out per shard and second; also per enhanced fan-out consumer (quota)."""
-ITERATOR_CALLS_PER_S: Final = 5
+ITERATOR_CALLS_PER_S: Final = 5  # fact K75
 """GetShardIterator calls per shard and second (quota)."""
-GET_RECORDS_BYTES: Final = 10 * MIB
+GET_RECORDS_BYTES: Final = 10 * MIB  # fact K26
 """Most bytes in one GetRecords answer (API reference)."""
-GET_RECORDS_COUNT: Final = 10_000
+GET_RECORDS_COUNT: Final = 10_000  # fact K73
 """Most records in one GetRecords answer (API reference)."""
-PUT_RECORDS_BYTES: Final = 10 * MIB
+PUT_RECORDS_BYTES: Final = 10 * MIB  # fact K76
 """Most bytes in one PutRecords request, partition keys included (API reference)."""
-PUT_RECORDS_COUNT: Final = 500
+PUT_RECORDS_COUNT: Final = 500  # fact K76
 """Most records in one PutRecords request (service model)."""
 
 PER_ACCOUNT: Final = "account"
 PER_STREAM: Final = "stream"
 
-OPERATION_RATES: Final[Mapping[str, tuple[float, str]]] = {
+OPERATION_RATES: Final[Mapping[str, tuple[float, str]]] = {  # fact K80
     # operation: (calls per second, counted per); source: the operation's page, "limit of N
     # transactions per second"
     "AddTagsToStream": (5, PER_ACCOUNT),

@@ -14,7 +14,7 @@ bisection and every read a slice:
 from bisect import bisect_left, bisect_right
 from typing import Any, NamedTuple
 
-_COMPACT_AT = 4_096
+_COMPACT_AT = 4_096  # ours
 
 
 class Slice(NamedTuple):

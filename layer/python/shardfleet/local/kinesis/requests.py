@@ -15,7 +15,7 @@ Request = Mapping[str, Any]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _HASH_KEY: Final = re.compile(r"0|[1-9]\d{0,38}")
-MOST_RESULTS: Final = 10_000
+MOST_RESULTS: Final = 10_000  # fact K94
 """Greatest page size a caller may ask for (service model)."""
 
 
@@ -33,14 +33,16 @@ def optional_text(request: Request, field: str) -> str | None:
     value = request.get(field)
     if value is None or isinstance(value, str):
         return value
-    raise KinesisError("SerializationException", f"{field} must be a string, not {value!r}.")
+    raise KinesisError(
+        "SerializationException", f"{field} must be a string, not {value!r}."
+    )  # fact K61
 
 
 def text(request: Request, field: str) -> str:
     """Return a text field that must be there and not be empty."""
     value = optional_text(request, field)
     if not value:
-        raise broken(value, field, constraint="Member must not be null or empty")
+        raise broken(value, field, constraint="Member must not be null or empty")  # fact K60
     return value
 
 
@@ -48,7 +50,7 @@ def name(request: Request, field: str) -> str:
     """Return a stream name, consumer name or shard id (1 to 128 of letters, digits, `_.-`)."""
     value = text(request, field)
     if _NAME.fullmatch(value) is None:
-        raise broken(
+        raise broken(  # fact K60, K94
             value,
             field,
             constraint="Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]{1,128}",
@@ -64,7 +66,7 @@ def whole_number(
     if value is None and default is not None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise broken(
+        raise broken(  # fact K60
             value, field, constraint=f"Member must be a whole number from {least} to {most}"
         )
     return value
@@ -76,7 +78,7 @@ def hash_key(request: Request, field: str) -> int | None:
     if value is None:
         return None
     if _HASH_KEY.fullmatch(value) is None:
-        raise broken(
+        raise broken(  # fact K60, K94
             value,
             field,
             constraint="Member must satisfy regular expression pattern: 0|([1-9]\\d{0,38})",
@@ -90,7 +92,7 @@ def timestamp_ms(request: Request, field: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise KinesisError(
+        raise KinesisError(  # fact K61
             "SerializationException", f"{field} must be seconds since the epoch, not {value!r}."
         )
     # Down to the millisecond begun, so that a client's own "now" is never in our future; the small
@@ -103,14 +105,16 @@ def structure(request: Request, field: str) -> Request | None:
     value = request.get(field)
     if value is None or isinstance(value, Mapping):
         return value
-    raise KinesisError("SerializationException", f"{field} must be a structure, not {value!r}.")
+    raise KinesisError(
+        "SerializationException", f"{field} must be a structure, not {value!r}."
+    )  # fact K61
 
 
 def choice(request: Request, field: str, *, allowed: tuple[str, ...]) -> str:
     """Return a text field that must be one of the allowed values."""
     value = text(request, field)
     if value not in allowed:
-        raise broken(
+        raise broken(  # fact K60
             value, field, constraint=f"Member must satisfy enum value set: [{', '.join(allowed)}]"
         )
     return value
@@ -124,5 +128,7 @@ def text_list(request: Request, field: str, *, most: int) -> list[str]:
         or not 1 <= len(value) <= most
         or not all(isinstance(each, str) for each in value)
     ):
-        raise broken(value, field, constraint=f"Member must be a list of 1 to {most} strings")
+        raise broken(
+            value, field, constraint=f"Member must be a list of 1 to {most} strings"
+        )  # fact K60
     return value

@@ -18,12 +18,12 @@ engine stores and compares strings only.
 
 import re
 
-VERSION = 2
-_VERSION_SHIFT = 184
-_TIME_SHIFT = 136
-_COUNTER_SHIFT = 36
-_SHARD_SHIFT = 4
-_TAIL = 2
+VERSION = 2  # fact K93
+_VERSION_SHIFT = 184  # fact K93
+_TIME_SHIFT = 136  # ours
+_COUNTER_SHIFT = 36  # ours
+_SHARD_SHIFT = 4  # fact K93
+_TAIL = 2  # fact K93
 _FORMAT = re.compile(r"0|[1-9]\d{0,128}")
 
 

@@ -26,9 +26,9 @@ from shardfleet.local.kinesis.account import AccountSettings, Phases
 from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.service import KinesisService, Response
 
-_HEAD_BYTES: Final = 64 * 1024
-_BODY_BYTES: Final = 64 * 1024 * 1024
-_REASONS: Final = {
+_HEAD_BYTES: Final = 64 * 1024  # ours
+_BODY_BYTES: Final = 64 * 1024 * 1024  # ours
+_REASONS: Final = {  # ours: HTTP
     200: "OK",
     400: "Bad Request",
     403: "Forbidden",
@@ -191,7 +191,7 @@ async def serve(service: KinesisService, *, port: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    listening = socket.create_server(("127.0.0.1", port), backlog=1024)
+    listening = socket.create_server(("127.0.0.1", port), backlog=1024)  # ours
     port, key = listening.getsockname()[1], AccessKey()
     door = Door(port, key)
     server = await loop.create_server(lambda: Connection(service, door), sock=listening)

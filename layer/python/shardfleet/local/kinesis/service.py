@@ -94,7 +94,7 @@ class KinesisService:
         except Exception:  # noqa: BLE001 - a bug of ours is a 500 to the client, and a trace to us
             traceback.print_exc(file=sys.stderr)
             text = "The engine failed; see its error output."
-            bug = KinesisError("InternalFailure", text, status=500)
+            bug = KinesisError("InternalFailure", text, status=500)  # fact K92
             return self._refusal(bug, content_type)
 
     async def _answer(
@@ -147,7 +147,7 @@ def _administer(
 ) -> dict[str, Any]:
     run = ADMIN_OPERATIONS.get(operation)
     if run is None:
-        raise KinesisError(
+        raise KinesisError(  # ours
             "UnknownOperationException",
             f"{ADMIN_TARGET} has {', '.join(sorted(ADMIN_OPERATIONS))}, not {operation!r}.",
         )
@@ -164,7 +164,7 @@ async def _frames(subscription: Subscription, content_type: str) -> AsyncIterato
     except Exception:  # noqa: BLE001 - as in `handle`: told to both sides
         traceback.print_exc(file=sys.stderr)
         text = "The engine failed; see its error output."
-        bug = KinesisError("InternalFailureException", text, status=500)
+        bug = KinesisError("InternalFailureException", text, status=500)  # fact K92
         yield wire.exception_frame(bug, content_type)
 
 

@@ -30,7 +30,7 @@ from shardfleet.local.kinesis.tokens import PageToken, page_of
 
 Response = dict[str, Any]
 
-SHARDS_PER_PAGE: Final = 1_000
+SHARDS_PER_PAGE: Final = 1_000  # fact K02
 """Default and greatest page of ListShards (API reference)."""
 EXCLUDED_BY_TOKEN: Final = (
     "StreamARN",
@@ -51,9 +51,9 @@ FILTERS: Final = (
     "AT_TIMESTAMP",
     "FROM_TIMESTAMP",
 )
-SCALINGS_PER_DAY: Final = 10
+SCALINGS_PER_DAY: Final = 10  # fact K41
 """UpdateShardCount calls per stream in a rolling 24 hours (API reference)."""
-MS_PER_DAY: Final = 86_400_000
+MS_PER_DAY: Final = 86_400_000  # ours: a unit
 
 
 def list_shards(account: Account, request: Request) -> Response:
@@ -75,7 +75,7 @@ def list_shards(account: Account, request: Request) -> Response:
         stream, filters, after = account.stream_with_arn(page.stream_arn), page.filters, page.after
         _check_incarnation(stream, page.created_ms)
     if stream.status is StreamStatus.CREATING:
-        raise in_use(f"Stream {stream.name} is CREATING.")
+        raise in_use(f"Stream {stream.name} is CREATING.")  # fact K85
     matching = stream.shards_matching(filters["kind"], at_ms=filters["at"], now_ms=now_ms)
     shards = listed(account, stream, [shard for shard in matching if shard.shard_id > after])
     limit = min(limit, SHARDS_PER_PAGE)
@@ -105,7 +105,9 @@ def listed(account: Account, stream: Stream, shards: Sequence[StoredShard]) -> l
 def _page(request: Request, token: str, *, now_ms: int) -> PageToken:
     for field in EXCLUDED_BY_TOKEN:
         if request.get(field) is not None:
-            raise invalid_argument(f"NextToken and {field} cannot be provided together.")
+            raise invalid_argument(
+                f"NextToken and {field} cannot be provided together."
+            )  # fact K01
     return page_of(token, "ListShards", now_ms=now_ms)
 
 
@@ -116,11 +118,11 @@ def _filters(request: Request) -> dict[str, Any]:
     kind = choice(given, "Type", allowed=FILTERS)
     after, at_ms = optional_text(given, "ShardId"), timestamp_ms(given, "Timestamp")
     if (after is not None) != (kind == "AFTER_SHARD_ID"):
-        raise invalid_argument(
+        raise invalid_argument(  # fact K83
             f"ShardFilter.ShardId belongs to AFTER_SHARD_ID and to no other type; this is {kind}."
         )
     if (at_ms is not None) != kind.endswith("_TIMESTAMP"):
-        raise invalid_argument(
+        raise invalid_argument(  # fact K83
             "ShardFilter.Timestamp belongs to AT_TIMESTAMP and FROM_TIMESTAMP and to no other "
             f"type; this is {kind}."
         )
@@ -129,7 +131,9 @@ def _filters(request: Request) -> dict[str, Any]:
 
 def _check_incarnation(stream: Stream, created_ms: int | None) -> None:
     if created_ms is not None and created_ms != stream.created_ms:
-        raise not_found(f"Stream {stream.name} was created at another time than {created_ms} ms.")
+        raise not_found(
+            f"Stream {stream.name} was created at another time than {created_ms} ms."
+        )  # fact K84
 
 
 def split_shard(account: Account, request: Request) -> Response:
@@ -138,9 +142,9 @@ def split_shard(account: Account, request: Request) -> Response:
     parent = _open_shard(account, stream, shard_id=name(request, "ShardToSplit"))
     start = hash_key(request, "NewStartingHashKey")
     if start is None:
-        raise broken(None, "newStartingHashKey", constraint="Member must not be null")
+        raise broken(None, "newStartingHashKey", constraint="Member must not be null")  # fact K60
     if not parent.first_hash < start <= parent.last_hash:
-        raise invalid_argument(
+        raise invalid_argument(  # fact K67
             f"NewStartingHashKey {start} used in SplitShard() on shard {parent.shard_id} in stream "
             f"{stream.name} is not both greater than one plus the shard's StartingHashKey "
             f"{parent.first_hash} and less than the shard's EndingHashKey {parent.last_hash}."
@@ -156,7 +160,7 @@ def merge_shards(account: Account, request: Request) -> Response:
     one = _open_shard(account, stream, shard_id=name(request, "ShardToMerge"))
     other = _open_shard(account, stream, shard_id=name(request, "AdjacentShardToMerge"))
     if one.last_hash + 1 != other.first_hash and other.last_hash + 1 != one.first_hash:
-        raise invalid_argument(
+        raise invalid_argument(  # fact K66
             f"Shards {one.shard_id} and {other.shard_id} in stream {stream.name} under account "
             f"{account.settings.account_id} are not an adjacent pair of shards eligible for "
             "merging."
@@ -169,7 +173,9 @@ def update_shard_count(account: Account, request: Request) -> Response:
     """UpdateShardCount."""
     stream = _reshardable(account, request)
     choice(request, "ScalingType", allowed=("UNIFORM_SCALING",))
-    target = whole_number(request, "TargetShardCount", least=1, most=1_000_000)
+    target = whole_number(
+        request, "TargetShardCount", least=1, most=1_000_000
+    )  # ours: the model has no greatest
     current = len(stream.open_shards)
     if account.settings.quotas:
         _check_scaling(stream, target, now_ms=account.now_ms())
@@ -188,7 +194,7 @@ def _reshardable(account: Account, request: Request) -> Stream:
     stream = account.stream(request)
     account.require_active(stream)
     if stream.settings.mode == "ON_DEMAND":
-        raise validation(
+        raise validation(  # fact K68
             f"Stream {stream.name} is in ON_DEMAND mode; only PROVISIONED streams are resharded."
         )
     return stream
@@ -197,7 +203,7 @@ def _reshardable(account: Account, request: Request) -> Stream:
 def _open_shard(account: Account, stream: Stream, *, shard_id: str) -> StoredShard:
     shard = account.shard(stream, shard_id)
     if not shard.is_open:
-        raise in_use(
+        raise in_use(  # fact K65
             f"Shard {shard_id} in stream {stream.name} under account "
             f"{account.settings.account_id} is closed; only open shards can be split or merged."
         )
@@ -207,7 +213,7 @@ def _open_shard(account: Account, stream: Stream, *, shard_id: str) -> StoredSha
 def _check_room(account: Account, shards: int, *, stream: Stream) -> None:
     others = account.open_shard_count() - len(stream.open_shards)
     if others + shards > account.settings.shard_limit:
-        raise limit_exceeded(
+        raise limit_exceeded(  # fact K46
             f"The account may have {account.settings.shard_limit} open shards; this would make it "
             f"{others + shards}."
         )
@@ -216,14 +222,14 @@ def _check_room(account: Account, shards: int, *, stream: Stream) -> None:
 def _check_scaling(stream: Stream, target: int, *, now_ms: int) -> None:
     current = len(stream.open_shards)
     if target > 2 * current or 2 * target < current:
-        raise limit_exceeded(
+        raise limit_exceeded(  # fact K41
             f"UpdateShardCount cannot go from {current} shards to {target}: at most double, at "
             "least half."
         )
     settings = stream.settings
     settings.scaled_ms = [at_ms for at_ms in settings.scaled_ms if at_ms > now_ms - MS_PER_DAY]
     if len(settings.scaled_ms) >= SCALINGS_PER_DAY:
-        raise limit_exceeded(
+        raise limit_exceeded(  # fact K41
             f"UpdateShardCount was called {SCALINGS_PER_DAY} times for {stream.name} in the last "
             "24 hours."
         )

@@ -13,7 +13,7 @@ from typing import Any, Final
 from shardfleet.local.kinesis.quotas import ShardQuota
 from shardfleet.local.kinesis.record_log import RecordLog
 
-HASH_KEYS: Final = 1 << 128
+HASH_KEYS: Final = 1 << 128  # fact K78
 """Number of hash keys; ranges tile 0 .. HASH_KEYS - 1."""
 
 

@@ -35,15 +35,15 @@ from shardfleet.local.kinesis.tokens import PageToken, page_of
 
 Response = dict[str, Any]
 
-MOST_CREATING: Final = 5
+MOST_CREATING: Final = 5  # fact K70
 """Streams that may be CREATING at once (API reference, CreateStream)."""
-ON_DEMAND_SHARDS: Final = 4
+ON_DEMAND_SHARDS: Final = 4  # fact K45
 """Shards of a new on-demand stream (developer guide: 4 MB/s of write capacity)."""
-ON_DEMAND_STREAMS: Final = 50
+ON_DEMAND_STREAMS: Final = 50  # fact K46
 """On-demand streams per account (quota)."""
-LONGEST_RETENTION_HOURS: Final = 8_760
+LONGEST_RETENTION_HOURS: Final = 8_760  # fact K81
 """365 days (API reference, IncreaseStreamRetentionPeriod)."""
-STREAMS_PER_PAGE: Final = 100
+STREAMS_PER_PAGE: Final = 100  # fact K08, K97
 """Default and greatest page of ListStreams, and of the shards in DescribeStream."""
 MODES: Final = ("PROVISIONED", "ON_DEMAND")
 METRIC_NAMES: Final = (
@@ -62,10 +62,14 @@ def create_stream(account: Account, request: Request) -> Response:
     stream_name = name(request, "StreamName")
     mode = _mode(request) or "PROVISIONED"
     if mode == "PROVISIONED" and request.get("ShardCount") is None:
-        raise invalid_argument("ShardCount must be given for a stream in PROVISIONED mode.")
-    count = whole_number(request, "ShardCount", least=1, most=1_000_000, default=ON_DEMAND_SHARDS)
+        raise invalid_argument(
+            "ShardCount must be given for a stream in PROVISIONED mode."
+        )  # fact K69
+    count = whole_number(
+        request, "ShardCount", least=1, most=1_000_000, default=ON_DEMAND_SHARDS
+    )  # ours: the model has no greatest
     if stream_name in account.streams:
-        raise in_use(
+        raise in_use(  # fact K64
             f"Stream {stream_name} under account {account.settings.account_id} already exists."
         )
     _check_account_limits(account, count, mode=mode)
@@ -88,15 +92,17 @@ def create_stream(account: Account, request: Request) -> Response:
 def _check_account_limits(account: Account, shards: int, *, mode: str) -> None:
     streams = account.streams.values()
     if sum(each.status is StreamStatus.CREATING for each in streams) >= MOST_CREATING:
-        raise limit_exceeded(f"{MOST_CREATING} streams are being created already.")
+        raise limit_exceeded(f"{MOST_CREATING} streams are being created already.")  # fact K70
     if account.open_shard_count() + shards > account.settings.shard_limit:
-        raise limit_exceeded(
+        raise limit_exceeded(  # fact K46
             f"The account may have {account.settings.shard_limit} open shards; it has "
             f"{account.open_shard_count()}, and {shards} more were asked for."
         )
     on_demand = sum(each.settings.mode == "ON_DEMAND" for each in streams)
     if mode == "ON_DEMAND" and on_demand >= ON_DEMAND_STREAMS:
-        raise limit_exceeded(f"The account may have {ON_DEMAND_STREAMS} on-demand streams.")
+        raise limit_exceeded(
+            f"The account may have {ON_DEMAND_STREAMS} on-demand streams."
+        )  # fact K46
 
 
 def _mode(request: Request) -> str | None:
@@ -105,7 +111,9 @@ def _mode(request: Request) -> str | None:
 
 
 def _record_kib(request: Request, default: int | None) -> int:
-    return whole_number(request, "MaxRecordSizeInKiB", least=1_024, most=10_240, default=default)
+    return whole_number(
+        request, "MaxRecordSizeInKiB", least=1_024, most=10_240, default=default
+    )  # fact K77
 
 
 def delete_stream(account: Account, request: Request) -> Response:
@@ -114,7 +122,7 @@ def delete_stream(account: Account, request: Request) -> Response:
     if stream.status in {StreamStatus.CREATING, StreamStatus.UPDATING}:
         account.require_active(stream)
     if stream.consumers and request.get("EnforceConsumerDeletion") is not True:
-        raise in_use(
+        raise in_use(  # fact K49
             f"Stream {stream.name} has registered consumers; deregister them, or set "
             "EnforceConsumerDeletion."
         )
@@ -218,7 +226,7 @@ def increase_retention(account: Account, request: Request) -> Response:
     stream = account.stream(request)
     hours = _retention_hours(request)
     if hours < stream.settings.retention_hours:
-        raise invalid_argument(
+        raise invalid_argument(  # fact K81
             f"The retention period is {stream.settings.retention_hours} hours; {hours} is no "
             "increase."
         )
@@ -230,7 +238,7 @@ def decrease_retention(account: Account, request: Request) -> Response:
     stream = account.stream(request)
     hours = _retention_hours(request)
     if hours > stream.settings.retention_hours:
-        raise invalid_argument(
+        raise invalid_argument(  # fact K81
             f"The retention period is {stream.settings.retention_hours} hours; {hours} is no "
             "decrease."
         )
@@ -243,7 +251,7 @@ def _retention_hours(request: Request) -> int:
         not isinstance(hours, int)
         or not DEFAULT_RETENTION_HOURS <= hours <= LONGEST_RETENTION_HOURS
     ):
-        raise invalid_argument(
+        raise invalid_argument(  # fact K81
             f"RetentionPeriodHours is {hours!r}; it must be from {DEFAULT_RETENTION_HOURS} to "
             f"{LONGEST_RETENTION_HOURS}."
         )
@@ -265,7 +273,7 @@ def update_stream_mode(account: Account, request: Request) -> Response:
     stream = account.stream_with_arn(text(request, "StreamARN"))
     mode = _mode(request)
     if mode is None:
-        raise validation("StreamModeDetails must be given.")
+        raise validation("StreamModeDetails must be given.")  # fact K60
 
     def change(_now_ms: int) -> None:
         stream.settings.mode = mode
@@ -322,10 +330,12 @@ def _set_monitoring(
     account: Account, request: Request, *, wanted: Callable[[bool, bool], bool]
 ) -> Response:
     stream = account.stream(request)
-    asked = text_list(request, "ShardLevelMetrics", most=7)
+    asked = text_list(request, "ShardLevelMetrics", most=7)  # fact K95
     unknown = set(asked) - {*METRIC_NAMES, "ALL"}
     if unknown:
-        raise validation(f"ShardLevelMetrics has {sorted(unknown)}; allowed: {METRIC_NAMES}, ALL.")
+        raise validation(
+            f"ShardLevelMetrics has {sorted(unknown)}; allowed: {METRIC_NAMES}, ALL."
+        )  # fact K95
     account.require_active(stream)
     before = stream.settings.shard_level_metrics
     after = [
@@ -351,7 +361,7 @@ def get_policy(account: Account, request: Request) -> Response:
     arn = text(request, "ResourceARN")
     policy = account.stream_with_arn(arn).settings.policy
     if policy is None:
-        raise not_found(f"No policy is attached to {arn}.")
+        raise not_found(f"No policy is attached to {arn}.")  # fact K89
     return {"Policy": policy}
 
 

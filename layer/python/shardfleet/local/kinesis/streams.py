@@ -16,10 +16,10 @@ from shardfleet.local.kinesis.quotas import ShardQuota
 from shardfleet.local.kinesis.sequence import SequenceMint
 from shardfleet.local.kinesis.shards import HASH_KEYS, StoredShard
 
-MS_PER_HOUR: Final = 3_600_000
-DEFAULT_RETENTION_HOURS: Final = 24
+MS_PER_HOUR: Final = 3_600_000  # ours: a unit
+DEFAULT_RETENTION_HOURS: Final = 24  # fact K81
 """Retention of a new stream (API reference, IncreaseStreamRetentionPeriod)."""
-DEFAULT_RECORD_KIB: Final = 1_024
+DEFAULT_RECORD_KIB: Final = 1_024  # fact K77
 """Largest record of a new stream in KiB (API reference, GetRecords: 1 MiB by default)."""
 
 

@@ -28,13 +28,13 @@ from shardfleet.local.kinesis.requests import (
 from shardfleet.local.kinesis.shards import StoredShard, child_shards
 from shardfleet.local.kinesis.streams import Consumer, Stream
 
-LIFE_MS: Final = 300_000
+LIFE_MS: Final = 300_000  # fact K86
 """A subscription ends after five minutes."""
-TAKEOVER_MS: Final = 5_000
+TAKEOVER_MS: Final = 5_000  # fact K34
 """For so long a subscription cannot be taken over by the next."""
-HEARTBEAT_MS: Final = 5_000
+HEARTBEAT_MS: Final = 5_000  # fact K86
 """Without records, an empty event is sent this often."""
-EVENT_BYTES: Final = MIB
+EVENT_BYTES: Final = MIB  # fact K86
 """Most bytes of records in one event."""
 
 
@@ -107,11 +107,11 @@ class Subscription:
 
     def _check(self) -> None:
         if self._account.streams.get(self.stream.name) is not self.stream:
-            raise not_found(f"Stream {self.stream.name} was deleted.")
+            raise not_found(f"Stream {self.stream.name} was deleted.")  # fact K62
         if self.stream.consumers.get(self.consumer.name) is not self.consumer:
-            raise not_found(f"Consumer {self.consumer.arn} was deregistered.")
+            raise not_found(f"Consumer {self.consumer.arn} was deregistered.")  # fact K87
         if self._is_over:
-            raise in_use("Another subscription for this consumer and shard took over.")
+            raise in_use("Another subscription for this consumer and shard took over.")  # fact K34
 
     def _next_event(self, now_ms: int) -> tuple[dict[str, Any] | None, int]:
         log = self.shard.log
@@ -183,7 +183,7 @@ def subscribe(account: Account, request: Request) -> Subscription:
     shard = account.shard(stream, name(request, "ShardId"))
     position = structure(request, "StartingPosition")
     if position is None:
-        raise broken(None, "startingPosition", constraint="Member must not be null")
+        raise broken(None, "startingPosition", constraint="Member must not be null")  # fact K60
     now_ms = account.now_ms()
     offset = starting_offset(
         stream,
@@ -194,11 +194,13 @@ def subscribe(account: Account, request: Request) -> Subscription:
         now_ms=now_ms,
     )
     if consumer.status != "ACTIVE":
-        raise in_use(f"Consumer {consumer.arn} is {consumer.status}, not ACTIVE.")
+        raise in_use(f"Consumer {consumer.arn} is {consumer.status}, not ACTIVE.")  # fact K87
     before: Subscription | None = consumer.live.get(shard.shard_id)
     if before is not None:
         if account.settings.quotas and now_ms - before.started_ms < TAKEOVER_MS:
-            raise in_use(f"Consumer {consumer.arn} subscribed to {shard.shard_id} just now.")
+            raise in_use(
+                f"Consumer {consumer.arn} subscribed to {shard.shard_id} just now."
+            )  # fact K34
         before.end()
     subscription = Subscription(
         account, stream=stream, consumer=consumer, shard=shard, offset=offset

@@ -15,11 +15,11 @@ from shardfleet.local.kinesis.requests import (
 
 Response = dict[str, Any]
 
-MOST_TAGS: Final = 50
+MOST_TAGS: Final = 50  # fact K88
 """Tags per resource (API reference, AddTagsToStream)."""
-LONGEST_KEY: Final = 128
+LONGEST_KEY: Final = 128  # fact K88
 """Characters of a tag key (service model)."""
-LONGEST_VALUE: Final = 256
+LONGEST_VALUE: Final = 256  # fact K88
 """Characters of a tag value (service model)."""
 
 
@@ -27,18 +27,22 @@ def tag_map(request: Request) -> dict[str, str]:
     """Return the request's Tags, checked."""
     tags = request.get("Tags")
     if not isinstance(tags, Mapping) or not tags:
-        raise validation("Tags must be a map with at least one key.")
+        raise validation("Tags must be a map with at least one key.")  # fact K60
     for key, value in tags.items():
         if not isinstance(value, str) or len(value) > LONGEST_VALUE:
-            raise validation(f"The value of tag {key!r} must be text of 0 to {LONGEST_VALUE}.")
+            raise validation(
+                f"The value of tag {key!r} must be text of 0 to {LONGEST_VALUE}."
+            )  # fact K88
         if not 1 <= len(key) <= LONGEST_KEY:
-            raise validation(f"The tag key {key!r} must have 1 to {LONGEST_KEY} characters.")
+            raise validation(
+                f"The tag key {key!r} must have 1 to {LONGEST_KEY} characters."
+            )  # fact K88
     return dict(tags)
 
 
 def _add(tags: dict[str, str], added: dict[str, str]) -> Response:
     if len(tags | added) > MOST_TAGS:
-        raise invalid_argument(f"A resource may have {MOST_TAGS} tags.")
+        raise invalid_argument(f"A resource may have {MOST_TAGS} tags.")  # fact K88
     tags.update(added)
     return {}
 

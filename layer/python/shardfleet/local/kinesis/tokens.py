@@ -14,9 +14,9 @@ import orjson
 from shardfleet.local.kinesis.errors import KinesisError, invalid_argument
 from shardfleet.local.kinesis.requests import Request
 
-ITERATOR_LIFE_MS: Final = 300_000
+ITERATOR_LIFE_MS: Final = 300_000  # fact K18
 """A shard iterator expires five minutes after it was returned (API reference)."""
-NEXT_TOKEN_LIFE_MS: Final = 300_000
+NEXT_TOKEN_LIFE_MS: Final = 300_000  # fact K03
 """So does a NextToken ("tokens expire after 300 seconds")."""
 
 
@@ -72,11 +72,11 @@ def iterator_of(token: str, now_ms: int) -> Iterator:
     """
     fields = _unseal(token, "iterator")
     if fields is None:
-        raise invalid_argument("Invalid ShardIterator.")
+        raise invalid_argument("Invalid ShardIterator.")  # fact K72
     iterator = Iterator(*fields)
     age_ms = now_ms - iterator.issued_ms
     if age_ms > ITERATOR_LIFE_MS:
-        raise expired_iterator(age_ms)
+        raise expired_iterator(age_ms)  # fact K18
     return iterator
 
 
@@ -100,10 +100,12 @@ def page_of(token: str, listing: str, *, now_ms: int) -> PageToken:
     """
     fields = _unseal(token, "page")
     if fields is None or fields[0] != listing:
-        raise invalid_argument(f"NextToken is no token of {listing}.")
+        raise invalid_argument(f"NextToken is no token of {listing}.")  # fact K84
     page = PageToken(*fields)
     if now_ms - page.issued_ms > NEXT_TOKEN_LIFE_MS:
-        raise KinesisError("ExpiredNextTokenException", "NextToken is older than 300 seconds.")
+        raise KinesisError(
+            "ExpiredNextTokenException", "NextToken is older than 300 seconds."
+        )  # fact K03
     return page
 
 

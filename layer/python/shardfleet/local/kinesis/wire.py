@@ -59,11 +59,11 @@ def decode(body: bytes | bytearray | memoryview, content_type: str) -> dict[str,
         else:
             request = orjson.loads(body)
     except (ValueError, cbor2.CBORDecodeError) as error:
-        raise KinesisError(
+        raise KinesisError(  # fact K61
             "SerializationException", f"The body is no {content_type}: {error}"
         ) from error
     if not isinstance(request, dict):
-        raise KinesisError("SerializationException", "The body must be a structure.")
+        raise KinesisError("SerializationException", "The body must be a structure.")  # fact K61
     return request
 
 
