@@ -29,6 +29,7 @@ SHARED = {
     ),
     "fleets": ("tests/alarms/", "tests/end_to_end/"),
     "Java": ("tests/spark/",),
+    "DynamoDB Local": ("tests/contract/stores/",),
     "Node": ("tests/cdk/", "tests/test_readme.py"),
 }
 # Files that take long and share nothing: at the end they would leave the other processes idle.

@@ -16,7 +16,7 @@ from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from shardfleet.local.access import AccessKey
-from tests.adapters.conftest import LIMITS
+from tests.adapters.tables import LIMITS
 
 run = asyncio.run
 REGION = "us-east-1"

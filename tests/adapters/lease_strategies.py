@@ -111,25 +111,32 @@ def free_changes(draw):
     )
 
 
+# Each operation of the protocol: from what is drawn, the lease as some worker saw it, and a worker.
+OPERATIONS = {
+    "assign": lambda draw, seen, worker: lease_changes.assign(
+        seen, worker, expired=draw(st.booleans())
+    ),
+    "checkpoint": lambda draw, seen, _: lease_changes.checkpoint(seen, draw(sequence_numbers)),
+    "create": lambda _, seen, __: lease_changes.create(seen),
+    "delete": lambda _, seen, __: lease_changes.delete(seen),
+    "evict": lambda _, seen, __: lease_changes.evict(seen),
+    "initiate_handover": lambda draw, seen, worker: lease_changes.initiate_handover(
+        seen, worker, as_read=draw(st.booleans())
+    ),
+    "renew": lambda draw, seen, _: lease_changes.renew(
+        seen, throughput_kbps=draw(throughputs), in_handover=draw(st.booleans())
+    ),
+    "rewind": lambda draw, seen, _: lease_changes.rewind(seen, draw(sequence_numbers)),
+    "set_children": lambda draw, seen, _: lease_changes.set_children(seen, draw(id_sets)),
+    "set_hash_range": lambda draw, seen, _: lease_changes.set_hash_range(seen, draw(ranges)),
+    "take": lambda _, seen, worker: lease_changes.take(seen, worker),
+}
+
+
 @st.composite
 def real_changes(draw):
     """Draw one of the protocol's operations, made from a lease as some worker saw it."""
     seen, worker = draw(leases), draw(owners)
-    to = draw(sequence_numbers)
-    builders = {
-        "create": lambda: lease_changes.create(seen),
-        "renew": lambda: lease_changes.renew(
-            seen, throughput_kbps=draw(throughputs), in_handover=draw(st.booleans())
-        ),
-        "take": lambda: lease_changes.take(seen, worker),
-        "assign": lambda: lease_changes.assign(seen, worker, expired=draw(st.booleans())),
-        "evict": lambda: lease_changes.evict(seen),
-        "checkpoint": lambda: lease_changes.checkpoint(seen, to),
-        "set_children": lambda: lease_changes.set_children(seen, draw(id_sets)),
-        "set_hash_range": lambda: lease_changes.set_hash_range(seen, draw(ranges)),
-        "delete": lambda: lease_changes.delete(seen),
-        "rewind": lambda: lease_changes.rewind(seen, to),
-    }
-    if seen.lease_owner not in (None, worker):
-        builders["initiate_handover"] = lambda: lease_changes.initiate_handover(seen, worker)
-    return seen, builders[draw(st.sampled_from(sorted(builders)))]()
+    may_be_handed_over = seen.lease_owner not in (None, worker)
+    names = [n for n in OPERATIONS if may_be_handed_over or n != "initiate_handover"]
+    return seen, OPERATIONS[draw(st.sampled_from(names))](draw, seen, worker)

@@ -28,9 +28,9 @@ from shardfleet.errors import (
     Throttled,
 )
 from shardfleet.kpl.packing import OutgoingRecord
-from tests.adapters.conftest import LIMITS
 from tests.adapters.kinesis_server import HORIZON, REGION, Stream, kinesis_server, run
 from tests.adapters.loopback import HANG_UP, Service, error, serving
+from tests.adapters.tables import LIMITS
 from tests.testing.shard_source_contract import PROMISES
 
 pytestmark = pytest.mark.processes

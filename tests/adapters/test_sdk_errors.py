@@ -19,8 +19,8 @@ from shardfleet.errors import (
     ShardfleetError,
     Throttled,
 )
-from tests.adapters.conftest import LIMITS, Tables
 from tests.adapters.loopback import HANG, HANG_UP, LOSE_REPLY, Service, error, serving
+from tests.adapters.tables import LIMITS, Tables
 
 run = asyncio.run
 LEASE = Lease(lease_key="shardId-000000000000", checkpoint=ExtendedSequenceNumber("100"))

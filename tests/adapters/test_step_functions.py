@@ -12,8 +12,8 @@ from shardfleet.adapters.step_functions import StepFunctionsLauncher, execution_
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import ExecutionStatus
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, Throttled
-from tests.adapters.conftest import LIMITS
 from tests.adapters.loopback import HANG_UP, Service, error, serving
+from tests.adapters.tables import LIMITS
 
 run = asyncio.run
 MACHINE = "arn:aws:states:eu-central-1:111122223333:stateMachine:orders-worker"

@@ -23,8 +23,8 @@ from shardfleet.events.delivery import PageRead
 from shardfleet.runtime import bootstrap, entry_points
 from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
 from shardfleet.testing.memory import ProcessEndedError
-from tests.adapters.conftest import create_lease_table
 from tests.adapters.loopback import HANG, Service, serving
+from tests.adapters.tables import create_lease_table
 
 CONFIG = FleetConfig(
     fleet="orders",

@@ -19,7 +19,7 @@ from shardfleet.runtime import entry_points
 from shardfleet.runtime.bootstrap import open_sandbox
 from shardfleet.runtime.entry_points import manager_handler, worker_handler
 from shardfleet.testing.memory import MemoryProcess, ProcessEndedError
-from tests.adapters.conftest import create_lease_table, create_state_table
+from tests.adapters.tables import create_lease_table, create_state_table
 
 # A worker here is this test's thread, so the state machine itself only waits.
 WAITING = {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 600, "End": True}}}

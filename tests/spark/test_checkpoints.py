@@ -15,8 +15,8 @@ from shardfleet_spark.plan.checkpoints import (
     read_logs,
     standing_after,
 )
+from tests.contract.stores.test_seal_store_contract import make_bucket
 from tests.spark.memory_seals import INCARNATION, MemorySealStore, seal, stand, token
-from tests.spark.test_seal_stores import make_bucket
 
 META = '{"batchWatermarkMs":0,"conf":{}}'
 READ = {"first": "8", "last": "9", "last_sub": 4, "count": 2}

@@ -11,9 +11,9 @@ from shardfleet.domain.stream.sequence import PointKind
 from shardfleet_spark.host.java import find_java
 from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.plan.checkpoints import LocalCheckpoint, read_logs, standing_after
+from tests.contract.stores.test_seal_store_contract import make_bucket, make_table
 from tests.spark.conftest import SETTINGS
 from tests.spark.kills.cluster import spark_environment
-from tests.spark.test_seal_stores import make_bucket, make_table
 from tests.spark.test_stream_source import put, run_available
 
 pytestmark = pytest.mark.processes

@@ -47,15 +47,6 @@ PHASES = (
 PATIENCE_S = 120
 
 
-def pytest_configure(config):
-    for marker in (
-        "documented(page): what AWS documents, and where",
-        "observed(by): what is seen in practice, and by whom",
-        "fails_on(endpoint, how): an endpoint of the contract suite that does otherwise",
-    ):
-        config.addinivalue_line("markers", marker)
-
-
 def until(condition):
     """Ask again and again (another vendor's endpoint gives no other sign) until it is true."""
     deadline = time.monotonic() + PATIENCE_S
@@ -222,13 +213,9 @@ class Stream:
 
 
 @pytest.fixture
-def stream(endpoint, request):
+def stream(endpoint):
     """A Stream that is not yet created, and is deleted afterwards."""
-    name, url, key = endpoint
-    for marker in request.node.iter_markers("fails_on"):
-        where, how = marker.args
-        if where == name:
-            request.applymarker(pytest.mark.xfail(reason=f"{name}: {how}", strict=True))
+    _, url, key = endpoint
 
     def make_client(**config):
         settings = Config(connect_timeout=10, read_timeout=20, **config)

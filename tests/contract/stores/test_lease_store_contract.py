@@ -1,5 +1,5 @@
 """
-One contract for every lease store: memory, DynamoDB on moto, DynamoDB on the embedded AWS.
+One contract for every lease store: memory, DynamoDB on the embedded AWS, DynamoDB Local.
 
 What a change means is said once, by `apply_change`; each store must answer, and leave behind,
 exactly what it says.
@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
+from shardfleet.adapters.dynamodb.leases import ensure_lease_table
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.changes import apply_change, fields_of
 from shardfleet.domain.leases.lease import (
@@ -31,8 +32,8 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.testing.memory import MemoryLeaseStore
 from tests.adapters.lease_strategies import KEY, REAL, free_changes, leases, real_changes
+from tests.contract.stores.conftest import PLACES
 
-EMBEDDED = pytest.param("embedded", marks=pytest.mark.processes)
 SHARED_TABLE = settings(
     # The table outlives the examples; each example first puts the one item it needs.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -72,11 +73,9 @@ class DynamoDB:
             self.tables.put(item_from_fields(fields_of(lease)))
 
 
-@pytest.fixture(params=["memory", "moto", EMBEDDED])
-def loaded(request):
-    if request.param == "memory":
-        return Memory()
-    return DynamoDB(request.getfixturevalue(f"{request.param}_tables"))
+@pytest.fixture(params=["memory", *PLACES])
+def loaded(request, tables_at):
+    return Memory() if request.param == "memory" else DynamoDB(tables_at(request.param))
 
 
 def apply(loaded, change):
@@ -188,6 +187,11 @@ ONE_TERM_FALSE = {
         replace(OWNED, checkpoint_owner="other"),
         NO_HANDOVER,
     ),
+    "handover as read: counter": (
+        lease_changes.initiate_handover(OWNED, "fleet-s0002", as_read=True),
+        replace(OWNED, lease_counter=6),
+        COUNTER_5,
+    ),
     "evict: owner": (lease_changes.evict(OWNED), replace(OWNED, lease_owner="other"), MINE),
     "evict: no handover": (
         lease_changes.evict(OWNED), replace(OWNED, checkpoint_owner="other"), NO_HANDOVER,
@@ -260,6 +264,14 @@ def test_a_scan_returns_all_leases_in_order_of_their_keys(loaded):
     assert list(found) == sorted(several, key=lambda lease: lease.lease_key)
 
 
+def test_a_scan_returns_more_than_a_page_holds(loaded):
+    """A page of DynamoDB has at most 1 MB; a KCL application may keep its state in a lease."""
+    state = {"pending_checkpoint": TO_101, "pending_checkpoint_state": b"x" * 390_000}
+    several = [replace(OWNED, lease_key=f"shardId-{n:012d}", **state) for n in range(4)]
+    loaded.load(*several)
+    assert list(asyncio.run(loaded.store.scan())) == several
+
+
 def test_the_index_finds_leases_by_owner_and_during_a_handover_by_the_next_owner(loaded):
     loaded.load(
         replace(OWNED, lease_key="a"),
@@ -271,8 +283,6 @@ def test_the_index_finds_leases_by_owner_and_during_a_handover_by_the_next_owner
     assert asyncio.run(loaded.store.keys_owned_by("nobody")) == []
 
 
-# moto in this process has no locks of its own: two threads can pass one condition there.
-@pytest.mark.parametrize("loaded", ["memory", EMBEDDED], indirect=True)
 def test_of_many_takers_at_once_exactly_one_wins(loaded):
     loaded.load(OWNED)
 
@@ -285,3 +295,21 @@ def test_of_many_takers_at_once_exactly_one_wins(loaded):
     winners = [w for w, a in zip(workers, answers, strict=True) if isinstance(a, Applied)]
     assert len(winners) == 1
     assert (stored(loaded).lease_owner, stored(loaded).lease_counter) == (winners[0], 6)
+
+
+def test_a_lease_table_is_made_once_as_the_kcl_makes_it(dynamodb, unique):
+    """Schema and index: protocol.md §1.1, §1.3; what a KCL reads of it before it begins."""
+    assert ensure_lease_table(dynamodb, unique)
+    assert not ensure_lease_table(dynamodb, unique)
+    found = dynamodb.describe_table(TableName=unique)["Table"]
+    dynamodb.delete_table(TableName=unique)
+    (index,) = found["GlobalSecondaryIndexes"]
+    assert (found["TableStatus"], index["IndexStatus"]) == ("ACTIVE", "ACTIVE")
+    assert found["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    assert found["KeySchema"] == [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
+    assert index["IndexName"] == "LeaseOwnerToLeaseKeyIndex"
+    assert index["Projection"] == {"ProjectionType": "KEYS_ONLY"}
+    assert index["KeySchema"] == [
+        {"AttributeName": "leaseOwner", "KeyType": "HASH"},
+        {"AttributeName": "leaseKey", "KeyType": "RANGE"},
+    ]

@@ -1,4 +1,4 @@
-"""One contract for every state store: memory, DynamoDB on moto, DynamoDB on the embedded AWS."""
+"""One contract for every state store: memory, DynamoDB on the embedded AWS, DynamoDB Local."""
 
 import asyncio
 
@@ -9,20 +9,14 @@ from hypothesis import strategies as st
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.errors import ProtocolError, ShardfleetError
 from shardfleet.testing.memory import MemoryStateStore
+from tests.contract.stores.conftest import PLACES
 
 run = asyncio.run
-MARKED = pytest.param("embedded", marks=pytest.mark.processes)
 
 
-# moto in this process has no locks of its own: two threads can pass one condition there.
-WITH_LOCKS = pytest.mark.parametrize("store", ["memory", MARKED], indirect=True)
-
-
-@pytest.fixture(params=["memory", "moto", MARKED])
-def store(request):
-    if request.param == "memory":
-        return MemoryStateStore()
-    return request.getfixturevalue(f"{request.param}_tables").state
+@pytest.fixture(params=["memory", *PLACES])
+def store(request, tables_at):
+    return MemoryStateStore() if request.param == "memory" else tables_at(request.param).state
 
 
 def write(store, name, body, *, expected):
@@ -63,6 +57,13 @@ def test_documents_of_a_kind_are_listed_in_order_of_their_ids_and_no_others(stor
     assert list(run(store.list("nothing"))) == []
 
 
+def test_more_documents_than_a_page_holds_are_all_listed(store):
+    """A page of DynamoDB has at most 1 MB."""
+    for name in ("a", "b", "c", "d"):
+        write(store, name, {"text": name * 390_000}, expected=None)
+    assert [d.body["text"][0] for d in run(store.list("slot"))] == ["a", "b", "c", "d"]
+
+
 def test_a_document_is_deleted_only_at_the_expected_version(store):
     write(store, "s1", {}, expected=None)
     write(store, "s1", {}, expected=1)
@@ -90,7 +91,6 @@ def test_a_document_that_is_to_expire_says_when_in_seconds_and_reads_like_any_ot
     assert list(run(tables.state.list("turn"))) == [written.document]
 
 
-@WITH_LOCKS
 def test_increments_at_once_all_count_and_none_sees_the_number_of_another(store):
     async def race():
         return await asyncio.gather(*(store.increment("prompt", "manager") for _ in range(20)))
@@ -98,7 +98,6 @@ def test_increments_at_once_all_count_and_none_sees_the_number_of_another(store)
     assert sorted(run(race())) == list(range(1, 21))
 
 
-@WITH_LOCKS
 def test_of_many_writers_at_once_exactly_one_wins(store):
     async def race():
         writes = [

@@ -342,3 +342,156 @@ def test_a_transaction_tells_which_condition_failed_and_changes_nothing(lease, d
     codes = [reason["Code"] for reason in refused.value.response["CancellationReasons"]]
     assert codes == ["None", "ConditionalCheckFailed"]
     assert lease.get() == {"leaseCounter": number(1)}
+
+
+@pytest.fixture
+def heavy(dynamodb, table):
+    """Four leases of 390 KB each, alone in the index of their owner."""
+    owner = f"worker-{uuid.uuid4().hex[:8]}"
+    several = [LeaseItem(dynamodb, table) for _ in range(4)]
+    for each in several:
+        each.put(leaseOwner=text(owner), pendingCheckpointState={"B": b"x" * 390_000})
+    yield sorted(each.key for each in several)
+    for each in several:
+        dynamodb.delete_item(TableName=table, Key={"leaseKey": text(each.key)})
+
+
+def test_a_page_ends_at_1_mb_though_nothing_was_asked_for(dynamodb, table, heavy):
+    """Scan: "If the total size of scanned items exceeds the maximum dataset size limit of 1 MB"."""
+    first = dynamodb.scan(TableName=table, ConsistentRead=True)
+    assert "LastEvaluatedKey" in first
+    pages = dynamodb.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
+    found = [item["leaseKey"]["S"] for page in pages for item in page["Items"]]
+    assert set(heavy) <= set(found)
+
+
+def test_a_page_may_be_empty_and_not_the_last(dynamodb, table, heavy):
+    """Scan: the filter is applied after the page was read, so a page says nothing of the next."""
+    first, *others = dynamodb.get_paginator("scan").paginate(
+        TableName=table,
+        FilterExpression="attribute_exists(nobodyHasIt)",
+        PaginationConfig={"PageSize": 1},
+    )
+    assert (first["Count"], first["ScannedCount"]) == (0, 1)
+    assert len(others) >= len(heavy) - 1
+
+
+@pytest.mark.parametrize("size", [400 * 1024, 400 * 1024 + 1])
+def test_an_item_has_at_most_400_kb_with_its_names(lease, dynamodb, size):
+    """Quotas: "The maximum item size in DynamoDB is 400 KB", names and values in UTF-8."""
+    named = len("leaseKey") + len(lease.key) + len("pendingCheckpointState")
+    body = {"B": b"x" * (size - named)}
+    if size <= 400 * 1024:
+        lease.put(pendingCheckpointState=body)
+        assert lease.get() == {"pendingCheckpointState": body}
+        dynamodb.delete_item(TableName=lease.table, Key={"leaseKey": text(lease.key)})
+        return
+    with pytest.raises(dynamodb.exceptions.ClientError, match="size has exceeded"):
+        lease.put(pendingCheckpointState=body)
+    lease.put(leaseCounter=number(1))
+    with pytest.raises(dynamodb.exceptions.ClientError, match="size"):
+        lease.update("SET pendingCheckpointState = :b", "attribute_exists(leaseKey)", b=body)
+    assert lease.get() == {"leaseCounter": number(1)}
+
+
+@pytest.mark.parametrize("several", [26, [0, 0]])
+def test_a_batch_takes_25_items_and_none_twice(dynamodb, table, several):
+    """BatchWriteItem: the list of rejections of an entire batch."""
+    numbers = several if isinstance(several, list) else range(several)
+    keys = [{"leaseKey": text(f"shardId-{each:012d}")} for each in numbers]
+    requests = [{"DeleteRequest": {"Key": key}} for key in keys]
+    with pytest.raises(dynamodb.exceptions.ClientError, match="ValidationException"):
+        dynamodb.batch_write_item(RequestItems={table: requests})
+
+
+def test_a_batch_deletes_what_is_there_and_says_nothing_of_what_is_not(dynamodb, table, lease):
+    lease.put(leaseCounter=number(0))
+    keys = [lease.key, "shardId-nowhere"]
+    requests = [{"DeleteRequest": {"Key": {"leaseKey": text(key)}}} for key in keys]
+    answer = dynamodb.batch_write_item(RequestItems={table: requests})
+    assert answer["UnprocessedItems"] == {}
+    assert lease.get() is None
+
+
+REFUSED = {
+    "an empty key": {"Item": {"leaseKey": text("")}},
+    "an empty key of the index": {"Item": {"leaseKey": text("a"), "leaseOwner": text("")}},
+    "a key of the index of another type": {
+        "Item": {"leaseKey": text("a"), "leaseOwner": number(1)},
+    },
+    "a number of 39 digits": {"Item": {"leaseKey": text("a"), "leaseCounter": number("1" * 39)}},
+    "a set with a member twice": {
+        "Item": {"leaseKey": text("a"), "parentShardId": {"SS": ["b"] * 2}}
+    },
+    "a reserved word": {
+        "Item": {"leaseKey": text("a")},
+        "ConditionExpression": "attribute_not_exists(items)",
+    },
+    "a name that is not used": {
+        "Item": {"leaseKey": text("a")},
+        "ConditionExpression": "attribute_not_exists(leaseKey)",
+        "ExpressionAttributeNames": {"#n": "leaseCounter"},
+    },
+    "a value that is not used": {
+        "Item": {"leaseKey": text("a")},
+        "ConditionExpression": "attribute_not_exists(leaseKey)",
+        "ExpressionAttributeValues": {":v": number(1)},
+    },
+    "no names": {
+        "Item": {"leaseKey": text("a")},
+        "ConditionExpression": "attribute_not_exists(leaseKey)",
+        "ExpressionAttributeNames": {},
+    },
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_put_is_refused_with(dynamodb, table, what):
+    with pytest.raises(dynamodb.exceptions.ClientError, match="ValidationException"):
+        dynamodb.put_item(TableName=table, **REFUSED[what])
+
+
+@pytest.mark.fails_on("embedded", "it does one of the two, and says nothing")
+def test_one_update_names_an_attribute_once(lease, dynamodb):
+    """UpdateItem: "Two document paths overlap with each other"."""
+    lease.put(leaseCounter=number(1))
+    with pytest.raises(dynamodb.exceptions.ClientError, match="overlap"):
+        lease.update(
+            "SET leaseCounter = :one ADD leaseCounter :one",
+            "attribute_exists(leaseKey)",
+            one=number(1),
+        )
+
+
+def test_a_number_cannot_be_added_to_a_text(lease, dynamodb):
+    lease.put(leaseCounter=text("1"))
+    with pytest.raises(dynamodb.exceptions.ClientError, match="ValidationException"):
+        lease.update("ADD leaseCounter :one", "attribute_exists(leaseKey)", one=number(1))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        pytest.param(
+            "size(checkpoint) < :nine",
+            marks=pytest.mark.fails_on("embedded", "it measures a number's digits"),
+        ),
+        "checkpoint < :text",
+    ],
+)
+def test_a_condition_on_an_attribute_of_another_type_is_false(lease, dynamodb, condition):
+    """A checkpoint that a foreign tool stored as a number is no text of some length."""
+    lease.put(checkpoint=number(5), leaseCounter=number(1))
+    value = {"nine": number(9)} if ":nine" in condition else {"text": text("9")}
+    with pytest.raises(condition_failure(dynamodb)):
+        lease.update("REMOVE leaseOwner", condition, **value)
+
+
+def test_an_index_that_is_not_there_is_named(dynamodb, table):
+    with pytest.raises(dynamodb.exceptions.ClientError, match="does not have the specified index"):
+        dynamodb.query(
+            TableName=table,
+            IndexName="nobodysIndex",
+            KeyConditionExpression="leaseOwner = :me",
+            ExpressionAttributeValues={":me": text("me")},
+        )

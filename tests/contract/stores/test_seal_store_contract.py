@@ -1,4 +1,4 @@
-"""One contract for every seal store: a folder, DynamoDB and S3 of the embedded AWS, memory."""
+"""One contract for every seal store: memory, a folder, DynamoDB of each place, S3 of one."""
 
 import threading
 import uuid
@@ -9,6 +9,7 @@ from shardfleet.adapters.seal_stores import ITEM, SID, DynamoDBSealStore, S3Seal
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.offsets.file_seals import FileSealStore
 from shardfleet_spark.offsets.seals import MARK, SealKey
+from tests.contract.stores.conftest import PLACES, SERVERS
 from tests.spark.memory_seals import MemorySealStore
 
 PLANS = ["0000000001-aa", "0000000002-bb", "0000000010-cc"]
@@ -37,16 +38,16 @@ def make_bucket(aws):
     return name
 
 
-@pytest.fixture(params=["memory", "file", "dynamodb", "s3"])
+@pytest.fixture(params=["memory", "file", "s3", *PLACES])
 def store(request, tmp_path):
     if request.param == "memory":
         return MemorySealStore()
     if request.param == "file":
         return FileSealStore(tmp_path / "seals")
-    aws = request.getfixturevalue("embedded_aws")
-    if request.param == "dynamodb":
-        return DynamoDBSealStore(aws.client("dynamodb"), table=make_table(aws))
-    return S3SealStore(aws.client("s3"), bucket=make_bucket(aws), prefix="a/b/")
+    aws = request.getfixturevalue(SERVERS.get(request.param, "embedded_aws"))
+    if request.param == "s3":
+        return S3SealStore(aws.client("s3"), bucket=make_bucket(aws), prefix="a/b/")
+    return DynamoDBSealStore(aws.client("dynamodb"), table=make_table(aws))
 
 
 def test_nothing_is_stored_at_first(store):
@@ -93,6 +94,14 @@ def test_a_plan_is_read_whole_and_alone(store):
         11: b"0000000002-bb 11",
         MARK: b"0000000002-bb %d" % MARK,
     }
+
+
+def test_a_plan_larger_than_a_page_is_read_whole(store):
+    """A page of DynamoDB has at most 1 MB, a listing of S3 1,000 keys."""
+    bodies = {number: b"%d" % number * 390_000 for number in range(4)}
+    for number, body in bodies.items():
+        store.put_if_absent(SealKey("sid", PLANS[0], number), body)
+    assert store.read_plan("sid", PLANS[0]) == bodies
 
 
 def test_old_plans_are_deleted_and_new_ones_stay(store):
