@@ -7,7 +7,8 @@ import pytest
 
 from shardfleet.domain.slots.slot import SlotState, TurnOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END
-from shardfleet.errors import StreamGone, Throttled
+from shardfleet.engine.retry import ATTEMPTS_MOST
+from shardfleet.errors import ShardGone, StreamGone, Throttled
 from shardfleet.events.worker import TurnBegun, TurnEnded, TurnFailed, TurnRefused
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
@@ -241,6 +242,29 @@ def test_what_concerns_every_shard_fails_the_turn_in_good_order():
         assert "StreamGone: deleted" in world.told(TurnFailed)[0].error
         assert world.slot().turn_open
         assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("operation", ["incarnation", "list_shards"])
+def test_that_there_is_no_stream_is_not_believed_at_once(operation):
+    """One false answer about the whole stream may not end the turn of all its shards."""
+
+    async def scenario(world):
+        denials = []
+
+        def fault(call):
+            if call.operation == operation and len(denials) < ATTEMPTS_MOST - 1:
+                denials.append(call)
+                raise StreamGone("not found, for once")
+            if call.operation == "get_records" and len(denials) == 0:
+                raise ShardGone("not found, for once")
+
+        world.put(1, 5)
+        world.stream.fault = fault
+        assert await world.turn() is not TurnOutcome.FAILED
+        assert len(denials) == ATTEMPTS_MOST - 1
+        assert world.numbers == [1, 2, 3, 4, 5]
 
     in_world(scenario)
 

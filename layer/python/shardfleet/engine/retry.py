@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.engine.ports import Clock, Entropy
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -26,6 +26,8 @@ U = TypeVar("U")
 # As many calls as a large fleet's manager makes at once; one after the other, a manager of 1,000
 # slots would need minutes for what must be done within a turn. As many as the adapters' threads.
 CALLS_AT_ONCE = 16
+# How often what is refused, or denied to be there, is asked before that is believed.
+ATTEMPTS_MOST = 4
 
 
 class BoxSpent(Exception):
@@ -228,22 +230,24 @@ class Patience:
 
         Raises:
             Halted: asked to stop while it was refused.
+            StreamGone: said so many times in a row: once may be a lie, and a worker's end.
 
         """
-        failures = 0
+        failures = denials = 0
         while True:
             try:
                 return await call()
             except (Throttled, OutcomeUnknown):
                 failures += 1
+            except StreamGone:
+                failures, denials = failures + 1, denials + 1
+                if denials == ATTEMPTS_MOST:
+                    raise
             await self.pause(self.back_off_ms(failures), halt)
 
 
-ATTEMPTS_MOST = 4
-
-
 class _Insisting:
-    """A port like another, whose refused calls are made again."""
+    """A port like another, whose refused calls are made again, and what knows no stream."""
 
     def __init__(self, port: object, patience: Patience) -> None:
         self._port = port
@@ -253,7 +257,7 @@ class _Insisting:
         async def insist(*arguments: object, **options: object) -> object:
             call = getattr(self._port, name)
             for failures in range(1, ATTEMPTS_MOST):
-                with suppress(Throttled):
+                with suppress(Throttled, StreamGone):
                     return await call(*arguments, **options)
                 await self._patience.clock.sleep_ms(self._patience.back_off_ms(failures))
             return await call(*arguments, **options)
@@ -263,7 +267,7 @@ class _Insisting:
 
 def insisting(port: T, patience: Patience) -> T:
     """
-    Return a port whose calls are made again when refused, so many times; then they raise Throttled.
+    Return a port whose calls are made again when refused, so many times; then they raise what came.
 
     Only what is refused for certain is repeated: of an unknown outcome the caller must read.
 
