@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import combinations, count
 from multiprocessing import parent_process
 from threading import Thread
 from typing import Any
 
+from shardfleet.testing.simulation.faults import DRAWN
 from shardfleet.testing.simulation.running import Options, RunResult, run_seed
 
 _HOUR_MS = 3_600_000
@@ -30,6 +31,7 @@ class Totals:
         virtual_ms: how long the fleets lived, together.
         calls: port calls by operation.
         faults: by kind.
+        pairs: of kinds of faults, by the number of seeds in which they met; see :class:`Pairs`.
         numbers: sums of the other counts of :class:`RunResult`.
 
     """
@@ -40,6 +42,7 @@ class Totals:
     virtual_ms: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     numbers: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: RunResult) -> None:
@@ -50,11 +53,14 @@ class Totals:
         self.virtual_ms += result.virtual_ms
         self.calls.update(result.calls)
         self.faults.update(result.faults)
+        self.pairs.update(result.pairs)
         for name in ("records", "repetitions", "reshards", "turns", "ended_hard", "freezes"):
             self.numbers[name] += getattr(result, name)
 
     def body(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
+        kinds = combinations(sorted(DRAWN), 2)
+        met = {f"{one}+{other}": self.pairs[one, other] for one, other in kinds}
         return {
             "violations": [str(v) for result in self.failed for v in result.violations],
             "failed_seeds": sorted(result.seed for result in self.failed),
@@ -71,6 +77,10 @@ class Totals:
             **dict(sorted(self.numbers.items())),
             "port_calls_by_operation": dict(sorted(self.calls.items())),
             "faults_by_kind": dict(sorted(self.faults.items())),
+            "pairs": len(met),
+            "pairs_met": sum(1 for seeds in met.values() if seeds),
+            "pairs_met_least": min(met.values()),
+            "seeds_by_pair": met,
         }
 
     def line(self) -> str:
@@ -86,6 +96,8 @@ class Totals:
             f"{body['fleet_hours']:,} fleet-hours from {body['seeds']:,} seeds{took}: "
             f"{calls}, {faults}, {body['reshards']:,} reshards, "
             f"{body['killed_or_frozen']:,} invocations killed or frozen, "
+            f"{body['pairs_met']:,} of {body['pairs']:,} pairs of kinds of faults met "
+            f"(each in {body['pairs_met_least']:,} seeds or more), "
             f"{len(body['violations'])} violations"
         )
 

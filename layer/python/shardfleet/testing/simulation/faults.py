@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 
 from shardfleet.errors import ConfigurationError
@@ -17,6 +19,10 @@ from shardfleet.errors import ConfigurationError
 # Of a kind that a seed has at all, the probability is drawn between these parts of the greatest.
 _LEAST_PART, _MOST_PART = 0.1, 1.0
 _KINDS_PER_SEED = 0.6
+# A plane of this order has its square of points, and on each of its lines as many as its order;
+# any two points are on one line together. It has a point for every kind that seeds draw.
+_ORDER = 7
+_FOCUS = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,7 +39,9 @@ class FaultMix:
     ``stillborn`` per execution: it closes before its first invocation; ``lease_vanishes`` per lease
     and second: somebody deletes the row beside a sibling's; ``lease_deleted`` likewise, whatever is
     being read. ``consumer_raises`` is per page that a worker reads and per handler call: the port
-    raises an error of no kind that the engine knows.
+    raises an error of no kind that the engine knows. ``duplicated_write``: the request lands a
+    second time, a moment later; ``false_no_stream``: the whole stream is not found, for once;
+    ``malformed_lease`` is per lease and second: a stranger makes a row unreadable for a while.
     """
 
     # --- DynamoDB and Step Functions
@@ -68,7 +76,7 @@ class FaultMix:
     handler_partial: float = 0.05
     handler_slow: float = 0.1
     handler_hangs: float = 0.004
-    poison: float = 0.002
+    poison: float = 0.006
     # --- more of Lambda
     freeze_in_call: float = 0.002
     cold_start: float = 0.2
@@ -96,20 +104,48 @@ class FaultMix:
     false_gone: float = 0.03
     torn_listing: float = 0.05
 
+    # --- what networks and strangers do besides
+    duplicated_write: float = 0.01
+    false_no_stream: float = 0.02
+    malformed_lease: float = 0.0005
+
     @classmethod
-    def drawn(cls, chance: random.Random) -> FaultMix:
-        """Draw a mix: most kinds somewhat, some not at all."""
+    def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:
+        """Draw a mix: most kinds somewhat, some not at all, and some often."""
         mix = cls()
         for kind in fields(cls):
             part = chance.uniform(_LEAST_PART, _MOST_PART)
             present = chance.random() < _KINDS_PER_SEED
-            setattr(mix, kind.name, getattr(mix, kind.name) * part if present else 0.0)
+            if kind.name in often:
+                part, present = _FOCUS, True
+            most = getattr(mix, kind.name)
+            setattr(mix, kind.name, min(1.0, most * part) if present else 0.0)
         return mix
 
     @classmethod
     def none(cls) -> FaultMix:
         """Return the mix of a perfect world."""
         return cls(**{kind.name: 0.0 for kind in fields(cls)})
+
+
+# Kinds that fleets of drawn seeds have: no sink is there without a user's handler, and what only
+# arenas have is rare enough in the world.
+DRAWN = tuple(kind.name for kind in fields(FaultMix) if kind.default and "sink" not in kind.name)
+
+
+def often_in(seed: int) -> frozenset[str]:
+    """
+    Return the kinds that are frequent in a seed: those on its line of the affine plane.
+
+    Lines are taken in turn, so that of ``_ORDER * (_ORDER + 1)`` seeds one after the other, one
+    has any two kinds often: a covering array of strength two.
+    """
+    slope, start = divmod(seed % (_ORDER * (_ORDER + 1)), _ORDER)
+    if slope == _ORDER:
+        line = [start * _ORDER + y for y in range(_ORDER)]
+    else:
+        line = [x * _ORDER + (slope * x + start) % _ORDER for x in range(_ORDER)]
+    return frozenset(DRAWN[point] for point in line if point < len(DRAWN))
 
 
 def all_but(kinds: frozenset[str]) -> list[str]:
@@ -178,7 +214,7 @@ class Faults:
         counts: how often each kind happened.
         are_on: nothing goes wrong while this is False.
         muted: kinds that do not happen: how a failing run is made simpler.
-        last_ms: when the last fault happened, milliseconds of the simulation.
+        struck: called with the kind of each fault that happens, and whom it strikes.
 
     """
 
@@ -188,26 +224,28 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.are_on = True
         self.muted = muted
+        self.struck: Callable[[str, str], None] = lambda _kind, _about: None
         self._chances = {
             kind.name: random.Random(f"{seed}/{kind.name}") for kind in fields(FaultMix)
         }
         self._rates = {kind: 0.0 if kind in muted else getattr(mix, kind) for kind in self._chances}
 
-    def strike(self, kind: str, *, part: float = 1.0) -> bool:
+    def strike(self, kind: str, about: str = "") -> bool:
         """
         Decide whether a fault happens now.
 
         Args:
             kind: a field of :class:`FaultMix`.
-            part: of its probability, e.g. the seconds since the last time it was asked for.
+            about: whom it strikes, apart from the invocation that asks: its words name them.
 
         """
-        probability = self._rates[kind] * part
+        probability = self._rates[kind]
         if not self.are_on or not probability:
             return False
         if self._chances[kind].random() >= probability:
             return False
         self.counts[kind] += 1
+        self.struck(kind, about)
         return True
 
     def between(self, kind: str, low: float, high: float) -> float:

@@ -46,7 +46,7 @@ class ActorClock:
         """Choose how wrong it is, and whether it stands still while frozen."""
         self._actor = actor
         self._loop = around.loop
-        drifts = around.faults.strike("clock_drift")
+        drifts = around.faults.strike("clock_drift", actor.worker_id)
         drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
         if drifts and around.drifts_most:
             drift_ms = _DRIFT_MS if drift_ms > 0 else -_DRIFT_MS
@@ -146,15 +146,15 @@ class Functions:
     async def worker(self, given: SlotInput) -> TurnOutcome | None:
         """Invoke the worker function; None is a crash, as far as the caller can tell."""
         faults = self._around.faults
-        await self._cold_start()
+        await self._cold_start(self.worker_id(given.slot_id))
         actor = self._begin_worker(given)
-        if faults.strike("duplicate_call"):
+        if faults.strike("duplicate_call", actor.worker_id):
             actor.suffered("duplicate call")
             self._begin_worker(given).suffered("duplicate call")
-        if faults.strike("late_twin"):
+        if faults.strike("late_twin", actor.worker_id):
             delay_s = faults.between("late_twin", 1.0, 60.0)
             self._around.spawn(self._late_twin(given, delay_s), "late twin")
-        if faults.strike("connection_lost"):
+        if faults.strike("connection_lost", actor.worker_id):
             actor.suffered("connection lost")
             patience_s = faults.between("connection_lost", 0.1, 60.0)
             await asyncio.wait([actor.ended], timeout=patience_s)
@@ -196,8 +196,7 @@ class Functions:
         return actor
 
     def _begin_worker(self, given: SlotInput) -> Actor:
-        worker_id = f"{self._config.fleet}-{given.slot_id}"
-        actor = self._new_actor(given.slot_id, worker_id)
+        actor = self._new_actor(given.slot_id, self.worker_id(given.slot_id))
         actor.execution = (given.start_epoch, given.generation)
         self.latest[given.slot_id] = actor
         self.turns += 1
@@ -220,6 +219,10 @@ class Functions:
         self._start(actor, turn, self._box_ms)
         return actor
 
+    def worker_id(self, slot_id: str) -> str:
+        """Return the owner's name under which a slot's worker holds leases."""
+        return f"{self._config.fleet}-{slot_id}"
+
     async def _late_twin(self, given: SlotInput, delay_s: float) -> None:
         """Make a call once more that was made long ago."""
         await asyncio.sleep(delay_s)
@@ -228,10 +231,10 @@ class Functions:
             if actor.worker_id == late.worker_id:
                 actor.suffered("late twin")
 
-    async def _cold_start(self) -> None:
+    async def _cold_start(self, worker_id: str) -> None:
         """Let Lambda take its time to find a sandbox; the invocation's own time begins after."""
         faults = self._around.faults
-        if faults.strike("cold_start"):
+        if faults.strike("cold_start", worker_id):
             await asyncio.sleep(faults.between("cold_start", 0.5, _COLD_MOST_S))
 
     def _start(self, actor: Actor, main: Coroutine[Any, Any, object], box_ms: int) -> None:

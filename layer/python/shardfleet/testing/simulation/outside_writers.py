@@ -20,6 +20,7 @@ from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import LeaseTable
 
 _THINKS_MOST_S = (0.1, 20.0)
+_GARBLED_S = (1.0, 10.0, 60.0)
 
 
 @dataclass(slots=True)
@@ -76,15 +77,28 @@ class OtherHands:
         while True:
             await asyncio.sleep(1)
             for key, lease in sorted(self._table.store.leases.items()):
-                if faults.strike("foreign_checkpoint"):
+                if faults.strike("malformed_lease", key):
+                    self._around.spawn(self._garble(key), f"garble {key}")
+                if faults.strike("foreign_checkpoint", key):
                     self._store_progress(key)
-                if faults.strike("lease_vanishes") and self._has_sibling(key):
+                if self._has_sibling(key) and faults.strike("lease_vanishes", key):
                     self._delete_by_mistake(key)
-                if faults.strike("lease_deleted") and not self._has_followers(key):
+                if not self._has_followers(key) and faults.strike("lease_deleted", key):
                     self._delete_by_mistake(key)
                 is_meant = lease.is_finished or not self._only_finished
-                if is_meant and faults.strike("rewind") and self._is_listed(key):
+                if is_meant and self._is_listed(key) and faults.strike("rewind", key):
                     self._around.spawn(self._rewind(key), f"rewind {key}")
+
+    async def _garble(self, key: str) -> None:
+        """Make a row unreadable, until somebody has mended it."""
+        unreadable = self._table.store.unreadable
+        if key in unreadable:
+            return
+        unreadable[key] = f"{key}: leaseCounter: 'x' found, a number allowed"
+        self._around.log(self._tool.name, "garbles", key)
+        await asyncio.sleep(self._chance.choice(_GARBLED_S))
+        unreadable.pop(key, None)
+        self._around.log(self._tool.name, "mends", key)
 
     def _store_progress(self, key: str) -> None:
         """Store how far the shard is truly done, without a look at counter or owner."""

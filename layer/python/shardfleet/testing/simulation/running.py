@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 
 from shardfleet.testing.checkers import CHECKERS, Checker, Violation
 from shardfleet.testing.simulation.actors import SimulationLoop
-from shardfleet.testing.simulation.faults import FaultMix, Faults
+from shardfleet.testing.simulation.faults import FaultMix, Faults, often_in
+from shardfleet.testing.simulation.pairs import Pairs
 from shardfleet.testing.simulation.play import Play
 from shardfleet.testing.simulation.played_world import PlayedWorld, muted_in, shape_of
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -68,6 +69,7 @@ class RunResult:
         ended_hard: invocations killed, cut off or that ended their process.
         freezes: how many times an invocation was frozen.
         lines: the event log, if kept.
+        pairs: kinds of faults that met on a lease or a worker; see :class:`Pairs`.
 
     """
 
@@ -83,6 +85,7 @@ class RunResult:
     ended_hard: int
     freezes: int
     lines: tuple[str, ...]
+    pairs: frozenset[tuple[str, str]]
 
 
 def run_seed(options: Options) -> RunResult:
@@ -106,7 +109,7 @@ async def _run(options: Options) -> RunResult:
     if shape.config.failure_policy.stops:
         # A shard stopped for a record that kills would rest until somebody removes the record.
         muted |= {"poison"}
-    mix = replace(options.mix or FaultMix.drawn(chance), **options.rates)
+    mix = replace(options.mix or FaultMix.drawn(chance, often=often_in(seed)), **options.rates)
     faults = Faults(seed, mix, muted=muted)
     around = Surroundings(
         seed,
@@ -118,6 +121,8 @@ async def _run(options: Options) -> RunResult:
     around.log("world", "shape", shape)
     around.log("world", "mix", faults.mix)
     world = PlayedWorld(around, shape, play) if play else World(around, shape)
+    pairs = Pairs(lambda: around.now_ms, world.leases, within_ms=shape.config.failover_ms)
+    faults.struck = pairs.struck
     await world.run()
     if isinstance(world, PlayedWorld):
         world.judge()
@@ -134,6 +139,7 @@ async def _run(options: Options) -> RunResult:
         ended_hard=world.functions.killed,
         freezes=around.freezes,
         lines=tuple(around.lines),
+        pairs=frozenset(pairs.met),
     )
 
 

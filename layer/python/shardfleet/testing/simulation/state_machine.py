@@ -66,10 +66,11 @@ class StateMachine:
     async def _run(self, name: str, execution: _Execution) -> None:
         faults = self._around.faults
         given = SlotInput.from_payload(json.loads(execution.text))
-        if faults.strike("late_start"):
+        worker_id = self._functions.worker_id(given.slot_id)
+        if faults.strike("late_start", worker_id):
             self._harm(given.slot_id, "late start")
             await asyncio.sleep(faults.between("late_start", 1.0, 40.0))
-        if faults.strike("stillborn"):
+        if faults.strike("stillborn", worker_id):
             why = self._harm(given.slot_id, "stillborn")
         else:
             why = await self._loop(given)
@@ -84,10 +85,11 @@ class StateMachine:
 
     async def _loop(self, given: SlotInput) -> str:
         loops = crashes = 0
+        worker_id = self._functions.worker_id(given.slot_id)
         while True:
             outcome = await self._functions.worker(replace(given, crashes=crashes))
             loops += 1
-            if self._around.faults.strike("execution_dies"):
+            if self._around.faults.strike("execution_dies", worker_id):
                 return self._harm(given.slot_id, "dies")
             if given.slot_id in self._aborted:
                 self._aborted.discard(given.slot_id)

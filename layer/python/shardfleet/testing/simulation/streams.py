@@ -18,7 +18,7 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
 from shardfleet.engine.ports import ListingFilter
-from shardfleet.errors import IteratorExpired, ShardGone
+from shardfleet.errors import IteratorExpired, ShardGone, StreamGone
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
@@ -199,7 +199,12 @@ class FaultyStream(Polled):
 
     async def incarnation(self) -> StreamIncarnation:
         """Describe the stream."""
-        found = await self._wire.read("stream.incarnation", self._stream.memory.incarnation)
+
+        async def work() -> StreamIncarnation:
+            self._may_not_find_stream()
+            return await self._stream.memory.incarnation()
+
+        found = await self._wire.read("stream.incarnation", work)
         return replace(found, retention_ms=_RETENTION_MS)
 
     async def list_shards(
@@ -209,6 +214,7 @@ class FaultyStream(Polled):
         faults = self._around.faults
 
         async def work() -> Sequence[Shard]:
+            self._may_not_find_stream()
             if listing is ListingFilter.NONE and faults.strike("stale_listing"):
                 return self._stream.listing(faults.whole("stale_listing", 0, _LISTING_BEHIND_MS))
             if listing is ListingFilter.NONE and faults.strike("torn_listing"):
@@ -232,7 +238,7 @@ class FaultyStream(Polled):
 
         async def work() -> RecordsPage:
             is_worker = self._by.execution != (0, 0)
-            if is_worker and self._around.faults.strike("consumer_raises"):
+            if is_worker and self._around.faults.strike("consumer_raises", shard_id):
                 message = f"shard {shard_id}: an error that nobody foresaw"
                 raise RuntimeError(message)
             return await self._page(iterator, shard_id, limit)
@@ -243,21 +249,26 @@ class FaultyStream(Polled):
 
         return await self._wire.read("stream.get_records", work, about=shard_id)
 
+    def _may_not_find_stream(self) -> None:
+        if self._around.faults.strike("false_no_stream"):
+            message = "the service says for once that it does not know the stream"
+            raise StreamGone(message)
+
     def _may_not_find(self, shard_id: str) -> None:
-        if self._around.faults.strike("false_gone"):
+        if self._around.faults.strike("false_gone", shard_id):
             message = f"shard {shard_id}: the service says for once that it does not know it"
             raise ShardGone(message)
 
     async def _page(self, iterator: str, shard_id: str, limit: int) -> RecordsPage:
         faults, memory = self._around.faults, self._stream.memory
         self._may_not_find(shard_id)
-        if faults.strike("iterator_expired"):
+        if faults.strike("iterator_expired", shard_id):
             message = f"iterator {iterator} expired"
             raise IteratorExpired(message)
-        if faults.strike("short_page"):
+        if faults.strike("short_page", shard_id):
             limit = min(limit, faults.whole("short_page", 1, 3))
         page = await memory.get_records(iterator, shard_id=shard_id, limit=limit)
-        if faults.strike("late_visibility"):
+        if faults.strike("late_visibility", shard_id):
             behind_ms = faults.whole("late_visibility", 0, _VISIBLE_AFTER_MS)
             newest_ms = self._around.clock.now_ms() - behind_ms
             known = self._stream.read_to.get(shard_id, 0)
@@ -270,9 +281,9 @@ class FaultyStream(Polled):
             if seen < len(page.records):
                 page = await memory.get_records(iterator, shard_id=shard_id, limit=seen)
                 page = replace(page, millis_behind_latest=0)
-        if faults.strike("empty_with_lag"):
+        if faults.strike("empty_with_lag", shard_id):
             return RecordsPage(records=(), resume_token=iterator, millis_behind_latest=1_000)
-        if faults.strike("false_end"):
+        if faults.strike("false_end", shard_id):
             return _contradictory(page, shard_id, iterator)
         if page.records:
             # What was seen once stays visible.

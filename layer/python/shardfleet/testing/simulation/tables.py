@@ -148,6 +148,7 @@ class FaultyLeases:
             "lease.apply",
             lambda: self._table.apply(change, self._by),
             about=f"{change.operation} {change.lease_key}",
+            may_repeat=True,
         )
 
 
@@ -199,7 +200,7 @@ class FaultyState:
             return result
 
         return await self._wire.write(
-            "state.write", work, about=f"{kind} {id} over {expected_version}"
+            "state.write", work, about=f"{kind} {id} over {expected_version}", may_repeat=True
         )
 
     async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name

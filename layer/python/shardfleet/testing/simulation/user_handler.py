@@ -32,7 +32,7 @@ class UserHandler:
         self._around = around
         self._chance = around.chance(f"handler/{actor.name}")
         load_ms = round(self._chance.uniform(0, 3_000))
-        if around.faults.strike("slow_import"):
+        if around.faults.strike("slow_import", actor.worker_id):
             load_ms = round(around.faults.between("slow_import", 3_000, _IMPORT_MOST_MS))
         self._memory = MemoryHandler(clock, self._script, overlaps=overlaps, load_ms=load_ms)
 
@@ -51,7 +51,7 @@ class UserHandler:
         """Run one batch to its end, its failure or its time-out."""
         self._actor.check()
         around, actor = self._around, self._actor
-        if around.faults.strike("consumer_raises"):
+        if around.faults.strike("consumer_raises", batch.shard_id):
             message = f"shard {batch.shard_id}: the port fails, not the handler"
             raise RuntimeError(message)
         call = CallBegun(at_ms=around.now_ms, by=actor, shard_id=batch.shard_id)
@@ -85,12 +85,12 @@ class UserHandler:
     async def _script(self, batch: Batch) -> object:
         faults = self._around.faults
         fails_at = -1
-        tells = faults.strike("handler_partial")
-        if tells or faults.strike("handler_raises"):
+        tells = faults.strike("handler_partial", batch.shard_id)
+        if tells or faults.strike("handler_raises", batch.shard_id):
             fails_at = faults.whole("handler_raises", 0, len(batch) - 1)
         # A handler that returns has done all, whatever it declared, but what its reply names.
         replies = tells and fails_at % 2 == 1
-        if faults.strike("handler_slow"):
+        if faults.strike("handler_slow", batch.shard_id):
             await asyncio.sleep(faults.between("handler_slow", 0.1, 3.0))
         pause_s = self._chance.choice((0.0, 0.0, 0.001, 0.05))
         for index, record in enumerate(batch):
@@ -99,7 +99,7 @@ class UserHandler:
                 return {FAILURES: [{"itemIdentifier": failed}]}
             if index == fails_at:
                 raise HandlerError(f"record {record.sequence_number} is not to my liking")
-            if faults.strike("handler_hangs"):
+            if faults.strike("handler_hangs", batch.shard_id):
                 await asyncio.sleep(_HANG_S)
             await asyncio.sleep(pause_s)
             self._actor.check()
@@ -119,6 +119,7 @@ def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
         return
     if entry.kills:
         around.log(actor.name, "dies of", entry)
+        around.faults.struck("poison", record.shard_id)
         actor.suffered("killed by a record")
         actor.kill()
         actor.check()

@@ -63,19 +63,26 @@ class Wire:
         """
         await self._send(what, about)
         result = await work()
-        if self._around.faults.strike("slow_call"):
+        if self._around.faults.strike("slow_call", about):
             await asyncio.sleep(self._around.faults.between("slow_call", 0.1, 1.9))
         self._actor.check()
-        if self._around.faults.strike("reply_lost"):
+        if self._around.faults.strike("reply_lost", about):
             await self._no_answer(what, about)
             message = f"{what} {about}: no answer"
             raise Throttled(message)
         self._around.log(self._actor.name, what, about, "->", result)
         return result
 
-    async def write(self, what: str, work: Callable[[], Awaitable[T]], *, about: str = "") -> T:
+    async def write(
+        self,
+        what: str,
+        work: Callable[[], Awaitable[T]],
+        *,
+        about: str = "",
+        may_repeat: bool = False,
+    ) -> T:
         """
-        Carry a write.
+        Carry a write; one that ``may_repeat`` may land twice.
 
         Raises:
             Throttled: refused; not applied.
@@ -85,17 +92,20 @@ class Wire:
         """
         await self._send(what, about)
         faults = self._around.faults
-        if faults.strike("request_lost"):
+        if faults.strike("request_lost", about):
             await self._no_answer(what, about)
             message = f"{what} {about}: no answer"
             raise OutcomeUnknown(message)
-        is_late = faults.strike("late_write")
+        is_late = faults.strike("late_write", about)
         delay_s = faults.between("late_write", 2.1, 6.0) if is_late else self._delay_s()
         landed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._around.spawn(self._land(work, landed, delay_s), "write")
-        if self._is_meant(what, about) and faults.strike("kill_in_call"):
+        if may_repeat and faults.strike("duplicated_write", about):
+            delay_s += faults.between("duplicated_write", 0.0, 2.0)
+            self._around.spawn(self._land(work, landed, delay_s), "the same write again")
+        if self._is_meant(what, about) and faults.strike("kill_in_call", about):
             self._die(what, about)
-        if is_late or faults.strike("reply_lost"):
+        if is_late or faults.strike("reply_lost", about):
             await self._no_answer(what, about)
             message = f"{what} {about}: no answer"
             raise OutcomeUnknown(message)
@@ -117,22 +127,22 @@ class Wire:
         around, faults = self._around, self._around.faults
         around.calls[what] += 1
         is_meant = self._is_meant(what, about)
-        if is_meant and faults.strike("kill_in_call"):
+        if is_meant and faults.strike("kill_in_call", about):
             self._die(what, about)
         # Not while a lease is being created: docs/proof.md says what comes of that, and why.
         may_freeze = not self._actor.is_frozen and not about.startswith("create ")
-        if is_meant and may_freeze and faults.strike("freeze_in_call"):
+        if is_meant and may_freeze and faults.strike("freeze_in_call", about):
             self._freeze(what, about)
         await asyncio.sleep(self._delay_s())
         self._actor.check()
-        if faults.strike("slow_call"):
+        if faults.strike("slow_call", about):
             await asyncio.sleep(faults.between("slow_call", 0.1, 1.9))
             self._actor.check()
-        if self._throttle == "throttle" and faults.strike("table_outage"):
+        if self._throttle == "throttle" and faults.strike("table_outage", about):
             self._outage.until_ms = around.now_ms + faults.whole("table_outage", 1_000, 15_000)
             around.log("table", "outage until", self._outage.until_ms)
         is_out = around.now_ms < self._outage.until_ms and faults.are_on
-        if is_out or faults.strike(self._throttle):
+        if is_out or faults.strike(self._throttle, about):
             self._actor.suffered("throttled")
             around.log(self._actor.name, what, about, "throttled")
             message = f"{what} {about}: throttled"

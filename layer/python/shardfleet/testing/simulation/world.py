@@ -377,11 +377,11 @@ class World:
         while True:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5))
             for actor in list(self.functions.alive):
-                if faults.strike("kill_between"):
+                if faults.strike("kill_between", actor.worker_id):
                     actor.suffered("killed")
                     self._around.log(actor.name, "killed")
                     actor.kill()
-                elif not actor.is_frozen and faults.strike("freeze"):
+                elif not actor.is_frozen and faults.strike("freeze", actor.worker_id):
                     self._freeze(actor)
 
     def _freeze(self, actor: Actor) -> None:
