@@ -229,6 +229,19 @@ def test_a_connection_that_the_service_closes_is_not_kept(closing):
     assert not found._idle
 
 
+@pytest.mark.parametrize(("idle_s", "is_used"), [(4.0, True), (6.0, False)])
+def test_a_connection_that_was_idle_for_longer_than_its_limit_is_not_used_again(idle_s, is_used):
+    """Fact L04: a decoding process is frozen, too, and knows of no invocation."""
+    clock = Seconds(0.0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        found = reader(ours, monotonic_s=clock)  # The limit is 5 s.
+        theirs.sendall(http(b"x", "Content-Length: 1"))
+        assert found.post({}, b"").body == b"x"
+        clock.now_s += idle_s
+        assert (found._kept() is ours) == is_used
+
+
 def test_over_a_socket_what_follows_an_answer_is_never_taken_for_the_next():
     """A desynchronised service: the answer to one request must not answer another."""
     page = json.dumps({"mine": 1}).encode()

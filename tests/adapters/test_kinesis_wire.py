@@ -183,7 +183,7 @@ def test_small_writes_are_not_held_back_by_the_kernel():
     with serving(Service(EMPTY)) as endpoint:
         wire = wire_to(endpoint)
         wire.get_records("iterator", limit=1)
-        (connection,) = wire._connections._idle
+        ((connection, _),) = wire._connections._idle
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         wire.close()
 
@@ -273,7 +273,7 @@ def test_a_connection_that_the_service_has_closed_is_not_used_again(raw_server):
     wire = wire_to(raw_server(answer, answer))
     for _ in range(2):
         wire.get_records("iterator", limit=1)
-        for connection in wire._connections._idle:
+        for connection, _ in wire._connections._idle:
             connection.settimeout(20)
             assert connection.recv(1, socket.MSG_PEEK) == b"", "the server closes after each"
     wire.close()

@@ -253,6 +253,11 @@ class FleetConfig:
         low=-1,
         high=16,
     )
+    connection_idle_ms: int = _number(
+        5_000,
+        "a connection to AWS unused for longer, as while Lambda freezes a function, is not used "
+        "again: it may have died without a word",
+    )
     io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
 
     # --- objective and money

@@ -6,6 +6,7 @@ import textwrap
 import time
 import uuid
 import zipfile
+from contextlib import contextmanager
 
 import pytest
 
@@ -50,6 +51,13 @@ class Function:
 @pytest.fixture
 def make_function(embedded_aws):
     """Create a function from source text: `make_function("def handler(event, context): ...")`."""
+    with functions_of(embedded_aws) as make:
+        yield make
+
+
+@contextmanager
+def functions_of(embedded_aws):
+    """Yield what makes functions in an embedded AWS; they are deleted at the end."""
     client = embedded_aws.client("lambda")
     made = []
 

@@ -34,6 +34,7 @@ SLOW = """
 
     def handler(event, context):
         if event.get("seconds"):
+            print("sleeps", flush=True)
             time.sleep(event["seconds"])
         return os.getpid()
 """
@@ -104,7 +105,8 @@ def test_a_killed_process_is_an_error_at_once_and_the_next_turn_has_a_new_one(
         target=lambda: answers.append((function.invoke({"seconds": 100}), time.monotonic()))
     )
     caller.start()
-    (process,) = eventually(lambda: [each for each in function.processes() if each.busy])
+    eventually(lambda: "sleeps" in function.log_lines())  # Not in its init, which is repeated.
+    (process,) = function.processes()
     os.kill(process.pid, signal.SIGKILL)
     killed = time.monotonic()
     caller.join(timeout=60)

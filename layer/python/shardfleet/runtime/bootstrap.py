@@ -74,6 +74,25 @@ _VCPUS_FOR_PROCESSES = 2
 _LEVEL_VARIABLES = ("POWERTOOLS_LOG_LEVEL", "AWS_LAMBDA_LOG_LEVEL")
 
 
+class Rest:
+    """The time between two invocations, in which Lambda freezes the process (hazard H10)."""
+
+    def __init__(self) -> None:
+        """Nothing has been invoked yet."""
+        self._since: tuple[int, int] | None = None
+
+    def begin(self, clock: Clock) -> None:
+        """Note that an invocation ends."""
+        self._since = (clock.now_ms(), clock.monotonic_ms())
+
+    def lasted_ms(self, clock: Clock) -> int:
+        """Return the longer of what both clocks say: either may stand still or be set (H15)."""
+        if self._since is None:
+            return 0
+        now_ms, monotonic_ms = self._since
+        return max(clock.now_ms() - now_ms, clock.monotonic_ms() - monotonic_ms)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
     """
@@ -88,6 +107,7 @@ class Sandbox:
         process: this one.
         cpu: what this process uses; None where the memory size is not known.
         decoders: processes that read and decode beside this one; None: none.
+        rest: the time since the last invocation.
 
     """
 
@@ -99,6 +119,12 @@ class Sandbox:
     process: Process = field(default_factory=SystemProcess)
     cpu: CpuMeter | None = None
     decoders: DecodeProcesses | None = None
+    rest: Rest = field(default_factory=Rest)
+
+    def drop_what_may_have_died(self) -> None:
+        """After a rest, connect anew: connections may have died while the sandbox was frozen."""
+        if self.rest.lasted_ms(self.clock) > self.config.connection_idle_ms:
+            self.clients.drop_connections()
 
 
 def open_sandbox(env: Mapping[str, str]) -> Sandbox:
@@ -111,7 +137,10 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
     """
     config = FleetConfig.from_env(env)
     limits = ConnectionLimits(
-        writes=_write_threads(config), reads=READ_THREADS, streams=config.io_threads
+        writes=_write_threads(config),
+        reads=READ_THREADS,
+        streams=config.io_threads,
+        idle_ms=config.connection_idle_ms,
     )
     clock = SystemClock()
     memory_mb = int(env.get(_MEMORY_VARIABLE) or 0)
@@ -152,6 +181,7 @@ def _decoders(config: FleetConfig, *, vcpus: float) -> DecodeProcesses | None:
         misrouted=cast("MisroutedPolicy", config.misrouted),
         aggregate_records_most=config.aggregate_records_most,
         aggregate_bytes_most=config.aggregate_bytes_most,
+        idle_ms=config.connection_idle_ms,
     )
     return DecodeProcesses(count, lanes=config.io_threads, served=served)
 

@@ -132,8 +132,10 @@ async def _invocation(
     """
     Provide threads; at the end note the costs, flush the metrics and join the threads.
 
-    A thread that goes on ends the process (H10).
+    A thread that goes on ends the process (H10). Connections that may have died in the rest
+    before are dropped, so that no call waits for an answer that nobody gives.
     """
+    sandbox.drop_what_may_have_died()
     threads = TurnThreads(sandbox.config)
     meter = _Meter(sandbox, context)
     try:
@@ -145,6 +147,7 @@ async def _invocation(
         left_ms = context.get_remaining_time_in_millis() - JOIN_MARGIN_MS
         if not await threads.close(within_ms=max(0, left_ms)):
             bootstrap.TellingProcess(sandbox).end("a call of the SDK outlived its turn")
+        sandbox.rest.begin(sandbox.clock)
 
 
 class _Meter:

@@ -18,9 +18,11 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.session import Session, get_session
 
+from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
 
 if TYPE_CHECKING:
@@ -49,12 +51,14 @@ class ConnectionLimits:
         writes: lease and state writes.
         reads: table reads.
         streams: everything else.
+        idle_ms: a connection unused for longer is not used again.
 
     """
 
     writes: int
     reads: int
     streams: int
+    idle_ms: int = IDLE_MS
 
 
 class CapacityMeter:
@@ -149,6 +153,15 @@ class AwsClients:
             endpoint_url=self._endpoint,
         )
 
+    def drop_connections(self) -> None:
+        """Close what is kept open; the clients stay, and connect anew when they are asked."""
+        for made in [*vars(self).values()]:
+            if isinstance(made, BaseClient):
+                made.close()
+        for wire in [*self._wires.values()]:
+            if wire is not None:
+                wire.close()
+
     @cached_property
     def table_writes(self) -> DynamoDBClient:
         """Lease and state writes: one attempt, 2 s."""
@@ -186,7 +199,10 @@ class AwsClients:
             with self._wire_lock:
                 if stream_arn not in self._wires:
                     self._wires[stream_arn] = open_wire(
-                        stream_arn, client=self.stream_records, session=self._sdk
+                        stream_arn,
+                        client=self.stream_records,
+                        session=self._sdk,
+                        idle_ms=self._limits.idle_ms,
                     )
                 return self._wires[stream_arn]
 

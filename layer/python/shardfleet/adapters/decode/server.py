@@ -16,6 +16,7 @@ from threading import Thread
 import msgspec
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
+from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.kinesis.page_messages import answer, answer_error, asked
 from shardfleet.adapters.kinesis.polling import PageSource
 from shardfleet.kpl.deaggregate import ExpansionLimits, MisroutedPolicy
@@ -35,6 +36,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         misrouted: policy for aggregates of another shard.
         aggregate_records_most: how many records one aggregate may have.
         aggregate_bytes_most: how many bytes one aggregate may have.
+        idle_ms: a connection to the stream unused for longer is not used again.
         descriptors: of the connections.
 
     """
@@ -45,13 +47,16 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     misrouted: MisroutedPolicy
     aggregate_records_most: int
     aggregate_bytes_most: int
+    idle_ms: int = IDLE_MS
     descriptors: tuple[int, ...] = ()
 
 
 def serve(served: Served) -> None:
     """Answer on all connections until they are closed."""
     clients = AwsClients(
-        ConnectionLimits(writes=1, reads=1, streams=len(served.descriptors)),
+        ConnectionLimits(
+            writes=1, reads=1, streams=len(served.descriptors), idle_ms=served.idle_ms
+        ),
         stream_region=served.region,
     )
     source = PageSource(

@@ -30,6 +30,15 @@ from botocore.exceptions import (
     SSLError,
 )
 
+IDLE_MS = 5_000
+"""
+A connection unused for longer is not trusted: it may have died without a word.
+
+What Lambda freezes misses the end of its connections, and its next request is answered by nobody
+until it times out (brianc/node-postgres issue 2243). The AWS SDK for Java 1 looks at a connection
+again after as long (`ClientConfiguration.DEFAULT_VALIDATE_AFTER_INACTIVITY_MILLIS`); no look shows
+a silent death.
+"""
 HEAD_BYTES_MOST = 64 * 1024
 # An answer has up to 10 MiB of data (Kinesis quota), a third more in base64, and names and keys.
 BODY_BYTES_MOST = 64 * 1024 * 1024
@@ -70,6 +79,7 @@ class Endpoint:
         connections: kept open for later, at most.
         answer_timeout_s: for a whole answer, however steadily it drips: a page of 10 MiB (Kinesis
             quota) needs that long at 1.4 Mbit/s. Up to a silence more, if it ends in one.
+        idle_s: a connection that was not used for longer is not used again.
 
     """
 
@@ -80,6 +90,7 @@ class Endpoint:
     read_timeout_s: float
     connections: int
     answer_timeout_s: float = 60.0
+    idle_s: float = IDLE_MS / 1000
 
     @property
     def authority(self) -> str:
@@ -130,7 +141,8 @@ class HttpConnections:
         """Connect to nothing yet."""
         self._endpoint = endpoint
         self._monotonic_s = monotonic_s
-        self._idle: deque[socket.socket] = deque(maxlen=max(1, endpoint.connections))
+        most = max(1, endpoint.connections)
+        self._idle: deque[tuple[socket.socket, float]] = deque(maxlen=most)
 
     def __del__(self) -> None:
         """Leave no connection open when the client that had them is gone."""
@@ -157,7 +169,7 @@ class HttpConnections:
                 raise ConnectionClosedError(endpoint_url=self._endpoint.url, error=error) from error
             raise
         if keep and len(self._idle) < self._endpoint.connections:
-            self._idle.append(connection)
+            self._idle.append((connection, self._monotonic_s()))
         else:
             connection.close()
         return answer
@@ -165,18 +177,23 @@ class HttpConnections:
     def close(self) -> None:
         """Close the connections that are kept; those in use close when they come back."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[0].close()
 
     def _kept(self) -> socket.socket | None:
-        """Return a kept connection; one that has become readable was closed by the other side."""
+        """
+        Return a kept connection that is alive, as far as can be told.
+
+        One that has become readable was closed by the other side.
+        """
         while True:
             try:
-                connection = self._idle.pop()
+                connection, since_s = self._idle.pop()
             except IndexError:
                 return None
             poll = select.poll()
             poll.register(connection, select.POLLIN)
-            if not poll.poll(0):
+            idle_s = self._monotonic_s() - since_s
+            if idle_s <= self._endpoint.idle_s and not poll.poll(0):
                 return connection
             connection.close()
 

@@ -22,7 +22,7 @@ from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
-from shardfleet.adapters.http.connections import Endpoint, HttpAnswer, HttpConnections
+from shardfleet.adapters.http.connections import IDLE_MS, Endpoint, HttpAnswer, HttpConnections
 from shardfleet.adapters.http.sigv4 import RequestSigner
 from shardfleet.adapters.kinesis.decode import UnreadableAnswer, decode_page
 from shardfleet.adapters.kinesis.put_records_body import decode_put_records, encode_put_records
@@ -142,7 +142,9 @@ OpenWire = Callable[[], KinesisWire | None]
 """Opens the wire when called first; None says that botocore's client must do."""
 
 
-def open_wire(stream_arn: str, *, client: KinesisClient, session: Session) -> KinesisWire | None:
+def open_wire(
+    stream_arn: str, *, client: KinesisClient, session: Session, idle_ms: int = IDLE_MS
+) -> KinesisWire | None:
     """
     Return the wire that does as the client would, None if it cannot.
 
@@ -150,6 +152,7 @@ def open_wire(stream_arn: str, *, client: KinesisClient, session: Session) -> Ki
         stream_arn: the stream.
         client: whose endpoint, region and time-outs are taken over.
         session: the client's, for credentials and the certificates to trust.
+        idle_ms: a connection unused for longer is not used again.
 
     Raises:
         BotoCoreError: no credentials, no region, or no endpoint.
@@ -180,6 +183,7 @@ def open_wire(stream_arn: str, *, client: KinesisClient, session: Session) -> Ki
         connect_timeout_s=config.connect_timeout,
         read_timeout_s=config.read_timeout,
         connections=config.max_pool_connections,
+        idle_s=idle_ms / 1000,
     )
     return KinesisWire(
         stream_arn,

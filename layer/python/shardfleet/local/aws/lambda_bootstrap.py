@@ -15,10 +15,13 @@ import json
 import logging
 import os
 import signal
+import socket
+import stat
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
 
@@ -50,6 +53,8 @@ def main() -> None:
     _send(replies, {"status": "ready"})
     for line in requests:
         invocation = json.loads(line)
+        if invocation["silent"]:
+            _silence_connections()
         request_id.append(invocation["request_id"])
         reply = _invoke(handler, invocation)
         request_id.pop()
@@ -66,6 +71,38 @@ def _die_with_the_server() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)  # The server died before the request to the kernel.
+
+
+_nobody: list[socket.socket] = []
+"""The far ends of connections that died: they take what comes, and answer nothing."""
+
+
+def _silence_connections() -> None:
+    """Let what is sent on each open connection reach nobody, as after a freeze (fact L04)."""
+    while _nobody:
+        _nobody.pop().close()  # What is still used of an earlier freeze is refused by now.
+    for descriptor in [int(each.name) for each in Path("/dev/fd").iterdir()]:
+        try:
+            is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        except OSError:
+            continue  # The listing's own descriptor.
+        if is_socket and _is_connected(descriptor):
+            near, far = socket.socketpair()
+            near.setblocking(os.get_blocking(descriptor))
+            os.dup2(near.fileno(), descriptor, inheritable=False)
+            near.close()
+            _nobody.append(far)
+
+
+def _is_connected(descriptor: int) -> bool:
+    with socket.socket(fileno=os.dup(descriptor)) as same:
+        if same.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        try:
+            same.getpeername()
+        except OSError:
+            return False
+        return same.type == socket.SOCK_STREAM
 
 
 def _detach_standard_input() -> None:

@@ -122,7 +122,7 @@ class PooledSandbox:
             environment=environment,
             search_path=lambda_environment.search_path(code, layers),
         )
-        return FunctionSandbox(launch, log), log
+        return FunctionSandbox(launch, log, self.settings.behaviour), log
 
     def _discard_tmpdir(self) -> None:
         if self._scratch is not None:

@@ -27,7 +27,7 @@ from botocore.config import Config
 
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.access import AccessKey
-from shardfleet.local.aws.settings import ServerSettings
+from shardfleet.local.aws.settings import AwsBehaviour, ServerSettings
 
 START_LIMIT_S = 60.0  # ours
 """Longest wait for the server's first answer; 0.6 s on an idle machine."""
@@ -72,8 +72,8 @@ class EmbeddedAws:
         enforce_iam: whether the policies of roles are enforced; Lambda functions and schedules
             then have their roles' permissions only, the clients made here are the account's root.
         lambda_environment: variables added to every Lambda process, visible in no configuration.
-        wait_scale: factor on the waits of state machines (Wait states and retries).
         kinesis_quotas: whether shards enforce their limits.
+        behaviour: what AWS does now and then, and when it is done here.
 
     """
 
@@ -84,16 +84,16 @@ class EmbeddedAws:
         account_id: str = ACCOUNT_ID,
         enforce_iam: bool = False,
         lambda_environment: Mapping[str, str] | None = None,
-        wait_scale: float = 1.0,
         kinesis_quotas: bool = True,
+        behaviour: AwsBehaviour | None = None,
     ) -> None:
         self.region = region
         self.account_id = account_id
         self.key = AccessKey()
         self._enforce_iam = enforce_iam
         self._lambda_environment = dict(lambda_environment or {})
-        self._wait_scale = wait_scale
         self._kinesis_quotas = kinesis_quotas
+        self._behaviour = behaviour or AwsBehaviour()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._port = 0
@@ -157,6 +157,7 @@ class EmbeddedAws:
                 enforce_iam=self._enforce_iam,
                 kinesis_quotas=self._kinesis_quotas,
                 lambda_environment=self._lambda_environment,
+                behaviour=self._behaviour,
             )
             with self._log_file().open("wb") as log:
                 self._process = subprocess.Popen(
@@ -261,7 +262,6 @@ class EmbeddedAws:
             "MINISTACK_ACCOUNT_ID": self.account_id,
             "MINISTACK_REGION": self.region,
             "AUTH": "true" if self._enforce_iam else "false",
-            "SFN_WAIT_SCALE": str(self._wait_scale),
             "SFTP_ENABLED": "0",
             "IOT_MTLS_ENABLED": "0",
             "LOG_LEVEL": "WARNING",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from shardfleet.local.aws.lambda_logs import SandboxLog
+from shardfleet.local.aws.settings import AwsBehaviour
 
 BOOTSTRAP = Path(__file__).with_name("lambda_bootstrap.py")
 
@@ -31,9 +32,6 @@ POLL_WITHOUT_PIDFD_MS = 50  # ours
 
 LOG_MARK_WAIT_S = 2.0  # ours
 """Longest wait for an invocation's log to arrive in full; normally well below a millisecond."""
-
-INIT_LIMIT_S = 10.0  # fact L01
-"""Lambda's limit for the init phase, after which init runs again within the function's time-out."""
 
 _SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sandbox-spawner")
 """Starts every process: the kernel's death signal follows the *thread* that started a process."""
@@ -120,9 +118,11 @@ class FunctionSandbox:
     Not thread-safe: whoever leases it from the pool uses it alone.
     """
 
-    def __init__(self, launch: Launch, log: SandboxLog) -> None:
+    def __init__(self, launch: Launch, log: SandboxLog, behaviour: AwsBehaviour) -> None:
         self._launch = launch
         self._log = log
+        self._behaviour = behaviour
+        self._rests_since_s: float | None = None
         self._marks: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._replies: IO[str] | None = None
         self._frozen = False
@@ -143,15 +143,17 @@ class FunctionSandbox:
         Run one invocation, starting or thawing the process, and freeze it again after the reply.
 
         A process that dies, exits, or outlives the time-out gives the error that Lambda gives, at
-        once, and the next invocation starts a fresh one.
+        once, and the next invocation starts a fresh one. An init that fails or takes too long runs
+        again, as part of the invocation and within the function's time-out (fact L01).
         """
-        if not self.alive:
-            failure = self._start(invocation)
+        deadline = time.monotonic() + invocation.timeout_s
+        if not self.alive and not self._has_started():
+            deadline = time.monotonic() + invocation.timeout_s
+            failure = self._start(invocation, deadline)
             if failure is not None:
                 return Reply(error=failure)
-        elif self._frozen:
-            self._thaw()
-        reply = self._exchange(invocation)
+        silent = self._frozen and self._thaw()
+        reply = self._exchange(invocation, deadline, silent=silent)
         if reply is None:
             return Reply(error=self._ended_early(invocation))
         self._wait_for_log(invocation.request_id)
@@ -164,6 +166,7 @@ class FunctionSandbox:
         """Kill the process group and reap it."""
         process, self.process = self.process, None
         self._frozen = False
+        self._rests_since_s = None
         if process is not None:
             process.kill()
             process.wait()
@@ -171,8 +174,33 @@ class FunctionSandbox:
             self._replies.close()
             self._replies = None
 
-    def _start(self, invocation: FunctionCall) -> Mapping[str, Any] | None:
-        """Start the process and wait for its init; the error payload if that fails."""
+    def _has_started(self) -> bool:
+        """Start the process ahead of its first invocation; False if its init fails or is slow."""
+        began_s = time.monotonic()
+        self._launch_process()
+        reply = self._next_reply(began_s + self._behaviour.init_limit_s)
+        if reply is not None and reply["status"] == "ready":
+            return True
+        assert self.process is not None
+        status = "timeout" if reply is None and self.process.poll() is None else "error"
+        self.stop()
+        ms = (time.monotonic() - began_s) * 1000
+        self._log.write(f"INIT_REPORT Init Duration: {ms:.2f} ms\tPhase: init\tStatus: {status}")
+        return False
+
+    def _start(self, invocation: FunctionCall, deadline: float) -> Mapping[str, Any] | None:
+        """Start the process within an invocation; the error payload if its init fails."""
+        self._launch_process()
+        reply = self._next_reply(deadline)
+        if reply is None:
+            return self._ended_early(invocation)
+        if reply["status"] == "ready":
+            return None
+        self.stop()
+        error: Mapping[str, Any] = reply["error"]
+        return error
+
+    def _launch_process(self) -> None:
         self.stop()
         read, write = os.pipe()
         try:
@@ -183,15 +211,6 @@ class FunctionSandbox:
         threading.Thread(
             target=self._log.follow, args=(self.process.stdout, self._marks.put), daemon=True
         ).start()
-        deadline = time.monotonic() + max(INIT_LIMIT_S, invocation.timeout_s)
-        reply = self._next_reply(deadline)
-        if reply is None:
-            return self._ended_early(invocation)
-        if reply["status"] == "ready":
-            return None
-        self.stop()
-        error: Mapping[str, Any] = reply["error"]
-        return error
 
     def _spawn(self, reply_descriptor: int) -> ProcessGroup:
         own_path = self._launch.environment.get("PYTHONPATH")  # On AWS, too, it comes last.
@@ -219,7 +238,9 @@ class FunctionSandbox:
             process_group=0,
         )
 
-    def _exchange(self, invocation: FunctionCall) -> Mapping[str, Any] | None:
+    def _exchange(
+        self, invocation: FunctionCall, deadline: float, *, silent: bool
+    ) -> Mapping[str, Any] | None:
         """Send the event and wait for the reply; None if the process ended or was too slow."""
         assert self.process is not None
         assert self.process.stdin is not None
@@ -229,8 +250,8 @@ class FunctionSandbox:
             "function_arn": invocation.function_arn,
             "timeout_s": invocation.timeout_s,
             "variables": dict(invocation.variables),
+            "silent": silent,
         }
-        deadline = time.monotonic() + invocation.timeout_s
         try:
             self.process.stdin.write(json.dumps(message) + "\n")
             self.process.stdin.flush()
@@ -279,15 +300,19 @@ class FunctionSandbox:
         assert self.process is not None
         self.process.signal_group(signal.SIGSTOP)
         self._frozen = True
+        self._rests_since_s = time.monotonic()
         if hasattr(os, "waitid"):
             states = os.WSTOPPED | os.WEXITED | os.WNOWAIT
             with contextlib.suppress(ChildProcessError):  # Reaped by a poll in another thread.
                 os.waitid(os.P_PID, self.process.pid, states)
 
-    def _thaw(self) -> None:
+    def _thaw(self) -> bool:
+        """Let the process run on, and say whether it rested so long that its connections died."""
         assert self.process is not None
+        assert self._rests_since_s is not None
         self._frozen = False
         self.process.signal_group(signal.SIGCONT)
+        return time.monotonic() - self._rests_since_s >= self._behaviour.silent_after_s
 
 
 class _LifeWatch:

@@ -8,6 +8,24 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
+class AwsBehaviour:
+    """
+    What AWS does now and then, and when it is done here.
+
+    After a rest of `silent_after_s` what a Lambda process sends on its open connections reaches
+    nobody, and nobody says so (fact L04: brianc/node-postgres issues 2243 and 2718). On AWS it
+    takes seconds or minutes, and not always; here always, so that a test can rely on it. Processes
+    that the function has started keep their connections.
+
+    `init_limit_s` is Lambda's limit for the init phase; an init that fails or takes longer runs
+    again within the first invocation (fact L01: Lambda guide, execution environment lifecycle).
+    """
+
+    silent_after_s: float = 10.0  # ours: the mend is for any gap of seconds (finding A9)
+    init_limit_s: float = 10.0  # fact L01
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSettings:
     """
     The settings of one embedded AWS.
@@ -29,6 +47,7 @@ class ServerSettings:
     lambda_environment: Mapping[str, str] = field(default_factory=dict)
     alarm_tick_s: float = 1.0
     schedule_tick_s: float = 1.0
+    behaviour: AwsBehaviour = field(default_factory=AwsBehaviour)
 
     @property
     def endpoint_url(self) -> str:
@@ -43,4 +62,5 @@ class ServerSettings:
     def from_json(cls, text: str) -> "ServerSettings":
         """Read what `to_json` wrote; TypeError names an unknown or missing field."""
         values = json.loads(text)
-        return cls(**{**values, "folder": Path(values["folder"])})
+        behaviour = AwsBehaviour(**values.pop("behaviour"))
+        return cls(**{**values, "folder": Path(values["folder"]), "behaviour": behaviour})
