@@ -39,6 +39,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.settings import AwsBehaviour
 
 HERE = Path(__file__).parent
 PINNED = HERE / "peers.txt"
@@ -327,7 +328,7 @@ def contests() -> Iterator[Contest | Skipped]:
     os.environ["TZ"] = "UTC"  # As in Lambda.
     loads = [plain(), aggregated()]
     with ExitStack() as stack:
-        aws = stack.enter_context(EmbeddedAws(kinesis_quotas=False))
+        aws = stack.enter_context(EmbeddedAws(behaviour=AwsBehaviour(kinesis_quotas=False)))
         account = Account(aws)
 
         def started(python: str, program: str, tables: Callable[[Task], Task]) -> Consumer:

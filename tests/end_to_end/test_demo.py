@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from shardfleet.local.aws.settings import AwsBehaviour
 from shardfleet.local.demo.explained import example_of
 from shardfleet.local.demo.fleet import FleetPlan
 from shardfleet.local.demo.incidents import FULL_SCENARIO, Incident
@@ -56,7 +57,9 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
         source=click_stream(records, seed=seed),
         folder=tmp_path,
         seed=seed,
-        plan=FleetPlan(enforce_iam=True),
+        plan=FleetPlan(
+            enforce_iam=True, behaviour=AwsBehaviour(unkind=None if WRITE else seed, page_items=3)
+        ),
         scenario=FULL_SCENARIO if WRITE else SCENARIO,
         feed_ms=PICTURED_MS if WRITE else FEED_MS,
     )

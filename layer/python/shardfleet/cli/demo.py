@@ -39,6 +39,13 @@ def demo(
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
+    unkind: Annotated[
+        int | None,
+        typer.Option(metavar="SEED", help="Let happen what AWS leaves open, drawn from a seed."),
+    ] = None,
+    pages: Annotated[
+        int | None, typer.Option(metavar="ITEMS", help="Most items of a page of any call.", min=1)
+    ] = None,
     spark: Annotated[
         bool,
         typer.Option("--spark/--no-spark", help="Whether the stream goes through Spark, too."),
@@ -49,6 +56,7 @@ def demo(
     ),
 ) -> None:
     """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
+    from shardfleet.local.aws.settings import AwsBehaviour
     from shardfleet.local.demo.fleet import FleetPlan
     from shardfleet.local.demo.live import Display
     from shardfleet.local.demo.outcome import write_result
@@ -60,7 +68,9 @@ def demo(
         source=source,
         folder=output,
         seed=seed,
-        plan=FleetPlan(enforce_iam=enforce_iam),
+        plan=FleetPlan(
+            enforce_iam=enforce_iam, behaviour=AwsBehaviour(unkind=unkind, page_items=pages)
+        ),
         spark=spark,
     )
     outcome = run_demo(options, Display(TerminalConsole()))

@@ -64,19 +64,29 @@ def up(
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
+    unkind: Annotated[
+        int | None,
+        typer.Option(metavar="SEED", help="Let happen what AWS leaves open, drawn from a seed."),
+    ] = None,
+    pages: Annotated[
+        int | None, typer.Option(metavar="ITEMS", help="Most items of a page of any call.", min=1)
+    ] = None,
 ) -> None:
     """Deploy the stack to an embedded AWS and leave it running for boto3 and the AWS CLI."""
     import tempfile
 
     from shardfleet.local.aws.launcher import EmbeddedAws
     from shardfleet.local.aws.serving import serve
+    from shardfleet.local.aws.settings import AwsBehaviour
     from shardfleet.local.demo.fleet import FleetPlan, synthesized
 
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as work:
         say("synthesizing the stack")
         template = synthesized(Path(work) / "cdk.out", FleetPlan())
         serve(
-            EmbeddedAws(enforce_iam=enforce_iam),
+            EmbeddedAws(
+                enforce_iam=enforce_iam, behaviour=AwsBehaviour(unkind=unkind, page_items=pages)
+            ),
             assembly=template.parent,
             stack_name=template.name.removesuffix(".template.json"),
             say=say,

@@ -60,8 +60,8 @@ _RETENTION_MARGIN_MS = 600_000
 # K15 (harlow/kinesis-consumer#125, #98): so long is waited for what an old number may still bring,
 # and then so long for the oldest record: one that is lost begins anew within a minute.
 _SILENCE_MS, _OLDEST_MS = 30_000, 15_000
-# I01 (botocore's model of KMS: CreateGrant and PutKeyPolicy are eventually consistent): so long is a
-# key waited for whose right may be too new to be seen; then a person must act.
+# I01 (botocore's model of KMS: CreateGrant and PutKeyPolicy are eventually consistent): so long a
+# key is waited for whose right may be too new to be seen; then a person must act.
 _DENIED_MS = 60_000
 # The first pause after an empty read: 5 calls/s are the quota of a shard.
 _CALLS_APART_MS = 200

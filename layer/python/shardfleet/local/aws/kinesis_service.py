@@ -31,7 +31,13 @@ def engine() -> KinesisEngine:
 
 def _install(settings: ServerSettings) -> None:
     def make(account_id: str, region: str) -> KinesisEngine:
-        own = AccountSettings(account_id=account_id, region=region, quotas=settings.kinesis_quotas)
+        behaviour = settings.behaviour
+        own = AccountSettings(
+            account_id=account_id,
+            region=region,
+            quotas=behaviour.kinesis_quotas,
+            unkind=behaviour.unkind,
+        )
         return KinesisEngine(own, clock=time.time)
 
     service = KinesisService(make)

@@ -72,8 +72,7 @@ class EmbeddedAws:
         enforce_iam: whether the policies of roles are enforced; Lambda functions and schedules
             then have their roles' permissions only, the clients made here are the account's root.
         lambda_environment: variables added to every Lambda process, visible in no configuration.
-        kinesis_quotas: whether shards enforce their limits.
-        behaviour: what AWS does now and then, and when it is done here.
+        behaviour: how the services behave (default: quotas on, and kind).
 
     """
 
@@ -84,7 +83,6 @@ class EmbeddedAws:
         account_id: str = ACCOUNT_ID,
         enforce_iam: bool = False,
         lambda_environment: Mapping[str, str] | None = None,
-        kinesis_quotas: bool = True,
         behaviour: AwsBehaviour | None = None,
     ) -> None:
         self.region = region
@@ -92,7 +90,6 @@ class EmbeddedAws:
         self.key = AccessKey()
         self._enforce_iam = enforce_iam
         self._lambda_environment = dict(lambda_environment or {})
-        self._kinesis_quotas = kinesis_quotas
         self._behaviour = behaviour or AwsBehaviour()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
@@ -155,9 +152,8 @@ class EmbeddedAws:
                 access_key_id=self.key.id,
                 secret_access_key=self.key.secret,
                 enforce_iam=self._enforce_iam,
-                kinesis_quotas=self._kinesis_quotas,
-                lambda_environment=self._lambda_environment,
                 behaviour=self._behaviour,
+                lambda_environment=self._lambda_environment,
             )
             with self._log_file().open("wb") as log:
                 self._process = subprocess.Popen(

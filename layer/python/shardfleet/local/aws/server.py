@@ -38,9 +38,11 @@ def patches() -> tuple[Patch, ...]:
         cloudformation,
         cloudwatch,
         credentials,
+        dynamodb_indexes,
         kinesis_service,
         lambda_service,
         log_queries,
+        paging,
         schedules,
         service_metrics,
         state_machines,
@@ -59,6 +61,8 @@ def patches() -> tuple[Patch, ...]:
         service_metrics,
         transport,
         log_queries,
+        dynamodb_indexes,
+        paging,  # Last: it stands before what the others have put in place.
     )
     return tuple(patch for module in modules for patch in module.PATCHES)
 

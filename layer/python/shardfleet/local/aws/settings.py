@@ -10,19 +10,32 @@ from pathlib import Path
 @dataclass(frozen=True, kw_only=True)
 class AwsBehaviour:
     """
-    What AWS does now and then, and when it is done here.
+    How the services behave beyond what each call asks of them, and when.
 
-    After a rest of `silent_after_s` what a Lambda process sends on its open connections reaches
-    nobody, and nobody says so (fact L04: brianc/node-postgres issues 2243 and 2718). On AWS it
-    takes seconds or minutes, and not always; here always, so that a test can rely on it. Processes
-    that the function has started keep their connections.
+    Attributes:
+        kinesis_quotas: whether shards enforce their limits.
+        unkind: a seed: what AWS leaves open happens, drawn from it (`kinesis/faults.py`, and new
+            DynamoDB indexes that are built first); None: it does not.
+        page_items: most items of a page of any paged call; None: as many as AWS allows.
+        silent_after_s: after such a rest, what a Lambda process sends on its open connections
+            reaches nobody, and nobody says so (brianc/node-postgres issues 2243 and 2718). On AWS
+            it takes seconds or minutes, and not always; here always, so that a test can rely on
+            it. Processes that the function has started keep their connections.
+        init_limit_s: Lambda's limit for the init phase; an init that fails or takes longer runs
+            again within the first invocation (Lambda guide, execution environment lifecycle).
 
-    `init_limit_s` is Lambda's limit for the init phase; an init that fails or takes longer runs
-    again within the first invocation (fact L01: Lambda guide, execution environment lifecycle).
     """
 
-    silent_after_s: float = 10.0  # ours: the mend is for any gap of seconds (finding A9)
+    kinesis_quotas: bool = True
+    unkind: int | None = None
+    page_items: int | None = None
+    silent_after_s: float = 10.0  # fact L04
     init_limit_s: float = 10.0  # fact L01
+
+    def __post_init__(self) -> None:
+        """Check; raises ValueError for a page of nothing."""
+        if self.page_items is not None and self.page_items < 1:
+            raise ValueError(f"page_items: {self.page_items} found, 1 or more allowed")  # ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +56,10 @@ class ServerSettings:
     access_key_id: str = field(repr=False)
     secret_access_key: str = field(repr=False)
     enforce_iam: bool
-    kinesis_quotas: bool
+    behaviour: AwsBehaviour
     lambda_environment: Mapping[str, str] = field(default_factory=dict)
     alarm_tick_s: float = 1.0
     schedule_tick_s: float = 1.0
-    behaviour: AwsBehaviour = field(default_factory=AwsBehaviour)
 
     @property
     def endpoint_url(self) -> str:

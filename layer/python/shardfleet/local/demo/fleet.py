@@ -25,6 +25,7 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.errors import ConfigurationError
 from shardfleet.local.aws.deploy import StackOutputs, deploy
 from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
+from shardfleet.local.aws.settings import AwsBehaviour
 from shardfleet.local.demo.ledger import DemoLedger
 
 HANDLER_VARIABLE = "SHARDFLEET_HANDLER"
@@ -43,7 +44,7 @@ class FleetPlan:
             Left empty, the template is the one that `make synth` writes.
         enforce_iam: whether the functions have their roles' rights only.
         environment: further variables for the worker and manager processes.
-        kinesis_quotas: whether shards enforce their limits.
+        behaviour: how the services behave (default: quotas on, and kind).
 
     """
 
@@ -51,7 +52,7 @@ class FleetPlan:
     context: Context = field(default_factory=dict)
     enforce_iam: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
-    kinesis_quotas: bool = True
+    behaviour: AwsBehaviour = field(default_factory=AwsBehaviour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +192,7 @@ def running_fleet(
         with EmbeddedAws(
             enforce_iam=plan.enforce_iam,
             lambda_environment=variables,
-            kinesis_quotas=plan.kinesis_quotas,
+            behaviour=plan.behaviour,
         ) as aws:
             say("deploying the stack")
             name = template.name.removesuffix(".template.json")
