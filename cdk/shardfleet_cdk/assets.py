@@ -7,15 +7,18 @@ editable install) has them at its root. The wheel's copy wins, because then it i
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from aws_cdk import IgnoreMode
+from aws_cdk import FileSystem, IgnoreMode
 from aws_cdk import aws_lambda as lambda_
 
 _PACKAGED = Path(__file__).resolve().parent / "_assets"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 CACHES = ("**/__pycache__", "**/*.pyc")
+# Parts of the library that never run in Lambda (architecture.md §3).
+NOT_IN_LAMBDA = ("cli", "domain/template", "local", "testing")
 # Docker's ignore syntax: everything is excluded, then the library is admitted, then the parts
 # of it that never run in Lambda are excluded again (architecture.md §3). The layer's own
 # requirements and notes therefore never change its hash.
@@ -24,10 +27,7 @@ LIBRARY_ONLY = (
     "!python",
     "python/*",
     "!python/shardfleet",
-    "python/shardfleet/cli",
-    "python/shardfleet/domain/template",
-    "python/shardfleet/local",
-    "python/shardfleet/testing",
+    *(f"python/shardfleet/{part}" for part in NOT_IN_LAMBDA),
     "**/*.proto",
     "**/*.pyi",
     *CACHES,
@@ -54,11 +54,23 @@ def asset_folder(name: str) -> Path:
     return folder
 
 
-def library_code() -> lambda_.Code:
-    """Return the library as layer code: the `layer` folder as it is, no copy step, no Docker."""
-    return lambda_.Code.from_asset(
+def library_fingerprint() -> str:
+    """Return the hash of the library as it goes into a layer, without byte code."""
+    return FileSystem.fingerprint(
         str(asset_folder("layer")), exclude=list(LIBRARY_ONLY), ignore_mode=IgnoreMode.DOCKER
     )
+
+
+def copy_library(target: Path, *, without: tuple[str, ...] = NOT_IN_LAMBDA) -> None:
+    """Copy the library to `target`/shardfleet, without some of its parts and any byte code."""
+    library = asset_folder("layer") / "python/shardfleet"
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "*.proto", "*.pyi")(folder, names)
+        inside = Path(folder).relative_to(library)
+        return ignored | {name for name in names if (inside / name).as_posix() in without}
+
+    shutil.copytree(library, target / "shardfleet", ignore=left_out, dirs_exist_ok=True)
 
 
 def function_code(name: str) -> lambda_.Code:

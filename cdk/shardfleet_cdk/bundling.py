@@ -1,10 +1,16 @@
 """
-Third-party packages for Lambda, installed by pip for Lambda's platform; no Docker.
+What goes into an asset beside the sources: third-party packages, and byte code; no Docker.
 
-The asset's hash is computed from what is asked for (requirements, Python version, architecture),
-never from what pip wrote. So a template is the same on every machine, and the same when bundling
-is skipped; and a changed Python version is never served the old binaries, which the CDK's own
-hash does, because it does not see how the local bundler is set up.
+uv installs the packages for the Python and the processor of the function, which need not be this
+machine's: it also judges the markers of their requirements (``; python_version >= "3.13"``) by
+them, where pip would judge by the Python that runs it.
+
+An asset's hash is computed from what is asked for (requirements, Python version, processor, and
+whether there is an interpreter to make byte code), never from what was installed. So a template is
+the same on every machine with the interpreter, and the same when bundling is skipped; and a changed
+Python version is never served the old binaries, which the CDK's own hash does, because it does not
+see how the local bundler is set up. It follows that a requirement which is not pinned stays at what
+it was when the asset was first uploaded: see :func:`unpinned`.
 """
 
 from __future__ import annotations
@@ -12,50 +18,48 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import jsii
-from aws_cdk import AssetHashType, BundlingOptions, DockerImage, FileSystem, ILocalBundling
+from aws_cdk import (
+    Annotations,
+    AssetHashType,
+    BundlingOptions,
+    DockerImage,
+    FileSystem,
+    IgnoreMode,
+    ILocalBundling,
+)
 from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
 
-from shardfleet_cdk.assets import CACHES
-from shardfleet_cdk.byte_code import compile_folder
+from shardfleet_cdk.assets import (
+    CACHES,
+    LIBRARY_ONLY,
+    asset_folder,
+    copy_library,
+    library_fingerprint,
+)
+from shardfleet_cdk.byte_code import compile_folder, interpreter
+from shardfleet_cdk.lambda_platform import Platform
 from shardfleet_cdk.sdk_data import prune
 
-BUNDLER = "3"  # Raise it when the way of installing changes: it is part of every hash.
+BUNDLER = "4"  # Raise it when the way of installing changes: it is part of every hash.
 REQUIREMENTS = "requirements.txt"
+# One version and no other (PEP 440), or one file (PEP 508); a marker may follow.
+_PINNED = re.compile(r"[\w.-]+ *(\[[^]]*\])? *(===? *[^*,;\s]+|@ *\S+) *(;.*)?")
 
 
 class BundlingFailed(RuntimeError):
-    """pip could not install the requirements; the message has its last words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """
-    What the functions run on.
-
-    Attributes:
-        runtime: the Lambda runtime.
-        architecture: the Lambda architecture.
-        python_version: e.g. ``"3.14"``, the runtime's.
-        machine: the wheel tags' name of the architecture.
-
-    """
-
-    runtime: lambda_.Runtime
-    architecture: lambda_.Architecture
-    python_version: str
-    machine: str
-
-
-# serverless.md §0.10: wheels for cp314 on aarch64 exist for everything we need.
-PLATFORM = Platform(lambda_.Runtime.PYTHON_3_14, lambda_.Architecture.ARM_64, "3.14", "aarch64")
+    """The requirements could not be installed; the message has uv's last words."""
 
 
 def requirement_lines(folder: Path) -> tuple[str, ...]:
@@ -63,41 +67,107 @@ def requirement_lines(folder: Path) -> tuple[str, ...]:
     file = folder / REQUIREMENTS
     if not file.exists():
         return ()
-    lines = (line.split("#", 1)[0].strip() for line in file.read_text("utf-8").splitlines())
-    return tuple(line for line in lines if line)
+    text = file.read_text("utf-8").replace("\\\n", " ")
+    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
+    return tuple(" ".join(line.split()) for line in lines if line)
 
 
-def pip_command(
-    requirements: Path, target: Path, platform: Platform = PLATFORM, *, locked: bool = False
+def unpinned(folder: Path) -> tuple[str, ...]:
+    """
+    Return the requirements of a folder that may be another package tomorrow.
+
+    The asset's hash does not see which one it is, so that what was uploaded first stays.
+    """
+    lines = (re.sub(r" --hash=\S+", "", line) for line in requirement_lines(folder))
+    return tuple(line for line in lines if not _PINNED.fullmatch(line))
+
+
+def warn_of_unpinned(scope: Construct, folder: Path) -> None:
+    """Name the unpinned requirements of a folder, if there are any, as a warning of `scope`."""
+    if loose := unpinned(folder):
+        Annotations.of(scope).add_warning_v2(
+            "shardfleet:unpinned",
+            f"{folder / REQUIREMENTS}: {', '.join(loose)}: not pinned, so it stays at the version "
+            "of the first deploy, whatever is released later. Pin it (name==1.2.3), or lock it: "
+            "uv pip compile --generate-hashes requirements.in -o requirements.txt",
+        )
+
+
+def uv_command(
+    requirements: Path, target: Path, platform: Platform, *, locked: bool = False
 ) -> list[str]:
     """
-    Return the pip command that installs for Lambda's platform: wheels only, no byte code.
+    Return the command that installs for a platform: wheels only, no byte code.
 
     Args:
         requirements: the file.
         target: the folder for the packages.
         platform: what they are to run on.
-        locked: the file is a lock: just what it lists, each with a hash that the wheel has.
+        locked: the file is a lock: it lists all, each with a hash that the wheel has.
 
     """
-    tags = [f"{tag}_{platform.machine}" for tag in ("manylinux2014", "manylinux_2_28")]
     return [
-        *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+        *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable),
         *("--requirement", str(requirements), "--target", str(target)),
-        *(word for tag in tags for word in ("--platform", tag)),
-        *("--implementation", "cp", "--python-version", platform.python_version),
-        *("--only-binary=:all:", "--no-compile"),
-        *(("--require-hashes", "--no-deps") if locked else ()),
+        *("--python-version", platform.python_version, "--python-platform", platform.wheels),
+        *("--only-binary", ":all:", "--no-compile-bytecode"),
+        *(("--require-hashes",) if locked else ()),
     ]
 
 
-@jsii.implements(ILocalBundling)
-class PipBundling:
+def install(requirements: Path, target: Path, platform: Platform, *, locked: bool) -> None:
     """
-    Installs a folder's requirements into the asset, by pip on this machine.
+    Install requirements into a folder.
+
+    Args:
+        requirements: the file.
+        target: the folder for the packages.
+        platform: what they are to run on.
+        locked: as in :func:`uv_command`.
+
+    Raises:
+        BundlingFailed: there is no uv, or it says no.
+
+    """
+    if importlib.util.find_spec("uv") is None:
+        message = f"{requirements}: uv is needed to install it; run `pip install uv`"
+        raise BundlingFailed(message)
+    run = subprocess.run(  # noqa: S603 - our own command line
+        uv_command(requirements, target, platform, locked=locked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        message = (
+            f"{requirements}: uv could not install it for Python {platform.python_version} "
+            f"on {platform.machine} (wheels only):\n{run.stderr.strip()}"
+        )
+        raise BundlingFailed(message)
+    (target / ".lock").unlink(missing_ok=True)  # uv's own, against a second uv
+
+
+def asset_options(bundler: object, asked: Sequence[object]) -> dict[str, Any]:
+    """Return the options of an asset that an ILocalBundling fills, hashed by what is asked."""
+    return {
+        "asset_hash_type": AssetHashType.CUSTOM,
+        "asset_hash": _hash_of(asked),
+        "bundling": BundlingOptions(
+            image=DockerImage.from_registry("unused"),  # Required by the CDK, never pulled.
+            # The CDK declares keyword options but passes one positional object.
+            local=bundler,  # type: ignore[arg-type]
+        ),
+    }
+
+
+@jsii.implements(ILocalBundling)
+class PackageBundling:
+    """
+    Installs a folder's requirements into the asset, on this machine.
 
     Args:
         folder: has the `requirements.txt`.
+        platform: what the asset is to run on.
         inside: where in the asset the packages go: ``"python"`` for a layer.
         copy: whether the folder's own files go along (a function does, a layer does not); without
             them it is a folder of ours, and its `requirements.txt` a lock.
@@ -109,14 +179,25 @@ class PipBundling:
         self,
         folder: Path,
         *,
+        platform: Platform,
         inside: str = "",
         copy: bool = False,
         sdk_services: Sequence[str] | None = None,
     ) -> None:
         self._folder = folder
+        self._platform = platform
         self._inside = inside
         self._copy = copy
         self._sdk_services = sdk_services
+
+    def asked(self) -> tuple[object, ...]:
+        """Return what the asset's hash is made from."""
+        content = FileSystem.fingerprint(str(self._folder), exclude=list(CACHES))
+        return (
+            *(requirement_lines(self._folder), content if self._copy else "", self._inside),
+            *_platform_asked(self._platform),
+            *(() if self._sdk_services is None else ("sdk", *sorted(set(self._sdk_services)))),
+        )
 
     def try_bundle(self, output_dir: str, _options: object) -> bool:
         """
@@ -127,57 +208,71 @@ class PipBundling:
 
         """
         output = Path(output_dir)
-        if self._copy:
+        packages = output / self._inside
+        install(self._folder / REQUIREMENTS, packages, self._platform, locked=not self._copy)
+        if self._copy:  # After the packages: the user's own file wins.
             ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
             shutil.copytree(self._folder, output, dirs_exist_ok=True, ignore=ignore)
-        requirements = self._folder / REQUIREMENTS
-        if importlib.util.find_spec("pip") is None:
-            message = f"{requirements}: pip is needed to install it; run `python -m ensurepip`"
-            raise BundlingFailed(message)
-        run = subprocess.run(  # noqa: S603 - our own command line
-            pip_command(requirements, output / self._inside, PLATFORM, locked=not self._copy),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if run.returncode:
-            message = (
-                f"{requirements}: pip could not install it for Python {PLATFORM.python_version} "
-                f"on {PLATFORM.machine} (wheels only):\n{run.stderr.strip()}"
-            )
-            raise BundlingFailed(message)
         if self._sdk_services is not None:
-            prune(output / self._inside, self._sdk_services)
+            prune(packages, self._sdk_services)
         compile_folder(
             output,
-            python_version=PLATFORM.python_version,
+            python_version=self._platform.python_version,
             deployed_at="/var/task" if self._copy else "/opt",
         )
         return True
 
 
-def bundled_code(
+def package_code(
     folder: Path,
     *,
+    platform: Platform,
     inside: str = "",
     copy: bool = False,
     sdk_services: Sequence[str] | None = None,
 ) -> lambda_.Code:
-    """Return the code asset of :class:`PipBundling`, with the hash of what is asked for."""
-    content = FileSystem.fingerprint(str(folder), exclude=list(CACHES)) if copy else ""
-    asked: Sequence[object] = (
-        *(requirement_lines(folder), content, inside),
-        *(PLATFORM.python_version, PLATFORM.machine, BUNDLER),
-        *(() if sdk_services is None else ("sdk", *sorted(set(sdk_services)))),
+    """Return the code asset of :class:`PackageBundling`, with the hash of what is asked for."""
+    bundler = PackageBundling(
+        folder, platform=platform, inside=inside, copy=copy, sdk_services=sdk_services
     )
-    bundler = PipBundling(folder, inside=inside, copy=copy, sdk_services=sdk_services)
-    return lambda_.Code.from_asset(
-        str(folder),
-        asset_hash_type=AssetHashType.CUSTOM,
-        asset_hash=hashlib.sha256(json.dumps(asked).encode()).hexdigest(),
-        bundling=BundlingOptions(
-            image=DockerImage.from_registry("unused"),  # Required by the CDK, never pulled.
-            # The CDK declares keyword options but passes one positional object.
-            local=bundler,  # type: ignore[arg-type]
-        ),
-    )
+    return lambda_.Code.from_asset(str(folder), **asset_options(bundler, bundler.asked()))
+
+
+@contextmanager
+def library_code(*, platform: Platform, is_bundled: bool) -> Iterator[lambda_.Code]:
+    """
+    Provide the library as layer code, with byte code where it can be made.
+
+    It is not bundled by the CDK, whose hash would then depend on whether the app bundles: the
+    folder is made here, and there until the layer has been made of it.
+
+    Args:
+        platform: what it is to run on.
+        is_bundled: whether the app bundles at all; if not, the asset is the library as it is.
+
+    """
+    asked = ("library", library_fingerprint(), *_platform_asked(platform))
+    options: dict[str, Any] = {
+        "asset_hash_type": AssetHashType.CUSTOM,
+        "asset_hash": _hash_of(asked),
+    }
+    if not is_bundled:
+        source, excluded = str(asset_folder("layer")), list(LIBRARY_ONLY)
+        yield lambda_.Code.from_asset(
+            source, exclude=excluded, ignore_mode=IgnoreMode.DOCKER, **options
+        )
+        return
+    with TemporaryDirectory(prefix="library-") as folder:
+        copy_library(Path(folder, "python"))
+        compile_folder(Path(folder), python_version=platform.python_version, deployed_at="/opt")
+        yield lambda_.Code.from_asset(folder, **options)
+
+
+def _hash_of(asked: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps([*asked, BUNDLER]).encode()).hexdigest()
+
+
+def _platform_asked(platform: Platform) -> tuple[object, ...]:
+    """Return what of a platform changes an asset: also whether it gets byte code."""
+    can_compile = interpreter(platform.python_version) is not None
+    return (platform.python_version, platform.machine, "compiled" if can_compile else "plain")

@@ -5,23 +5,38 @@ A layer is read-only, so what is not compiled in it is compiled again at every c
 about doubles it (performance.md §8).
 
 Byte code belongs to one version of Python: it is made only if an interpreter of the runtime's
-version is at hand, and the synthesis says so if none is. It is not part of an asset's hash, so that
-a template is the same on every machine.
+version is at hand, and the synthesis says so if none is. Whether it is made is part of the asset's
+hash (`bundling`): else the first who uploads the asset would decide for all who come after.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 
 def interpreter(python_version: str) -> str | None:
-    """Return a Python of that version (e.g. ``"3.14"``): the one that runs, or one on PATH."""
+    """
+    Return a Python of that version (e.g. ``"3.14"``) that runs, or None.
+
+    It is the one that runs this, one on PATH, or one that `uv python install` has brought.
+    """
     if python_version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
-    return shutil.which(f"python{python_version}")
+    return _found(python_version, os.environ.get("PATH", ""))
+
+
+@cache
+def _found(python_version: str, _path: str) -> str | None:
+    # A file of the name is not enough: pyenv's are there for versions that are switched off.
+    words = (sys.executable, "-m", "uv", "python", "find", "--no-project", "--no-python-downloads")
+    run = subprocess.run(  # noqa: S603 - our own command line
+        (*words, "--system", python_version), capture_output=True, text=True, check=False
+    )
+    return run.stdout.strip() or None
 
 
 def compile_folder(folder: Path, *, python_version: str, deployed_at: str) -> bool:
@@ -37,8 +52,9 @@ def compile_folder(folder: Path, *, python_version: str, deployed_at: str) -> bo
     python = interpreter(python_version)
     if python is None:
         print(  # noqa: T201 - the synthesis tells
-            f"No python{python_version} on PATH: {folder.name} gets no byte code, and a cold start "
-            "takes about twice as long. Install one and remove the asset from cdk.out first.",
+            f"No Python {python_version} was found: {folder.name} gets no byte code, and a cold "
+            f"start takes about twice as long. `uv python install {python_version}` brings one; "
+            "it is then another asset.",
             file=sys.stderr,
         )
         return False

@@ -27,9 +27,15 @@ def shards_of(stream: kinesis.IStream) -> int | None:
 
 
 def told(
-    config: FleetConfig, *, shards: int | None, worker: WorkerOptions, manager: ManagerOptions
+    config: FleetConfig,
+    *,
+    shards: int | None,
+    worker: WorkerOptions,
+    manager: ManagerOptions,
+    machine: str = "aarch64",
 ) -> str:
     """Say what so many shards cost a month, and the stream's shards themselves beside it."""
+    dearer = "" if machine == "aarch64" else " Prices are of arm64; x86_64 adds 25 % to Lambda's."
     wanted = EXAMPLES if shards is None else (shards,)
     amounts = "; ".join(_amounts(config, wanted, worker=worker, manager=manager))
     budget = ""
@@ -38,7 +44,7 @@ def told(
     return (
         f"expected cost of the fleet a month, all shards read all the time, alarms and handler's "
         f"own calls not counted (list prices of {PRICES.as_of}, {PRICES.region}, no free tier): "
-        f"{amounts}.{budget} `shardfleet cost` tells what it is (docs/cost.md)."
+        f"{amounts}.{dearer}{budget} `shardfleet cost` tells what it is (docs/cost.md)."
     )
 
 

@@ -58,6 +58,7 @@ class FirstRun(Construct):
         self.function = fleet_function(
             self,
             "Function",
+            platform=layers.platform,
             operations=operations,
             role=self.role,
             log_group=self.log_group,

@@ -15,6 +15,7 @@ from aws_cdk import Annotations
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from shardfleet.config import FleetConfig
@@ -25,6 +26,7 @@ from shardfleet_cdk.failed_records import FailedRecordDestinations
 from shardfleet_cdk.first_run import FirstRun
 from shardfleet_cdk.fleet_config import ConfigValues, check_names, check_times, manager_config
 from shardfleet_cdk.handler_code import HandlerCode
+from shardfleet_cdk.lambda_platform import lambda_platform
 from shardfleet_cdk.layers import FleetLayers
 from shardfleet_cdk.lease_manager import LeaseManagerFunction
 from shardfleet_cdk.lease_table import lease_table, state_table
@@ -51,6 +53,9 @@ class ShardFleet(Construct):
         manager: the lease manager function.
         tables: existing tables and destinations to use instead of new ones.
         operations: removal, encryption, boundary, logs, tracing.
+        architecture: the processor of the functions, and of the packages: arm64 (the default, at
+            four fifths of the price) or x86_64.
+        runtime: their Python: 3.12, 3.13 or 3.14 (the default).
         sdk_services: bring an SDK that knows only the fleet's services and these (those that the
             handler calls, by boto3's names; empty: it calls none): a quicker cold start. Default:
             Lambda's own SDK, which knows all.
@@ -88,6 +93,8 @@ class ShardFleet(Construct):
         manager: ManagerOptions | None = None,
         tables: FleetTables | None = None,
         operations: Operations | None = None,
+        architecture: lambda_.Architecture | None = None,
+        runtime: lambda_.Runtime | None = None,
         sdk_services: Sequence[str] | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
@@ -99,6 +106,7 @@ class ShardFleet(Construct):
         self._sdk_services = sdk_services
         try:
             check_names(config or {})
+            self._platform = lambda_platform(runtime, architecture)
             self._make_stores(config or {}, tables or FleetTables(), operations=operations)
             self.config = self._configure(config or {}, handler, name=fleet_name(self, name))
             check_times(
@@ -109,10 +117,7 @@ class ShardFleet(Construct):
         except ConfigurationError as error:
             message = f"{self.node.path}: {error}"
             raise ConfigurationError(message) from error
-        cost = cost_estimate.told(
-            self.config, shards=cost_estimate.shards_of(stream), worker=worker, manager=manager
-        )
-        Annotations.of(self).add_info_v2("shardfleet:cost", cost)
+        self._tell_cost(worker, manager)
         if self.config.sleep:
             price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
             Annotations.of(self).add_info_v2("shardfleet:sleep", price)
@@ -170,6 +175,20 @@ class ShardFleet(Construct):
             encryption_key=operations.encryption_key,
         )
 
+    def _tell_cost(self, worker: WorkerOptions, manager: ManagerOptions) -> None:
+        cost = cost_estimate.told(
+            self.config,
+            shards=cost_estimate.shards_of(self.stream),
+            worker=worker,
+            manager=manager,
+            machine=self._platform.packages.machine,
+        )
+        Annotations.of(self).add_info_v2("shardfleet:cost", cost)
+
+    def _make_layers(self) -> FleetLayers:
+        services = self._sdk_services
+        return FleetLayers(self, "Layers", platform=self._platform, sdk_services=services)
+
     def _make_functions(
         self,
         handler: HandlerCode,
@@ -179,7 +198,7 @@ class ShardFleet(Construct):
         operations: Operations,
     ) -> None:
         resources = self._resources(operations)
-        layers = FleetLayers(self, "Layers", sdk_services=self._sdk_services)
+        layers = self._make_layers()
         self._worker = WorkerFunction(
             self,
             "Worker",

@@ -11,7 +11,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from shardfleet_cdk.bundling import PLATFORM
+from shardfleet_cdk.lambda_platform import LambdaPlatform
 from shardfleet_cdk.options import Operations
 
 
@@ -33,6 +33,7 @@ def fleet_function(
     scope: Construct,
     construct_id: str,
     *,
+    platform: LambdaPlatform,
     operations: Operations,
     role: iam.IRole,
     log_group: logs.ILogGroup,
@@ -46,6 +47,7 @@ def fleet_function(
     Args:
         scope: the parent construct.
         construct_id: within it.
+        platform: what it runs on.
         operations: key and tracing.
         role: everything the function may do.
         log_group: where it logs.
@@ -57,8 +59,8 @@ def fleet_function(
     return lambda_.Function(
         scope,
         construct_id,
-        runtime=PLATFORM.runtime,
-        architecture=PLATFORM.architecture,
+        runtime=platform.runtime,
+        architecture=platform.architecture,
         role=role,
         log_group=log_group,
         timeout=Duration.seconds(timeout_s),

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aws_cdk import aws_lambda as lambda_
+from constructs import Construct
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.assets import CACHES
-from shardfleet_cdk.bundling import bundled_code, requirement_lines
+from shardfleet_cdk.bundling import package_code, requirement_lines, warn_of_unpinned
+from shardfleet_cdk.lambda_platform import Platform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +60,19 @@ class HandlerCode:
             message = f"handler function {self.function!r}: {file} defines no {name}"
             raise ConfigurationError(message)
 
-    def code(self) -> lambda_.Code:
-        """Return the worker function's asset: the folder, with its requirements if it has any."""
+    def code(self, scope: Construct, platform: Platform) -> lambda_.Code:
+        """
+        Return the worker function's asset: the folder, with its requirements if it has any.
+
+        Args:
+            scope: is warned of requirements that are not pinned.
+            platform: what the requirements are to run on.
+
+        """
         folder = Path(self.folder)
+        warn_of_unpinned(scope, folder)
         if requirement_lines(folder):
-            return bundled_code(folder, copy=True)
+            return package_code(folder, platform=platform, copy=True)
         return lambda_.Code.from_asset(str(folder), exclude=list(CACHES))
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from aws_cdk import Stack
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk.aws_s3_assets import Asset
 from constructs import Construct
 
-from shardfleet_cdk.assets import asset_folder, library_code
-from shardfleet_cdk.bundling import PLATFORM, bundled_code
+from shardfleet_cdk.assets import asset_folder
+from shardfleet_cdk.bundling import library_code, package_code
+from shardfleet_cdk.lambda_platform import LambdaPlatform
 
 
 class FleetLayers(Construct):
@@ -22,10 +25,12 @@ class FleetLayers(Construct):
     Args:
         scope: the parent construct.
         construct_id: within it.
+        platform: what the functions run on.
         sdk_services: with an SDK that knows these services and the fleet's own; None: without one,
             because Lambda's runtime has it.
 
     Attributes:
+        platform: as given.
         library: `shardfleet` itself.
         packages: what `layer/requirements.txt` pins.
         sdk: what `layer/sdk/requirements.txt` pins, without the data of other services, or None.
@@ -33,39 +38,54 @@ class FleetLayers(Construct):
     """
 
     def __init__(
-        self, scope: Construct, construct_id: str, *, sdk_services: Sequence[str] | None = None
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        platform: LambdaPlatform,
+        sdk_services: Sequence[str] | None = None,
     ) -> None:
         super().__init__(scope, construct_id)
-        self.library = lambda_.LayerVersion(
-            self,
-            "Library",
-            code=library_code(),
-            description="shardfleet: the library",
-            compatible_runtimes=[PLATFORM.runtime],
-            compatible_architectures=[PLATFORM.architecture],
-        )
-        self.packages = lambda_.LayerVersion(
-            self,
+        self.platform = platform
+        with library_code(
+            platform=platform.packages, is_bundled=Stack.of(self).bundling_required
+        ) as code:
+            self.library = self._layer("Library", code, about="the library")
+        self.packages = self._layer(
             "Packages",
-            code=bundled_code(asset_folder("layer"), inside="python"),
-            description="shardfleet: third-party packages",
-            compatible_runtimes=[PLATFORM.runtime],
-            compatible_architectures=[PLATFORM.architecture],
+            package_code(asset_folder("layer"), platform=platform.packages, inside="python"),
+            about="third-party packages",
         )
-
         self.sdk: lambda_.LayerVersion | None = None
         if sdk_services is not None:
-            self.sdk = lambda_.LayerVersion(
-                self,
-                "Sdk",
-                code=bundled_code(
-                    asset_folder("layer/sdk"), inside="python", sdk_services=sdk_services
-                ),
-                description="shardfleet: the SDK, with the services that are used",
-                compatible_runtimes=[PLATFORM.runtime],
-                compatible_architectures=[PLATFORM.architecture],
+            code = package_code(
+                asset_folder("layer/sdk"),
+                platform=platform.packages,
+                inside="python",
+                sdk_services=sdk_services,
             )
+            about = "the SDK, with the services that are used"
+            self.sdk = self._layer("Sdk", code, about=about)
+
+    def _layer(self, name: str, code: lambda_.Code, *, about: str) -> lambda_.LayerVersion:
+        return lambda_.LayerVersion(
+            self,
+            name,
+            code=code,
+            description=f"shardfleet: {about}",
+            compatible_runtimes=[self.platform.runtime],
+            compatible_architectures=[self.platform.architecture],
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what changes with the content of any layer."""
+        assets = [layer.node.find_child("Code") for layer in self._made()]
+        return ", ".join(asset.asset_hash for asset in assets if isinstance(asset, Asset))
 
     def all(self) -> list[lambda_.ILayerVersion]:
         """Return all; no file is in two, so their order says nothing (the CDK sorts them)."""
+        return [*self._made()]
+
+    def _made(self) -> list[lambda_.LayerVersion]:
         return [layer for layer in (self.library, self.packages, self.sdk) if layer is not None]

@@ -64,6 +64,7 @@ class LeaseManagerFunction(Construct):
         self.function = fleet_function(
             self,
             "Function",
+            platform=layers.platform,
             operations=operations,
             role=self.role,
             log_group=self.log_group,

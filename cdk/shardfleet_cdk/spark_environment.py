@@ -1,48 +1,36 @@
 """
 What a Spark job needs on EMR Serverless, as one archive: this library, the user's code, packages.
 
-pip installs wheels for the image's Python and architecture, so that no container is needed to
+uv installs wheels for the image's Python and architecture, so that no container is needed to
 build it; Spark unpacks the archive beside driver and executors, and PYTHONPATH names it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import jsii
-from aws_cdk import (
-    AssetHashType,
-    BundlingOptions,
-    DockerImage,
-    FileSystem,
-    ILocalBundling,
-)
-from aws_cdk import aws_lambda as lambda_
+from aws_cdk import FileSystem, ILocalBundling
 from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk.assets import CACHES, asset_folder
+from shardfleet_cdk.assets import CACHES, NOT_IN_LAMBDA, asset_folder, copy_library
 from shardfleet_cdk.bundling import (
-    BUNDLER,
     REQUIREMENTS,
-    BundlingFailed,
-    Platform,
-    pip_command,
+    asset_options,
+    install,
     requirement_lines,
+    warn_of_unpinned,
 )
+from shardfleet_cdk.lambda_platform import Platform
 
 # `emr-spark-8.0.0` has Python 3.9, 3.11 and 3.12 (spark.md §5); 3.11 is the library's oldest.
-PLATFORM = Platform(lambda_.Runtime.PYTHON_3_11, lambda_.Architecture.ARM_64, "3.11", "aarch64")
+PLATFORM = Platform("3.11", "aarch64")
 PYTHON = "/usr/bin/python3.11"
 UNPACKED = "environment"
-
-_LEFT_OUT = ("cli", "local", "template", "testing", "runtime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +67,15 @@ def environment_asset(
     scope: Construct, construct_id: str, *, code: TransformCode | None
 ) -> assets.Asset:
     """Return the archive: a zip whose root is to be on PYTHONPATH."""
-    bundling = _Bundling(Path(code.folder) if code else None)
+    folder = Path(code.folder) if code else None
+    if folder:
+        warn_of_unpinned(scope, folder)
+    bundling = _Bundling(folder)
     return assets.Asset(
         scope,
         construct_id,
         path=str(asset_folder("spark")),
-        asset_hash_type=AssetHashType.CUSTOM,
-        asset_hash=bundling.fingerprint(),
-        bundling=BundlingOptions(
-            image=DockerImage.from_registry("unused"),  # Required by the CDK, never pulled.
-            # The CDK declares keyword options but passes one positional object.
-            local=bundling,  # type: ignore[arg-type]
-        ),
+        **asset_options(bundling, bundling.asked()),
     )
 
 
@@ -109,14 +94,13 @@ class _Bundling:
         self._spark = asset_folder("spark")
         self._library = asset_folder("layer") / "python" / "shardfleet"
 
-    def fingerprint(self) -> str:
-        """Return the hash of all that goes in, never of what pip wrote."""
+    def asked(self) -> list[object]:
+        """Return what the archive's hash is made from: all that goes in, not what is installed."""
         folders = [self._spark, self._library, *([self._code] if self._code else [])]
-        asked = [
+        return [
             *(FileSystem.fingerprint(str(each), exclude=list(CACHES)) for each in folders),
-            *(PLATFORM.python_version, PLATFORM.machine, BUNDLER),
+            *(PLATFORM.python_version, PLATFORM.machine),
         ]
-        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
     def try_bundle(self, output_dir: str, _options: object) -> bool:
         """
@@ -128,25 +112,11 @@ class _Bundling:
         """
         output = Path(output_dir)
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "*.proto", "*.pyi")
+        install(self._spark / REQUIREMENTS, output, PLATFORM, locked=True)
+        if self._code and requirement_lines(self._code):
+            install(self._code / REQUIREMENTS, output, PLATFORM, locked=False)
         shutil.copytree(self._spark, output, ignore=ignored, dirs_exist_ok=True)
-        library = shutil.ignore_patterns("__pycache__", "*.pyc", "*.proto", "*.pyi", *_LEFT_OUT)
-        shutil.copytree(self._library, output / "shardfleet", ignore=library, dirs_exist_ok=True)
+        copy_library(output, without=(*NOT_IN_LAMBDA, "runtime"))
         if self._code:
             shutil.copytree(self._code, output, ignore=ignored, dirs_exist_ok=True)
-        _install(self._spark / REQUIREMENTS, output, locked=True)
-        if self._code and requirement_lines(self._code):
-            _install(self._code / REQUIREMENTS, output, locked=False)
         return True
-
-
-def _install(requirements: Path, output: Path, *, locked: bool) -> None:
-    command = pip_command(requirements, output, PLATFORM, locked=locked)
-    run = subprocess.run(  # noqa: S603 - our own command line
-        command, capture_output=True, text=True, check=False
-    )
-    if run.returncode:
-        message = (
-            f"{requirements}: pip could not install it for Python {PLATFORM.python_version} on "
-            f"{PLATFORM.machine} (wheels only):\n{run.stderr.strip()}"
-        )
-        raise BundlingFailed(message)

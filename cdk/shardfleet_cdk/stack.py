@@ -9,6 +9,7 @@ from typing import Any
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from constructs import Construct
 
@@ -62,6 +63,8 @@ class ShardFleetStack(Stack):
             worker=WorkerOptions(**(settings.worker or {})),
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),
             operations=operations,
+            architecture=lambda_.Architecture.custom(settings.architecture),
+            runtime=lambda_.Runtime(settings.runtime, lambda_.RuntimeFamily.PYTHON),
             sdk_services=settings.sdk_services,
         )
         self.monitoring = self._monitoring(settings)

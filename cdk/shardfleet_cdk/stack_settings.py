@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_cdk.lambda_platform import MACHINES, RUNTIMES
 
 PREFIX = "shardfleet:"
 # Of `MonitoringOptions`; the topics by their ARNs.
@@ -46,6 +47,8 @@ class StackSettings:
     worker: Mapping[str, Any] = _setting(
         None, (dict, type(None)), f"of the worker function: {', '.join(WORKER_OPTIONS)}"
     )
+    architecture: str = _setting("arm64", (str,), "processor of the functions: arm64 or x86_64")
+    runtime: str = _setting("python3.14", (str,), f"their Python: {', '.join(RUNTIMES)}")
     sdk_services: Sequence[str] | None = _setting(
         None,
         (list, type(None)),
@@ -71,6 +74,15 @@ class StackSettings:
         ]
         if not all(isinstance(name, str) for name in self.sdk_services or ()):
             problems.append(f"{PREFIX}sdk_services: {self.sdk_services!r} found, names expected")
+        if self.architecture not in MACHINES:
+            problems.append(
+                f"{PREFIX}architecture: {self.architecture!r} found, "
+                f"{' or '.join(MACHINES)} allowed"
+            )
+        if self.runtime not in RUNTIMES:
+            problems.append(
+                f"{PREFIX}runtime: {self.runtime!r} found, one of {', '.join(RUNTIMES)} allowed"
+            )
         if self.removal not in ("retain", "destroy"):
             problems.append(f"{PREFIX}removal: {self.removal!r} found, retain or destroy allowed")
         if isinstance(self.stream, str) and not self.stream.startswith("arn:"):

@@ -81,7 +81,7 @@ def synthesize(
             template, with paths relative to it.
         context: overrides of `cdk.json`, e.g. ``{"shardfleet:stream": {"shards": 2}}``.
         project: the folder that relative paths start from (default: shardfleet's own).
-        bundle: whether third-party packages are installed into their assets, which needs pip
+        bundle: whether third-party packages are installed into their assets, which needs uv
             and a package index. The template is the same either way.
 
     Raises:

@@ -61,13 +61,14 @@ class WorkerFunction(Construct):
         self.function = fleet_function(
             self,
             "Function",
+            platform=layers.platform,
             operations=operations,
             role=self.role,
             log_group=self.log_group,
             timeout_s=options.timeout_s,
             environment={**options.environment, **config.to_env()},
             description="shardfleet worker: one time-boxed turn of a slot",
-            code=handler.code(),
+            code=handler.code(self, layers.platform.packages),
             handler=ENTRY_POINT,
             layers=[*layers.all(), *options.layers],
             memory_size=options.memory_mb,
@@ -77,6 +78,9 @@ class WorkerFunction(Construct):
             security_groups=list(options.security_groups) or None,
             current_version_options=lambda_.VersionOptions(removal_policy=RemovalPolicy.RETAIN),
         )
+        # Without `@aws-cdk/aws-lambda:recognizeLayerVersion` the CDK looks at the function alone,
+        # and a new library would not make a new version.
+        self.function.invalidate_version_based_on(layers.fingerprint)
         self.alias = lambda_.Alias(
             self, "Live", alias_name=ALIAS, version=self.function.current_version
         )

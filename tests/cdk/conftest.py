@@ -25,7 +25,7 @@ def packed_folder(tmp_path_factory):
 
 @pytest.fixture
 def new_app():
-    """Make an app in which no pip installs what a template does not depend on."""
+    """Make an app in which nothing installs what a template does not depend on."""
     from aws_cdk import App  # noqa: PLC0415
 
     from shardfleet_cdk.synthesis import NO_BUNDLING  # noqa: PLC0415

@@ -2,6 +2,8 @@
 
 import marshal
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,12 +46,24 @@ def test_without_an_interpreter_of_the_runtime_nothing_is_compiled_and_the_synth
     monkeypatch.setenv("PATH", "")
     assert not byte_code.compile_folder(asset, python_version="3.99", deployed_at="/opt")
     assert compiled(asset) == []
-    assert "No python3.99 on PATH" in capsys.readouterr().err
+    assert "No Python 3.99 was found" in capsys.readouterr().err
 
 
-def test_an_interpreter_on_the_path_is_found(tmp_path, monkeypatch):
-    program = tmp_path / "python3.99"
-    program.write_text("#!/bin/sh\n", "utf-8")
-    program.chmod(0o755)
+def test_an_interpreter_on_the_path_is_found_if_it_runs(tmp_path, monkeypatch):
+    """A program of the name that does not run is what pyenv leaves of a version switched off."""
+    program = tmp_path / f"python{RUNNING}"
+    program.symlink_to(Path(sys.base_prefix) / f"bin/python{RUNNING}")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert byte_code.interpreter("3.99") == str(program)
+    another = SimpleNamespace(major=3, minor=0)
+    monkeypatch.setattr(
+        byte_code, "sys", SimpleNamespace(executable=sys.executable, version_info=another)
+    )
+    found = byte_code.interpreter(RUNNING)
+    assert Path(found).samefile(program)
+
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / program.name).write_text("#!/bin/sh\nexit 127\n", "utf-8")
+    (broken / program.name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(broken))
+    assert byte_code.interpreter(RUNNING) is None

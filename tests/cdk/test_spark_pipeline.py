@@ -1,7 +1,6 @@
 """`SparkPipeline`: what is deployed, who may do what, and that the job understands its plan."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -255,14 +254,12 @@ def test_contradicting_options_are_refused(tmp_path):
 
 def test_the_environment_has_library_transform_and_packages(tmp_path, monkeypatch):
     from shardfleet_cdk import spark_environment  # noqa: PLC0415 - it starts Node.
+    from shardfleet_cdk.lambda_platform import Platform  # noqa: PLC0415
 
     installed = []
-
-    def run(command, **_):
-        installed.append(command)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(spark_environment.subprocess, "run", run)
+    monkeypatch.setattr(
+        spark_environment, "install", lambda *given, locked: installed.append((*given, locked))
+    )
     code, output = tmp_path / "code", tmp_path / "output"
     code.mkdir()
     (code / "delays.py").write_text("def transform(df):\n    return df\n", "utf-8")
@@ -278,10 +275,8 @@ def test_the_environment_has_library_transform_and_packages(tmp_path, monkeypatc
     ):
         assert (output / file).is_file(), file
     assert not (output / "shardfleet/local").exists()
-    (command,) = installed
-    assert str(ROOT / "spark/requirements.txt") in command
-    assert "3.11" in command
-    assert "manylinux_2_28_aarch64" in command
+    python = Platform("3.11", "aarch64")
+    assert installed == [(ROOT / "spark/requirements.txt", output, python, True)]
 
 
 def test_the_environment_pins_what_the_lock_pins():

@@ -25,13 +25,6 @@ OUTPUTS = {
     "WorkerFunction": "<FleetWorkerFunction",
     "StateMachineArn": "<FleetSlotsMachine",
 }
-# A stand-in for pip, which would need a package index: leaves one file in the target folder.
-INSTALLER = """
-import pathlib, sys
-target = pathlib.Path(sys.argv[1])
-target.mkdir(parents=True)
-(target / "installed.py").touch()
-"""
 
 
 @pytest.fixture(scope="session")
@@ -79,10 +72,11 @@ def bundled(project, tmp_path_factory):
 
     outdir = tmp_path_factory.mktemp("bundled")
     with pytest.MonkeyPatch.context() as patch:
+        # A stand-in for uv, which would need a package index.
         patch.setattr(
             bundling,
-            "pip_command",
-            lambda _, target, *_more, **_options: [sys.executable, "-c", INSTALLER, str(target)],
+            "install",
+            lambda _, target, *__, **___: (target.mkdir(), (target / "installed.py").touch()),
         )
         patch.setattr("shardfleet_cdk.assets._REPOSITORY", project)
         synthesis.synthesize(outdir, project=project, bundle=True)
@@ -267,6 +261,8 @@ def stack_with():
         ({"config": 3}, "shardfleet:config: 3 found, expected: fields of FleetConfig"),
         ({"config": "{shards"}, "shardfleet:config: no JSON"),
         ({"removal": "keep"}, "shardfleet:removal: 'keep' found, retain or destroy allowed"),
+        ({"architecture": "arm"}, "shardfleet:architecture: 'arm' found, arm64 or x86_64 allowed"),
+        ({"runtime": "3.14"}, "shardfleet:runtime: '3.14' found, one of python3.12, python3.13"),
         ({"worker": {"memory": 1}}, "shardfleet:worker: 'memory' found, one of memory_mb"),
         ({"handler": "functions/none"}, "functions/none': no such folder"),
         ({"function": "handler:collect"}, "handler.py defines no collect"),
