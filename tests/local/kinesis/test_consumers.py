@@ -246,3 +246,47 @@ def test_a_position_is_checked_before_anything_is_sent(kinesis, consumer, refuse
         subscribe(kinesis, consumer, "AFTER_SEQUENCE_NUMBER", SequenceNumber="1")
     with refused("ResourceNotFoundException"):
         subscribe(kinesis, consumer, shard="shardId-000000000009")
+
+
+def test_an_on_demand_stream_of_an_advantage_account_has_at_most_fifty_consumers(
+    kinesis_with, refused
+):
+    """K39, botocore's model of RegisterStreamConsumer."""
+    kinesis = kinesis_with(on_demand_advantage=True)
+    kinesis.CreateStream(StreamName="s", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    for number in range(50):
+        register(kinesis, f"c{number}")
+    with refused("LimitExceededException"):
+        register(kinesis, "one-too-many")
+    kinesis.create(1, name="provisioned")
+    for number in range(20):
+        kinesis.RegisterStreamConsumer(
+            StreamARN=kinesis.arn("provisioned"), ConsumerName=f"c{number}"
+        )
+    with refused("LimitExceededException"):
+        kinesis.RegisterStreamConsumer(
+            StreamARN=kinesis.arn("provisioned"), ConsumerName="one-too-many"
+        )
+
+
+def test_the_continuation_moves_on_without_a_record_and_is_a_position(kinesis, consumer, clock):
+    """K35, botocore's model of SubscribeToShardEvent.ContinuationSequenceNumber."""
+
+    async def first_continuation(**position):
+        subscription = subscribe(kinesis, consumer, **position)
+        async with aclosing(subscription.events()) as events:
+            return await anext(events)
+
+    async def scenario():
+        kinesis.put("a")
+        one = await first_continuation()
+        clock.advance(10)
+        at = {"kind": "AFTER_SEQUENCE_NUMBER"}
+        two = await first_continuation(**at, SequenceNumber=one["ContinuationSequenceNumber"])
+        assert two["Records"] == []
+        assert int(two["ContinuationSequenceNumber"]) > int(one["ContinuationSequenceNumber"])
+        kinesis.put("b")
+        three = await first_continuation(**at, SequenceNumber=two["ContinuationSequenceNumber"])
+        assert [record["PartitionKey"] for record in three["Records"]] == ["k"]
+
+    run(scenario())

@@ -146,3 +146,33 @@ def test_faults_are_injected_listed_and_cleared_in_wire_form(kinesis, clock):
 def test_a_fault_that_makes_no_sense_is_refused(kinesis, refused, fault):
     with refused("ValidationException"):
         kinesis.faults.inject(fault)
+
+
+def test_entries_fail_with_an_internal_failure_and_their_neighbours_are_stored(kinesis):
+    """K31, botocore's model of PutRecords; vectordotdev/vector#359."""
+    kinesis.create(1)
+    kinesis.engine.faults.failed_entries("s", count=1)
+    entries = [{"PartitionKey": key, "Data": ""} for key in "ab"]
+
+    answer = kinesis.PutRecords(StreamName="s", Records=entries)
+
+    failed, stored = answer["Records"]
+    assert answer["FailedRecordCount"] == 1
+    assert failed == {"ErrorCode": "InternalFailure", "ErrorMessage": "Internal service failure."}
+    assert [record["PartitionKey"] for record in kinesis.get()["Records"]] == ["b"]
+    assert "SequenceNumber" in stored
+
+
+def test_the_records_of_a_request_are_stored_in_another_order_and_answered_in_theirs(kinesis):
+    """K30, botocore's model of PutRecords; apache/flink#2229."""
+    kinesis.create(1)
+    kinesis.engine.faults.shuffled_puts("s", count=1)
+    keys = [f"k{number}" for number in range(20)]
+    entries = [{"PartitionKey": key, "Data": ""} for key in keys]
+
+    answer = kinesis.PutRecords(StreamName="s", Records=entries)
+
+    read = kinesis.get()["Records"]
+    by_number = {record["SequenceNumber"]: record["PartitionKey"] for record in read}
+    assert [record["PartitionKey"] for record in read] != keys
+    assert [by_number[entry["SequenceNumber"]] for entry in answer["Records"]] == keys

@@ -101,9 +101,9 @@ def test_the_ending_number_is_greater_than_every_record_and_less_than_the_childr
 def test_a_closed_shard_can_be_neither_split_nor_merged(kinesis, refused):
     kinesis.create(2)
     kinesis.split(0)
-    with refused("ResourceInUseException"):
+    with refused("InvalidArgumentException"):
         kinesis.split(0)
-    with refused("ResourceInUseException"):
+    with refused("InvalidArgumentException"):
         kinesis.merge(0, 1)
 
 
@@ -187,3 +187,12 @@ def test_the_accounts_shard_limit_is_kept(kinesis_with, refused):
         kinesis.create(1, name="other")
     kinesis.merge(0, 1)
     kinesis.split(2)
+
+
+def test_a_stream_is_not_scaled_beyond_ten_thousand_shards(kinesis_with, refused):
+    """K42, botocore's model of UpdateShardCount."""
+    kinesis = kinesis_with(quotas=True).create(5_001)
+    request = {"StreamName": "s", "ScalingType": "UNIFORM_SCALING"}
+    with refused("LimitExceededException"):
+        kinesis.UpdateShardCount(**request, TargetShardCount=10_001)
+    kinesis.UpdateShardCount(**request, TargetShardCount=5_001)

@@ -212,3 +212,16 @@ def test_a_dry_run_is_refused_instead_of_being_carried_out(kinesis, refused):
     with refused("ValidationException"):
         kinesis.PutRecord(StreamName="s", PartitionKey="k", Data="", DryRun=True)
     assert kinesis.read() == []
+
+
+def test_a_key_is_changed_25_times_in_a_day(kinesis_with, refused, clock):
+    """K48, botocore's model of StartStreamEncryption."""
+    kinesis = kinesis_with(quotas=True).create(1)
+    change = {"StreamName": "s", "EncryptionType": "KMS"}
+    for number in range(25):
+        kinesis.StartStreamEncryption(**change, KeyId=f"alias/{number}")
+        clock.advance(60)
+    with refused("LimitExceededException"):
+        kinesis.StartStreamEncryption(**change, KeyId="alias/25")
+    clock.advance(24 * 3_600)
+    kinesis.StartStreamEncryption(**change, KeyId="alias/25")

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from shardfleet.local.kinesis.errors import KinesisError, in_use, invalid_argument, not_found
+from shardfleet.local.kinesis.errors import (
+    KinesisError,
+    in_use,
+    invalid_argument,
+    limit_exceeded,
+    not_found,
+)
 from shardfleet.local.kinesis.faults import ActiveFaults, FaultKind, Site
 from shardfleet.local.kinesis.metrics import MetricLog
 from shardfleet.local.kinesis.quotas import OperationQuota
@@ -54,6 +60,7 @@ class AccountSettings:
     quotas: bool = True
     phases: Phases = Phases()
     shard_limit: int = 20_000  # fact K46
+    on_demand_advantage: bool = False
     unkind: int | None = None
 
 
@@ -231,3 +238,14 @@ class Account:
     def open_shard_count(self) -> int:
         """Return the number of open shards of all streams."""
         return sum(len(stream.open_shards) for stream in self.streams.values())
+
+    def check_shard_room(self, more: int) -> None:
+        """Raise LimitExceededException where so many more open shards are too many."""
+        limit, there = self.settings.shard_limit, self.open_shard_count()
+        if there + more > limit:
+            raise limit_exceeded(  # fact K46
+                f"This request would exceed the shard limit for the account "
+                f"{self.settings.account_id} in {self.settings.region}. Current shard count for "
+                f"the account: {there}. Limit: {limit}. Number of additional shards that would "
+                f"have resulted from this request: {more}."
+            )

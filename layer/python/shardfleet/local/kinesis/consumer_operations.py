@@ -21,6 +21,8 @@ Response = dict[str, Any]
 
 MOST_CONSUMERS: Final = 20  # fact K39
 """Consumers per stream (API reference, RegisterStreamConsumer)."""
+MOST_WITH_ADVANTAGE: Final = 50  # fact K39
+"""Consumers per On-demand Advantage stream (same page)."""
 MOST_CREATING: Final = 5  # fact K39
 """Consumers that may be CREATING at once (same page)."""
 CONSUMERS_PER_PAGE: Final = 100  # fact K97
@@ -55,8 +57,10 @@ def register_consumer(account: Account, request: Request) -> Response:
 def _check_room(account: Account, stream: Stream, *, consumer_name: str) -> None:
     if consumer_name in stream.consumers:
         raise in_use(f"Consumer {consumer_name} of {stream.arn} already exists.")  # fact K64
-    if len(stream.consumers) >= MOST_CONSUMERS:
-        raise limit_exceeded(f"A stream may have {MOST_CONSUMERS} consumers.")  # fact K39
+    has_advantage = account.settings.on_demand_advantage and stream.settings.mode == "ON_DEMAND"
+    most = MOST_WITH_ADVANTAGE if has_advantage else MOST_CONSUMERS
+    if len(stream.consumers) >= most:
+        raise limit_exceeded(f"The stream may have {most} consumers.")  # fact K39
     creating = sum(
         consumer.status == "CREATING"
         for each in account.streams.values()

@@ -26,6 +26,10 @@ class FaultKind(StrEnum):
     """GetRecords fails with ProvisionedThroughputExceededException."""
     THROTTLE_WRITES = "ThrottleWrites"
     """PutRecord fails, and each entry of PutRecords, with the same exception."""
+    FAILED_ENTRIES = "FailedEntries"
+    """An entry of PutRecords fails with InternalFailure (K31, vectordotdev/vector#359)."""
+    SHUFFLED_PUTS = "ShuffledPuts"
+    """The entries of a PutRecords request are stored in another order (K30)."""
     EMPTY_READS = "EmptyReads"
     """GetRecords answers no records, lag above zero, and an iterator for the same place."""
     EXPIRED_ITERATORS = "ExpiredIterators"
@@ -140,6 +144,14 @@ class ActiveFaults:
         self._add(
             ActiveFault(FaultKind.THROTTLE_WRITES, Site(stream, shard)), duration_ms, count=None
         )
+
+    def failed_entries(self, stream: str = "", *, shard: str = "", count: int) -> None:
+        """Fail the next `count` entries of PutRecords with InternalFailure."""
+        self._add(ActiveFault(FaultKind.FAILED_ENTRIES, Site(stream, shard)), None, count=count)
+
+    def shuffled_puts(self, stream: str = "", *, count: int) -> None:
+        """Store the entries of the next `count` PutRecords requests in another order."""
+        self._add(ActiveFault(FaultKind.SHUFFLED_PUTS, Site(stream)), None, count=count)
 
     def empty_reads(self, stream: str = "", *, shard: str = "", count: int) -> None:
         """Answer the next `count` GetRecords with nothing, lag, and the same place."""

@@ -128,9 +128,11 @@ def starting_offset(
             if at_ms is None:
                 raise invalid_argument("AT_TIMESTAMP needs a Timestamp.")  # fact K10
             if at_ms > now_ms:
-                raise invalid_argument(
-                    f"Timestamp {at_ms} ms lies in the future; now is {now_ms}."
-                )  # fact K71
+                raise invalid_argument(  # fact K71
+                    "The timestampInMillis parameter cannot be greater than the "
+                    f"currentTimestampInMillis. timestampInMillis: {at_ms}, "
+                    f"currentTimestampInMillis: {now_ms}"
+                )
             return shard.log.offset_at_time(at_ms)
         case _:
             assert number is not None
@@ -143,7 +145,9 @@ def starting_offset(
 def _check_number(stream: Stream, shard: StoredShard, *, number: str) -> None:
     if not is_well_formed(number):
         raise broken(  # fact K60
-            number, "startingSequenceNumber", constraint="Member must be a sequence number"
+            number,
+            "startingSequenceNumber",
+            constraint=r"Member must satisfy regular expression pattern: 0|([1-9]\d{0,128})",
         )
     # boto/boto3#1478, awslabs/amazon-kinesis-client#391
     encoded = shard_number_of(number)
@@ -175,7 +179,7 @@ def get_records(account: Account, request: Request) -> Response:
     site = Site(stream.name, shard.shard_id)
     faults = account.faults
     if faults.take(FaultKind.EXPIRED_ITERATORS, site) is not None:
-        raise expired_iterator(now_ms - iterator.issued_ms)  # fact K18
+        raise expired_iterator(iterator, now_ms)  # fact K18
     if _is_throttled(account, site, shard=shard):
         _count(account, site, values={"ReadProvisionedThroughputExceeded": 1})
         raise _throttled(account, stream, shard=shard)  # fact K26, K75

@@ -74,7 +74,7 @@ def put_records(account: Account, request: Request) -> Response:
         )
     account.check_key(stream, "generate data keys for")
     write = Write(account, stream)
-    results = [write.store(entry) for entry in entries]
+    results = write.store_all(entries)
     write.finish()
     failed = sum("ErrorCode" in result for result in results)
     return {"FailedRecordCount": failed, "Records": results, **write.encryption}
@@ -100,7 +100,11 @@ def checked_entry(record: Request, member: str, *, most_bytes: int) -> Entry:
     if not isinstance(data, str):
         raise broken(data, f"{member}data", constraint="Member must not be null")  # fact K60
     if len(data) % 4 or not data.isascii():
-        raise KinesisError("SerializationException", f"{member}data is not base64.")  # fact K61
+        raise KinesisError(  # fact K61
+            "SerializationException",
+            f"'{data[:100]}' can not be converted to a Blob: Base64 encoded length is expected a "
+            f"multiple of 4 bytes but found: {len(data)}",
+        )
     key_bytes = key.encode()
     size = len(data) // 4 * 3 - (data[-2:].count("=") if data[-1:] == "=" else 0) + len(key_bytes)
     if size > most_bytes:
@@ -153,6 +157,25 @@ class Write:
         self._tallies: dict[StoredShard, Tally] = {}
         encrypted = stream.settings.key_id is not None
         self.encryption = {"EncryptionType": "KMS"} if encrypted else {}
+
+    def store_all(self, entries: list[Entry]) -> list[Response]:
+        """Store or refuse each record; return their entries of the answer, in their order."""
+        site = Site(self._stream.name)
+        if not self._faults.any or self._faults.take(FaultKind.SHUFFLED_PUTS, site) is None:
+            return [self._failure(entry) or self.store(entry) for entry in entries]
+        order = self._faults.random.sample(range(len(entries)), len(entries))
+        results = {
+            index: self._failure(entries[index]) or self.store(entries[index]) for index in order
+        }
+        return [results[index] for index in range(len(entries))]
+
+    def _failure(self, entry: Entry) -> Response | None:
+        if not self._faults.any:
+            return None
+        site = Site(self._stream.name, self._stream.route(entry[2]).shard_id)
+        if self._faults.take(FaultKind.FAILED_ENTRIES, site) is None:
+            return None
+        return {"ErrorCode": "InternalFailure", "ErrorMessage": "Internal service failure."}
 
     def store(self, entry: Entry) -> Response:
         """Store the record, or refuse it; return its entry of the PutRecords answer."""

@@ -22,6 +22,7 @@ MOST_RESULTS: Final = 10_000  # fact K94
 def broken(value: object, member: str, *, constraint: str) -> KinesisError:
     """Return the ValidationException for one value that breaks one constraint."""
     shown = "null" if value is None else f"'{str(value)[:100]}'"
+    member = member[0].lower() + member[1:]
     return validation(
         f"1 validation error detected: Value {shown} at '{member}' failed to satisfy constraint: "
         f"{constraint}"
@@ -53,7 +54,7 @@ def name(request: Request, field: str) -> str:
         raise broken(  # fact K60, K94
             value,
             field,
-            constraint="Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]{1,128}",
+            constraint="Member must satisfy regular expression pattern: [a-zA-Z0-9_.-]+",
         )
     return value
 

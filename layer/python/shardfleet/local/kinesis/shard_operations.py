@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from shardfleet.local.kinesis.account import Account
 from shardfleet.local.kinesis.errors import (
+    KinesisError,
     in_use,
     invalid_argument,
     limit_exceeded,
@@ -25,7 +26,7 @@ from shardfleet.local.kinesis.requests import (
     whole_number,
 )
 from shardfleet.local.kinesis.shards import StoredShard, shard_description
-from shardfleet.local.kinesis.streams import Stream, StreamStatus
+from shardfleet.local.kinesis.streams import MS_PER_DAY, Stream, StreamStatus
 from shardfleet.local.kinesis.tokens import PageToken, page_of
 
 Response = dict[str, Any]
@@ -53,7 +54,8 @@ FILTERS: Final = (
 )
 SCALINGS_PER_DAY: Final = 10  # fact K41
 """UpdateShardCount calls per stream in a rolling 24 hours (API reference)."""
-MS_PER_DAY: Final = 86_400_000  # ours: a unit
+SCALED_MOST: Final = 10_000  # fact K42
+"""Shards to which UpdateShardCount scales, up or down (API reference)."""
 
 
 def list_shards(account: Account, request: Request) -> Response:
@@ -69,7 +71,7 @@ def list_shards(account: Account, request: Request) -> Response:
     if token is None:
         stream, filters = account.stream(request), _filters(request)
         _check_incarnation(stream, timestamp_ms(request, "StreamCreationTimestamp"))
-        after = optional_text(request, "ExclusiveStartShardId") or filters.get("after") or ""
+        after = _start(request) or filters.get("after") or ""
     else:
         page = _page(request, token, now_ms=now_ms)
         stream, filters, after = account.stream_with_arn(page.stream_arn), page.filters, page.after
@@ -100,6 +102,13 @@ def listed(account: Account, stream: Stream, shards: Sequence[StoredShard]) -> l
             if shard.closed_ms is not None and now_ms - shard.closed_ms < still_open.delay_ms:
                 del description["SequenceNumberRange"]["EndingSequenceNumber"]
     return descriptions
+
+
+def _start(request: Request) -> str | None:
+    start = optional_text(request, "ExclusiveStartShardId")
+    if start and start.casefold().startswith("shardid-") and not start.startswith("shardId-"):
+        raise KinesisError("InternalFailure", "Internal service failure.", status=500)  # fact K04
+    return start
 
 
 def _page(request: Request, token: str, *, now_ms: int) -> PageToken:
@@ -149,7 +158,7 @@ def split_shard(account: Account, request: Request) -> Response:
             f"{stream.name} is not both greater than one plus the shard's StartingHashKey "
             f"{parent.first_hash} and less than the shard's EndingHashKey {parent.last_hash}."
         )
-    _check_room(account, len(stream.open_shards) + 1, stream=stream)
+    account.check_shard_room(1)
     account.begin_update(stream, lambda now_ms: stream.split(parent, start, now_ms=now_ms))
     return {}
 
@@ -179,7 +188,7 @@ def update_shard_count(account: Account, request: Request) -> Response:
     current = len(stream.open_shards)
     if account.settings.quotas:
         _check_scaling(stream, target, now_ms=account.now_ms())
-    _check_room(account, target, stream=stream)
+    account.check_shard_room(target - current)
     account.begin_update(stream, lambda now_ms: stream.scale_evenly(target, now_ms=now_ms))
     stream.settings.scaled_ms.append(account.now_ms())
     return {
@@ -203,20 +212,12 @@ def _reshardable(account: Account, request: Request) -> Stream:
 def _open_shard(account: Account, stream: Stream, *, shard_id: str) -> StoredShard:
     shard = account.shard(stream, shard_id)
     if not shard.is_open:
-        raise in_use(  # fact K65
+        raise invalid_argument(  # fact K65
             f"Shard {shard_id} in stream {stream.name} under account "
-            f"{account.settings.account_id} is closed; only open shards can be split or merged."
+            f"{account.settings.account_id} has already been merged or split, and thus is not "
+            "eligible for merging or splitting."
         )
     return shard
-
-
-def _check_room(account: Account, shards: int, *, stream: Stream) -> None:
-    others = account.open_shard_count() - len(stream.open_shards)
-    if others + shards > account.settings.shard_limit:
-        raise limit_exceeded(  # fact K46
-            f"The account may have {account.settings.shard_limit} open shards; this would make it "
-            f"{others + shards}."
-        )
 
 
 def _check_scaling(stream: Stream, target: int, *, now_ms: int) -> None:
@@ -225,6 +226,10 @@ def _check_scaling(stream: Stream, target: int, *, now_ms: int) -> None:
         raise limit_exceeded(  # fact K41
             f"UpdateShardCount cannot go from {current} shards to {target}: at most double, at "
             "least half."
+        )
+    if target > max(current - 1, SCALED_MOST):
+        raise limit_exceeded(  # fact K42
+            f"UpdateShardCount goes to {SCALED_MOST} shards at most; {target} were asked for."
         )
     settings = stream.settings
     settings.scaled_ms = [at_ms for at_ms in settings.scaled_ms if at_ms > now_ms - MS_PER_DAY]

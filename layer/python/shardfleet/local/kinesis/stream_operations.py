@@ -26,6 +26,7 @@ from shardfleet.local.kinesis.shard_operations import listed
 from shardfleet.local.kinesis.streams import (
     DEFAULT_RECORD_KIB,
     DEFAULT_RETENTION_HOURS,
+    MS_PER_DAY,
     Stream,
     StreamSettings,
     StreamStatus,
@@ -45,6 +46,8 @@ LONGEST_RETENTION_HOURS: Final = 8_760  # fact K81
 """365 days (API reference, IncreaseStreamRetentionPeriod)."""
 STREAMS_PER_PAGE: Final = 100  # fact K08, K97
 """Default and greatest page of ListStreams, and of the shards in DescribeStream."""
+KEYS_PER_DAY: Final = 25  # fact K48
+"""Keys that a stream may be given in a rolling 24 hours (API reference, StartStreamEncryption)."""
 MODES: Final = ("PROVISIONED", "ON_DEMAND")
 METRIC_NAMES: Final = (
     "IncomingBytes",
@@ -93,11 +96,7 @@ def _check_account_limits(account: Account, shards: int, *, mode: str) -> None:
     streams = account.streams.values()
     if sum(each.status is StreamStatus.CREATING for each in streams) >= MOST_CREATING:
         raise limit_exceeded(f"{MOST_CREATING} streams are being created already.")  # fact K70
-    if account.open_shard_count() + shards > account.settings.shard_limit:
-        raise limit_exceeded(  # fact K46
-            f"The account may have {account.settings.shard_limit} open shards; it has "
-            f"{account.open_shard_count()}, and {shards} more were asked for."
-        )
+    account.check_shard_room(shards)
     on_demand = sum(each.settings.mode == "ON_DEMAND" for each in streams)
     if mode == "ON_DEMAND" and on_demand >= ON_DEMAND_STREAMS:
         raise limit_exceeded(
@@ -308,12 +307,24 @@ def stop_encryption(account: Account, request: Request) -> Response:
 def _set_key(account: Account, request: Request, *, key_id: str | None) -> Response:
     stream = account.stream(request)
     choice(request, "EncryptionType", allowed=("KMS",))
+    if account.settings.quotas and key_id is not None:
+        _count_key(stream, account.now_ms())
 
     def change(now_ms: int) -> None:
         stream.settings.key_id, stream.settings.key_since_ms = key_id, now_ms
 
     account.begin_update(stream, change)
     return {}
+
+
+def _count_key(stream: Stream, now_ms: int) -> None:
+    settings = stream.settings
+    settings.keyed_ms = [at_ms for at_ms in settings.keyed_ms if at_ms > now_ms - MS_PER_DAY]
+    if len(settings.keyed_ms) >= KEYS_PER_DAY:
+        raise limit_exceeded(  # fact K48
+            f"{stream.name} was given {KEYS_PER_DAY} keys in the last 24 hours."
+        )
+    settings.keyed_ms.append(now_ms)
 
 
 def enable_monitoring(account: Account, request: Request) -> Response:

@@ -17,6 +17,7 @@ from shardfleet.local.kinesis.sequence import SequenceMint
 from shardfleet.local.kinesis.shards import HASH_KEYS, StoredShard
 
 MS_PER_HOUR: Final = 3_600_000  # ours: a unit
+MS_PER_DAY: Final = 24 * MS_PER_HOUR  # ours: a unit
 DEFAULT_RETENTION_HOURS: Final = 24  # fact K81
 """Retention of a new stream (API reference, IncreaseStreamRetentionPeriod)."""
 DEFAULT_RECORD_KIB: Final = 1_024  # fact K77
@@ -57,6 +58,7 @@ class StreamSettings:
     shard_level_metrics: list[str] = field(default_factory=list)
     policy: str | None = None
     scaled_ms: list[int] = field(default_factory=list)
+    keyed_ms: list[int] = field(default_factory=list)
 
     @property
     def encryption(self) -> str:

@@ -129,18 +129,18 @@ class Subscription:
         if self.shard.is_drained(found.next_offset):
             event["ChildShards"] = child_shards(self.shard)
         elif found.records or self._sent_ms is None or now_ms - self._sent_ms >= HEARTBEAT_MS:
-            event["ContinuationSequenceNumber"] = self._continuation()
+            event["ContinuationSequenceNumber"] = self._continuation(found.records, now_ms)
         else:
             return None, 0
         self._sent_ms = now_ms
         self._count(event, found.size_bytes, now_ms=now_ms)
         return event, found.size_bytes
 
-    def _continuation(self) -> str:
-        """Return a number after which a next subscription goes on without loss."""
-        if self._offset > self.shard.log.oldest:
-            return self.shard.log.sequence_number(self._offset - 1)
-        return self.shard.starting_number
+    def _continuation(self, records: list[dict[str, Any]], now_ms: int) -> str:
+        """Return a number to go on after; without a record it moves on all the same (K35)."""
+        if records:
+            return str(records[-1]["SequenceNumber"])
+        return self.stream.mint.mint(self.shard.number, now_ms)
 
     def _patience_s(self, now_ms: int) -> float:
         due_ms = self._account.next_due_ms()
@@ -194,7 +194,11 @@ def subscribe(account: Account, request: Request) -> Subscription:
         now_ms=now_ms,
     )
     if consumer.status != "ACTIVE":
-        raise in_use(f"Consumer {consumer.arn} is {consumer.status}, not ACTIVE.")  # fact K87
+        raise in_use(  # fact K87
+            f"Consumer {consumer.name} with creation timestamp {consumer.created_ms // 1000} under "
+            f"stream: {stream.name} , account {account.settings.account_id} is not in ACTIVE "
+            "status."
+        )
     before: Subscription | None = consumer.live.get(shard.shard_id)
     if before is not None:
         if account.settings.quotas and now_ms - before.started_ms < TAKEOVER_MS:

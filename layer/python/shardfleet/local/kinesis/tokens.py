@@ -7,6 +7,7 @@ It holds all its state, so the engine keeps none and every token works as often 
 
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -74,19 +75,23 @@ def iterator_of(token: str, now_ms: int) -> Iterator:
     if fields is None:
         raise invalid_argument("Invalid ShardIterator.")  # fact K72
     iterator = Iterator(*fields)
-    age_ms = now_ms - iterator.issued_ms
-    if age_ms > ITERATOR_LIFE_MS:
-        raise expired_iterator(age_ms)  # fact K18
+    if now_ms - iterator.issued_ms > ITERATOR_LIFE_MS:
+        raise expired_iterator(iterator, now_ms)  # fact K18
     return iterator
 
 
-def expired_iterator(age_ms: int) -> KinesisError:
-    """Return the ExpiredIteratorException for an iterator of that age."""
+def expired_iterator(iterator: Iterator, now_ms: int) -> KinesisError:
+    """Return the ExpiredIteratorException for an iterator, in the words of AWS."""
     return KinesisError(
         "ExpiredIteratorException",
-        f"Iterator expired. It was created {age_ms} milliseconds ago; it may be used for "
-        f"{ITERATOR_LIFE_MS} milliseconds.",
+        f"Iterator expired. The iterator was created at time {_said(iterator.issued_ms)} while "
+        f"right now it is {_said(now_ms)} which is further in the future than the tolerated delay "
+        f"of {ITERATOR_LIFE_MS} milliseconds.",
     )
+
+
+def _said(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%a %b %d %H:%M:%S UTC %Y}"
 
 
 def page_of(token: str, listing: str, *, now_ms: int) -> PageToken:
