@@ -11,8 +11,10 @@ from shardfleet.local.kinesis.requests import (
     name,
     optional_text,
     text,
+    timestamp_ms,
     whole_number,
 )
+from shardfleet.local.kinesis.shard_operations import check_incarnation
 from shardfleet.local.kinesis.streams import Consumer, Stream
 from shardfleet.local.kinesis.tag_operations import tag_map
 from shardfleet.local.kinesis.tokens import PageToken, page_of
@@ -42,7 +44,7 @@ def register_consumer(account: Account, request: Request) -> Response:
         stream_arn=stream.arn,
         status="CREATING",
         created_ms=now_ms,
-        tags=tag_map(request) if request.get("Tags") else {},
+        tags=tag_map(request) if request.get("Tags") is not None else {},
     )
     stream.consumers[consumer_name] = consumer
 
@@ -79,6 +81,7 @@ def describe_consumer(account: Account, request: Request) -> Response:
 def list_consumers(account: Account, request: Request) -> Response:
     """ListStreamConsumers, by name."""
     stream = account.stream_with_arn(text(request, "StreamARN"))
+    check_incarnation(stream, timestamp_ms(request, "StreamCreationTimestamp"))
     limit = whole_number(
         request, "MaxResults", least=1, most=MOST_RESULTS, default=CONSUMERS_PER_PAGE
     )

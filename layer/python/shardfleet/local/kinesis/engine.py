@@ -28,7 +28,7 @@ from shardfleet.local.kinesis.errors import KinesisError, limit_exceeded, valida
 from shardfleet.local.kinesis.faults import ActiveFaults, FaultKind, Site, injected
 from shardfleet.local.kinesis.metrics import MetricSample
 from shardfleet.local.kinesis.quotas import OPERATION_RATES
-from shardfleet.local.kinesis.requests import Request
+from shardfleet.local.kinesis.requests import Request, check_stream_id
 from shardfleet.local.kinesis.subscriptions import Subscription, subscribe
 from shardfleet.local.kinesis.tokens import iterator_of, named_stream
 
@@ -123,6 +123,7 @@ class KinesisEngine:
         now_ms = self._account.settle()
         if self.faults.any:
             self.faults.raise_failure(self._site(operation, request))
+        check_stream_id(request)
         if request.get("DryRun"):
             raise validation("DryRun is not implemented by the local Kinesis engine.")  # fact K91
         quotas = self._account.operation_quota

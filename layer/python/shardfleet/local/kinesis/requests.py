@@ -14,6 +14,7 @@ from shardfleet.local.kinesis.errors import KinesisError, validation
 Request = Mapping[str, Any]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_STREAM_ID: Final = re.compile(r"[a-z0-9]{20}-[a-z0-9]{3}")
 _HASH_KEY: Final = re.compile(r"0|[1-9]\d{0,38}")
 MOST_RESULTS: Final = 10_000  # fact K94
 """Greatest page size a caller may ask for (service model)."""
@@ -45,6 +46,42 @@ def text(request: Request, field: str) -> str:
     if not value:
         raise broken(value, field, constraint="Member must not be null or empty")  # fact K60
     return value
+
+
+def text_of(request: Request, field: str, *, most: int) -> str:
+    """Return a text field of 1 to `most` characters, "" where it is absent."""
+    value = optional_text(request, field)
+    if value is not None and not 1 <= len(value) <= most:
+        raise broken(  # fact K60
+            value, field, constraint=f"Member must have length from 1 to {most}"
+        )
+    return value or ""
+
+
+def start_name(request: Request, field: str) -> str:
+    """Return the name or shard id after which a listing begins, "" where it is absent."""
+    return "" if request.get(field) is None else name(request, field)
+
+
+def check_stream_id(request: Request) -> None:
+    """Refuse a StreamId of another form than the service model has; AWS reserves the rest."""
+    value = optional_text(request, "StreamId")
+    if value is not None and _STREAM_ID.fullmatch(value) is None:
+        raise broken(  # fact K60
+            value,
+            "streamId",
+            constraint=f"Member must satisfy regular expression pattern: {_STREAM_ID.pattern}",
+        )
+
+
+def switch(request: Request, field: str) -> bool:
+    """Return a boolean field, False where it is absent."""
+    value = request.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise KinesisError(  # fact K61
+            "SerializationException", f"{field} must be true or false, not {value!r}."
+        )
+    return bool(value)
 
 
 def name(request: Request, field: str) -> str:

@@ -21,6 +21,7 @@ from shardfleet.local.kinesis.requests import (
     hash_key,
     name,
     optional_text,
+    start_name,
     structure,
     timestamp_ms,
     whole_number,
@@ -70,12 +71,12 @@ def list_shards(account: Account, request: Request) -> Response:
     token = optional_text(request, "NextToken")
     if token is None:
         stream, filters = account.stream(request), _filters(request)
-        _check_incarnation(stream, timestamp_ms(request, "StreamCreationTimestamp"))
+        check_incarnation(stream, timestamp_ms(request, "StreamCreationTimestamp"))
         after = _start(request) or filters.get("after") or ""
     else:
         page = _page(request, token, now_ms=now_ms)
         stream, filters, after = account.stream_with_arn(page.stream_arn), page.filters, page.after
-        _check_incarnation(stream, page.created_ms)
+        check_incarnation(stream, page.created_ms)
     if stream.status is StreamStatus.CREATING:
         raise in_use(f"Stream {stream.name} is CREATING.")  # fact K85
     matching = stream.shards_matching(filters["kind"], at_ms=filters["at"], now_ms=now_ms)
@@ -104,9 +105,9 @@ def listed(account: Account, stream: Stream, shards: Sequence[StoredShard]) -> l
     return descriptions
 
 
-def _start(request: Request) -> str | None:
-    start = optional_text(request, "ExclusiveStartShardId")
-    if start and start.casefold().startswith("shardid-") and not start.startswith("shardId-"):
+def _start(request: Request) -> str:
+    start = start_name(request, "ExclusiveStartShardId")
+    if start.casefold().startswith("shardid-") and not start.startswith("shardId-"):
         raise KinesisError("InternalFailure", "Internal service failure.", status=500)  # fact K04
     return start
 
@@ -138,7 +139,8 @@ def _filters(request: Request) -> dict[str, Any]:
     return {"kind": kind, "at": at_ms, "after": after}
 
 
-def _check_incarnation(stream: Stream, created_ms: int | None) -> None:
+def check_incarnation(stream: Stream, created_ms: int | None) -> None:
+    """Refuse a stream that was created at another time than the caller says (epoch ms)."""
     if created_ms is not None and created_ms != stream.created_ms:
         raise not_found(
             f"Stream {stream.name} was created at another time than {created_ms} ms."

@@ -17,9 +17,12 @@ from shardfleet.local.kinesis.requests import (
     choice,
     name,
     optional_text,
+    start_name,
     structure,
+    switch,
     text,
     text_list,
+    text_of,
     whole_number,
 )
 from shardfleet.local.kinesis.shard_operations import listed
@@ -71,6 +74,7 @@ def create_stream(account: Account, request: Request) -> Response:
     count = whole_number(
         request, "ShardCount", least=1, most=1_000_000, default=ON_DEMAND_SHARDS
     )  # ours: the model has no greatest
+    _check_unsupported(request)
     if stream_name in account.streams:
         raise in_use(  # fact K64
             f"Stream {stream_name} under account {account.settings.account_id} already exists."
@@ -81,7 +85,7 @@ def create_stream(account: Account, request: Request) -> Response:
     stream = Stream(
         name=stream_name, arn=account.arn_of(stream_name), created_ms=now_ms, settings=settings
     )
-    stream.tags.update(tag_map(request) if request.get("Tags") else {})
+    stream.tags.update(tag_map(request) if request.get("Tags") is not None else {})
 
     def finish(at_ms: int) -> None:
         stream.open_evenly(count, at_ms)
@@ -104,6 +108,13 @@ def _check_account_limits(account: Account, shards: int, *, mode: str) -> None:
         )  # fact K46
 
 
+def _check_unsupported(request: Request) -> None:
+    """Refuse what the model forbids of members that change nothing here, and AUTO, which would."""
+    whole_number(request, "WarmThroughputMiBps", least=0, most=2**31 - 1, default=0)  # fact K60
+    if request.get("RecordDistributionStrategy") is not None:
+        choice(request, "RecordDistributionStrategy", allowed=("USER_PARTITION_KEY",))
+
+
 def _mode(request: Request) -> str | None:
     details = structure(request, "StreamModeDetails")
     return None if details is None else choice(details, "StreamMode", allowed=MODES)
@@ -120,7 +131,7 @@ def delete_stream(account: Account, request: Request) -> Response:
     stream = account.stream(request)
     if stream.status in {StreamStatus.CREATING, StreamStatus.UPDATING}:
         account.require_active(stream)
-    if stream.consumers and request.get("EnforceConsumerDeletion") is not True:
+    if stream.consumers and not switch(request, "EnforceConsumerDeletion"):
         raise in_use(  # fact K49
             f"Stream {stream.name} has registered consumers; deregister them, or set "
             "EnforceConsumerDeletion."
@@ -143,7 +154,7 @@ def describe_stream(account: Account, request: Request) -> Response:
     stream = account.stream(request)
     limit = whole_number(request, "Limit", least=1, most=MOST_RESULTS, default=STREAMS_PER_PAGE)
     limit = min(limit, STREAMS_PER_PAGE)
-    start = optional_text(request, "ExclusiveStartShardId") or ""
+    start = start_name(request, "ExclusiveStartShardId")
     stream.expire(account.now_ms())
     shards = [shard for shard in stream.shards.values() if shard.shard_id > start]
     description = {
@@ -193,7 +204,7 @@ def list_streams(account: Account, request: Request) -> Response:
     limit = whole_number(request, "Limit", least=1, most=MOST_RESULTS, default=STREAMS_PER_PAGE)
     limit = min(limit, STREAMS_PER_PAGE)
     now_ms = account.now_ms()
-    start = optional_text(request, "ExclusiveStartStreamName") or ""
+    start = start_name(request, "ExclusiveStartStreamName")
     token = optional_text(request, "NextToken")
     if token is not None:
         start = page_of(token, "ListStreams", now_ms=now_ms).after
@@ -271,6 +282,7 @@ def update_stream_mode(account: Account, request: Request) -> Response:
     """UpdateStreamMode; the shards stay as they are."""
     stream = account.stream_with_arn(text(request, "StreamARN"))
     mode = _mode(request)
+    _check_unsupported(request)
     if mode is None:
         raise validation("StreamModeDetails must be given.")  # fact K60
 
@@ -295,13 +307,17 @@ def update_max_record_size(account: Account, request: Request) -> Response:
 
 def start_encryption(account: Account, request: Request) -> Response:
     """StartStreamEncryption: records written from now on carry EncryptionType KMS."""
-    return _set_key(account, request, key_id=text(request, "KeyId"))
+    return _set_key(account, request, key_id=_key_id(request))
 
 
 def stop_encryption(account: Account, request: Request) -> Response:
     """StopStreamEncryption; records written before keep their EncryptionType."""
-    text(request, "KeyId")
+    _key_id(request)
     return _set_key(account, request, key_id=None)
+
+
+def _key_id(request: Request) -> str:
+    return text_of(request, "KeyId", most=2_048) or text(request, "KeyId")  # fact K60
 
 
 def _set_key(account: Account, request: Request, *, key_id: str | None) -> Response:

@@ -7,9 +7,9 @@ from shardfleet.local.kinesis.account import Account
 from shardfleet.local.kinesis.errors import invalid_argument, validation
 from shardfleet.local.kinesis.requests import (
     Request,
-    optional_text,
     text,
     text_list,
+    text_of,
     whole_number,
 )
 
@@ -37,6 +37,8 @@ def tag_map(request: Request) -> dict[str, str]:
             raise validation(
                 f"The tag key {key!r} must have 1 to {LONGEST_KEY} characters."
             )  # fact K88
+    if len(tags) > MOST_TAGS:
+        raise invalid_argument(f"A resource may have {MOST_TAGS} tags.")  # fact K88
     return dict(tags)
 
 
@@ -77,7 +79,7 @@ def remove_tags_from_stream(account: Account, request: Request) -> Response:
 def list_tags_for_stream(account: Account, request: Request) -> Response:
     """ListTagsForStream, by key."""
     limit = whole_number(request, "Limit", least=1, most=MOST_TAGS, default=MOST_TAGS)
-    start = optional_text(request, "ExclusiveStartTagKey") or ""
+    start = text_of(request, "ExclusiveStartTagKey", most=LONGEST_KEY)
     tags = [each for each in _wire(account.stream(request).tags) if each["Key"] > start]
     return {"Tags": tags[:limit], "HasMoreTags": len(tags) > limit}
 
