@@ -148,6 +148,7 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
             "worker-timeout",
             "30000 ms",
         ),
+        ({"unreserved_concurrency": 2}, "account-concurrency", "at most 2"),
         ({"schedule": "DISABLED"}, "schedule-disabled", "is disabled"),
         ({"schedule": ""}, "schedule-disabled", "is missing"),
         ({"machine": ""}, "machine-missing", "is missing"),
@@ -187,3 +188,27 @@ def test_errors_come_before_warnings():
     found = diagnose(replace(HEALTHY, clock_ahead_ms=9_999, schedule="DISABLED"))
 
     assert [each.severity for each in found] == [Severity.ERROR, Severity.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("unreserved", "workers", "manager"),
+    [(3, None, None), (1, 2, None), (2, None, 1), (0, 2, 1), (None, None, None)],
+)
+def test_an_account_that_has_room_for_workers_and_manager_is_enough(unreserved, workers, manager):
+    """Fact L08; what is reserved for a function is not taken from the rest (Lambda guide)."""
+    facts = replace(
+        HEALTHY,
+        unreserved_concurrency=unreserved,
+        worker=replace(HEALTHY.worker, concurrency=workers),
+        manager=replace(HEALTHY.manager, concurrency=manager),
+    )
+    assert diagnose(facts) == []
+
+
+@pytest.mark.parametrize(("unreserved", "needed"), [(2, 3), (0, 3)])
+def test_an_account_without_room_for_workers_and_manager_is_told_with_what_to_do(
+    unreserved, needed
+):
+    (finding,) = diagnose(replace(HEALTHY, unreserved_concurrency=unreserved))
+    assert f"may need {needed} (workers_max 2" in finding.found
+    assert "L-B99A9384" in finding.remedy

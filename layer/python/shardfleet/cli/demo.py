@@ -50,6 +50,9 @@ def demo(
         bool,
         typer.Option("--spark/--no-spark", help="Whether the stream goes through Spark, too."),
     ] = True,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Lambda's concurrency in the account; a new one has 10.")
+    ] = 1_000,
     seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for result.json and report.html.")] = Path(
         "build/demo"
@@ -69,7 +72,10 @@ def demo(
         folder=output,
         seed=seed,
         plan=FleetPlan(
-            enforce_iam=enforce_iam, behaviour=AwsBehaviour(unkind=unkind, page_items=pages)
+            enforce_iam=enforce_iam,
+            behaviour=AwsBehaviour(
+                unkind=unkind, page_items=pages, account_concurrency=concurrency
+            ),
         ),
         spark=spark,
     )

@@ -88,6 +88,7 @@ class _Examination:
             failed_queue_exists=see("the queue for given-up records", self._failed_queue, None),
             reading=reading,
             unread_shards=unread_shards(shards, leases) if reading and shards else (),
+            unreserved_concurrency=see("the account's concurrency", self._unreserved, None),
             unseen=tuple(self._unseen),
         )
 
@@ -153,6 +154,10 @@ class _Examination:
 
         none = FunctionFacts(name=name, timeout_ms=0, concurrency=None)
         return self._see(f"function {name}", look, none)
+
+    def _unreserved(self) -> int:
+        limits = self._client("lambda").get_account_settings()["AccountLimit"]
+        return int(limits["UnreservedConcurrentExecutions"])
 
     def _schedule(self) -> str:
         stack = self._client("cloudformation").get_paginator("list_stack_resources")

@@ -101,6 +101,8 @@ class Facts:
         failed_queue_exists: None when the policy needs none.
         reading: of both tables; None when a table could not be read.
         unread_shards: open shards to which no lease leads.
+        unreserved_concurrency: how many invocations of functions without a reservation may run at
+            once in the account; None unknown.
         unseen: what could not be looked at, and why.
 
     """
@@ -119,6 +121,7 @@ class Facts:
     failed_queue_exists: bool | None
     reading: FleetReading | None
     unread_shards: Sequence[str]
+    unreserved_concurrency: int | None = None
     unseen: Sequence[tuple[str, str]] = ()
 
 
@@ -253,6 +256,28 @@ def _functions(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _account(facts: Facts) -> Iterator[Finding]:
+    """
+    Compare what may run at once with what the account allows.
+
+    A new account has a concurrency of 10 (fact L08: awslabs/fhir-works-on-aws-deployment issue
+    691); a fleet that uses it up keeps its own manager from running.
+    """
+    found = facts.unreserved_concurrency
+    workers = 0 if facts.worker.concurrency else facts.config.workers_max
+    needed = workers + (0 if facts.manager.concurrency else 1)
+    if found is not None and found < needed:
+        yield _warning(
+            "account-concurrency",
+            f"Lambda runs at most {found} invocations at once of the account's functions without a "
+            f"reservation, but the fleet alone may need {needed} (workers_max {workers}, and the "
+            "manager): the manager, too, is throttled then",
+            "ask for a higher quota of Lambda's concurrent executions (Service Quotas "
+            f"L-B99A9384), or set workers_max to less than {max(found, 2)}, minus what else runs "
+            "in the account",
+        )
+
+
 def _machinery(facts: Facts) -> Iterator[Finding]:
     if facts.schedule != "ENABLED":
         word = facts.schedule.lower() or "missing"
@@ -330,6 +355,7 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _items,
     _stream,
     _functions,
+    _account,
     _machinery,
     _fleet,
     _unseen,

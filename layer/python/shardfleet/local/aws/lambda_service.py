@@ -274,7 +274,7 @@ def _share_reserved_concurrency(_: ServerSettings) -> None:
     lambda_svc._reserved_concurrency = reserved
 
 
-def _apply_asynchronous_settings(_: ServerSettings) -> None:
+def _apply_asynchronous_settings(settings: ServerSettings) -> None:
     """Honour the EventInvokeConfig of the alias through which a function is invoked."""
     stock = lambda_svc.invoke_async_with_retry
 
@@ -283,7 +283,8 @@ def _apply_asynchronous_settings(_: ServerSettings) -> None:
         base = lambda_svc._functions.get(config.get("FunctionName"))
         _, qualifier = lambda_svc._resolve_name_and_qualifier(str(config.get("FunctionArn", "")))
         found = base and lambda_svc._event_invoke_config(base, qualifier)
-        stock({**func, "event_invoke_config": found} if found else func, event)
+        for _ in range(settings.behaviour.event_deliveries):
+            stock({**func, "event_invoke_config": found} if found else func, event)
 
     lambda_svc.invoke_async_with_retry = invoke
 

@@ -40,6 +40,7 @@ def patches() -> tuple[Patch, ...]:
         credentials,
         dynamodb_indexes,
         kinesis_service,
+        lambda_limits,
         lambda_service,
         log_queries,
         paging,
@@ -52,6 +53,7 @@ def patches() -> tuple[Patch, ...]:
     modules = (
         credentials,
         lambda_service,
+        lambda_limits,
         state_machines,
         schedules,
         kinesis_service,

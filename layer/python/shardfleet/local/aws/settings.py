@@ -24,6 +24,13 @@ class AwsBehaviour:
         init_limit_s: Lambda's limit for the init phase; an init that fails or takes longer runs
             again within the first invocation (Lambda guide, execution environment lifecycle).
 
+        account_concurrency: how many invocations may run at once in the account: 1,000, and 10 in
+            a new one (awslabs/fhir-works-on-aws-deployment issue 691).
+        event_deliveries: how often each asynchronous invocation is delivered: 2 twice, 0 dropped
+            without a trace (Lambda guide, asynchronous invocation).
+        schedule_firings: how often each schedule fires at its time (Scheduler delivers at least
+            once).
+
     """
 
     kinesis_quotas: bool = True
@@ -31,6 +38,9 @@ class AwsBehaviour:
     page_items: int | None = None
     silent_after_s: float = 10.0  # fact L04
     init_limit_s: float = 10.0  # fact L01
+    account_concurrency: int = 1_000  # fact L08
+    event_deliveries: int = 1  # fact L10, L12
+    schedule_firings: int = 1  # ours
 
     def __post_init__(self) -> None:
         """Check; raises ValueError for a page of nothing."""
