@@ -46,8 +46,9 @@ def limited(handler: Handler, members: Mapping[str, str], most: int) -> Handler:
         if member is not None:
             is_cbor = "cbor" in lowered.get("content-type", "")
             asked = (cbor2.loads(body) if is_cbor else json.loads(body)) if body else {}
-            asked[member] = _least(asked.get(member), most)
-            body = cbor2.dumps(asked) if is_cbor else json.dumps(asked).encode()
+            if _is_lowered(asked.get(member), most):
+                asked[member] = most
+                body = cbor2.dumps(asked) if is_cbor else json.dumps(asked).encode()
         return await handler(method, path, headers, body, query)
 
     return handle
@@ -61,15 +62,16 @@ def limited_in_query(handler: Handler, mark: str, member: str, *, most: int) -> 
         if method == "GET" and (not mark or mark in query):
             given = query.get(member)
             asked = given[0] if isinstance(given, list) else given
-            query = {**query, member: [str(_least(asked, most))]}
+            if _is_lowered(int(asked) if asked and asked.isdecimal() else asked, most):
+                query = {**query, member: [str(most)]}
         return await handler(method, path, headers, body, query)
 
     return handle
 
 
-def _least(asked: Any, most: int) -> int:
-    # What is no number is for the service to refuse.
-    return min(int(asked), most) if str(asked).isdecimal() and int(asked) else most
+def _is_lowered(asked: Any, most: int) -> bool:
+    """Tell whether a page would be larger; what is no number is for the service to refuse."""
+    return asked is None or (isinstance(asked, int) and asked > most)
 
 
 def members_of(service: str) -> dict[str, str]:

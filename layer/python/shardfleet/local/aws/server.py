@@ -44,6 +44,7 @@ def patches() -> tuple[Patch, ...]:
         lambda_service,
         log_queries,
         paging,
+        request_models,
         schedules,
         service_metrics,
         state_machines,
@@ -64,6 +65,7 @@ def patches() -> tuple[Patch, ...]:
         transport,
         log_queries,
         dynamodb_indexes,
+        request_models,
         paging,  # Last: it stands before what the others have put in place.
     )
     return tuple(patch for module in modules for patch in module.PATCHES)
