@@ -5,8 +5,9 @@ import time
 import uuid
 
 import pytest
+from ministack.services import cloudwatch as cloudwatch_service
 
-from shardfleet.local.aws.alarms import decide
+from shardfleet.local.aws.alarms import decide, evaluate
 
 POINTS = {"0": False, "X": True, "-": None}
 M3 = {"EvaluationPeriods": 3, "DatapointsToAlarm": 3}
@@ -43,6 +44,40 @@ def test_missing_data(alarm, pattern, expected):
 
 def test_missing_is_the_treatment_unless_another_is_named():
     assert decide([None], {"EvaluationPeriods": 1}, KEEP) == NO_DATA
+
+
+def red_alarm(namespace, *, in_maths):
+    """An alarm in ALARM, of a metric that has no data any more, which is to count as good."""
+    what = metric(namespace, "ThrottledRequests", TableName="leases")
+    queries = [
+        {"Id": "all", "Expression": "a * 2"},
+        {
+            "Id": "a",
+            "MetricStat": {"Metric": what, "Period": 60, "Stat": "Sum"},
+            "ReturnData": False,
+        },
+    ]
+    return {
+        "AlarmName": namespace,
+        "StateValue": "ALARM",
+        "TreatMissingData": "notBreaching",
+        "ComparisonOperator": "GreaterThanThreshold",
+        **({"Metrics": queries} if in_maths else {**what, "Statistic": "Sum", "Period": 60}),
+    }
+
+
+@pytest.mark.parametrize("in_maths", [False, True])
+def test_alarms_over_dynamodbs_metrics_keep_their_state_while_data_is_missing(
+    monkeypatch, in_maths
+):
+    """As botocore's model says of PutMetricAlarm.TreatMissingData."""
+    for name in ("_record_history", "_dispatch_alarm_actions", "_evaluate_parent_alarms"):
+        monkeypatch.setattr(cloudwatch_service, name, lambda *_: None)
+    tables, queues = (red_alarm(f"AWS/{each}", in_maths=in_maths) for each in ("DynamoDB", "SQS"))
+    for alarm in (tables, queues):
+        evaluate(alarm, 1_000_000)
+
+    assert (tables["StateValue"], queues["StateValue"]) == ("ALARM", "OK")
 
 
 def metric(namespace, name, **dimensions):

@@ -96,11 +96,18 @@ def evaluate(alarm: dict[str, Any], now: float, *, period_scale: float = 1.0) ->
     values = [series.get(end - back * period) for back in range(looked_at, 0, -1)]
     threshold = float(alarm.get("Threshold", 0))
     breaching = [None if value is None else compare(value, threshold) for value in values]
-    state = decide(breaching, alarm, alarm["StateValue"])
+    state = decide(breaching, {**alarm, **_ignoring(queries)}, alarm["StateValue"])
     if state != alarm["StateValue"]:
         shown = [value for value in values if value is not None][-looked_at + EXTRA_PERIODS :]
         reason = f"Data points {shown}, threshold {threshold}"
         _change(alarm, state, reason=reason, now=now)
+
+
+def _ignoring(queries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Alarms over DynamoDB's metrics ignore missing data (PutMetricAlarm.TreatMissingData)."""
+    metrics = (query.get("MetricStat", {}).get("Metric", {}) for query in queries)
+    names = {metric.get("Namespace") for metric in metrics}
+    return {"TreatMissingData": "ignore"} if "AWS/DynamoDB" in names else {}
 
 
 def _scaled(query: Mapping[str, Any], scale: float) -> dict[str, Any]:
