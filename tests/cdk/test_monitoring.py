@@ -246,7 +246,11 @@ def a_watch(handler_folder, new_app):
             {"lagg": None},
             "Stack/Watch: alarms: lagg: no such alarm of this fleet; did you mean lag",
         ),
-        ({"lease_churn": {"periods": 25}}, "periods: 25 look back 90000 s, CloudWatch allows"),
+        ({"lag": {"periods": 1441}}, "periods: 1441 look back 86460 s, CloudWatch allows 86400"),
+        (
+            {"lease_churn": {"periods": 169}},
+            "periods: 169 look back 608400 s, CloudWatch allows 604800",
+        ),
         ({"lag": {"datapoints": 0}}, "datapoints: 0 found, 1 or more allowed"),
         (dict.fromkeys(PAGING - {"quarantine_age"}), "no alarm of level page is left"),
     ],

@@ -237,7 +237,10 @@ PLANTED = [
         "A13",
         {"It": maths("IF(FILL(a, 0) > 0 AND FILL(b, 0) == 0, 1, 0)", "a", "b")},
         "'FILL(b, 0) == 0' looks for b to be absent",
-        {"It": maths("IF(FILL(a, 0) > 0 AND b == 0, 1, 0)", "a", "b")},
+        {
+            "It": maths("IF(FILL(a, 0) > 0 AND b == 0, 1, 0)", "a", "b"),
+            "Told": maths("IF(FILL(a, 0) > 0 AND FILL(records, 0) == 0, 1, 0)", "a", "records"),
+        },
     ),
     (
         "A4",

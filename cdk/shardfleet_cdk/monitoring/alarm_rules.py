@@ -114,6 +114,8 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
         metric=math(
             # A fleet that is paused as a whole wants no slots, and handles nothing on purpose; one
             # that is asleep wants none either, but must wake.
+            # FILL fills gaps only: that there is a point at all is the manager's doing, who puts
+            # these with each turn, a 0 of `records` too.
             "IF(FILL(incoming, 0) > 0 AND FILL(handled, 0) == 0"
             " AND (FILL(wanted, 1) > 0 OR FILL(paused, 0) == 0), 1, 0)",
             {
@@ -258,11 +260,12 @@ def _about_lag(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         name="hot_shard",
         meaning="One shard handles many times the average of all: its keys are uneven.",
         metric=math(
-            "IF(sum > 1000, most / mean, 0)",
+            "IF(sum > 1000, most * shards / sum, 0)",
             {
                 "sum": metrics.own("records", "Sum"),
                 "most": metrics.own("records", "Maximum"),
-                "mean": metrics.own("records", "Average"),
+                # One point for each shard that handled records, as those have.
+                "shards": metrics.own("handler_ms", "SampleCount"),
             },
             label="records of the hottest shard over the average",
         ),

@@ -9,13 +9,13 @@ from aws_cdk import aws_cloudwatch as cw
 from aws_cdk import aws_cloudwatch_actions as actions
 from constructs import Construct
 
+from shardfleet.domain.template.limits import look_back_seconds_most
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.monitoring.alarm_rules import AlarmRule, alarm_rules
 from shardfleet_cdk.monitoring.dashboard import fleet_dashboard
 from shardfleet_cdk.monitoring.metrics import FleetMetrics
 from shardfleet_cdk.monitoring.settings import (
-    LOOK_BACK_SECONDS_MOST,
     AlarmLevel,
     AlarmSetting,
     MonitoringOptions,
@@ -133,11 +133,12 @@ def _as_set(rules: list[AlarmRule], settings: Mapping[str, AlarmSetting | None])
         if settings.get(rule.name, AlarmSetting()) is not None
     ]
     for rule in changed:
-        seconds = rule.periods * _period_seconds(rule.metric)
-        if seconds > LOOK_BACK_SECONDS_MOST:
+        period_s = _period_seconds(rule.metric)
+        seconds, most = rule.periods * period_s, look_back_seconds_most(period_s)
+        if seconds > most:
             raise ConfigurationError(
                 f"alarms: {rule.name}: periods: {rule.periods} look back {seconds} s, CloudWatch "
-                f"allows {LOOK_BACK_SECONDS_MOST}"
+                f"allows {most}"
             )
     return changed
 

@@ -11,9 +11,7 @@ from aws_cdk import aws_sns as sns
 
 from shardfleet.errors import ConfigurationError
 
-# CloudWatch: a period of 60 s or a multiple of it; an alarm looks back one day at most.
-PERIOD_SECONDS = 60
-LOOK_BACK_SECONDS_MOST = 86_400
+PERIOD_SECONDS = 60  # CloudWatch: 60 s, or a multiple of it.
 RETENTION_HOURS = (24, 8_760)  # Kinesis: one day to one year.
 
 

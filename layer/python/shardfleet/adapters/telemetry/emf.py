@@ -138,6 +138,8 @@ class EmfEventSink:
             self._metrics.add_metric(metric, unit_of(metric), value)
         for metric, value in _values(event, metrics.AMOUNTS):
             self._totals[metric] += value
+        for metric in metrics.ZEROES.get(type(event).__name__, ()):
+            self._totals[metric] += 0
         if isinstance(event, LeaseEvent):
             for measured, both in ((metrics.SHARD_AMOUNTS, sum), (metrics.SHARD_PEAKS, max)):
                 for metric, value in _values(event, measured):

@@ -54,6 +54,9 @@ AMOUNTS: Mapping[str, Mapping[str, str]] = {
 # Added up per shard, and told as one value for each shard: their sum is the fleet's, and the
 # greatest over the average shows a hot shard.
 SHARD_AMOUNTS: Mapping[str, Mapping[str, str]] = {"BatchHandled": {"done": "records"}}
+# Told as 0 by who handles none, so that the metric has a point where no worker runs: CloudWatch's
+# FILL fills gaps, and promises nothing where there is no point (alarm `silent`).
+ZEROES: Mapping[str, tuple[str, ...]] = {"ManagerTurnDone": ("records",)}
 # The greatest per shard between two flushes.
 SHARD_PEAKS: Mapping[str, Mapping[str, str]] = {
     "PageRead": {"millis_behind_latest": LAG},

@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardfleet.domain.template.limits import look_back_seconds_most
+from shardfleet.domain.template.limits import (
+    NAMESPACE,
+    TOLD_EACH_TURN,
+    look_back_seconds_most,
+)
 from shardfleet.domain.template.reading import (
     Template,
     TemplateFault,
@@ -145,19 +149,26 @@ def _bare_summands(expression: str, names: set[str]) -> list[str]:
 
 
 def blind_fills(template: Template) -> Iterator[TemplateFault]:
-    """A13: FILL fills gaps; a metric without a single point stays without."""
+    """A13: FILL fills gaps; of a metric without a single point nothing is promised."""
     for alarm in template.resources(ALARM):
+        told = {each.get("Id") for each in _metrics(alarm) if _is_told_each_turn(each)}
         for expression in _expressions(alarm):
-            if found := _ABSENCE.search(expression):
+            for found in _ABSENCE.finditer(expression):
+                if found[1] in told:
+                    continue
                 yield TemplateFault(
                     certain=False,
                     fact="A13",
                     where=alarm.path,
                     found=f"{found[0]!r} looks for {found[1]} to be absent",
-                    allowed="FILL makes no point where the metric has none at all: the expression "
-                    "then is nothing, and the alarm silent",
+                    allowed="FILL is said to fill gaps: where the metric has no point at all, the "
+                    "expression may be nothing, and the alarm silent",
                     remedy="let something put a 0 each minute, and compare the metric as it is",
                 )
+
+
+def _is_told_each_turn(metric: Mapping[str, Any]) -> bool:
+    return metric.get("Namespace") == NAMESPACE and metric.get("MetricName") in TOLD_EACH_TURN
 
 
 def old_spark_metrics(template: Template) -> Iterator[TemplateFault]:

@@ -45,6 +45,12 @@ WORKER_CPU, WORKER_MEMORY_GB = 4, 16
 """EMR Serverless: vCPU and memory of a driver or executor where a job does not say."""
 
 
+NAMESPACE = "shardfleet"
+"""Of the fleets' own metrics."""
+
+TOLD_EACH_TURN = frozenset({"paused_leases", "records", "slots_wanted"})
+"""Of those, what the manager puts with each turn whatever happens (adapters.telemetry.metrics)."""
+
 _HOUR, _DAY = 3_600, 86_400
 
 
