@@ -26,6 +26,7 @@ class Watched:
     Attributes:
         source: the stream that is read.
         application_id: of EMR Serverless.
+        application_name: likewise; from release 7.10 its metrics carry both.
         state_machine: starts the job unless it runs.
         fleet: the dimension of the query's own metrics; empty where it tells none.
 
@@ -33,6 +34,7 @@ class Watched:
 
     source: kinesis.IStream
     application_id: str
+    application_name: str
     state_machine: sfn.StateMachine
     fleet: str
 
@@ -50,7 +52,10 @@ def make_alarms(
         streaming: whether a run is meant to be under way at any time.
 
     """
-    application = {"ApplicationId": watched.application_id}
+    application = {
+        "ApplicationId": watched.application_id,
+        "ApplicationName": watched.application_name,
+    }
     made = [
         _alarm(
             scope,

@@ -19,6 +19,7 @@ from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
+from shardfleet.domain.template.limits import INITIAL_EXECUTORS
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk import acknowledgements as nag
 from shardfleet_cdk import spark_permissions as permissions
@@ -27,6 +28,7 @@ from shardfleet_cdk.functions import log_group
 from shardfleet_cdk.lease_table import lease_table
 from shardfleet_cdk.naming import vended_log_group_name
 from shardfleet_cdk.options import Operations
+from shardfleet_cdk.permissions import let_logs_use
 from shardfleet_cdk.spark_alarms import Watched, make_alarms
 from shardfleet_cdk.spark_environment import (
     PYTHON,
@@ -98,6 +100,8 @@ class SparkPipeline(Construct):
                 f"{self.node.path}: either code with a function of yours, or work.transform = "
                 "archive or aggregate"
             )
+        if operations.encryption_key:
+            let_logs_use(operations.encryption_key)
         self.work_bucket = buckets.work or self._new_bucket(operations)
         self._sink_bucket = buckets.sink or self.work_bucket
         self.lease_table = (
@@ -110,6 +114,7 @@ class SparkPipeline(Construct):
         watched = Watched(
             source=source,
             application_id=self.application.attr_application_id,
+            application_name=self._name,
             state_machine=self.state_machine,
             fleet=self._name if self.lease_table else "",
         )
@@ -304,6 +309,10 @@ class SparkPipeline(Construct):
             f"{serverless}.PYTHONPATH": f"./{UNPACKED}",
             "spark.executorEnv.PYSPARK_PYTHON": PYTHON,
             "spark.executorEnv.PYTHONPATH": f"./{UNPACKED}",
+            "spark.dynamicAllocation.minExecutors": "0",
+            "spark.dynamicAllocation.initialExecutors": str(
+                min(INITIAL_EXECUTORS, spark.executors_most)
+            ),
             "spark.dynamicAllocation.maxExecutors": str(spark.executors_most),
             "spark.sql.session.timeZone": "UTC",
             **spark.conf,

@@ -4,7 +4,8 @@ The state machine that keeps a job running, as plain data (Amazon States Languag
 A job run is no resource of CloudFormation. A schedule starts this machine; it asks whether a run of
 the application is under way, and starts one if not. EMR Serverless itself repeats a streaming
 job that fails, up to a number of times an hour; what has ended for good is started again by the
-next look. The client token is the execution's name, so that a repeated call starts one run only.
+next look. The client token is made of the execution's name, so that a repeated call starts one
+run only; the name itself may be longer than a token.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _start(run: JobRun) -> dict[str, Any]:
         logging["EncryptionKeyArn"] = run.data_key_arn
     arguments: dict[str, Any] = {
         "ApplicationId": run.application_id,
-        "ClientToken": "{% $states.context.Execution.Name %}",
+        "ClientToken": "{% $hash($states.context.Execution.Name, 'SHA-256') %}",
         "ExecutionRoleArn": run.role_arn,
         "Name": run.name,
         "Mode": "STREAMING" if run.streaming else "BATCH",

@@ -79,7 +79,7 @@ def test_the_application_has_a_breaker_of_cost_and_stops_when_idle(archive, coun
     assert plain["MaximumCapacity"] == {"Cpu": "16 vCPU", "Memory": "64 GB"}
     assert plain["AutoStopConfiguration"] == {"Enabled": True, "IdleTimeoutMinutes": 15}
     assert "NetworkConfiguration" not in plain
-    assert other["MaximumCapacity"] == {"Cpu": "4 vCPU", "Memory": "16 GB"}
+    assert other["MaximumCapacity"] == {"Cpu": "8 vCPU", "Memory": "32 GB"}
     assert len(other["NetworkConfiguration"]["SubnetIds"]) == 2
     assert len(other["NetworkConfiguration"]["SecurityGroupIds"]) == 1
 
@@ -102,6 +102,7 @@ def test_python_and_the_packages_are_named_to_driver_and_executors(counting):
         "spark.executorEnv.PYSPARK_PYTHON=/usr/bin/python3.11",
         "spark.executorEnv.PYTHONPATH=./environment",
         "spark.executor.memory=2g",
+        "spark.dynamicAllocation.initialExecutors=1",
         "spark.dynamicAllocation.maxExecutors=1",
     ):
         assert f"--conf {setting}" in submitted
@@ -115,8 +116,9 @@ def test_a_run_is_started_only_when_none_is_under_way(archive):
     assert "SUCCESS" not in states["Look"]["Arguments"]["States"]
     assert states["IsRunning"]["Choices"][0]["Next"] == "Done"
     assert states["IsRunning"]["Default"] == "Start"
-    # The same for a repeated call, another for the next execution.
-    assert states["Start"]["Arguments"]["ClientToken"] == "{% $states.context.Execution.Name %}"
+    # The same for a repeated call, another for the next execution, and never too long.
+    token = states["Start"]["Arguments"]["ClientToken"]
+    assert token == "{% $hash($states.context.Execution.Name, 'SHA-256') %}"
 
 
 def test_the_job_of_an_archive_may_exactly_this(archive):
@@ -208,7 +210,7 @@ def test_the_work_bucket_is_kept_closed_and_private(archive):
         if each["Type"] == "AWS::S3::Bucket" and name.startswith("ArchiveWork")
     ]
 
-    assert bucket["DeletionPolicy"] == "Retain"
+    assert bucket["DeletionPolicy"] == "RetainExceptOnCreate"
     assert set(bucket["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
 
 
