@@ -19,6 +19,10 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.template.limits import (
+    CONCURRENCY_BY_DEFAULT,
+    CONCURRENCY_OF_A_NEW_ACCOUNT,
+)
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk import cost_estimate, permissions, sleep_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
@@ -118,6 +122,7 @@ class ShardFleet(Construct):
             message = f"{self.node.path}: {error}"
             raise ConfigurationError(message) from error
         self._tell_cost(worker, manager)
+        self._tell_of_concurrency()
         if self.config.sleep:
             price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
             Annotations.of(self).add_info_v2("shardfleet:sleep", price)
@@ -126,6 +131,23 @@ class ShardFleet(Construct):
             acknowledge(self, UNTRACED)
         if operations.permissions_boundary:
             iam.PermissionsBoundary.of(self).apply(operations.permissions_boundary)
+
+    def _tell_of_concurrency(self) -> None:
+        """Say what Lambda must let run at a time: the account's limit is not known here."""
+        wanted = self.config.workers_max + 1  # And the manager.
+        said = (
+            f"workers_max {self.config.workers_max} and the manager are {wanted} executions at a "
+            "time: Lambda allows an account {most}, for all its functions. Where they "
+            "are used up no manager runs: ask for more at Service Quotas (Concurrent executions), "
+            "or lower workers_max."
+        )
+        if wanted > CONCURRENCY_BY_DEFAULT:
+            told = said.format(most=f"{CONCURRENCY_BY_DEFAULT:,} by default")
+            Annotations.of(self).add_warning_v2("shardfleet:concurrency", told)
+        elif wanted > CONCURRENCY_OF_A_NEW_ACCOUNT:
+            most = f"{CONCURRENCY_BY_DEFAULT:,} by default, a new one "
+            told = said.format(most=f"{most}{CONCURRENCY_OF_A_NEW_ACCOUNT}")
+            Annotations.of(self).add_info_v2("shardfleet:concurrency", told)
 
     @property
     def grant_principal(self) -> iam.IPrincipal:

@@ -16,6 +16,7 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 
+from shardfleet.domain.template.limits import RESERVED_VARIABLES
 from shardfleet.errors import ConfigurationError
 
 LAMBDA_SECONDS_MOST = 900  # Lambda's quota for a synchronous invocation.
@@ -35,7 +36,8 @@ class WorkerOptions:
         memory_mb: CPU follows memory; 512 suits eight half-full shards.
         timeout_s: how long one invocation may last; the turn inside is shorter by
             ``turn_margin_ms``.
-        environment: for the user's handler; names beginning ``SHARDFLEET_`` are refused.
+        environment: for the user's handler; names beginning ``SHARDFLEET_`` and those
+            that are Lambda's own are refused.
         layers: further layers for the user's handler.
         vpc: run inside a VPC (default: none). It then needs endpoints or a NAT for Kinesis,
             DynamoDB, SQS and S3.
@@ -69,10 +71,15 @@ class WorkerOptions:
                 if name.startswith("SHARDFLEET_")
             ),
             *(
+                f"worker environment {name}: the name is Lambda's own; choose another"
+                for name in self.environment
+                if name in RESERVED_VARIABLES
+            ),
+            *(
                 f"worker environment {name!r}: a letter, then letters, digits and underscores, "
                 "2 or more in all"
                 for name in self.environment
-                if not _VARIABLE.fullmatch(name)
+                if not _VARIABLE.fullmatch(name) and name not in RESERVED_VARIABLES
             ),
         ]
         if self.vpc is None and (self.subnets is not None or self.security_groups):
@@ -132,7 +139,8 @@ class Operations:
     How the fleet is kept.
 
     Attributes:
-        removal_policy: of tables, queues, buckets and logs when the stack goes.
+        removal_policy: of tables, queues, buckets and logs when the stack goes. The default keeps
+            them, but for those that a deploy made which then failed.
         encryption_key: a customer key for tables, queues, logs, environment and state machine
             (default: keys owned by AWS). Its policy must let this account's IAM decide, as a
             key made by the CDK does.
@@ -142,7 +150,7 @@ class Operations:
 
     """
 
-    removal_policy: RemovalPolicy = RemovalPolicy.RETAIN
+    removal_policy: RemovalPolicy = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
     encryption_key: kms.IKey | None = None
     permissions_boundary: iam.IManagedPolicy | None = None
     log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH

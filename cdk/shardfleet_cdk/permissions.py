@@ -268,7 +268,7 @@ def let_logs_use(key: kms.IKey) -> None:
     group = f"arn:{Aws.PARTITION}:logs:{Aws.REGION}:{Aws.ACCOUNT_ID}:log-group:*"
     key.add_to_resource_policy(
         iam.PolicyStatement(
-            principals=[iam.ServicePrincipal(f"logs.{Aws.REGION}.amazonaws.com")],
+            principals=[iam.ServicePrincipal(f"logs.{Aws.REGION}.{Aws.URL_SUFFIX}")],
             actions=[f"kms:{action}" for action in DATA_KEY_ACTIONS],
             resources=["*"],  # In a key policy, * is the key itself.
             conditions={"ArnLike": {"kms:EncryptionContext:aws:logs:arn": group}},
@@ -298,7 +298,7 @@ def _keys(
 
 def _use_key(key: kms.IKey, services: tuple[str, ...]) -> iam.PolicyStatement:
     statement = _allow("kms", DATA_KEY_ACTIONS, [key.key_arn])
-    through = [f"{service}.{Aws.REGION}.amazonaws.com" for service in services]
+    through = [f"{service}.{Aws.REGION}.{Aws.URL_SUFFIX}" for service in services]
     statement.add_condition("StringEquals", {"kms:ViaService": through})
     return statement
 

@@ -9,6 +9,7 @@ from typing import Any
 from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from constructs import Construct
@@ -51,7 +52,7 @@ class ShardFleetStack(Stack):
         operations = Operations(
             removal_policy=RemovalPolicy.DESTROY
             if settings.removal == "destroy"
-            else RemovalPolicy.RETAIN
+            else RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
         )
         self.stream = self._stream(settings, operations)
         self.fleet = ShardFleet(
@@ -85,7 +86,12 @@ class ShardFleetStack(Stack):
 
     def _stream(self, settings: StackSettings, operations: Operations) -> kinesis.IStream:
         if isinstance(settings.stream, str):
-            return kinesis.Stream.from_stream_arn(self, "Stream", settings.stream)
+            return kinesis.Stream.from_stream_attributes(
+                self,
+                "Stream",
+                stream_arn=settings.stream,
+                encryption_key=self._key("StreamKey", settings.stream_key),
+            )
         return kinesis.Stream(
             self,
             "Stream",
@@ -121,8 +127,15 @@ class ShardFleetStack(Stack):
         if not settings.lease_table:
             return None
         return ddb.Table.from_table_attributes(
-            self, "LeaseTable", table_name=settings.lease_table, global_indexes=[OWNER_INDEX]
+            self,
+            "LeaseTable",
+            table_name=settings.lease_table,
+            global_indexes=[OWNER_INDEX],
+            encryption_key=self._key("LeaseTableKey", settings.lease_table_key),
         )
+
+    def _key(self, construct_id: str, arn: str) -> kms.IKey | None:
+        return kms.Key.from_key_arn(self, construct_id, arn) if arn else None
 
     def _outputs(self, outputs: Mapping[str, tuple[str, str]]) -> None:
         for name, (value, description) in outputs.items():

@@ -8,7 +8,8 @@ Keys begin with ``shardfleet:``. The CDK's command line overrides any of them, a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -16,6 +17,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.lambda_platform import MACHINES, RUNTIMES
 
 PREFIX = "shardfleet:"
+_KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d+:key/[A-Za-z0-9-]+")
 # Of `MonitoringOptions`; the topics by their ARNs.
 MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook")
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
@@ -54,6 +56,12 @@ class StackSettings:
         (list, type(None)),
         'services that the handler calls, by boto3\'s names, as ["ses"]: the functions then bring '
         "an SDK that knows only these and the fleet's own, for a quicker cold start",
+    )
+    stream_key: str = _setting(
+        "", (str,), "ARN of the key that an existing stream is encrypted with"
+    )
+    lease_table_key: str = _setting(
+        "", (str,), "ARN of the key that an existing lease table is encrypted with"
     )
     lease_table: str = _setting("", (str,), "name of an existing lease table; empty makes one")
     monitoring: Mapping[str, Any] | bool = _setting(
@@ -98,10 +106,24 @@ class StackSettings:
             for name in self.worker or {}
             if name not in WORKER_OPTIONS
         ]
+        problems += self._key_problems()
         problems += _monitoring_problems(self.monitoring)
         if problems:
             message = "context: " + "; ".join(problems)
             raise ConfigurationError(message)
+
+    def _key_problems(self) -> Iterator[str]:
+        """Say what is wrong with the keys: of what is made here, CloudFormation knows the key."""
+        existing = {"stream_key": isinstance(self.stream, str), "lease_table_key": self.lease_table}
+        for name, exists in existing.items():
+            found = getattr(self, name)
+            if found and not _KEY.fullmatch(str(found)):
+                yield f"{PREFIX}{name}: {found!r} found, a key's ARN expected (no alias)"
+            elif found and not exists:
+                yield (
+                    f"{PREFIX}{name}: {found!r} found, allowed only with an existing one "
+                    f"({PREFIX}{name.removesuffix('_key')})"
+                )
 
 
 def read_settings(get: Callable[[str], Any]) -> StackSettings:

@@ -79,7 +79,9 @@ def test_tables_are_paid_per_request_and_recoverable_to_a_point_in_time(minimum)
         assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
 
 
-@pytest.mark.parametrize(("variant", "policy"), [("minimum", "Retain"), ("everything", "Delete")])
+@pytest.mark.parametrize(
+    ("variant", "policy"), [("minimum", "RetainExceptOnCreate"), ("everything", "Delete")]
+)
 def test_what_holds_data_is_kept_unless_it_shall_go(request, variant, policy):
     template = request.getfixturevalue(variant)
     keeping = {"AWS::DynamoDB::Table", "AWS::Logs::LogGroup", "AWS::SQS::Queue", "AWS::S3::Bucket"}

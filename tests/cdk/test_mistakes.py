@@ -206,3 +206,40 @@ def test_sleep_states_its_price_at_synth(a_fleet, config, words):
 
     assert len(told) == (words is not None)
     assert all(word in told[0] for word in words or ())
+
+
+def test_variables_that_are_lambdas_own_are_named_all_at_once(cdk):
+    found = refusal(
+        cdk.WorkerOptions, environment={"AWS_REGION": "x", "_HANDLER": "y", "TARGET": "z"}
+    )
+
+    assert "worker environment AWS_REGION: the name is Lambda's own" in found
+    assert "worker environment _HANDLER: the name is Lambda's own" in found
+    assert "TARGET" not in found
+
+
+def notes_of(fleet):
+    return {
+        entry.type: str(entry.data)
+        for entry in fleet.node.metadata
+        if "executions at" in str(entry.data)
+    }
+
+
+@pytest.mark.parametrize(
+    ("workers", "kind", "words"),
+    [
+        (9, None, ""),
+        (
+            10,
+            "aws:cdk:info",
+            "11 executions at a time: Lambda allows an account 1,000 by default, a new one 10",
+        ),
+        (1_000, "aws:cdk:warning", "1001 executions at a time: Lambda allows an account 1,000 by"),
+    ],
+)
+def test_a_fleet_beyond_an_accounts_concurrency_is_told(a_fleet, workers, kind, words):
+    told = notes_of(a_fleet(config={"workers_max": workers}))
+
+    assert told.keys() == ({kind} if kind else set())
+    assert all(words in each for each in told.values())

@@ -156,7 +156,7 @@ def test_the_customer_key_is_used_through_the_services_only(everything):
     }
 
     for role, services in through.items():
-        hosts = " | ".join(f"{service}.<AWS::Region>.amazonaws.com" for service in services)
+        hosts = " | ".join(f"{service}.<AWS::Region>.<AWS::URLSuffix>" for service in services)
         found = {right for right in rights(everything, at[role]) if f"<{key}.Arn>" in right}
         condition = f"kms:ViaService StringEquals {hosts}"
         assert found == on("kms", DATA_KEY, f"<{key}.Arn>", condition)
@@ -178,7 +178,7 @@ def test_the_logs_service_may_use_the_customer_key(everything):
         for statement in key["KeyPolicy"]["Statement"]
     }
 
-    assert "logs.<AWS::Region>.amazonaws.com" in principals
+    assert "logs.<AWS::Region>.<AWS::URLSuffix>" in principals
 
 
 FLEET = "<AWS::AccountId>/<AWS::Region>"

@@ -12,7 +12,7 @@ import pytest
 from shardfleet.errors import ConfigurationError
 from shardfleet.local.aws.deploy import deploy
 from shardfleet.local.aws.launcher import EmbeddedAws
-from tests.cdk.templates import of_type, only, spelled
+from tests.cdk.templates import of_type, only, rights, spelled
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = "ShardFleetStack.template.json"
@@ -236,6 +236,10 @@ def test_every_feature_flag_of_the_libraries_version_is_set():
     assert all(context[flag] is True for flag in important)
 
 
+ARN = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
+KEY = "arn:aws:kms:eu-central-1:999999999999:key/1f2e3d4c-0000-1111-2222-333344445555"
+
+
 @pytest.fixture
 def stack_with():
     from aws_cdk import App  # noqa: PLC0415
@@ -264,6 +268,12 @@ def stack_with():
         ({"architecture": "arm"}, "shardfleet:architecture: 'arm' found, arm64 or x86_64 allowed"),
         ({"runtime": "3.14"}, "shardfleet:runtime: '3.14' found, one of python3.12, python3.13"),
         ({"worker": {"memory": 1}}, "shardfleet:worker: 'memory' found, one of memory_mb"),
+        ({"stream_key": "alias/mine"}, "stream_key: 'alias/mine' found, a key's ARN expected"),
+        ({"lease_table_key": KEY}, "allowed only with an existing one (shardfleet:lease_table)"),
+        (
+            {"stream": {"shards": 1}, "stream_key": KEY},
+            "allowed only with an existing one (shardfleet:stream)",
+        ),
         ({"handler": "functions/none"}, "functions/none': no such folder"),
         ({"function": "handler:collect"}, "handler.py defines no collect"),
     ],
@@ -274,9 +284,6 @@ def test_a_wrong_setting_is_named(stack_with, settings, message):
     with pytest.raises(ConfigurationError) as refused:
         stack_with(**given)
     assert message in str(refused.value)
-
-
-ARN = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
 
 
 def test_the_command_line_gives_objects_as_text(stack_with):
@@ -290,3 +297,19 @@ def test_an_existing_stream_and_lease_table_are_named_in_the_context(stack_with)
 
     assert stack.fleet.config.stream_arn == ARN
     assert stack.fleet.config.lease_table == "kcl-application"
+
+
+def test_the_keys_of_an_existing_stream_and_lease_table_are_named_in_the_context(stack_with):
+    from aws_cdk.assertions import Template  # noqa: PLC0415 - it starts Node.
+
+    tables_key = KEY.replace("1f2e", "aaaa")
+    stack = stack_with(
+        stream=ARN, stream_key=KEY, lease_table="kcl-application", lease_table_key=tables_key
+    )
+    template = Template.from_stack(stack).to_json()
+    for role in ("FleetWorkerRole", "FleetManagerRole"):
+        (name,) = of_type(template, "AWS::IAM::Role", inside=role)
+        found = rights(template, name)
+        assert f"kms:Decrypt on {KEY}" in found
+        through = {each for each in found if each.startswith(f"kms:Decrypt on {tables_key} if")}
+        assert "dynamodb.<AWS::Region>" in "".join(through)
