@@ -22,7 +22,7 @@ SEED ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= sim model alarms chaos fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge sim model alarms chaos fuzz spark-cluster spark-older spark-kill mutants audit
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -49,7 +49,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge sim chaos alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -75,9 +75,12 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [74 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [75 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
+
+judge: install ## each kind of fleet before its deploy: cfn-lint and the known ways of AWS, on every template [1 min]
+	@$(WITH_NODE) $(BIN)/python -m tests.cdk.judge
 
 sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results [1 min]
 	@$(BIN)/shardfleet simulate --jobs 2 --output $(RESULTS)/simulation.json \

@@ -20,7 +20,6 @@ from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.answer import Explanation, StoryLine, Whereabouts
 from shardfleet.domain.explain.doctor import Finding
-from shardfleet.domain.template.reading import TemplateFault
 from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
 from shardfleet.domain.explain.forecast import Forecast
 from shardfleet.domain.explain.turn_log import Entry
@@ -28,6 +27,7 @@ from shardfleet.domain.positions.position_import import ImportAction, ImportPlan
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
 from shardfleet.domain.positions.rewinds import RewindRow
 from shardfleet.domain.reasons import Pause
+from shardfleet.domain.template.reading import TemplateFault
 from shardfleet.engine.producer.settings import ProducerCounts
 from shardfleet.records import Record
 

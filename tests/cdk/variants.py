@@ -1,6 +1,14 @@
 """The variants of a fleet that the template tests look at; each makes one stack in an app."""
 
-from aws_cdk import Acknowledgment, App, RemovalPolicy, Stack, Validations
+from aws_cdk import (
+    Acknowledgment,
+    App,
+    Environment,
+    RemovalPolicies,
+    RemovalPolicy,
+    Stack,
+    Validations,
+)
 from aws_cdk import aws_cloudwatch as cw
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_ec2 as ec2
@@ -30,19 +38,19 @@ from shardfleet_cdk import (
     TransformCode,
     WorkerOptions,
 )
-from shardfleet_cdk.synthesis import NO_BUNDLING, add_checks, project_context
+from shardfleet_cdk.synthesis import NO_BUNDLING, add_checks, project_context, synthesize
 
 FOREIGN_STREAM = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
+
+
+# Where the judge asks whether a fleet with everything can be deployed: one region a partition.
+REGIONS = ("eu-central-1", "cn-north-1", "us-gov-west-1")
 
 
 def synthesize_all(outdir, *, plain, packed):
     """Synthesize every variant into one folder; cdk-nag's findings are in its report."""
     app = App(outdir=str(outdir), context={**project_context(), **NO_BUNDLING})
-    minimum(app, plain)
-    two_fleets(app, plain)
-    everything(app, packed)
-    existing_parts(app, plain)
-    spark_variants(app, transform=plain)
+    variants_of(app, plain=plain, packed=packed)
     add_checks(app)
     try:
         app.synth()
@@ -51,31 +59,78 @@ def synthesize_all(outdir, *, plain, packed):
             raise
 
 
+def variants_of(app, *, plain, packed):
+    minimum(app, plain)
+    two_fleets(app, plain)
+    everything(Stack(app, "Everything"), packed)
+    existing_parts(app, plain)
+    spark_variants(app, transform=plain)
+
+
+def synthesize_for_the_judge(outdir, *, plain, packed):
+    """Synthesize the variants, and those that only the judge looks at, in the apps they need."""
+    app = App(outdir=str(outdir / "flags"), context={**project_context(), **NO_BUNDLING})
+    variants_of(app, plain=plain, packed=packed)
+    short_turns(app, plain)
+    for region in REGIONS:
+        stack = Stack(app, f"In-{region}", env=Environment(account="111122223333", region=region))
+        everything(stack, packed)
+    app.synth()
+    app = App(outdir=str(outdir / "no-flags"), context=NO_BUNDLING)
+    everything(Stack(app, "NoFlags"), packed)
+    app.synth()
+    synthesize(outdir / "repository")
+
+
+def short_turns(app, folder):
+    """Make a fleet whose workers and manager come and go each minute, its failures in SQS."""
+    stack = Stack(app, "ShortTurns")
+    ShardFleet(
+        stack,
+        "Fleet",
+        stream=a_stream(stack),
+        handler=HandlerCode(folder=folder),
+        config={"on_exhausted": "sqs", "handler_timeout_ms": 30_000, "workers_max": 1_000},
+        worker=WorkerOptions(timeout_s=60),
+    )
+
+
+def a_stream(stack, name="Clicks", **encryption):
+    """Make a stream that goes with its stack: what stays is the fleets' own question."""
+    encryption = encryption or {"encryption": kinesis.StreamEncryption.MANAGED}
+    return kinesis.Stream(stack, name, removal_policy=RemovalPolicy.DESTROY, **encryption)
+
+
+def a_network(stack):
+    vpc = ec2.Vpc(stack, "Network", max_azs=2, nat_gateways=0)
+    RemovalPolicies.of(vpc.add_flow_log("Flow")).destroy()
+    return vpc
+
+
+def a_key(stack, name):
+    return kms.Key(stack, name, enable_key_rotation=True, removal_policy=RemovalPolicy.DESTROY)
+
+
 def minimum(app, folder):
     stack = Stack(app, "Minimum")
-    stream = kinesis.Stream(stack, "Clicks", encryption=kinesis.StreamEncryption.MANAGED)
+    stream = a_stream(stack)
     ShardFleet(stack, "Fleet", stream=stream, handler=HandlerCode(folder=folder))
 
 
 def two_fleets(app, folder):
     stack = Stack(app, "Two")
-    stream = kinesis.Stream(stack, "Clicks", encryption=kinesis.StreamEncryption.MANAGED)
+    stream = a_stream(stack)
     for name in ("First", "Second"):
         fleet = ShardFleet(stack, name, stream=stream, handler=HandlerCode(folder=folder))
         FleetMonitoring(stack, f"{name}Watch", fleet=fleet)
 
 
-def everything(app, folder):
-    stack = Stack(app, "Everything")
-    key = kms.Key(stack, "Key", enable_key_rotation=True)
-    stream_key = kms.Key(stack, "StreamKey", enable_key_rotation=True)
-    stream = kinesis.Stream(
-        stack, "Clicks", encryption=kinesis.StreamEncryption.KMS, encryption_key=stream_key
-    )
+def everything(stack, folder):
+    key, stream_key = a_key(stack, "Key"), a_key(stack, "StreamKey")
+    stream = a_stream(stack, encryption=kinesis.StreamEncryption.KMS, encryption_key=stream_key)
     costly = Acknowledgment(id="AwsSolutions-KDS3", reason="The test wants a customer key.")
     Validations.of(stream).acknowledge(costly)
-    vpc = ec2.Vpc(stack, "Network", max_azs=2, nat_gateways=0)
-    vpc.add_flow_log("Flow")
+    vpc = a_network(stack)
     fleet = ShardFleet(
         stack,
         "Fleet",
@@ -155,17 +210,13 @@ def spark_variants(app, *, transform):
     Validations.of(stack).acknowledge(
         Acknowledgment(id="Annotation::shardfleet:spark-vpc", reason="The test wants no VPC.")
     )
-    stream = kinesis.Stream(stack, "Clicks", encryption=kinesis.StreamEncryption.MANAGED)
+    stream = a_stream(stack)
     SparkPipeline(stack, "Archive", source=stream, work=PipelineWork(transform="archive"))
 
     stack = Stack(app, "SparkEverything")
-    key = kms.Key(stack, "Key", enable_key_rotation=True)
-    vpc = ec2.Vpc(stack, "Network", max_azs=2, nat_gateways=0)
-    vpc.add_flow_log("Flow")
-    streams = [
-        kinesis.Stream(stack, name, encryption=kinesis.StreamEncryption.MANAGED)
-        for name in ("Clicks", "Counts")
-    ]
+    key = a_key(stack, "Key")
+    vpc = a_network(stack)
+    streams = [a_stream(stack, name) for name in ("Clicks", "Counts")]
     topic = sns.Topic(stack, "Pager", master_key=key, enforce_ssl=True)
     SparkPipeline(
         stack,
@@ -178,8 +229,8 @@ def spark_variants(app, *, transform):
             vpc=vpc,
             subnets=vpc.isolated_subnets,
             release_label="emr-spark-8.1.0",
-            cpu_most=4,
-            memory_gb_most=16,
+            cpu_most=8,
+            memory_gb_most=32,
             executors_most=1,
             conf={"spark.executor.memory": "2g"},
             schedule="rate(1 hour)",
