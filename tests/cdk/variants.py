@@ -90,7 +90,7 @@ def short_turns(app, folder):
         "Fleet",
         stream=a_stream(stack),
         handler=HandlerCode(folder=folder),
-        config={"on_exhausted": "sqs", "handler_timeout_ms": 30_000, "workers_max": 1_000},
+        config={"on_exhausted": "sqs", "handler_timeout_ms": 30_000},
         worker=WorkerOptions(timeout_s=60),
     )
 

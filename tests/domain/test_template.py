@@ -1,7 +1,9 @@
 """What templates can break: each fact has a planted fault that is named, and a twin without it."""
 
 import json
+import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from botocore.session import get_session
@@ -379,6 +381,14 @@ def test_a_template_that_is_too_large_is_named_and_one_that_grows_is_warned_of()
         [False],
         [True],
     ]
+
+
+def test_the_page_lists_what_each_check_looks_for():
+    page = Path(__file__).parents[2].joinpath("docs/cli.md").read_text("utf-8")
+    told = [check.__doc__.split(": ", 1) for check in CHECKS]
+    facts_of_the_page = re.findall(r"^\| ([A-Z]+\d*) \| (.+) \|$", page, re.MULTILINE)
+
+    assert facts_of_the_page == [(fact, text) for fact, text in told]
 
 
 def test_every_check_has_a_planted_fault():

@@ -122,7 +122,7 @@ def deaf_table_alarms(template: Template) -> Iterator[TemplateFault]:
 
 
 def lame_sums(template: Template) -> Iterator[TemplateFault]:
-    """C02, C03: nobody should rest on what a sum is when one side has no data."""
+    """C02: nobody should rest on what a sum is when one side has no data."""
     for alarm in template.resources(ALARM):
         names = {str(each["Id"]) for each in _metrics(alarm) if each.get("Id")}
         for expression in _expressions(alarm):

@@ -60,7 +60,7 @@ def _variables(function: TemplateResource) -> dict[str, object]:
 
 
 def reserved_concurrency(template: Template) -> Iterator[TemplateFault]:
-    """L07, L08: what is reserved must be there; a new account has next to nothing."""
+    """L07: what is reserved must be there; a new account has next to nothing."""
     reserving = [
         (function, int(count))
         for function in template.resources(_FUNCTION)

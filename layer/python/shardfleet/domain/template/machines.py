@@ -166,7 +166,7 @@ def broken_inputs(template: Template) -> Iterator[TemplateFault]:
 
 
 def wrong_names(template: Template) -> Iterator[TemplateFault]:
-    """S05, S08: names of executions, and of machines that log, have few characters to choose."""
+    """S08: names of executions, and of machines that log, have few characters to choose."""
     for machine in template.resources(MACHINE):
         names = {"its name": literal(machine.properties.get("StateMachineName"))}
         for state, found in states_of(machine):

@@ -59,7 +59,7 @@ def partition(template: Template) -> Iterator[TemplateFault]:
 
 
 def large_policies(template: Template) -> Iterator[TemplateFault]:
-    """I-quota: a role's inline policies together, and its trust policy, have a size."""
+    """I05: a role's inline policies together, and its trust policy, have a size."""
     for role in template.resources("AWS::IAM::Role"):
         documents = [each.get("PolicyDocument") for each in listed(role.properties.get("Policies"))]
         documents += [
