@@ -5,12 +5,13 @@ A provisioner's `create(logical_id, properties, stack_name)` returns the physica
 gives) and the attributes (what GetAtt gives); `update` and `delete` take the physical id first.
 """
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from ministack.services import cloudwatch
+from ministack.services import cloudwatch, dynamodb
 from ministack.services.cloudformation import provisioners
 
 from shardfleet.local.aws import kinesis_service
@@ -99,6 +100,32 @@ def delete_consumer(physical_id: str, _: Properties) -> None:
     _call_unless_gone("DeregisterStreamConsumer", {"ConsumerARN": physical_id})
 
 
+def create_table(logical_id: str, properties: Properties, stack_name: str) -> Created:
+    """
+    Create an AWS::DynamoDB::Table as CreateTable does, which fills in what nobody said.
+
+    ministack keeps the properties as they are: no index had a status, for which a KCL waits.
+    """
+    name = properties.get("TableName") or provisioners._physical_name(
+        stack_name, logical_id, max_len=255
+    )
+    # The request has the properties' names, but for the encryption's; it is filled in, in place.
+    request = {**copy.deepcopy(dict(properties)), "TableName": name}
+    for member in ("ProvisionedThroughput", "OnDemandThroughput"):
+        if member in request:
+            request[member] = {unit: int(value) for unit, value in request[member].items()}
+    if "DeletionProtectionEnabled" in request:
+        request["DeletionProtectionEnabled"] = _is_true(request["DeletionProtectionEnabled"])
+    if encryption := request.get("SSESpecification"):
+        encryption["Enabled"] = _is_true(encryption.pop("SSEEnabled", False))
+    if stream := request.get("StreamSpecification"):
+        stream["StreamEnabled"] = True
+    status, _, body = dynamodb._create_table(request)
+    if status != HTTPStatus.OK:
+        raise ValueError(json.loads(body).get("message", "CreateTable failed"))
+    return name, provisioners._ddb_attrs(dynamodb._tables[name])
+
+
 def create_composite_alarm(logical_id: str, properties: Properties, stack_name: str) -> Created:
     """Create an AWS::CloudWatch::CompositeAlarm."""
     name = properties.get("AlarmName") or provisioners._physical_name(
@@ -109,7 +136,7 @@ def create_composite_alarm(logical_id: str, properties: Properties, stack_name: 
     request = {
         **properties,
         "AlarmName": name,
-        "ActionsEnabled": str(properties.get("ActionsEnabled", True)).lower() == "true",
+        "ActionsEnabled": _is_true(properties.get("ActionsEnabled", True)),
     }
     is_cbor, is_json = False, True
     status, _, body = cloudwatch._put_composite_alarm({}, request, is_cbor, is_json)
@@ -216,6 +243,12 @@ def _register_types(_: ServerSettings) -> None:
     )
 
 
+def _make_tables_by_the_api(_: ServerSettings) -> None:
+    # A GlobalTable is made through this name, a Table through the registry.
+    provisioners._ddb_create = create_table
+    provisioners._RESOURCE_HANDLERS["AWS::DynamoDB::Table"]["create"] = create_table
+
+
 def _take_metric_math_alarms(_: ServerSettings) -> None:
     stock = provisioners._cw_metric_alarm_record
 
@@ -232,11 +265,16 @@ def _take_metric_math_alarms(_: ServerSettings) -> None:
     provisioners._cw_metric_alarm_record = record
 
 
+def _is_true(value: object) -> bool:
+    """Tell a truth value, which a template may write as a string."""
+    return str(value).lower() == "true"
+
+
 def _typed(metric: Mapping[str, Any]) -> dict[str, Any]:
     """Give numbers and truth values their types: a template may write them as strings."""
     typed = dict(metric)
     if "ReturnData" in typed:
-        typed["ReturnData"] = str(typed["ReturnData"]).lower() == "true"
+        typed["ReturnData"] = _is_true(typed["ReturnData"])
     if "Period" in typed:
         typed["Period"] = int(typed["Period"])
     if "MetricStat" in typed:
@@ -257,6 +295,16 @@ PATCHES = (
             "ministack.services.cloudwatch:_composite_alarms",
         ),
         apply=_register_types,
+    ),
+    Patch(
+        gap="A table of a template is kept as it was written: its index has no status",
+        touches=(
+            _PROVISIONERS + "_ddb_create",
+            _PROVISIONERS + "_ddb_attrs",
+            "ministack.services.dynamodb:_create_table",
+            "ministack.services.dynamodb:_tables",
+        ),
+        apply=_make_tables_by_the_api,
     ),
     Patch(
         gap="An alarm over metric math is refused in a template",
