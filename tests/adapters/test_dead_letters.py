@@ -186,6 +186,30 @@ def test_what_a_message_cannot_hold_is_in_the_bucket_and_the_message_says_where(
     assert record.kinesis.data_as_bytes() == data
 
 
+def test_a_message_may_have_a_mebibyte(places):
+    """SendMessage: "The maximum size is 1 MiB or 1,048,576 bytes"."""
+    clients, queue, _, url = places
+    place = run(queue.record(failed(b"x" * 700_000)))  # Four thirds of it in base64.
+    (message,) = received(clients, url)
+    assert place.startswith(url)
+    assert len(json.loads(message["payload"])["Records"][0]["kinesis"]["data"]) > 900_000
+
+
+def test_what_this_queue_does_not_take_is_in_the_bucket(places):
+    """CreateQueue: a queue may take less, by MaximumMessageSize."""
+    clients, queue, bucket, url = places
+    clients.sqs.set_queue_attributes(
+        QueueUrl=url, Attributes={"MaximumMessageSize": str(256 * 1024)}
+    )
+    run(queue.record(failed(b"x" * 300_000)))
+    (message,) = received(clients, url)
+    assert message["shardfleet"]["payloadLocation"].startswith(f"s3://{bucket._bucket}/")
+
+    alone = SqsDeadLetters(url, client=clients.sqs, pool=bucket._pool, invocation=INVOCATION)
+    with pytest.raises(ConfigurationError, match=r"262144.*failed_bucket"):
+        run(alone.record(failed(b"x" * 300_000)))
+
+
 def test_what_a_message_cannot_hold_without_a_bucket_is_refused_and_nothing_is_sent(places):
     clients, _, _, url = places
     pool = ThreadPool("streams", threads=1)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from shardfleet.adapters.sdk_errors import SdkCall
+from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.engine.ports import FailedRecords
 from shardfleet.errors import ConfigurationError
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_sqs.client import SQSClient
 
-# What every queue takes by default (SQS quota: 256 KiB unless the queue allows more).
-SQS_BYTES_MOST = 256 * 1024
+# What SQS takes, and a queue by default (SendMessage; CreateQueue: MaximumMessageSize).
+SQS_BYTES_MOST = 1_048_576
+# "Message must be shorter than 262144 bytes": a queue may be set to take less.
+_REFUSED = ("InvalidParameterValue", "InvalidParameterValueException")
 S3_PREFIX = "shardfleet/failed"
 _RECORD_VERSION = "1.0"  # of Lambda's invocation record
 
@@ -140,23 +142,32 @@ class SqsDeadLetters:
 
         """
         body = invocation_record(failed, self._invocation)
-        if len(json.dumps(body)) > SQS_BYTES_MOST:
-            if self._overflow is None:
-                raise ConfigurationError(
-                    f"{len(failed.records)} given-up record(s) of {_shard_id(failed)} pass the "
-                    f"{SQS_BYTES_MOST} bytes of an SQS message; set failed_bucket"
-                )
-            del body["payload"]
-            body["shardfleet"]["payloadLocation"] = await self._overflow.record(failed)
-        return await self._send(json.dumps(body))
+        text = json.dumps(body)
+        refusal = f"an SQS message has {SQS_BYTES_MOST} bytes at most"
+        if len(text) <= SQS_BYTES_MOST:
+            try:
+                return await self._send(text, refused=RefusalIsAnswer)
+            except RefusalIsAnswer as refused:
+                refusal = str(refused)
+        if self._overflow is None:
+            raise ConfigurationError(
+                f"{len(failed.records)} given-up record(s) of {_shard_id(failed)} make {len(text)} "
+                f"bytes: {refusal}; set failed_bucket"
+            )
+        del body["payload"]
+        body["shardfleet"]["payloadLocation"] = await self._overflow.record(failed)
+        return await self._send(json.dumps(body), refused=ConfigurationError)
 
     @in_threads_of("_pool")
-    def _send(self, text: str) -> str:
+    def _send(self, text: str, *, refused: ErrorFactory) -> str:
         missing = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
         call = SdkCall(
             f"SendMessage of given-up records to {self._queue_url}",
             writes=True,
-            codes=dict.fromkeys(missing, ConfigurationError),
+            codes={
+                **dict.fromkeys(missing, ConfigurationError),
+                **dict.fromkeys(_REFUSED, refused),
+            },
         )
         answer = call.run(self._client.send_message, QueueUrl=self._queue_url, MessageBody=text)
         return f"{self._queue_url}#{answer['MessageId']}"
