@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
+from botocore.session import get_session
 
 from shardfleet.adapters.clients.aws_clients import WRITE_TIMEOUT_S, AwsClients
 from shardfleet.adapters.sdk_errors import THROTTLING_CODES, SdkCall
@@ -130,6 +131,28 @@ def test_a_read_that_is_answered_at_the_second_attempt_is_answered(tables_at):
 def test_a_missing_right_says_so(tables_at, what, code):
     with tables_at(error(code)) as (tables, _), pytest.raises(ConfigurationError, match="role"):
         run(WRITES[what][0](tables))
+
+
+def kms_codes():
+    """Return how the services of a fleet spell the errors of KMS, from botocore's models."""
+    found = {"KMS.AccessDeniedException", "KMS.ThrottlingException"}  # as SQS did, before JSON
+    for service in ("kinesis", "stepfunctions", "sqs", "sns", "lambda"):
+        model = get_session().get_service_model(service)
+        for name in model.shape_names:
+            metadata = model.shape_for(name).metadata
+            if name.lower().startswith("kms") and metadata.get("exception"):
+                found.add(metadata.get("error", {}).get("code", name))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("code", kms_codes())
+def test_an_error_of_kms_is_told_alike_however_a_service_spells_it(code):
+    def refuse():
+        raise ClientError({"Error": {"Code": code, "Message": "m"}}, "StartExecution")
+
+    is_throttle = "hrottl" in code
+    with pytest.raises(Throttled if is_throttle else ConfigurationError, match="StartExec"):
+        SdkCall("StartExecution").run(refuse)
 
 
 @pytest.mark.parametrize("what", READS)

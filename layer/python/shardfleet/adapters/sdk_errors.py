@@ -9,6 +9,7 @@ write: DynamoDB's documentation leaves open whether it was applied)? Only the la
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -39,14 +40,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ErrorFactory = Callable[[str], ShardfleetError]
 
-# "Refused; ask again later" in the words of DynamoDB, Kinesis, Step Functions, SQS, S3 and KMS.
+# "Refused; ask again later" in the words of DynamoDB, Kinesis, Step Functions, SQS and S3.
 THROTTLING_CODES = frozenset(
     {
         "ExecutionLimitExceeded",
         "ExpiredNextTokenException",
-        "KMS.ThrottlingException",
-        "KMSThrottlingException",
-        "KmsThrottlingException",
         "LimitExceededException",
         "PriorRequestNotComplete",
         "ProvisionedThroughputExceededException",
@@ -69,15 +67,13 @@ RIGHTS_CODES = frozenset(
         "AccessDeniedException",
         "ExpiredTokenException",
         "InvalidSignatureException",
-        "KMSAccessDeniedException",
-        "KMSDisabledException",
-        "KMSInvalidStateException",
-        "KMSNotFoundException",
-        "KMSOptInRequired",
         "MissingAuthenticationTokenException",
         "UnrecognizedClientException",
     }
 )
+# KMSAccessDeniedException of Kinesis, KmsAccessDeniedException of Step Functions, KmsAccessDenied
+# and KMS.AccessDeniedException of SQS: each service spells the errors of KMS in its own way.
+_OF_KMS = re.compile(r"kms\.?(\w+)", re.IGNORECASE)
 TABLE_PAGING = ("LastEvaluatedKey", "ExclusiveStartKey")  # DynamoDB Scan and Query
 CONDITION_FAILED = "ConditionalCheckFailedException"
 _SERVER_FAULT = 500
@@ -161,10 +157,11 @@ class SdkCall:
             return ConditionFailed(answer.get("Item"))
         if code in self.codes:
             return self.codes[code](text)
-        if code in THROTTLING_CODES:
+        of_kms = _OF_KMS.fullmatch(code)
+        if code in THROTTLING_CODES or (of_kms and of_kms[1].startswith("Throttl")):
             return Throttled(text)
-        if code in RIGHTS_CODES:
-            kind = KeyDenied if code.upper().startswith("KMS") else ConfigurationError
+        if code in RIGHTS_CODES or of_kms:
+            kind = KeyDenied if of_kms else ConfigurationError
             return kind(f"{text}; check the function's role and the key's policy")
         if status >= _SERVER_FAULT:
             return self._unanswered(f"{code}: {said}")
