@@ -13,13 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardfleet.adapters.sdk_errors import (
+    RIGHTS_CODES,
     TABLE_PAGING,
     ConditionFailed,
     RefusalIsAnswer,
     SdkCall,
     pages,
 )
-from shardfleet.errors import ConfigurationError, Throttled
+from shardfleet.errors import ConfigurationError, ShardfleetError, Throttled
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -51,6 +52,10 @@ class Key(Protocol):
     @property
     def partition(self) -> int:
         """Return the number within the plan."""
+
+
+class _NotAllowed(ConfigurationError):
+    """A right to read is missing, or the right to know that there is nothing to read."""
 
 
 class DynamoDBSealStore:
@@ -100,17 +105,27 @@ class DynamoDBSealStore:
         return {_number(item[ITEM]["S"]): bytes(item[BODY]["B"]) for item in found}
 
     def delete_before(self, sid: str, plan: str) -> int:
-        """Delete every plan of ``sid`` whose key is smaller as text; return how many items."""
+        """
+        Delete every plan of ``sid`` whose key is smaller as text; return how many items.
+
+        Raises:
+            Throttled: some are left (BatchWriteItem says so with 200); a repeat finds them.
+
+        """
         found = [item[ITEM]["S"] for item in self._query("#item < :item", sid, plan, what="#item")]
+        left = 0
         for first in range(0, len(found), _ITEMS_PER_DELETE):
             requests = [
                 {"DeleteRequest": {"Key": {SID: {"S": sid}, ITEM: {"S": name}}}}
                 for name in found[first : first + _ITEMS_PER_DELETE]
             ]
-            # What is left unprocessed is found again by the next cleaning.
-            self._call("BatchWriteItem").run(
+            answer = self._call("BatchWriteItem").run(
                 self._client.batch_write_item, RequestItems={self._table: requests}
             )
+            left += len(answer["UnprocessedItems"].get(self._table, ()))
+        if left:
+            text = f"BatchWriteItem in seal table {self._table}: {left} of {len(found)} are left"
+            raise Throttled(text)
         return len(found)
 
     def _stored(self, key: Key) -> bytes:
@@ -197,26 +212,56 @@ class S3SealStore:
         }
 
     def delete_before(self, sid: str, plan: str) -> int:
-        """Delete every plan of ``sid`` whose key is smaller as text; return how many objects."""
+        """
+        Delete every plan of ``sid`` whose key is smaller as text; return how many objects.
+
+        Raises:
+            Throttled: some are left (DeleteObjects says so with 200); a repeat finds them.
+            ConfigurationError: they may not be deleted.
+
+        """
         limit = f"{self._prefix}{sid}/{plan}"
         old = [name for name in self._names(f"{self._prefix}{sid}/") if name < limit]
+        left: list[Mapping[str, Any]] = []
         for first in range(0, len(old), _KEYS_PER_DELETE):
             objects = [{"Key": name} for name in old[first : first + _KEYS_PER_DELETE]]
-            self._call("DeleteObjects").run(
+            answer = self._call("DeleteObjects").run(
                 self._client.delete_objects,
                 Bucket=self._bucket,
                 Delete={"Objects": objects, "Quiet": True},
             )
+            left += answer.get("Errors", ())
+        if left:
+            raise self._left_over(left, whole=len(old))
         return len(old)
 
+    def _left_over(self, left: list[Mapping[str, Any]], *, whole: int) -> ShardfleetError:
+        codes = {str(each.get("Code", "")) for each in left}
+        text = (
+            f"DeleteObjects in seal bucket {self._bucket}: {len(left)} of {whole} are left: "
+            + ", ".join(sorted(codes))
+        )
+        if codes & RIGHTS_CODES:
+            return ConfigurationError(f"{text}; allow s3:DeleteObject")
+        return Throttled(text)
+
     def _read(self, name: str) -> bytes | None:
-        codes = {"NoSuchKey": RefusalIsAnswer}
+        """
+        Return an object; None when there is none.
+
+        Without a right to list the bucket as a whole, GetObject answers 403 for what is not there.
+        """
+        codes = {"NoSuchKey": RefusalIsAnswer, "AccessDenied": _not_allowed}
         try:
             answer = self._call("GetObject", codes=codes).run(
                 self._client.get_object, Bucket=self._bucket, Key=name
             )
         except RefusalIsAnswer:
             return None
+        except _NotAllowed:
+            if name not in self._names(name):
+                return None
+            raise
         return answer["Body"].read()
 
     def _names(self, prefix: str) -> list[str]:
@@ -240,6 +285,10 @@ class S3SealStore:
         return SdkCall(
             what, writes=writes, codes={"NoSuchBucket": ConfigurationError, **(codes or {})}
         )
+
+
+def _not_allowed(text: str) -> _NotAllowed:
+    return _NotAllowed(f"{text}; allow s3:GetObject")
 
 
 def _name(key: Key) -> str:
