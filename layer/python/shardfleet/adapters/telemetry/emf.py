@@ -34,6 +34,7 @@ from shardfleet.events.manager import ManagerTurnDone, ManagerTurnFailed
 
 FLUSH_MS = 60_000  # hazard H18: at least each minute
 VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100
+_VALUE_MOST = 2**360  # MetricDatum: nothing beyond, no infinity, no NaN (which compares as false)
 # Names that the standard library's log records have taken.
 _TAKEN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "level"})
 _AT_ONCE = (ManagerTurnDone, ManagerTurnFailed)
@@ -228,7 +229,7 @@ class _Counted:
 
 
 def _values(event: Event, measured: Mapping[str, Mapping[str, str]]) -> list[tuple[str, int]]:
-    """Return the metrics of an event, as (name, value); an unknown value (None, -1) is none."""
+    """Return the metrics of an event, as (name, value); an unknown or absurd value is none."""
     wanted = measured.get(type(event).__name__, {})
     found = ((metric, getattr(event, field, None)) for field, metric in wanted.items())
-    return [(metric, value) for metric, value in found if value is not None and value >= 0]
+    return [(m, value) for m, value in found if value is not None and 0 <= value <= _VALUE_MOST]
