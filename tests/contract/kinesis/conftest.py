@@ -149,6 +149,13 @@ class Stream:
         answer = self.client.describe_stream_summary(StreamName=self.name)
         return answer["StreamDescriptionSummary"]
 
+    def is_gone(self):
+        try:
+            self.summary()
+        except self.client.exceptions.ResourceNotFoundException:
+            return True
+        return False
+
     @property
     def arn(self):
         return self.summary()["StreamARN"]

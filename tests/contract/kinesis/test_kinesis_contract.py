@@ -47,15 +47,7 @@ def test_a_stream_that_is_not_there_is_not_found(stream):
 def test_a_deleted_stream_is_gone(stream):
     stream.create()
     stream.client.delete_stream(StreamName=stream.name)
-
-    def is_gone():
-        try:
-            stream.summary()
-        except stream.client.exceptions.ResourceNotFoundException:
-            return True
-        return False
-
-    stream.until(is_gone)
+    stream.until(stream.is_gone)
 
 
 @pytest.mark.documented("every operation: StreamName, StreamARN, or both")
@@ -204,6 +196,71 @@ def test_a_number_that_did_not_come_from_the_stream_is_refused(stream):
             "AFTER_SEQUENCE_NUMBER",
             StartingSequenceNumber=str(start - (1 << 150)),
         )
+
+
+@pytest.mark.observed("akkadotnet/Alpakka#160, localstack#635 quote AWS (fact K10)")
+@pytest.mark.fails_on("kinesis-local", "it takes what the type has no use for")
+@pytest.mark.parametrize("kind", ["TRIM_HORIZON", "LATEST"])
+def test_a_beginning_takes_no_sequence_number(stream, kind):
+    stream.create()
+    number = stream.put("a")["SequenceNumber"]
+    (shard,) = stream.shards()
+    with stream.refused("InvalidArgumentException"):
+        stream.iterator(shard["ShardId"], kind, StartingSequenceNumber=number)
+
+
+@pytest.mark.observed("boto3#1478, amazon-kinesis-client#391 quote AWS (fact K11)")
+@pytest.mark.fails_on("kinesis-local", "it takes any number")
+def test_a_number_of_another_shard_is_refused(stream):
+    one, other = stream.create(2).shards()
+    number = stream.put("a", one)["SequenceNumber"]
+    with stream.refused("InvalidArgumentException"):
+        stream.iterator(other["ShardId"], "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)
+
+
+@pytest.mark.observed("amazon-kinesis-connectors#8, logstash-input-kinesis#22 quote AWS (fact K12)")
+@pytest.mark.fails_on("kinesis-local", "it takes any number")
+def test_a_number_of_a_deleted_namesake_is_refused(stream):
+    number = int(stream.create().put("a")["SequenceNumber"])
+    created = stream.summary()["StreamCreationTimestamp"]
+    stream.client.delete_stream(StreamName=stream.name)
+    stream.until(stream.is_gone)
+    # A number begins with the second in which its shard was made.
+    stream.until(lambda: time.time() > created.timestamp() + 2)
+    (shard,) = stream.create().shards()
+    assert int(shard["SequenceNumberRange"]["StartingSequenceNumber"]) > number
+    with stream.refused("InvalidArgumentException"):
+        stream.iterator(
+            shard["ShardId"], "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(number)
+        )
+
+
+@pytest.mark.documented("GetShardIterator: Timestamp (fact K29)")
+def test_a_moment_without_a_record_is_the_next_record_after_it(stream):
+    stream.create()
+    stream.put("a")
+    (shard,) = stream.shards()
+    (first,) = stream.until(lambda: stream.get(shard["ShardId"])["Records"])
+    # boto3 sends whole seconds, so the moment between needs one to itself.
+    between = int(first["ApproximateArrivalTimestamp"].timestamp()) + 1
+    stream.until(lambda: time.time() > between + 0.1)
+    stream.put("b")
+    assert stream.drain(shard["ShardId"], "AT_TIMESTAMP", Timestamp=between)[0] == ["b"]
+
+
+@pytest.mark.observed("kinesis-mock#435: the KPL gives both (fact K09)")
+def test_a_name_and_an_arn_that_agree_may_come_together(stream):
+    arn = stream.create().arn
+    assert len(stream.client.list_shards(StreamARN=arn, StreamName=stream.name)["Shards"]) == 1
+
+
+@pytest.mark.documented("GetRecords: MillisBehindLatest, zero: caught up (fact K24)")
+def test_a_page_that_is_caught_up_may_carry_records(stream):
+    stream.create()
+    stream.put("a")
+    (shard,) = stream.shards()
+    answer = stream.until(lambda: (got := stream.get(shard["ShardId"]))["Records"] and got)
+    assert (len(answer["Records"]), answer["MillisBehindLatest"]) == (1, 0)
 
 
 @pytest.mark.documented("GetShardIterator: ResourceNotFoundException")

@@ -104,6 +104,34 @@ def test_scaling_out_keeps_the_records_and_ends_with_equal_ranges(stream):
     assert sorted(kept, key=int) == [str(index) for index in range(10)]
 
 
+@pytest.mark.documented("UpdateShardCount: up to double, down to half (fact K41)")
+@pytest.mark.parametrize("target", [9, 1])
+def test_scaling_at_most_doubles_or_halves(stream, target):
+    stream.create(4)
+    with stream.refused("InvalidArgumentException", "LimitExceededException"):
+        stream.client.update_shard_count(
+            StreamName=stream.name, TargetShardCount=target, ScalingType="UNIFORM_SCALING"
+        )
+
+
+@pytest.mark.documented("GetShardIterator: of a closed shard, a valid one (fact K17)")
+def test_a_number_of_a_closed_shard_is_a_position_until_its_end(stream):
+    (parent,) = stream.create().shards()
+    numbers = [stream.put(data)["SequenceNumber"] for data in "ab"]
+    stream.split(parent)
+    data, last = stream.drain(
+        parent["ShardId"], "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[0]
+    )
+    assert data == ["b"]
+    nothing, end = stream.drain(
+        parent["ShardId"], "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=numbers[1]
+    )
+    assert nothing == []
+    for each in (last, end):
+        assert "NextShardIterator" not in each
+        assert len(each["ChildShards"]) == 2
+
+
 # Listing
 
 
