@@ -42,6 +42,7 @@ class SandboxLog:
         self.stream = f"{day}/[{self.version}]{uuid.uuid4().hex}"
         self._scope = (account_id, region)
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._has_group = False
 
     def begin(self, request_id: str) -> None:
         """Write Lambda's START line and forget the lines of the invocation before."""
@@ -72,16 +73,25 @@ class SandboxLog:
         output.close()
 
     def write(self, *lines: str) -> None:
-        """Append lines to the log stream, creating group and stream when they do not exist."""
+        """
+        Append lines to the log stream, whose group is made by the first of them.
+
+        A group that is deleted later stays deleted, as it does for a role that may not make any.
+        """
         now = int(time.time() * 1000)
         events = [{"timestamp": now, "message": line, "ingestionTime": now} for line in lines]
         with request_scope(*self._scope):
-            cloudwatch_logs._append_log_events(self._open(now), events)
+            stream = self._open(now)
+            if stream is None:
+                return
+            cloudwatch_logs._append_log_events(stream, events)
             cloudwatch_logs._fanout_to_subscription_filters(self.group, self.stream, events)
 
-    def _open(self, now: int) -> dict[str, Any]:
+    def _open(self, now: int) -> dict[str, Any] | None:
         groups = cloudwatch_logs._log_groups
         if self.group not in groups:
+            if self._has_group:
+                return None
             groups[self.group] = {
                 "arn": cloudwatch_logs._make_group_arn(self.group),
                 "creationTime": now,
@@ -90,6 +100,7 @@ class SandboxLog:
                 "subscriptionFilters": {},
                 "streams": {},
             }
+        self._has_group = True
         stream: dict[str, Any] = groups[self.group]["streams"].setdefault(
             self.stream,
             {
