@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aws_cdk import CfnOutput, Duration, RemovalPolicy, Stack
+from aws_cdk import CfnOutput, Duration, IStackSynthesizer, RemovalPolicy, Stack
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_kms as kms
@@ -33,6 +33,7 @@ class ShardFleetStack(Stack):
         scope: the app.
         construct_id: the stack's name.
         project: the folder that relative paths of the context start from.
+        synthesizer: where assets go and who deploys (default: the CDK's bootstrap stack).
 
     Attributes:
         stream: new, or imported by its ARN.
@@ -41,10 +42,18 @@ class ShardFleetStack(Stack):
 
     """
 
-    def __init__(self, scope: Construct, construct_id: str, *, project: Path) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        project: Path,
+        synthesizer: IStackSynthesizer | None = None,
+    ) -> None:
         super().__init__(
             scope,
             construct_id,
+            synthesizer=synthesizer,
             description="shardfleet: a fleet of Lambda functions that consumes a Kinesis stream",
             analytics_reporting=False,
         )

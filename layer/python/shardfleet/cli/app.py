@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 from shardfleet.cli import (
+    acceptance,
     chaos,
     configuration,
     cost,
@@ -76,6 +77,7 @@ def root(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "chaos": chaos.chaos,
+    "acceptance": acceptance.acceptance,
     "status": status.status,
     "leases": status.leases,
     "top": status.top,

@@ -27,9 +27,6 @@ BOOTSTRAP_VERSION = "30"
 TEMPLATE_BODY_LIMIT = 51_200  # fact F04
 """Bytes of a template that CreateStack takes inline; above it must come from S3 (AWS quota)."""
 
-DEPLOY_LIMIT_S = 300.0  # ours
-"""Longest wait for a stack to settle."""
-
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # ours
 """The modification time of every archive entry: the oldest that a zip file can say."""
 
@@ -40,11 +37,28 @@ class DeploymentFailed(ShardfleetError):
     """A stack did not reach the wanted state; the message names the resource and the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeployWait:
+    """How long a stack may take to settle, and how often it is looked at, in seconds."""
+
+    limit_s: float
+    look_every_s: float
+
+
+AT_ONCE = DeployWait(limit_s=300.0, look_every_s=0.05)
+"""For the embedded AWS, where a stack takes seconds."""
+
+
 class DeployTarget(Protocol):
     """What the deployer needs of an account: `EmbeddedAws` has it."""
 
-    account_id: str
-    region: str
+    @property
+    def account_id(self) -> str:
+        """12 digits."""
+
+    @property
+    def region(self) -> str:
+        """Of everything."""
 
     def client(self, service: str) -> Any:
         """Make a boto3 client."""
@@ -80,17 +94,24 @@ def deploy(
     account: DeployTarget,
     *,
     parameters: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    wait: DeployWait = AT_ONCE,
 ) -> StackOutputs:
     """
     Create or update a stack of a cloud assembly, and wait until it has settled.
 
     `assembly` is the folder that `app.synth()` wrote (`cdk.out`). Raises ConfigurationError if it
     has no such stack, DeploymentFailed naming the resource that failed and why.
+
+    `tags` are given to the stack, and by CloudFormation to all in it that can have any; `wait` is
+    how patiently is waited. A template with assets in a bucket of its own needs no bootstrap, and
+    then nothing is written outside of that bucket and the stack.
     """
     folder = Path(assembly)
     artifact = _stack_artifact(folder, stack_name)
     template = (folder / artifact["properties"]["templateFile"]).read_bytes()
-    _bootstrap(account)
+    if BOOTSTRAP_PARAMETER in template.decode():
+        _bootstrap(account)
     template_url = _publish_assets(folder, artifact, account)
     cloudformation = account.client("cloudformation")
     request = {
@@ -100,10 +121,11 @@ def deploy(
             {"ParameterKey": key, "ParameterValue": value}
             for key, value in (parameters or {}).items()
         ],
+        "Tags": [{"Key": key, "Value": value} for key, value in (tags or {}).items()],
         **_template_argument(template, template_url),
     }
     _create_or_update(cloudformation, request)
-    stack = _settled(cloudformation, stack_name)
+    stack = _settled(cloudformation, stack_name, wait)
     return _describe(cloudformation, stack, hashlib.sha256(template).hexdigest())
 
 
@@ -238,9 +260,9 @@ def _create_or_update(cloudformation: Any, request: dict[str, Any]) -> None:
             raise DeploymentFailed(f"UpdateStack {request['StackName']}: {error}") from error
 
 
-def _settled(cloudformation: Any, stack_name: str) -> dict[str, Any]:
+def _settled(cloudformation: Any, stack_name: str, wait: DeployWait) -> dict[str, Any]:
     """Wait until the stack is no longer in progress. Raises DeploymentFailed unless it is well."""
-    deadline = time.monotonic() + DEPLOY_LIMIT_S
+    deadline = time.monotonic() + wait.limit_s
     while True:
         stack: dict[str, Any] = cloudformation.describe_stacks(StackName=stack_name)["Stacks"][0]
         status = stack["StackStatus"]
@@ -252,9 +274,9 @@ def _settled(cloudformation: Any, stack_name: str) -> dict[str, Any]:
             )
         if time.monotonic() > deadline:
             raise DeploymentFailed(
-                f"Stack {stack_name} is still {status} after {DEPLOY_LIMIT_S:.0f} s"
+                f"Stack {stack_name} is still {status} after {wait.limit_s:.0f} s"
             )
-        time.sleep(0.05)
+        time.sleep(wait.look_every_s)
 
 
 def _failures(cloudformation: Any, stack: Mapping[str, Any]) -> str:

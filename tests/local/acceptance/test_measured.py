@@ -1,0 +1,80 @@
+"""How what was measured is judged."""
+
+import pytest
+
+from shardfleet.local.acceptance.measured import Shown, in_time, percentile, waited_ms
+from shardfleet.local.acceptance.steps import judged, rewound_to_ms
+from shardfleet.local.demo.verdict import verdict
+from tests.local.demo.builders import BEGAN_MS, a_line, a_sent, a_shard
+
+SENT = [a_sent(number, at_ms=BEGAN_MS + 100 * number) for number in range(1, 5)]
+
+
+def judge(*lines):
+    return judged(verdict(SENT, lines, shards=[a_shard(0)]), [20])
+
+
+def test_everything_once_and_in_order_passes():
+    assert judge(a_line(*SENT[:2]), a_line(*SENT[2:])).shown is Shown.PASSED
+
+
+def test_what_comes_again_passes_and_is_counted():
+    measured = judge(a_line(*SENT), a_line(*SENT[2:]))
+
+    assert measured.shown is Shown.PASSED
+    assert measured.figures["duplicates"] == 2
+
+
+def test_one_lost_record_fails():
+    measured = judge(a_line(*SENT[:2]), a_line(*SENT[3:]))
+
+    assert measured.shown is Shown.FAILED
+    assert measured.figures["lost"] == 1
+
+
+def test_one_record_before_its_time_fails():
+    assert judge(a_line(SENT[1]), a_line(SENT[0], *SENT[2:])).shown is Shown.FAILED
+
+
+def test_the_slowest_record_of_a_time_is_found_and_one_that_waits_has_no_time_yet():
+    first = {record.number: record.sent_ms + 10 * record.number for record in SENT[:3]}
+
+    def waited(from_number, until_number):
+        return waited_ms(
+            SENT,
+            first,
+            from_ms=BEGAN_MS + 100 * from_number,
+            until_ms=BEGAN_MS + 100 * until_number,
+        )
+
+    assert waited(1, 2) == 20
+    assert waited(1, 3) == 30
+    assert waited(3, 4) is None
+    assert waited(7, 9) == 0
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "embedded", "shown"),
+    [
+        (50, True, Shown.PASSED),
+        (50, False, Shown.PASSED),
+        (51, False, Shown.FAILED),
+        (51, True, Shown.NOT_SHOWN),
+    ],
+)
+def test_a_slow_laptop_shows_nothing_about_aws(took_ms, embedded, shown):
+    assert in_time(took_ms, most_ms=50, embedded=embedded) is shown
+
+
+def test_a_percentile_is_the_value_below_which_a_part_lies():
+    values = list(range(1, 101))
+
+    assert percentile(values, 0.5) == 51
+    assert percentile(values, 0.99) == 100
+    assert percentile([], 0.5) == 0
+
+
+def test_a_rewind_goes_back_before_what_was_accepted_together_with_the_last_fifth():
+    assert rewound_to_ms([10, 20, 30, 40, 50, 60, 70, 80, 90, 100]) == 70
+    assert rewound_to_ms([10, 20, 90, 90, 90, 90]) == 20
+    assert rewound_to_ms([90_000, 90_000]) == 30_000
