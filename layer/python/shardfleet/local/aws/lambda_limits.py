@@ -103,11 +103,10 @@ def _refuse_in_a_template(settings: ServerSettings) -> None:
         lambda_svc._functions[made[0]]["concurrency"] = wanted
         return made
 
-    def update(
-        name: str, old: Any, new: Mapping[str, Any], stack_name: str, logical_id: str
-    ) -> Any:
+    def update(name: str, *change: Any) -> Any:
+        _, new, *_ = change
         wanted = checked(name, new)
-        made = stock["update"](name, old, new, stack_name, logical_id)
+        made = stock["update"](name, *change)
         lambda_svc._functions[made[0]]["concurrency"] = wanted
         return made
 

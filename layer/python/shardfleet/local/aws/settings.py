@@ -23,13 +23,14 @@ class AwsBehaviour:
             it. Processes that the function has started keep their connections.
         init_limit_s: Lambda's limit for the init phase; an init that fails or takes longer runs
             again within the first invocation (Lambda guide, execution environment lifecycle).
-
         account_concurrency: how many invocations may run at once in the account: 1,000, and 10 in
             a new one (awslabs/fhir-works-on-aws-deployment issue 691).
         event_deliveries: how often each asynchronous invocation is delivered: 2 twice, 0 dropped
             without a trace (Lambda guide, asynchronous invocation).
         schedule_firings: how often each schedule fires at its time (Scheduler delivers at least
             once).
+        executions_behind_s: DescribeExecution and ListExecutions answer as of so long ago: what has
+            begun since is absent, what has ended still runs (DataBiosphere/azul issue 880).
 
     """
 
@@ -41,6 +42,7 @@ class AwsBehaviour:
     account_concurrency: int = 1_000  # fact L08
     event_deliveries: int = 1  # fact L10, L12
     schedule_firings: int = 1  # ours
+    executions_behind_s: float = 0.0  # fact S06
 
     def __post_init__(self) -> None:
         """Check; raises ValueError for a page of nothing."""
