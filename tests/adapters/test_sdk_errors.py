@@ -16,6 +16,7 @@ from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import (
     ConfigurationError,
+    KeyDenied,
     OutcomeUnknown,
     ShardfleetError,
     Throttled,
@@ -151,7 +152,7 @@ def test_an_error_of_kms_is_told_alike_however_a_service_spells_it(code):
         raise ClientError({"Error": {"Code": code, "Message": "m"}}, "StartExecution")
 
     is_throttle = "hrottl" in code
-    with pytest.raises(Throttled if is_throttle else ConfigurationError, match="StartExec"):
+    with pytest.raises(Throttled if is_throttle else KeyDenied, match="StartExec"):
         SdkCall("StartExecution").run(refuse)
 
 
