@@ -45,7 +45,7 @@ class DeployWait:
     look_every_s: float
 
 
-AT_ONCE = DeployWait(limit_s=300.0, look_every_s=0.05)
+AT_ONCE = DeployWait(limit_s=300.0, look_every_s=0.05)  # ours
 """For the embedded AWS, where a stack takes seconds."""
 
 

@@ -19,10 +19,10 @@ from ministack.services.cloudformation import provisioners, stacks
 from shardfleet.local.aws.patches import Patch
 from shardfleet.local.aws.settings import ServerSettings
 
-PAYLOAD_BYTES_MOST = 262_144
+PAYLOAD_BYTES_MOST = 262_144  # fact S02
 """Input and output of a state, a task and an execution (fact S02: quotas of Step Functions)."""
 
-EVENTS_MOST = 25_000
+EVENTS_MOST = 25_000  # fact S03
 """Events of one execution's history (fact S03: quotas of Step Functions)."""
 
 TERMINAL_ERRORS = frozenset({"States.DataLimitExceeded", "States.Runtime"})
@@ -42,7 +42,7 @@ def _limit_payloads(_: ServerSettings) -> None:
         def call(*arguments: Any, **options: Any) -> Any:
             found = stock(*arguments, **options)
             if len(json.dumps(found).encode()) > PAYLOAD_BYTES_MOST:
-                raise stepfunctions._ExecutionError(
+                raise stepfunctions._ExecutionError(  # fact S02
                     "States.DataLimitExceeded",
                     "The state/task returned a result with a size exceeding the maximum number of "
                     "bytes service limit.",
@@ -75,7 +75,7 @@ def _limit_histories(_: ServerSettings) -> None:
         # The last event is the one that says that the execution has failed.
         full = len(execution["events"]) >= EVENTS_MOST - 1
         if full and execution["status"] == "RUNNING":
-            raise stepfunctions._ExecutionError(
+            raise stepfunctions._ExecutionError(  # fact S03
                 "States.Runtime",
                 f"The execution reached the maximum number of history events ({EVENTS_MOST}).",
             )
@@ -136,7 +136,7 @@ def _delete_at_the_next_transition(_: ServerSettings) -> None:
     def add(execution: dict[str, Any], event_type: str, details: Any = None) -> Any:
         if event_type.endswith("StateEntered") and _is_deleting(execution):
             stepfunctions._stop_execution({"executionArn": execution["executionArn"]})
-            raise stepfunctions._ExecutionError("States.Runtime", "The state machine is deleting")
+            raise stepfunctions._ExecutionError("States.Runtime", "Machine is deleting")  # fact S09
         return stock_add(execution, event_type, details)
 
     def run(execution_arn: str) -> None:

@@ -94,7 +94,7 @@ class OtherHands:
         unreadable = self._table.store.unreadable
         if key in unreadable:
             return
-        unreadable[key] = f"{key}: leaseCounter: 'x' found, a number allowed"
+        unreadable[key] = f"{key}: its counter is 'x'; a number is allowed"
         self._around.log(self._tool.name, "garbles", key)
         await asyncio.sleep(self._chance.choice(_GARBLED_S))
         unreadable.pop(key, None)
