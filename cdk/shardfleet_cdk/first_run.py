@@ -1,6 +1,8 @@
 """
 The first run of the lease manager, at deploy time, so that nobody waits for the schedule.
 
+When the stack is deleted it ends the workers, so that nobody waits for their turns (finding A11).
+
 A function of its own answers CloudFormation: the manager would have to reach ``ResponseURL``,
 keep CloudFormation waiting while it runs, and hold up every deploy with a mistake of its own. It
 is Python without layers; the CDK's ready-made triggers are Node functions.
@@ -9,6 +11,7 @@ is Python without layers; the CDK's ready-made triggers are Node functions.
 from __future__ import annotations
 
 from aws_cdk import CustomResource, Duration
+from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from shardfleet.config import FleetConfig
@@ -44,6 +47,7 @@ class FirstRun(Construct):
         config: FleetConfig,
         layers: FleetLayers,
         operations: Operations,
+        machine: sfn.StateMachine,
     ) -> None:
         super().__init__(scope, construct_id)
         self.log_group = log_group(self, "Logs", operations=operations)
@@ -53,8 +57,12 @@ class FirstRun(Construct):
             permissions.first_run_rights(
                 log_group_arn=self.log_group.log_group_arn,
                 manager_arn=manager.function.function_arn,
+                machine=machine,
+                encryption_key=operations.encryption_key,
             ),
         )
+        executions = permissions.executions_arn(machine.state_machine_name)
+        nag.acknowledge(self.role, nag.wildcard(self, executions, nag.ANY_EXECUTION))
         self.function = fleet_function(
             self,
             "Function",
@@ -63,7 +71,7 @@ class FirstRun(Construct):
             role=self.role,
             log_group=self.log_group,
             timeout_s=TIMEOUT_SECONDS,
-            description="shardfleet: invokes the lease manager at deploy time",
+            description="shardfleet: invokes the lease manager at deploy time, ends workers",
             code=function_code("first_run"),
             handler=ENTRY_POINT,
             memory_size=MEMORY_MB,
@@ -79,6 +87,7 @@ class FirstRun(Construct):
             service_timeout=Duration.seconds(2 * TIMEOUT_SECONDS),
             properties={
                 "Manager": manager.function.function_name,
+                "StateMachine": machine.state_machine_arn,
                 "Configuration": config.to_env(),
                 "Layers": [layer.layer_version_arn for layer in layers.all()],
             },

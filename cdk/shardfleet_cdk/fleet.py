@@ -252,6 +252,7 @@ class ShardFleet(Construct):
             config=told,
             layers=layers,
             operations=operations,
+            machine=machine.machine,
         )
         first_run.resource.node.add_dependency(self.lease_table, self.state_table)
         first_run.resource.node.add_dependency(machine, self._manager)

@@ -22,6 +22,7 @@ from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
+from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
 from shardfleet_cdk.failed_records import KEY_PREFIX
@@ -180,11 +181,25 @@ def manager_rights(
     )
 
 
-def first_run_rights(*, log_group_arn: str, manager_arn: str) -> Policies:
-    """First run at deploy time: invokes the manager, nothing else."""
+def first_run_rights(
+    *,
+    log_group_arn: str,
+    manager_arn: str,
+    machine: sfn.StateMachine,
+    encryption_key: kms.IKey | None,
+) -> Policies:
+    """First run at deploy time: invokes the manager; at the end: deletes the state machine."""
+    arn = machine.state_machine_arn
+    executions = executions_arn(machine.state_machine_name)
     return _documents(
         {
             "Manager": [_allow("lambda", ["InvokeFunction"], [manager_arn])],
+            "Stack": [_allow("cloudformation", ["DescribeStacks"], [Aws.STACK_ID])],
+            "Workers": [
+                _allow("states", ["DeleteStateMachine", "ListExecutions"], [arn]),
+                _allow("states", ["StopExecution"], [executions]),
+            ],
+            "Keys": [_history_key(arn, encryption_key)] if encryption_key else [],
             "Logs": [_logs(log_group_arn)],
         }
     )
@@ -220,13 +235,17 @@ def successor_rights(
     """
     rights = [_allow("states", ["StartExecution"], [state_machine_arn])]
     if encryption_key:
-        history = _allow("kms", ["Decrypt", "GenerateDataKey"], [encryption_key.key_arn])
-        history.add_condition(
-            "StringEquals",
-            {"kms:EncryptionContext:aws:states:stateMachineArn": state_machine_arn},
-        )
-        rights.append(history)
+        rights.append(_history_key(state_machine_arn, encryption_key))
     return rights
+
+
+def _history_key(state_machine_arn: str, key: kms.IKey) -> iam.PolicyStatement:
+    history = _allow("kms", ["Decrypt", "GenerateDataKey"], [key.key_arn])
+    history.add_condition(
+        "StringEquals",
+        {"kms:EncryptionContext:aws:states:stateMachineArn": state_machine_arn},
+    )
+    return history
 
 
 def of_this_account(service: str) -> iam.ServicePrincipal:

@@ -1,30 +1,26 @@
 """
-Invoke the lease manager when the stack is created or updated, and answer CloudFormation.
+Invoke the lease manager when the stack is created or updated; end its workers when it goes.
 
-The answer is always SUCCESS: the schedule will invoke the manager within the minute anyway.
+The answer is always SUCCESS: the schedule will invoke the manager within the minute anyway, and
+executions that could not be stopped are waited for.
 """
 
 import json
 import urllib.request
 from typing import Any
 
-import boto3
 from botocore.exceptions import BotoCoreError, ClientError
+from stack_events import end_workers, invoke_manager
 
 
 def handler(event: dict[str, Any], _context: object) -> None:
     """Handle one event of a CloudFormation custom resource."""
-    reason = "nothing to do"
-    if event["RequestType"] in ("Create", "Update"):
-        try:
-            boto3.client("lambda").invoke(
-                FunctionName=event["ResourceProperties"]["Manager"],
-                InvocationType="Event",
-                Payload=b'{"trigger":"deploy"}',
-            )
-            reason = "the lease manager was invoked"
-        except (BotoCoreError, ClientError) as error:
-            reason = f"the schedule will invoke the lease manager: {error}"
+    is_deploy = event["RequestType"] in ("Create", "Update")
+    try:
+        reason = invoke_manager(event) if is_deploy else end_workers(event)
+    except (BotoCoreError, ClientError) as error:
+        otherwise = "the schedule will invoke the lease manager"
+        reason = f"{otherwise if is_deploy else 'the executions end by themselves'}: {error}"
     print(reason)  # noqa: T201 - standard output is the function's log
     answer = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
     answer |= {"Status": "SUCCESS", "Reason": reason, "PhysicalResourceId": "first-run"}

@@ -10,6 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import jsonata
 
+# Step Functions guide, "Handling errors in Step Functions workflows" (fact S01).
+NOT_AMONG_ALL = ("States.DataLimitExceeded", "States.Runtime")
+
 
 class TaskFailed(Exception):
     """What a scripted task raises: the error's name, and how long the task had run."""
@@ -65,11 +68,13 @@ class Machine:
                 result = call(self._value(state["Arguments"]))
             except TaskFailed as error:
                 attempts += 1
-                if attempts <= retried.get(error.name, retried.get("States.ALL", 0)):
+                everything = set() if error.name in NOT_AMONG_ALL else {"States.ALL"}
+                all_retries = retried.get("States.ALL", 0) if everything else 0
+                if attempts <= retried.get(error.name, all_retries):
                     continue
                 self.ran_s = error.after_s
                 for rule in state["Catch"]:
-                    if {error.name, "States.ALL"} & set(rule["ErrorEquals"]):
+                    if ({error.name} | everything) & set(rule["ErrorEquals"]):
                         self._assign(rule)
                         return rule["Next"]
                 raise

@@ -67,7 +67,7 @@ def test_a_worker_may_write_the_kinds_of_documents_that_it_writes(monkeypatch):
     assert ledger._kind("2026-11-22").startswith(f"{ledger.LEDGER} ")
 
 
-def test_the_functions_entry_points_exist(minimum):
+def test_the_functions_entry_points_exist(minimum, monkeypatch):
     """Handler strings name a function of the library, or of a file in the function's folder."""
     for function in of_type(minimum, "AWS::Lambda::Function").values():
         module, _, name = function["Handler"].rpartition(".")
@@ -76,6 +76,7 @@ def test_the_functions_entry_points_exist(minimum):
         else:
             folder = "first_run" if name == "handler" else "lease_manager"
             file = ROOT / "functions" / folder / f"{module}.py"
+            monkeypatch.syspath_prepend(file.parent)
             spec = importlib.util.spec_from_file_location(folder, file)
             loaded = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(loaded)

@@ -123,11 +123,16 @@ def test_only_this_accounts_schedules_may_be_the_schedule(minimum):
     )
 
 
-def test_the_first_run_may_invoke_the_manager_and_log(minimum):
+def test_the_first_run_may_invoke_the_manager_end_the_workers_and_log(minimum):
     at = ids(minimum)
+    execution = "arn:<AWS::Partition>:states:<AWS::Region>:<AWS::AccountId>:execution:"
 
     assert rights(minimum, at["first_role"]) == (
-        on("lambda", ["InvokeFunction"], f"<{at['manager']}.Arn>") | logs_of(at["first_logs"])
+        on("lambda", ["InvokeFunction"], f"<{at['manager']}.Arn>")
+        | on("cloudformation", ["DescribeStacks"], "<AWS::StackId>")
+        | on("states", ["DeleteStateMachine", "ListExecutions"], f"<{at['machine']}>")
+        | on("states", ["StopExecution"], f"{execution}<{at['machine']}.Name>:*")
+        | logs_of(at["first_logs"])
     )
 
 

@@ -95,6 +95,14 @@ def test_after_a_first_crash_the_worker_is_invoked_again_at_once():
     assert Script(CRASH, "IDLE").run().waits == []
 
 
+def test_a_reply_that_is_too_large_is_a_crash_like_any_other():
+    """Fact S01: States.ALL does not catch it, and the slot's execution would end."""
+    script = Script(TaskFailed("States.DataLimitExceeded"), "IDLE")
+
+    assert script.run().visited[-1] == "Done"
+    assert [payload["crashes"] for payload in script.payloads] == [0, 1]
+
+
 def test_after_further_crashes_the_delay_grows_to_five_minutes():
     crashes = len(BACK_OFF_SECONDS) + 4
 

@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 
@@ -53,19 +54,20 @@ class Lambda:
 
 @pytest.fixture
 def first_run(monkeypatch, cloudformation):
+    monkeypatch.syspath_prepend(FILE.parent)
     spec = importlib.util.spec_from_file_location("first_run_handler", FILE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
     def run(kind, client):
-        monkeypatch.setattr(module.boto3, "client", lambda service: client)
+        monkeypatch.setattr(boto3, "client", lambda service: client)
         event = {
             "RequestType": kind,
             "ResponseURL": f"http://127.0.0.1:{cloudformation.server_port}/answer?signed=1",
             "StackId": "stack",
             "RequestId": "request",
             "LogicalResourceId": "FirstRun",
-            "ResourceProperties": {"Manager": "manager"},
+            "ResourceProperties": {"Manager": "manager", "StateMachine": "machine"},
         }
         module.handler(event, None)
         return cloudformation.answers
@@ -92,12 +94,56 @@ def test_the_manager_is_invoked_without_waiting_for_it(first_run, kind):
     assert content_type == "", "the signature of the URL covers an empty content type"
 
 
-def test_a_stack_that_goes_invokes_nothing_and_gets_its_answer(first_run):
-    client = Lambda()
+class Account:
+    """Takes the part of CloudFormation's and Step Functions' clients."""
+
+    class exceptions:  # noqa: N801 - botocore's name
+        class StateMachineDoesNotExist(Exception):
+            pass
+
+    def __init__(self, status):
+        self.status = status
+        self.done = []
+
+    def describe_stacks(self, **arguments):
+        assert arguments == {"StackName": "stack"}
+        return {"Stacks": [{"StackStatus": self.status}]}
+
+    def delete_state_machine(self, **arguments):
+        self.done.append(("deleted", arguments["stateMachineArn"]))
+
+    def get_paginator(self, operation):
+        assert operation == "list_executions"
+        return self
+
+    def paginate(self, **arguments):
+        assert arguments == {"stateMachineArn": "machine", "statusFilter": "RUNNING"}
+        yield {"executions": [{"executionArn": "one"}]}
+        yield {"executions": [{"executionArn": "two"}]}
+
+    def stop_execution(self, **arguments):
+        self.done.append(("stopped", arguments["executionArn"]))
+
+
+@pytest.mark.parametrize("status", ["DELETE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"])
+def test_the_workers_of_a_stack_that_goes_are_ended_and_none_can_be_started_meanwhile(
+    first_run, status
+):
+    """Finding A11, fact S09: else the deletion waits for their turns, 930 s at most."""
+    client = Account(status)
 
     ((_, answer),) = first_run("Delete", client)
 
-    assert client.invocations == []
+    assert client.done == [("deleted", "machine"), ("stopped", "one"), ("stopped", "two")]
+    assert (answer["Status"], answer["Reason"]) == ("SUCCESS", "2 executions were stopped")
+
+
+def test_the_workers_of_a_stack_that_stays_go_on(first_run):
+    client = Account("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS")
+
+    ((_, answer),) = first_run("Delete", client)
+
+    assert client.done == []
     assert answer["Status"] == "SUCCESS"
 
 
