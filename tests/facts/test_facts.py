@@ -29,14 +29,8 @@ from tests.test_tidy import ROOT, dead_references, expect_none
 FACTS = {fact.id: fact for fact in all_facts()}
 OPERATIONS = all_operations()
 EMBEDDED = ("layer/python/shardfleet/local/kinesis", "layer/python/shardfleet/local/aws")
-# Where clients of AWS are called; of the embedded AWS, what calls it as a client.
-CALLERS = (
-    *(f"layer/python/shardfleet/{floor}" for floor in ("adapters", "cli", "runtime")),
-    *(f"layer/python/shardfleet/local/{room}" for room in ("chaos", "dashboard", "demo")),
-    "layer/python/shardfleet/local/aws/deploy.py",
-    "functions",
-    "spark",
-)
+# Where clients of AWS are called: everywhere but in the embedded AWS, of which deploy is a client.
+CALLERS = ("layer/python/shardfleet", "functions", "spark", "cdk")
 # Methods of our own with the name of an operation.
 OWN_METHODS = {
     ("adapters/http/connections.py", "create_connection"),
@@ -44,6 +38,7 @@ OWN_METHODS = {
     ("cli/position.py", "scan"),
     ("shardfleet_spark/publish/publishing.py", "publish"),
 }
+CLIENT = re.compile(r'client\(\s*"([a-z0-9-]+)"')
 # A call that the SDK makes for us, and those that the definitions of our state machines make.
 CALLED_OTHERWISE = {"sts AssumeRole"}
 TASK = re.compile(r":states:::(?:aws-sdk:)?(\w+):(\w+)")
@@ -143,18 +138,26 @@ def in_sdk_words(action):
 
 
 def called_by_clients():
-    methods = operations_by_method(name.partition(" ")[0] for name in OPERATIONS)
+    sources = {path: path.read_text("utf-8") for path in callers()}
+    services = {service for source in sources.values() for service in CLIENT.findall(source)}
+    methods = operations_by_method(services | {name.partition(" ")[0] for name in OPERATIONS})
     found = set()
-    for place in CALLERS:
-        paths = [ROOT / place] if place.endswith(".py") else sorted((ROOT / place).rglob("*.py"))
-        for path in paths:
-            names = {name for _, name in calls_of(path.read_text("utf-8"), methods)}
-            names -= {name for end, name in OWN_METHODS if path.as_posix().endswith(end)}
-            for name in names:
-                # Of several services with such a method, the one that the table has.
-                known = methods[name] & set(OPERATIONS)
-                found |= known or methods[name]
+    for path, source in sources.items():
+        names = {name for _, name in calls_of(source, methods)}
+        names -= {name for end, name in OWN_METHODS if path.as_posix().endswith(end)}
+        for name in names:
+            # Of several services with such a method, the one that the table has.
+            known = methods[name] & set(OPERATIONS)
+            found |= known or methods[name]
     return found
+
+
+def callers():
+    for place in CALLERS:
+        for path in sorted((ROOT / place).rglob("*.py")):
+            folder = path.parent.relative_to(ROOT).as_posix()
+            if folder not in EMBEDDED or path.name == "deploy.py":
+                yield path
 
 
 def called_by_state_machines():
