@@ -151,6 +151,14 @@ def test_the_doctor_names_each_planted_fault_by_its_construct_and_says_what_to_d
         assert lines[at[0] + 2].startswith("  To do: ")
 
 
+def test_the_judge_wants_none_of_the_planted_faults(planted):
+    (template,) = read_templates(planted)
+    wrong = [fault for fault in judge(template) if not is_wanted(template.name, fault)]
+
+    for _, where, words in PLANTED:
+        assert any(where in fault.where and words in fault.found for fault in wrong), where
+
+
 def test_the_doctor_says_that_the_linter_was_not_asked(told):
     assert "cfn-lint is not installed" in told.output
 

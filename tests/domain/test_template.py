@@ -105,11 +105,13 @@ def set_to(value):
 
 
 def lease_table(*indexes):
-    return resource(
-        "AWS::DynamoDB::Table",
-        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        GlobalSecondaryIndexes=[{"IndexName": each} for each in indexes],
-    )
+    named = [{"IndexName": each} for each in indexes]
+    environment = {"Variables": {"SHARDFLEET_LEASE_TABLE": {"Ref": "It"}}}
+    return {
+        "It": resource("AWS::DynamoDB::Table", GlobalSecondaryIndexes=named),
+        "Worker": function(Environment=environment),
+        "Manager": function(Environment=environment),
+    }
 
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
@@ -270,9 +272,9 @@ PLANTED = [
     ),
     (
         "J5",
-        {"It": lease_table()},
+        lease_table(),
         f"without the index {OWNER_INDEX}",
-        {"It": lease_table(OWNER_INDEX)},
+        lease_table(OWNER_INDEX),
     ),
     (
         "A16",

@@ -14,9 +14,9 @@ from shardfleet.domain.template.limits import (
 from shardfleet.domain.template.reading import (
     Template,
     TemplateFault,
-    TemplateResource,
     least_length,
     number,
+    variables_of,
 )
 
 _FUNCTION = "AWS::Lambda::Function"
@@ -25,7 +25,7 @@ _FUNCTION = "AWS::Lambda::Function"
 def reserved_variables(template: Template) -> Iterator[TemplateFault]:
     """A6: a function may not set variables that are Lambda's own."""
     for function in template.resources(_FUNCTION):
-        names = sorted(RESERVED_VARIABLES.intersection(_variables(function)))
+        names = sorted(RESERVED_VARIABLES.intersection(variables_of(function)))
         if names:
             yield TemplateFault(
                 certain=True,
@@ -40,7 +40,7 @@ def reserved_variables(template: Template) -> Iterator[TemplateFault]:
 def large_environments(template: Template) -> Iterator[TemplateFault]:
     """A6: all variables of a function together have a limit."""
     for function in template.resources(_FUNCTION):
-        variables = _variables(function)
+        variables = variables_of(function)
         size = sum(len(name) + least_length(value) for name, value in variables.items())
         if size > ENVIRONMENT_BYTES_MOST:
             yield TemplateFault(
@@ -51,12 +51,6 @@ def large_environments(template: Template) -> Iterator[TemplateFault]:
                 allowed=f"{ENVIRONMENT_BYTES_MOST} bytes, names and values together",
                 remedy="keep what is large in a parameter, a table or a file of the code",
             )
-
-
-def _variables(function: TemplateResource) -> dict[str, object]:
-    environment = function.properties.get("Environment") or {}
-    found = environment.get("Variables") if isinstance(environment, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def reserved_concurrency(template: Template) -> Iterator[TemplateFault]:

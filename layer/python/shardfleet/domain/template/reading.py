@@ -160,6 +160,13 @@ def listed(value: object) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
+def variables_of(function: TemplateResource) -> Mapping[str, object]:
+    """Return the environment of a Lambda function, empty where it is none that is written out."""
+    environment = function.properties.get("Environment") or {}
+    found = environment.get("Variables") if isinstance(environment, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def texts(value: object) -> Iterator[str]:
     """Yield every text inside a value, joined parts as one, references in angle brackets."""
     match value:

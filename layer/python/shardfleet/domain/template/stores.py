@@ -11,9 +11,11 @@ from shardfleet.domain.template.reading import (
     TemplateResource,
     listed,
     spelled,
+    variables_of,
 )
 
-LEASE_KEY, OWNER_INDEX = "lease" + "Key", "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
+OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
+_TABLE_VARIABLE = "SHARDFLEET_LEASE_TABLE"  # As FleetConfig.to_env names it.
 _NEEDED_BY_LOGS = ("kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey")
 # Nothing is paid for these, and they go with their function.
 _FREE = ("AWS::Lambda::Version", "AWS::Lambda::LayerVersion")
@@ -58,10 +60,14 @@ def _covers(action: str, needed: str) -> bool:
 
 def lease_tables_without_index(template: Template) -> Iterator[TemplateFault]:
     """J5: a worker finds its leases by the KCL's index of owners."""
-    for table in template.resources("AWS::DynamoDB::Table", "AWS::DynamoDB::GlobalTable"):
-        keys = [each.get("AttributeName") for each in listed(table.properties.get("KeySchema"))]
+    asked = {
+        table.logical_id: table
+        for function in template.resources("AWS::Lambda::Function")
+        if (table := template.referenced(variables_of(function).get(_TABLE_VARIABLE)))
+    }
+    for table in asked.values():
         indexes = listed(table.properties.get("GlobalSecondaryIndexes"))
-        if keys == [LEASE_KEY] and OWNER_INDEX not in {each.get("IndexName") for each in indexes}:
+        if OWNER_INDEX not in {each.get("IndexName") for each in indexes}:
             yield TemplateFault(
                 certain=True,
                 fact="J5",
