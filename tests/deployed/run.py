@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,8 @@ def main():
     options, tests = parser.parse_known_args()
     if options.inside:
         return _inside(*options.inside, tests)
+    # An end by a signal is one in good order: the namespace goes, and the temporary folder.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     problem = root.missing()
     if problem:
         say(f"make runtime: {problem}")

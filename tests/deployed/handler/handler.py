@@ -1,10 +1,11 @@
 """The handler of `make runtime`: keeps what it is given, by a compiled package of its own."""
 
+import tempfile
 from pathlib import Path
 
 import orjson
 
-DELIVERED = Path("/tmp/delivered.jsonl")  # noqa: S108 - Lambda's only folder to write to
+DELIVERED = Path(tempfile.gettempdir(), "delivered.jsonl")  # Lambda's only folder to write to
 
 
 def handle(batch):
