@@ -6,16 +6,15 @@ The calls are looked up in the product's source, so a new one without a test of 
 
 import ast
 import inspect
-import re
 from pathlib import Path
 
 import pytest
-from botocore.session import get_session
 
 from shardfleet.domain.leases import changes
 from shardfleet.domain.leases.lease import LeaseChange
 from tests.adapters.lease_strategies import OPERATIONS
 from tests.contract.stores.test_lease_store_contract import ON_NOTHING, ONE_TERM_FALSE
+from tests.facts.table import operations_by_method
 
 ROOT = Path(__file__).resolve().parents[3]
 # The embedded AWS answers such calls; the test kit and the package of CDK make none.
@@ -59,6 +58,7 @@ JUDGES = {
         "DynamoDBSealStore.put_if_absent put_item",
         "S3SealStore.put_if_absent put_object",
     ),
+    "test_a_scan_is_read_in_pages": ("_Examination._neighbours scan",),
     "test_many_plans_are_deleted": ("DynamoDBSealStore.delete_before batch_write_item",),
     "test_a_plan_larger_than_a_page_is_read_whole": ("DynamoDBSealStore._query query",),
 }
@@ -66,22 +66,25 @@ JUDGES = {
 UNCONDITIONAL = {"S3DeadLetters.record put_object"}
 
 
-def operations_of_dynamodb():
-    """Return what boto3 calls DynamoDB's operations, and the one conditional of S3 that we use."""
-    names = get_session().get_service_model("dynamodb").operation_names
-    return {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in names} | {"put_object"}
-
-
 def calls():
-    """Return "Class.function operation" of each attribute of a client that is an operation."""
-    known, found = operations_of_dynamodb(), set()
+    """Return "Class.function operation" of each call of a client, and of each of its paginators."""
+    # Of S3, the one conditional operation that we use.
+    known, found = {*operations_by_method(("dynamodb",)), "put_object"}, set()
     for path in PRODUCT:
-        tree = ast.parse(path.read_text("utf-8"))
-        for function, name in functions_of(tree):
+        for function, name in functions_of(ast.parse(path.read_text("utf-8"))):
             for node in ast.walk(function):
-                is_call = isinstance(node, ast.Attribute) and node.attr in known
-                if is_call and is_client(node.value):
-                    found.add(f"{name} {node.attr}")
+                match node:
+                    case ast.Attribute(value=client, attr=operation):
+                        pass
+                    case ast.Call(
+                        func=ast.Attribute(value=client, attr="get_paginator"),
+                        args=[ast.Constant(value=operation)],
+                    ):
+                        pass
+                    case _:
+                        continue
+                if operation in known and is_client(client):
+                    found.add(f"{name} {operation}")
     return found
 
 

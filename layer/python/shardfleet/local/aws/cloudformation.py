@@ -107,7 +107,9 @@ def create_table(logical_id: str, properties: Properties, stack_name: str) -> Cr
     ministack keeps the properties as they are: no index had a status, for which a KCL waits.
     """
     name = properties.get("TableName") or provisioners._physical_name(
-        stack_name, logical_id, max_len=255  # fact D33
+        stack_name,
+        logical_id,
+        max_len=255,  # fact D33
     )
     # The request has the properties' names, but for the encryption's; it is filled in, in place.
     request = {**copy.deepcopy(dict(properties)), "TableName": name}
@@ -122,7 +124,7 @@ def create_table(logical_id: str, properties: Properties, stack_name: str) -> Cr
         stream["StreamEnabled"] = True
     status, _, body = dynamodb._create_table(request)
     if status != HTTPStatus.OK:
-        raise ValueError(json.loads(body).get("message", "CreateTable failed"))  # ours
+        raise ValueError(json.loads(body).get("message", "CreateTable failed"))  # fact D31
     return name, provisioners._ddb_attrs(dynamodb._tables[name])
 
 
