@@ -16,6 +16,7 @@ from shardfleet.local.acceptance.plan import SHORT, TAG
 from shardfleet.local.acceptance.report import AcceptanceReport
 from shardfleet.local.acceptance.run import Acceptance, destroyed
 from shardfleet.local.acceptance.steps import STEPS, judged
+from shardfleet.local.aws.deploy import BOOTSTRAP_PARAMETER
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.demo.verdict import verdict
 
@@ -63,6 +64,15 @@ def test_every_step_passes_and_nothing_is_left(run):
     timed = {"time-out", "stopped execution", "split", "merge", "new code", "quiet"}
     assert {name for name, each in shown.items() if each is Shown.NOT_SHOWN} <= timed
     assert run.passed
+
+
+def test_nothing_outside_of_the_stack_and_its_bucket_is_written(run, account):
+    """The CDK's bootstrap, which an account need not have, is neither needed nor touched."""
+    (deployed, *_) = [row.measured.shown for row in run.rows]
+    assert deployed is Shown.PASSED
+    with pytest.raises(account.client("ssm").exceptions.ParameterNotFound):
+        account.client("ssm").get_parameter(Name=BOOTSTRAP_PARAMETER)
+    assert account.client("s3").list_buckets()["Buckets"] == []
 
 
 def test_what_was_fed_is_what_was_handled(run):

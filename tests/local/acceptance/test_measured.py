@@ -3,7 +3,8 @@
 import pytest
 
 from shardfleet.local.acceptance.measured import Shown, in_time, percentile, waited_ms
-from shardfleet.local.acceptance.steps import judged, rewound_to_ms
+from shardfleet.local.acceptance.scene import StepFailed
+from shardfleet.local.acceptance.steps import judged, rewound_to
 from shardfleet.local.demo.verdict import verdict
 from tests.local.demo.builders import BEGAN_MS, a_line, a_sent, a_shard
 
@@ -74,7 +75,10 @@ def test_a_percentile_is_the_value_below_which_a_part_lies():
     assert percentile([], 0.5) == 0
 
 
-def test_a_rewind_goes_back_before_what_was_accepted_together_with_the_last_fifth():
-    assert rewound_to_ms([10, 20, 30, 40, 50, 60, 70, 80, 90, 100]) == 70
-    assert rewound_to_ms([10, 20, 90, 90, 90, 90]) == 20
-    assert rewound_to_ms([90_000, 90_000]) == 30_000
+def test_a_rewind_goes_back_by_the_last_fifth_in_the_order_of_the_shard():
+    sent = [a_sent(number, sequence=1_000 - number // 2, sub=number % 2) for number in range(10)]
+
+    # Numbers 996 to 1000, each with the sub-sequence numbers 0 and 1.
+    assert rewound_to(sent) == ("999:1", 2)
+    with pytest.raises(StepFailed, match="4 records"):
+        rewound_to(sent[:4])

@@ -112,13 +112,17 @@ def test_a_step_that_cannot_be_done_ends_the_steps_and_all_is_destroyed(deployme
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), AssertionError("a mistake of ours")])
 def test_ctrl_c_and_a_crash_in_a_step_destroy_everything(deployment, error):
-    run = Acceptance(deployment, SHORT, steps=[a_step("one", error=error)])
+    run = Acceptance(deployment, SHORT, steps=[a_step("one", error=error), a_step("two")])
 
     with pytest.raises(type(error)):
         run.run()
 
     assert deployment.calls[-1] == "destroy"
-    assert list(rows_of(run)) == ["deploy", "destroy", "left behind"]
+    assert list(rows_of(run)) == ["deploy", "one", "two", "destroy", "left behind"]
+    assert rows_of(run)["one"] is Shown.FAILED
+    assert type(error).__name__ in run.rows[1].measured.text
+    assert rows_of(run)["two"] is Shown.NOT_SHOWN
+    assert not run.passed
 
 
 @pytest.mark.parametrize("call", ["bucket", "deploy 1"])

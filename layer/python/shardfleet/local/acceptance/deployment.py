@@ -20,7 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from shardfleet.errors import ConfigurationError, ShardfleetError
-from shardfleet.local.acceptance.plan import TAG, AcceptanceSize, bucket_name
+from shardfleet.local.acceptance.plan import DESTROY_MS, TAG, AcceptanceSize, bucket_name
 from shardfleet.local.aws.deploy import AT_ONCE, DeployWait, StackOutputs, deploy
 from shardfleet.local.demo.ledger import PROBE_FOLDER
 from shardfleet.local.demo.probe.s3_probe import BUCKET_VARIABLE, HUNG, NOTES, VERSION_VARIABLE
@@ -258,7 +258,7 @@ class Deployment:
                 "shardfleet acceptance; delete it yourself if it is to go"
             )
         client = self.account.client("cloudformation")
-        deadline = time.monotonic() + self.wait.limit_s
+        deadline = time.monotonic() + min(self.wait.limit_s, DESTROY_MS / 1000)
         # An update must have ended; a creation is cut off.
         while (now := self._stack()) and now["StackStatus"].startswith("UPDATE_"):
             if not now["StackStatus"].endswith("_IN_PROGRESS") or time.monotonic() > deadline:

@@ -83,6 +83,9 @@ class Acceptance:
                 else:
                     self.scene = self._scene(stack, Path(folder))
                     asyncio.run(self._all(self.scene))
+            except BaseException as error:
+                self._cut_off(error)
+                raise
             finally:
                 self._end()
 
@@ -196,8 +199,12 @@ class Acceptance:
                 f"{len(found)} things: {'; '.join(found)}. shardfleet acceptance --destroy {name}"
             )
             return Measured(Shown.FAILED, told, {"left": found})
-        indexed = tagged(account, name)
-        also = f"; the index of tags still has {len(indexed)}" if indexed else ""
+        try:
+            indexed = len(tagged(account, name))
+        except ClientError as error:
+            also = f"; the index of tags could not be asked: {error}"
+        else:
+            also = f"; the index of tags, which lags, still has {indexed}" if indexed else ""
         return Measured(Shown.PASSED, f"nothing{also}", {"left": []})
 
     def _row(
@@ -211,6 +218,15 @@ class Acceptance:
         except _NOT_DONE as error:
             measured = Measured(Shown.FAILED, str(error))
         self._add(Step(name, does, promise, page, _never), measured, began_ms)
+
+    def _cut_off(self, error: BaseException) -> None:
+        """Note in which step the run was ended, and that the others are not shown."""
+        done = {row.name for row in self.rows}
+        left = [each for each in self.steps if each.name not in done]
+        why = f"ended by {type(error).__name__} {error}".strip()
+        for cut in left[:1]:
+            self._add(cut, Measured(Shown.FAILED, why), self._clock.monotonic_ms())
+        self._pass_over(left[1:], "the run was ended before")
 
     def _pass_over(self, steps: Iterable[Step], why: str) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -26,6 +26,7 @@ from shardfleet.local.acceptance.measured import (
 )
 from shardfleet.local.acceptance.plan import price
 from shardfleet.local.acceptance.scene import Scene, StepFailed
+from shardfleet.local.demo.feed import SentRecord
 from shardfleet.local.demo.probe.s3_probe import HUNG
 from shardfleet.local.demo.verdict import RunVerdict
 
@@ -34,7 +35,6 @@ _LOOK_EVERY_MS = 500
 _AFTER_DRAIN = 20
 _ONCE = "once"
 _REWOUND_PART = 5
-_EARLIER_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,64 +291,69 @@ def _waits(scene: Scene) -> list[int]:
 
 
 async def rewind(scene: Scene) -> Measured:
-    """Set one shard back to a late instant, and count what comes again."""
+    """Set one shard back to one of its records, and count what comes again."""
     shard_id = (await scene.open_shards())[0].shard_id
-    mine = [each for each in scene.sent if each.receipt.shard_id == shard_id]
-    if not mine:
-        raise StepFailed(f"{shard_id} got no record, so none can come again")
-    to_ms = rewound_to_ms([each.sent_ms for each in mine])
-    since_ms = scene.clock.now_ms()
-    answer = await scene.shardfleet("rewind", shard_id, "--to", str(to_ms), "--yes")
+    place, after = rewound_to([r for r in scene.sent if r.receipt.shard_id == shard_id])
+    before = await _noted(scene)
+    answer = await scene.shardfleet("rewind", shard_id, "--to", place, "--yes")
     counted = sum(row["records"] for row in answer["leases"])
-
-    def again() -> int:
-        scene.notes.read()
-        lines = [line for line in scene.notes.lines if line.at_ms >= since_ms]
-        return sum(len(line.records) for line in lines)
-
-    await _until(scene, lambda: again() >= counted, what=f"{counted} records again")
+    deadline_ms = scene.clock.monotonic_ms() + _STEP_MS
+    while (came := await _noted(scene) - before) < counted:
+        if scene.clock.monotonic_ms() > deadline_ms:
+            break
+        await scene.clock.sleep_ms(_LOOK_EVERY_MS)
     await scene.clock.sleep_ms(scene.size.pass_ms)
-    came = await asyncio.to_thread(again)
+    came = await _noted(scene) - before
     return Measured(
-        Shown.PASSED if came == counted > 0 else Shown.FAILED,
-        f"{counted:,} records counted beforehand, {came:,} came again",
-        {"counted": counted, "came": came},
+        Shown.PASSED if came == counted == after else Shown.FAILED,
+        f"{after:,} records were sent after that one, {counted:,} counted beforehand, {came:,} "
+        "came again",
+        {"sent": after, "counted": counted, "came": came},
     )
 
 
-def rewound_to_ms(sent_ms: Sequence[int]) -> int:
+def rewound_to(sent: Sequence[SentRecord]) -> tuple[str, int]:
     """
-    Return an instant before the last fifth of some records, and before what was sent with it.
+    Return a place before the last fifth of a shard's records, and how many come after it.
 
-    Args:
-        sent_ms: when each was known to be accepted, in order; those of a request have one time.
+    Raises:
+        StepFailed: there are too few.
 
     """
-    late_ms = sent_ms[-1 - len(sent_ms) // _REWOUND_PART]
-    return max((each for each in sent_ms if each < late_ms), default=sent_ms[0] - _EARLIER_MS)
+    places = sorted((int(r.receipt.sequence_number), r.receipt.sub_sequence_number) for r in sent)
+    after = len(places) // _REWOUND_PART
+    if not after:
+        raise StepFailed(f"the shard got {len(places)} records, too few to set it back")
+    number, sub_number = places[-1 - after]
+    return f"{number}:{sub_number}", after
+
+
+async def _noted(scene: Scene) -> int:
+    """Return how many records were noted as handled so far, those that came again included."""
+    await asyncio.to_thread(scene.notes.read)
+    return sum(len(line.records) for line in scene.notes.lines)
 
 
 async def drain(scene: Scene) -> Measured:
     """Drain the fleet, send records that nobody must handle, and resume."""
-    before = (await scene.verdict()).duplicates
+    duplicates = (await scene.verdict()).duplicates
     await scene.shardfleet("drain", "--yes", "--reason", "acceptance")
     left = len(await scene.running())
-    drained_ms = scene.clock.now_ms()
+    before = await _noted(scene)
     await scene.feeder.top_up(len(scene.sent) + _AFTER_DRAIN)
     await scene.clock.sleep_ms(scene.size.pass_ms)
-    await asyncio.to_thread(scene.notes.read)
-    handled = sum(line.at_ms >= drained_ms for line in scene.notes.lines)
+    handled = await _noted(scene) - before
     await scene.shardfleet("resume", "--all")
     now_ms = scene.clock.now_ms()
     await scene.handled(sent_by_ms=now_ms, within_ms=_STEP_MS, what="after the drain")
     found = await scene.verdict()
-    again = found.duplicates - before
+    again = found.duplicates - duplicates
     kept = found.passed and not left and not handled and not again
     return Measured(
         Shown.PASSED if kept else Shown.FAILED,
-        f"{left} executions and {handled} batches while drained; resumed, {len(found.lost)} lost, "
+        f"{left} executions and {handled} records while drained; resumed, {len(found.lost)} lost, "
         f"{again} came again",
-        {"executions": left, "batches": handled, "lost": len(found.lost), "again": again},
+        {"executions": left, "records": handled, "lost": len(found.lost), "again": again},
     )
 
 

@@ -11,6 +11,7 @@ A record that says ``{"hang": "<token>"}`` stops the whole process, once for eac
 handler does that never returns: only the function's time-out ends it then.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -38,7 +39,7 @@ _count = itertools.count()
 
 def handle(batch: Any) -> None:
     """Note a batch as handled, with the version of this code and the environment it runs in."""
-    client, bucket = boto3.client("s3"), os.environ[BUCKET_VARIABLE]
+    client, bucket = _client(), os.environ[BUCKET_VARIABLE]
     for record in batch:
         if record.data.startswith(b'{"hang":'):
             hang_once(client, bucket, json.loads(record.data)["hang"])
@@ -56,6 +57,11 @@ def handle(batch: Any) -> None:
     place = environment.rpartition("]")[2]
     key = f"{NOTES}{now_ns:020d}-{next(_count):09d}-{place}.json"
     client.put_object(Bucket=bucket, Key=key, Body=json.dumps(note).encode())
+
+
+@functools.cache
+def _client() -> Any:
+    return boto3.client("s3")
 
 
 def hang_once(client: Any, bucket: str, token: str) -> None:
