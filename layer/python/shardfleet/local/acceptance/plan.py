@@ -110,7 +110,7 @@ SHORT = AcceptanceSize(
     records=2_000,
     feed_ms=20_000,
     pass_ms=1_000,
-    quiet_ms=1_000,
+    quiet_ms=7_000,
     shards=2,
     config={
         "leases_per_worker": 4,
@@ -118,7 +118,7 @@ SHORT = AcceptanceSize(
         "failover_ms": 3_000,
         "cycle_ms": 1_000,
         "handler_timeout_ms": 5_000,
-        "turn_most_ms": 12_000,
+        "turn_most_ms": 6_000,
     },
     worker={"memory_mb": WORKER_MB, "timeout_s": 30},
     monitoring=False,
