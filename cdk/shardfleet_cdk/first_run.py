@@ -79,16 +79,19 @@ class FirstRun(Construct):
         nag.acknowledge(self.function, nag.FIRST_RUN)
         if operations.tracing:
             nag.acknowledge(self.role, nag.TRACED_ROLE)
-        self.resource = CustomResource(
+        self.resource = self._resource(
+            Manager=manager.function.function_name,
+            StateMachine=machine.state_machine_arn,
+            Configuration=config.to_env(),
+            Layers=[layer.layer_version_arn for layer in layers.all()],
+        )
+
+    def _resource(self, **properties: object) -> CustomResource:
+        return CustomResource(
             self,
             "Run",
             resource_type="Custom::ShardFleetFirstRun",
             service_token=self.function.function_arn,
             service_timeout=Duration.seconds(2 * TIMEOUT_SECONDS),
-            properties={
-                "Manager": manager.function.function_name,
-                "StateMachine": machine.state_machine_arn,
-                "Configuration": config.to_env(),
-                "Layers": [layer.layer_version_arn for layer in layers.all()],
-            },
+            properties=properties,
         )
