@@ -3,7 +3,7 @@
 import io
 import json
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pytest
 
@@ -309,6 +309,25 @@ def test_a_line_never_passes_the_limits_of_the_format(sink, out):
     assert told["total_leases"] == [4]
     assert sorted(told["millis_behind_latest"]) == sorted([*range(250), 7_000])
     assert sum(told["records"]) == 750
+
+
+def test_all_metrics_that_there_are_fit_one_line():
+    """EMF: a line of more than 100 metrics is dropped; Powertools prints at 100, not as we do."""
+    known = [measured.READINGS, measured.AMOUNTS, measured.SHARD_AMOUNTS, measured.SHARD_PEAKS]
+    names = {name for kind in known for fields_ in kind.values() for name in fields_.values()}
+    names |= {*measured.COUNTED.values(), "throttles", "lease_switches"}
+    # Any of them may be a metric of its own, by its level.
+    names |= {kind.__name__ for kind in event_kinds() if kind is not Event}
+    assert len(names) < 100
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 2**361])
+def test_a_value_that_cloudwatch_refuses_spoils_no_line(sink, out, value):
+    """MetricDatum: no NaN, no infinity, nothing beyond 2^360 (in JSON, there is no such number)."""
+    sink.emit(replace(TURN, duration_ms=value))
+    (line,) = metrics(out)
+    assert "manager_turn_ms" not in line
+    assert line["total_leases"] == [4]
 
 
 def test_nothing_is_written_when_there_is_nothing_to_tell(sink, out):

@@ -124,7 +124,7 @@ def create_table(logical_id: str, properties: Properties, stack_name: str) -> Cr
         stream["StreamEnabled"] = True
     status, _, body = dynamodb._create_table(request)
     if status != HTTPStatus.OK:
-        raise ValueError(json.loads(body).get("message", "CreateTable failed"))  # fact D31
+        raise ValueError(json.loads(body).get("message", "CreateTable failed"))  # fact D33
     return name, provisioners._ddb_attrs(dynamodb._tables[name])
 
 

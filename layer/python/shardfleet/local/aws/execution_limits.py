@@ -42,7 +42,7 @@ def _limit_payloads(_: ServerSettings) -> None:
         def call(*arguments: Any, **options: Any) -> Any:
             found = stock(*arguments, **options)
             if len(json.dumps(found).encode()) > PAYLOAD_BYTES_MOST:
-                raise stepfunctions._ExecutionError(  # fact S02
+                raise stepfunctions._ExecutionError(  # fact S01, S02
                     "States.DataLimitExceeded",
                     "The state/task returned a result with a size exceeding the maximum number of "
                     "bytes service limit.",
@@ -136,7 +136,9 @@ def _delete_at_the_next_transition(_: ServerSettings) -> None:
     def add(execution: dict[str, Any], event_type: str, details: Any = None) -> Any:
         if event_type.endswith("StateEntered") and _is_deleting(execution):
             stepfunctions._stop_execution({"executionArn": execution["executionArn"]})
-            raise stepfunctions._ExecutionError("States.Runtime", "Machine is deleting")  # fact S09
+            raise stepfunctions._ExecutionError(  # fact S09
+                "States.Runtime", "The state machine is deleting"
+            )
         return stock_add(execution, event_type, details)
 
     def run(execution_arn: str) -> None:
