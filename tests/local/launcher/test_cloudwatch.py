@@ -67,6 +67,30 @@ def test_other_lines_have_no_metrics(line):
     assert embedded_metrics(line, now=0.0) == []
 
 
+def directive(metrics):
+    names = [{"Name": f"m{n}"} for n in range(metrics)]
+    return {"CloudWatchMetrics": [{"Namespace": "F", "Dimensions": [["Fleet"]], "Metrics": names}]}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_taken"),
+    [
+        (emf(Lag=[1] * 100), True),
+        (emf(Lag=[1] * 101), False),
+        (emf(_aws=directive(100), m0=1), True),
+        (emf(_aws=directive(101), m0=1), False),
+        (emf(Lag=2**360), True),
+        (emf(Lag=[1, 2**361]), False),
+        (emf(Lag=float("inf")), False),
+        (emf(Lag=float("nan")), False),
+        (emf(Lag=None), False),
+    ],
+)
+def test_a_line_beyond_the_limits_of_the_format_is_dropped_whole(line, is_taken):
+    """Facts C18 and C19: in silence, so that whoever writes such lines must be found out here."""
+    assert bool(embedded_metrics(line, now=0.0)) is is_taken
+
+
 @pytest.fixture
 def cloudwatch(embedded_aws):
     return embedded_aws.client("cloudwatch")

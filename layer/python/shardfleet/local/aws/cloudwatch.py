@@ -20,6 +20,9 @@ from shardfleet.local.aws.metric_math import MetricMathError
 from shardfleet.local.aws.patches import Patch
 from shardfleet.local.aws.settings import ServerSettings
 
+EMF_MOST = 100  # fact C18
+"""What a line in the embedded metric format has at most: metrics, and values of each."""
+VALUE_MOST = 2.0**360  # fact C19
 PLAIN_STATISTICS = ("SampleCount", "Sum", "Average", "Minimum", "Maximum")
 
 logger = logging.getLogger("shardfleet.local.aws.cloudwatch")
@@ -166,13 +169,16 @@ def embedded_metrics(line: str, now: float) -> list[dict[str, Any]]:
     """
     Read the metrics of one log line in the embedded metric format (EMF), if it has any.
 
-    Each has namespace, name, unit, dimensions, timestamp (seconds) and values.
+    Each has namespace, name, unit, dimensions, timestamp (seconds) and values. A line that has more
+    metrics, or more values of one, than the format allows is dropped whole, as CloudWatch does.
     """
     if '"CloudWatchMetrics"' not in line:
         return []
     try:
         document = json.loads(line)
         directives = document["_aws"]["CloudWatchMetrics"]
+        if any(len(each["Metrics"]) > EMF_MOST for each in directives):  # fact C18
+            raise ValueError(f"more than {EMF_MOST} metrics")  # fact C18
         at = float(document["_aws"].get("Timestamp", now * 1000)) / 1000
         return [
             {
@@ -194,7 +200,12 @@ def embedded_metrics(line: str, now: float) -> list[dict[str, Any]]:
 
 
 def _numbers(value: Any) -> list[float]:
-    return [float(each) for each in (value if isinstance(value, list) else [value])]
+    found = [float(each) for each in (value if isinstance(value, list) else [value])]
+    if len(found) > EMF_MOST:  # fact C18
+        raise ValueError(f"more than {EMF_MOST} values")  # fact C18
+    if not all(abs(each) <= VALUE_MOST for each in found):  # fact C19
+        raise ValueError("a value that is no number, or beyond 2^360")  # fact C19
+    return found
 
 
 def _read_like_cloudwatch(_: ServerSettings) -> None:
