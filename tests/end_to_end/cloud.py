@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.settings import AwsBehaviour
 from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 
 # Looking costs both the test and the embedded AWS processor time that the fleet is in want of.
 LOOK_EVERY_S = 0.3
+UNKIND = AwsBehaviour(unkind=1, page_items=3)
 HANDLERS = Path(__file__).resolve().parent / "handlers"
 
 
@@ -25,6 +27,19 @@ class Fleet:
 
     def client(self, service: str) -> Any:
         return self.aws.client(service)
+
+    def may_use_the_key(self):
+        """Tell whether the stream's records can be read: its key's rights are seen."""
+        kinesis = self.client("kinesis")
+        first = kinesis.get_shard_iterator(
+            StreamName=self.outputs["StreamName"],
+            ShardId="shardId-000000000000",
+            ShardIteratorType="LATEST",
+        )
+        try:
+            return kinesis.get_records(ShardIterator=first["ShardIterator"])
+        except kinesis.exceptions.KMSAccessDeniedException:
+            return None
 
     def leases(self):
         """Return the lease table's items by key, attributes as plain values."""
@@ -81,8 +96,13 @@ def deployed(
     shards=1,
     worker=None,
     enforce_iam=True,
+    behaviour=None,
 ):
-    """Run the repository's stack with a handler of `handlers/` and IAM enforced."""
+    """
+    Run the repository's stack with a handler of `handlers/` and IAM enforced.
+
+    With a behaviour of the services, a test begins when the stream's key may be used (I01).
+    """
     context = {
         "shardfleet:stream": {"shards": shards},
         "shardfleet:handler": str(HANDLERS / handler),
@@ -90,9 +110,17 @@ def deployed(
         "shardfleet:config": config or {},
         "shardfleet:worker": worker or {},
     }
-    plan = FleetPlan(context=context, enforce_iam=enforce_iam, environment=environment)
+    plan = FleetPlan(
+        context=context,
+        enforce_iam=enforce_iam,
+        environment=environment,
+        behaviour=behaviour or AwsBehaviour(),
+    )
     with running_fleet(folder / "finished.jsonl", plan) as running:
-        yield Fleet(running.aws, dict(running.stack.outputs), folder)
+        fleet = Fleet(running.aws, dict(running.stack.outputs), folder)
+        if behaviour is not None:
+            wait_until(fleet.may_use_the_key, what="a key that is seen", within_s=60)
+        yield fleet
 
 
 def wait_until(condition, *, what, within_s, fleet=None):

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from tests.end_to_end.cloud import deployed, json_lines, wait_until
+from tests.end_to_end.cloud import UNKIND, deployed, json_lines, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -21,6 +21,7 @@ def clicks(tmp_path_factory):
         environment={"LEDGER": str(folder / "ledger.jsonl")},
         config=CONFIG,
         shards=2,
+        behaviour=UNKIND,
     ) as fleet:
         yield fleet
 

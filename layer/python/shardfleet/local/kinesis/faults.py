@@ -115,7 +115,7 @@ UNKIND: Final[tuple[tuple[FaultKind, float, int], ...]] = (  # ours
     (FaultKind.UNEVEN_ARRIVALS, 0.3, 2_000),
     (FaultKind.REFUSED_POSITIONS, 0.5, 0),
     (FaultKind.SILENT_POSITIONS, 1.0, 0),
-    (FaultKind.DENIED_KEYS, 0.8, 5_000),
+    (FaultKind.DENIED_KEYS, 1.0, 5_000),
 )
 """What an unkind engine does all the time: the kind, with which chance, and its `DelayMs`."""
 
