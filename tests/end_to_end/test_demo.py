@@ -58,7 +58,14 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
         folder=tmp_path,
         seed=seed,
         plan=FleetPlan(
-            enforce_iam=True, behaviour=AwsBehaviour(unkind=None if WRITE else seed, page_items=3)
+            enforce_iam=True,
+            # As in a new account (L08), and each minute's schedule fires twice (E01).
+            behaviour=AwsBehaviour(
+                unkind=None if WRITE else seed,
+                page_items=3,
+                account_concurrency=10,
+                schedule_firings=2,
+            ),
         ),
         scenario=FULL_SCENARIO if WRITE else SCENARIO,
         feed_ms=PICTURED_MS if WRITE else FEED_MS,
