@@ -7,6 +7,7 @@ import pytest
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.adapters.telemetry import metrics
+from shardfleet.local.aws.cloudwatch import embedded_metrics
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet_spark.offsets.lineage import Family
 from shardfleet_spark.plan.planning import stats_of
@@ -125,6 +126,25 @@ def test_a_line_is_what_cloudwatch_logs_takes_metrics_from():
     assert (directive["Namespace"], directive["Dimensions"]) == ("shardfleet", [["fleet"]])
     assert {"Name": LAG, "Unit": "Milliseconds"} in directive["Metrics"]
     assert (line["_aws"]["Timestamp"], line["fleet"], line[LAG]) == (99, "clicks", [5.0, 7.0])
+
+
+def test_a_line_never_has_more_values_than_cloudwatch_takes():
+    """Fact C18: beyond 100 values of a metric a line is dropped whole; batches may be as fast."""
+    out = io.StringIO()
+
+    async def main():
+        clock = VirtualClock()
+        figures = Figures(EmfFigures("clicks", stream=out), clock)
+        for number in range(300):
+            await clock.sleep_ms(MINUTE_MS if number == 99 else 1)
+            figures.take(stats(number), at_tip=True)
+        figures.flush()
+
+    run_virtual(main())
+
+    lines = out.getvalue().splitlines()
+    taken = [found for line in lines for found in embedded_metrics(line, now=0.0)]
+    assert sum(len(found["values"]) for found in taken if found["name"] == "stream_records") == 300
 
 
 @pytest.mark.processes

@@ -34,8 +34,9 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "throttles": ("throttles", COUNT),
 }
 _TOLD_EVERY_MS = 60_000
-# CloudWatch: PutMetricData takes 1,000 metrics, and 150 values of each.
-_VALUES_MOST = 150
+# A line of EMF has 100 values of a metric, or is dropped whole; PutMetricData takes 150. What is
+# taken at once may be two: the batch's, and that of the tip.
+_VALUES_MOST = 99
 _TIP_SERVES_MS = 300_000
 
 
