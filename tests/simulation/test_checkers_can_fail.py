@@ -1,5 +1,6 @@
 """Each checker sees what it is for: a bug put into the engine, or a planted violation."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,16 @@ def test_reading_again_from_the_beginning_is_found(monkeypatch, mute_everything)
     monkeypatch.setattr(ShardConsumer, "_start", from_the_beginning)
 
     assert first_violation(checkers.RepetitionsExplained, muted=mute_everything)
+
+
+def test_records_from_before_the_instant_are_found(mute_everything):
+    def from_its_oldest_record(shape):
+        late = shape.from_instant(random.Random(1))
+        return replace(late, config=replace(late.config, initial_position="TRIM_HORIZON"))
+
+    assert first_violation(
+        checkers.NothingBeforeTheInstant, muted=mute_everything, reshape=from_its_oldest_record
+    )
 
 
 def test_a_counter_that_leaps_is_found(monkeypatch):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 
-SEEDS = range(6)
+SEEDS = range(7)
 
 
 def paused(shape):

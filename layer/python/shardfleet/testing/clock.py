@@ -214,11 +214,11 @@ class VirtualClock:
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         """Choose the epoch milliseconds of virtual second 0."""
-        self._start_ms = start_ms
+        self.start_ms = start_ms
 
     def now_ms(self) -> int:
         """Return virtual wall-clock time, epoch milliseconds."""
-        return self._start_ms + self.monotonic_ms()
+        return self.start_ms + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
         """Return virtual milliseconds since the loop began."""

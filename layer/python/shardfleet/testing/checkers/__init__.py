@@ -52,6 +52,7 @@ from shardfleet.testing.checkers.progress import (
 from shardfleet.testing.checkers.records import (
     CheckpointCoversDone,
     NoRecordLost,
+    NothingBeforeTheInstant,
     OnlyTheGuiltyGivenUp,
     OrderWithinKey,
     OrderWithinShard,
@@ -76,6 +77,7 @@ from shardfleet.testing.checkers.slots import (
 
 CHECKERS: tuple[type[Checker], ...] = (
     NoRecordLost,
+    NothingBeforeTheInstant,
     OrderWithinShard,
     OrderWithinKey,
     ParentsBeforeChildren,
@@ -147,6 +149,7 @@ __all__ = [
     "NobodyIsRobbed",
     "NobodyLosesToItself",
     "NobodyOutdatedAdopts",
+    "NothingBeforeTheInstant",
     "NothingForeign",
     "OneEffectiveOwner",
     "OneInvocationPerEpoch",

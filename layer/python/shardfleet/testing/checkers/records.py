@@ -32,6 +32,17 @@ class NoRecordLost(Checker):
             self.found(at_ms, entry.shard_id, text)
 
 
+class NothingBeforeTheInstant(Checker):
+    """A fleet that begins at an instant is given no record that arrived before it."""
+
+    def record_handled(self, handled: Handled) -> None:
+        """Compare when the record was put with the instant."""
+        entry, instant_ms = handled.entry, self.ledger.wanted_from_ms
+        if entry.put_ms < instant_ms:
+            text = f"{handled.by.name} handled {entry}, put at {entry.put_ms} ms of {instant_ms}"
+            self.found(handled.at_ms, entry.shard_id, text)
+
+
 class OrderWithinShard(Checker):
     """First deliveries within a shard are in order: no record before its predecessors are done."""
 

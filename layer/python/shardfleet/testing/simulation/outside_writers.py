@@ -104,7 +104,7 @@ class OtherHands:
         """Store how far the shard is truly done, without a look at counter or owner."""
         leases, truth = self._table.store.leases, self._around.ledger.shards[key]
         lease, done = leases[key], self._done(key)
-        if lease.is_finished or not done:
+        if lease.is_finished or not done or done[-1].is_excused:
             return
         reached = _position(done[-1])
         is_over = truth.first_unfinished() is None and truth.children

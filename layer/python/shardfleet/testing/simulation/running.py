@@ -18,6 +18,7 @@ from shardfleet.testing.simulation.world import Shape, World
 
 _STORY_LINES = 40
 _SLEEPS_ONE_IN = 8  # seeds: in their fleets idle shards sleep
+_INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,8 @@ async def _run(options: Options) -> RunResult:
         shape = options.reshape(shape)
     elif play is None and options.mix is None and seed % _SLEEPS_ONE_IN == 0:
         shape = shape.sleeping(random.Random(f"{seed}/sleep"))
+    elif play is None and options.mix is None and seed % _INSTANT_ONE_IN == 0:
+        shape = shape.from_instant(random.Random(f"{seed}/instant"))
     if play is not None:
         muted |= muted_in(play)
     if shape.config.failure_policy.stops:

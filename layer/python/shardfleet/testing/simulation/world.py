@@ -16,6 +16,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_LATEST
 from shardfleet.engine.state.fleet_state import PIN, FleetState
 from shardfleet.testing.checkers import Window
+from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
@@ -72,6 +73,7 @@ class Shape:
         rewinds_finished: an operator sets back finished leases only.
         pauses_every_s: how often a person pauses something; 0: never.
         recreated_s: when the stream is deleted and created again; 0: never.
+        instant_s: for AT_TIMESTAMP: when the fleet is to begin; it is deployed soon after.
 
     """
 
@@ -99,6 +101,7 @@ class Shape:
     rewinds_finished: bool = False
     pauses_every_s: float = 0.0
     recreated_s: float = 0.0
+    instant_s: float = 0.0
 
     @classmethod
     def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
@@ -148,6 +151,18 @@ class Shape:
         # Shards that fall asleep and wake change hands in the quietest fleet.
         records_per_s = chance.choice((0.1, 0.3, 1.0))
         return replace(self, config=config, records_per_s=records_per_s, measures_quiet=False)
+
+    def from_instant(self, chance: random.Random) -> Shape:
+        """Let the fleet begin at an instant, in a stream that has been resharded since before."""
+        instant_s = chance.uniform(5.0, 90.0)
+        config = replace(
+            self.config,
+            initial_position="AT_TIMESTAMP",
+            initial_timestamp_ms=VirtualClock().start_ms + round(instant_s * 1000),
+        )
+        return replace(
+            self, config=config, instant_s=instant_s, has_peer=False, measures_quiet=False
+        )
 
 
 def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
@@ -210,6 +225,7 @@ class World:
             only_finished=shape.rewinds_finished,
         )
         self.leases.created = self._excuse
+        around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
         self._puts = True
         self._begun = asyncio.Event()
 
@@ -320,7 +336,8 @@ class World:
                 self.stream.put(f"key-{self._chance.randrange(_KEYS)}", users=users, kills=kills)
 
     async def _reshard(self) -> None:
-        await self._begun.wait()
+        if not self._shape.instant_s:
+            await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.expovariate(1 / self._shape.reshard_every_s))
             if self._around.ledger.recreated_ms is not None:
@@ -353,7 +370,9 @@ class World:
 
     async def _schedule(self) -> None:
         """Invoke the manager each minute, more or less, now and then not or twice."""
-        faults = self._around.faults
+        faults, instant_s = self._around.faults, self._shape.instant_s
+        if instant_s:
+            await asyncio.sleep(instant_s + self._chance.uniform(0.0, 30.0))
         while True:
             if not faults.strike("manager_missing"):
                 self.functions.manager(self._machine.launcher)
