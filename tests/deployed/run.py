@@ -32,10 +32,18 @@ BESIDE = ("3.12", "3.13")
 MACHINES = {"aarch64": "arm64", "arm64": "arm64", "x86_64": "x86_64"}
 ELF = {"arm64": 183, "x86_64": 62}  # `e_machine`: EM_AARCH64, EM_X86_64 (elf.h)
 TESTS = ("domain", "engine", "kpl", "runtime", "adapters", "functions")
+BRIEF = ("kpl", "runtime", "functions")  # on the others
+NOT_HERE = (
+    # Loads a package of Spark's, to show that it would be seen.
+    "tests/runtime/test_cold_start.py::"
+    "test_the_list_of_modules_would_show_a_package_that_is_loaded",
+    # Here every process has loaded the library, to complete it by the test kit.
+    "tests/functions/test_handlers.py::test_the_powertools_example_loads_nothing_of_shardfleet",
+)
 # What those tests do not use, and is large.
 LEFT_OUT = re.compile(
-    "aws-cdk|boto3-stubs|botocore-stubs|cdk-nag|constructs|jsii|mypy|ministack|numpy|pandas|py4j|"
-    "pyarrow|pyspark|pywin32|ruff|types-|typing-inspection$|uv$|uvloop"
+    "aws-cdk|boto3-stubs|botocore-stubs|cdk-nag|constructs|jsii|mypy|numpy|pandas|py4j|"
+    "pyarrow|pyspark|pywin32|ruff|types-|typing-inspection$|uv$"
 )
 SETTINGS = {
     "shardfleet:handler": "tests/deployed/handler",
@@ -192,7 +200,8 @@ def _inside(folder, assets, tests):
     except AssertionError as error:
         say(f"  FAILED: {error}")
         return 1
-    return _tests(roots[fleet.WORKER], tests)
+    folders = TESTS if python.version == NEEDED else BRIEF
+    return _tests(roots[fleet.WORKER], tests or [f"tests/{name}" for name in folders])
 
 
 def _imported(place):
@@ -220,8 +229,13 @@ def _tests(place, arguments):
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "2"]
     process = place.start(
         *words,
-        *(arguments or [f"tests/{name}" for name in TESTS]),
-        environment={"PYTHONPATH": "/opt/python:/tools", "PYTHONDONTWRITEBYTECODE": "1"},
+        *(f"--deselect={name}" for name in NOT_HERE),
+        *arguments,
+        environment={
+            "PYTHONPATH": "/opt/python:/tools",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOME": "/tmp",  # noqa: S108 - of the root, in memory
+        },
         folder="/project",
     )
     return process.wait()
