@@ -264,7 +264,6 @@ class Deployment:
             if not now["StackStatus"].endswith("_IN_PROGRESS") or time.monotonic() > deadline:
                 break
             time.sleep(self.wait.look_every_s)
-        _stop_executions(self.account.client("stepfunctions"), self.resources())
         client.delete_stack(StackName=self.name)
         while (now := self._stack()) is not None:
             if now["StackStatus"] == "DELETE_FAILED" or time.monotonic() > deadline:
@@ -282,16 +281,6 @@ class Deployment:
             raise
         stacks: list[dict[str, Any]] = found["Stacks"]
         return next((s for s in stacks if s["StackStatus"] != "DELETE_COMPLETE"), None)
-
-
-def _stop_executions(client: Any, resources: Mapping[str, str]) -> None:
-    """End what a machine that is being deleted would otherwise wait for."""
-    for arn, kind in resources.items():
-        if kind == "AWS::StepFunctions::StateMachine":
-            pages = client.get_paginator("list_executions")
-            for page in pages.paginate(stateMachineArn=arn, statusFilter="RUNNING"):
-                for each in page["executions"]:
-                    client.stop_execution(executionArn=each["executionArn"])
 
 
 def _empty(client: Any, bucket: str) -> None:

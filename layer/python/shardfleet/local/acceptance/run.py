@@ -245,7 +245,7 @@ class Acceptance:
                 took_ms=took_ms,
             )
         )
-        self.say(f"  {measured.shown}: {measured.text} ({took_ms / 1000:.1f} s)")
+        self.say(f"  {step.name} {measured.shown}: {measured.text} ({took_ms / 1000:.1f} s)")
 
 
 async def _never(_: Scene) -> Measured:
