@@ -246,3 +246,23 @@ def test_a_schedule_may_fire_twice_and_each_event_come_twice(make_harshly, harsh
         Target={"Arn": arn, "RoleArn": "arn:aws:iam::111122223333:role/any", "Input": "{}"},
     )
     eventually(lambda: function.log_lines().count("turn") == 4)
+
+
+def test_there_is_no_shared_memory_but_there_are_processes_and_pipes(make_function):
+    """Fact L02: as nalepae/pandarallel's issue 128 quotes it."""
+    function = make_function(
+        """
+        import multiprocessing
+
+        def handler(event, context):
+            ours, theirs = multiprocessing.Pipe()
+            child = multiprocessing.get_context("fork").Process(target=theirs.send, args=("hello",))
+            child.start()
+            child.join()
+            try:
+                multiprocessing.Queue()
+            except OSError as error:
+                return [ours.recv(), str(error)]
+        """
+    )
+    assert function.invoke() == (["hello", "[Errno 38] Function not implemented"], None)

@@ -9,6 +9,7 @@ on the file descriptor named by `_SHARDFLEET_REPLY_FD`. Standard output and erro
 each invocation a line starting with NUL marks how far its log reaches.
 """
 
+import _multiprocessing  # type: ignore[import-not-found]
 import ctypes
 import importlib
 import json
@@ -43,6 +44,7 @@ def main() -> None:
     replies = os.fdopen(descriptor, "w", encoding="utf-8")
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     _detach_standard_input()
+    _take_shared_memory_away()
     request_id = _log_like_lambda()
     try:
         handler = _load_handler(os.environ["_HANDLER"])
@@ -71,6 +73,16 @@ def _die_with_the_server() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)  # The server died before the request to the kernel.
+
+
+def _take_shared_memory_away() -> None:
+    """Refuse semaphores: Lambda has no /dev/shm (fact L02: nalepae/pandarallel issue 128)."""
+
+    class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
+        def __new__(cls, *_: object) -> Any:
+            raise OSError(38, "Function not implemented")  # Linux's ENOSYS, wherever this runs.
+
+    _multiprocessing.SemLock = SemLock
 
 
 _nobody: list[socket.socket] = []
