@@ -35,10 +35,9 @@ TESTS = ("domain", "engine", "kpl", "runtime", "adapters", "functions")
 BRIEF = ("kpl", "runtime", "functions")  # on the others
 NOT_HERE = (
     # Loads a package of Spark's, to show that it would be seen.
-    "tests/runtime/test_cold_start.py::"
-    "test_the_list_of_modules_would_show_a_package_that_is_loaded",
+    "runtime/test_cold_start.py::test_the_list_of_modules_would_show_a_package_that_is_loaded",
     # Here every process has loaded the library, to complete it by the test kit.
-    "tests/functions/test_handlers.py::test_the_powertools_example_loads_nothing_of_shardfleet",
+    "functions/test_handlers.py::test_the_powertools_example_loads_nothing_of_shardfleet",
 )
 # What those tests do not use, and is large.
 LEFT_OUT = re.compile(
@@ -229,7 +228,7 @@ def _tests(place, arguments):
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "2"]
     process = place.start(
         *words,
-        *(f"--deselect={name}" for name in NOT_HERE),
+        *(f"--deselect=tests/{name}" for name in NOT_HERE),
         *arguments,
         environment={
             "PYTHONPATH": "/opt/python:/tools",
