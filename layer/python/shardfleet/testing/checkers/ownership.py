@@ -125,7 +125,8 @@ class NobodyLosesToItself(Checker):
     def lease_written(self, write: LeaseWrite) -> None:
         """Remember who wrote last what an owner would notice."""
         before, after, key = write.before, write.after, write.change.lease_key
-        if before is None or after is None or _version(before) != _version(after):
+        is_noticed = before is None or after is None or _version(before) != _version(after)
+        if is_noticed or write.change.operation == "garble":
             self._last[key] = write.by.name
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:

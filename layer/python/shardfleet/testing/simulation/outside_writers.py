@@ -96,6 +96,10 @@ class OtherHands:
             return
         unreadable[key] = f"{key}: its counter is 'x'; a number is allowed"
         self._around.log(self._tool.name, "garbles", key)
+        change = LeaseChange(
+            operation="garble", lease_key=key, kind=ChangeKind.UPDATE, conditions=()
+        )
+        self._table.write_by_hand(self._table.store.leases[key], change, self._tool)
         await asyncio.sleep(self._chance.choice(_GARBLED_S))
         unreadable.pop(key, None)
         self._around.log(self._tool.name, "mends", key)

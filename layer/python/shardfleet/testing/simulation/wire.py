@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.surroundings import Surroundings
 
@@ -118,7 +118,12 @@ class Wire:
         self, work: Callable[[], Awaitable[Any]], landed: asyncio.Future[Any], delay_s: float
     ) -> None:
         await asyncio.sleep(delay_s)
-        result = await work()
+        try:
+            result = await work()
+        except ShardfleetError as refusal:  # of a row that nobody can read
+            if not landed.done():
+                landed.set_exception(refusal)
+            return
         if not landed.done():
             landed.set_result(result)
 
