@@ -66,8 +66,8 @@ class FaultMix:
     freeze: float = 0.02
     connection_lost: float = 0.1
     duplicate_call: float = 0.05
-    late_start: float = 0.2
-    execution_dies: float = 0.03
+    late_start: float = 0.3
+    execution_dies: float = 0.06
     clock_drift: float = 1.0
     manager_missing: float = 0.15
     manager_twice: float = 0.2
@@ -106,8 +106,8 @@ class FaultMix:
 
     # --- what networks and strangers do besides
     duplicated_write: float = 0.01
-    false_no_stream: float = 0.02
-    malformed_lease: float = 0.0005
+    false_no_stream: float = 0.04
+    malformed_lease: float = 0.001
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:
