@@ -55,7 +55,7 @@ def test_a_server_that_cannot_start_shows_its_log(monkeypatch):
     monkeypatch.setattr(
         "shardfleet.local.aws.settings.ServerSettings.to_json", lambda _: '{"no_such_setting": 1}'
     )
-    with pytest.raises(EmbeddedAwsFailed, match=r"ended while starting(.|\n)*KeyError: 'behaviour'"):
+    with pytest.raises(EmbeddedAwsFailed, match=r"ended while starting(.|\n)*KeyError: 'behaviou"):
         aws.start()
     assert aws.pid is None
 
