@@ -5,7 +5,8 @@ Each test runs against the embedded AWS. `SHARDFLEET_TEST_AWS=1` runs it against
 caller's own credentials too (it costs a few cents). Those of the stores run against DynamoDB Local
 where `npm ci` has put it, and against the memory of the test kit.
 
-`fails_on` names a judge that does otherwise, and how; there the test must fail.
+`fails_on` names a judge that does otherwise, the fact that it does not keep, and how; there the
+test must fail, and the fact names it (tests/facts).
 """
 
 import os
@@ -22,7 +23,7 @@ def pytest_configure(config):
     for marker in (
         "documented(page): what AWS documents, and where",
         "observed(by): what is seen in practice, and by whom",
-        "fails_on(judge, how): a judge of the contract suite that does otherwise",
+        "fails_on(judge, fact, how): a judge of the contract suite that does otherwise",
     ):
         config.addinivalue_line("markers", marker)
 
@@ -32,9 +33,9 @@ def differing(request):
     """What is known to be otherwise at this judge is expected to fail there."""
     judges = getattr(request.node, "callspec", None)
     for marker in request.node.iter_markers("fails_on"):
-        where, how = marker.args
+        where, fact, how = marker.args
         if judges and where in judges.params.values():
-            request.applymarker(pytest.mark.xfail(reason=f"{where}: {how}", strict=True))
+            request.applymarker(pytest.mark.xfail(reason=f"{where}, {fact}: {how}", strict=True))
 
 
 class RealAccount:

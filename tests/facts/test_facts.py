@@ -4,6 +4,7 @@ What the product assumes about AWS is a fact with a source and a test, or an ope
 The facts lie beside this file, one TOML file per service; docs/facts.md says how to add one.
 """
 
+import ast
 import json
 import re
 
@@ -79,6 +80,25 @@ def test_the_tests_of_a_fact_exist():
         for fact in FACTS.values()
         for test in fact.test
         if not re.fullmatch(r"tests/[\w/]+\.py(::\w+)+", test)
+    )
+
+
+def differences():
+    """Where a judge does otherwise: its name, the fact's, and the test that is to fail there."""
+    for path in sorted((ROOT / "tests/contract").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for mark in ast.walk(node) if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func).endswith(".fails_on"):
+                    judge, fact, _ = (ast.literal_eval(each) for each in mark.args)
+                    yield judge, fact, f"{path.relative_to(ROOT).as_posix()}::{node.name}"
+
+
+def test_a_difference_between_judges_is_a_fact_that_names_the_test():
+    assert len(list(differences())) >= 14
+    expect_none(
+        f"{test}: {judge} does not keep {fact}, which does not name the test"
+        for judge, fact, test in differences()
+        if fact not in FACTS or test not in FACTS[fact].test
     )
 
 

@@ -9,7 +9,7 @@ What Kinesis promises, asked through boto3 of every Kinesis at hand.
 
 Each expectation says where it comes from: `documented` names a page of the API reference or the
 developer guide, `observed` says who has seen it though AWS does not write it down. `fails_on` names
-an endpoint that does otherwise, and how; there the test must fail.
+an endpoint that does otherwise, the fact that it does not keep, and how; there the test must fail.
 """
 
 import contextlib

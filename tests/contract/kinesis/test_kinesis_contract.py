@@ -143,7 +143,7 @@ def test_numbers_have_the_known_layout(stream):
 
 
 @pytest.mark.documented("PutRecords: each request can support up to 500 records")
-@pytest.mark.fails_on("kinesis-local", "it takes them")
+@pytest.mark.fails_on("kinesis-local", "K76", "it takes them")
 def test_501_records_are_refused(stream):
     stream.create()
     records = [{"PartitionKey": "k", "Data": b""}] * 501
@@ -185,7 +185,7 @@ def test_a_shards_own_starting_number_is_a_position(stream):
 
 
 @pytest.mark.documented("GetShardIterator: InvalidArgumentException")
-@pytest.mark.fails_on("kinesis-local", "it takes any number")
+@pytest.mark.fails_on("kinesis-local", "K12", "it takes any number")
 def test_a_number_that_did_not_come_from_the_stream_is_refused(stream):
     stream.create()
     (shard,) = stream.shards()
@@ -199,7 +199,7 @@ def test_a_number_that_did_not_come_from_the_stream_is_refused(stream):
 
 
 @pytest.mark.observed("akkadotnet/Alpakka#160, localstack#635 quote AWS (fact K10)")
-@pytest.mark.fails_on("kinesis-local", "it takes what the type has no use for")
+@pytest.mark.fails_on("kinesis-local", "K10", "it takes what the type has no use for")
 @pytest.mark.parametrize("kind", ["TRIM_HORIZON", "LATEST"])
 def test_a_beginning_takes_no_sequence_number(stream, kind):
     stream.create()
@@ -210,7 +210,7 @@ def test_a_beginning_takes_no_sequence_number(stream, kind):
 
 
 @pytest.mark.observed("boto3#1478, amazon-kinesis-client#391 quote AWS (fact K11)")
-@pytest.mark.fails_on("kinesis-local", "it takes any number")
+@pytest.mark.fails_on("kinesis-local", "K11", "it takes any number")
 def test_a_number_of_another_shard_is_refused(stream):
     one, other = stream.create(2).shards()
     number = stream.put("a", one)["SequenceNumber"]
@@ -219,7 +219,7 @@ def test_a_number_of_another_shard_is_refused(stream):
 
 
 @pytest.mark.observed("amazon-kinesis-connectors#8, logstash-input-kinesis#22 quote AWS (fact K12)")
-@pytest.mark.fails_on("kinesis-local", "it takes any number")
+@pytest.mark.fails_on("kinesis-local", "K12", "it takes any number")
 def test_a_number_of_a_deleted_namesake_is_refused(stream):
     number = int(stream.create().put("a")["SequenceNumber"])
     created = stream.summary()["StreamCreationTimestamp"]
@@ -271,7 +271,7 @@ def test_a_shard_that_is_not_there_is_not_found(stream):
 
 
 @pytest.mark.documented("GetRecords: InvalidArgumentException")
-@pytest.mark.fails_on("kinesis-local", "it answers HTTP 500")
+@pytest.mark.fails_on("kinesis-local", "K72", "it answers HTTP 500")
 def test_an_iterator_of_nobodys_is_refused(stream):
     stream.create()
     with stream.refused("InvalidArgumentException"):
@@ -288,7 +288,7 @@ def test_a_limit_above_ten_thousand_is_refused(stream):
 
 @pytest.mark.documented("GetRecords: MillisBehindLatest")
 @pytest.mark.fails_on(
-    "kinesis-local", "its lag is the time between two records' arrivals, whatever time it is now"
+    "kinesis-local", "K23", "its lag is the time between two arrivals, whatever time it is now"
 )
 def test_lag_is_zero_at_the_tip_and_the_age_of_the_read_record_before(stream):
     stream.create()

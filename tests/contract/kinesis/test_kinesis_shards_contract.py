@@ -77,7 +77,7 @@ def test_shards_that_are_no_neighbours_are_not_merged(stream):
 
 
 @pytest.mark.observed("mhart/kinesalite#109, on AWS")
-@pytest.mark.fails_on("kinesis-local", "it answers ResourceInUseException")
+@pytest.mark.fails_on("kinesis-local", "K65", "it answers ResourceInUseException")
 def test_a_closed_shard_is_not_split_again(stream):
     (shard,) = stream.create().shards()
     stream.split(shard)
@@ -149,7 +149,7 @@ def test_shard_filters_by_state_and_id(stream):
 
 
 @pytest.mark.documented("ShardFilter: open at TRIM_HORIZON")
-@pytest.mark.fails_on("kinesis-local", "it lists every shard")
+@pytest.mark.fails_on("kinesis-local", "K98", "it lists every shard")
 def test_at_trim_horizon_lists_what_was_open_at_the_beginning(stream):
     first, _ = stream.create(2).shards()
     stream.until(lambda: time.time() > stream.summary()["StreamCreationTimestamp"].timestamp() + 1)
@@ -203,7 +203,7 @@ def test_neither_an_arn_nor_a_filter_goes_with_a_token(stream):
 @pytest.mark.documented(
     "PutRecords: each shard up to 1,000 records per second, ErrorCode per entry"
 )
-@pytest.mark.fails_on("kinesis-local", "it has no limits")
+@pytest.mark.fails_on("kinesis-local", "K74", "it has no limits")
 def test_a_burst_beyond_a_shards_write_limit_is_throttled_entry_by_entry(stream):
     stream.create()
     records = [{"PartitionKey": "k", "Data": b"x"}] * 500
@@ -215,7 +215,7 @@ def test_a_burst_beyond_a_shards_write_limit_is_throttled_entry_by_entry(stream)
 
 
 @pytest.mark.documented("GetRecords: five transactions per second per shard")
-@pytest.mark.fails_on("kinesis-local", "it has no limits")
+@pytest.mark.fails_on("kinesis-local", "K75", "it has no limits")
 def test_a_sixth_read_within_a_second_is_throttled(stream):
     stream.create()
     (shard,) = stream.shards()
@@ -249,7 +249,9 @@ def test_a_stream_with_consumers_is_deleted_only_by_force(stream):
 
 
 @pytest.mark.documented("SubscribeToShard, SubscribeToShardEvent")
-@pytest.mark.fails_on("kinesis-local", "it sends no initial-response, which botocore wants first")
+@pytest.mark.fails_on(
+    "kinesis-local", "K99", "it sends no initial-response, which botocore wants first"
+)
 def test_a_subscription_pushes_records_and_ends_with_the_children(stream):
     stream.create()
     (shard,) = stream.shards()

@@ -451,7 +451,7 @@ def test_a_put_is_refused_with(dynamodb, table, what):
         dynamodb.put_item(TableName=table, **REFUSED[what])
 
 
-@pytest.mark.fails_on("embedded", "it does one of the two, and says nothing")
+@pytest.mark.fails_on("embedded", "D35", "it does one of the two, and says nothing")
 def test_one_update_names_an_attribute_once(lease, dynamodb):
     """UpdateItem: "Two document paths overlap with each other"."""
     lease.put(leaseCounter=number(1))
@@ -474,7 +474,7 @@ def test_a_number_cannot_be_added_to_a_text(lease, dynamodb):
     [
         pytest.param(
             "size(checkpoint) < :nine",
-            marks=pytest.mark.fails_on("embedded", "it measures a number's digits"),
+            marks=pytest.mark.fails_on("embedded", "D36", "it measures a number's digits"),
         ),
         "checkpoint < :text",
     ],

@@ -80,7 +80,8 @@ def _take_shared_memory_away() -> None:
 
     class SemLock(_multiprocessing.SemLock):  # type: ignore[misc]
         def __new__(cls, *_: object) -> Any:
-            raise OSError(38, "Function not implemented")  # Linux's ENOSYS, wherever this runs.
+            # Linux's ENOSYS, wherever this runs.
+            raise OSError(38, "Function not implemented")  # fact L02
 
     _multiprocessing.SemLock = SemLock
 
