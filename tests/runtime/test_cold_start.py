@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ENTRY_POINTS = {
     "worker": "import shardfleet.runtime.entry_points",
     "lease_manager": "import runpy; runpy.run_path({folder!r} + '/lease_manager/handler.py')",
-    "first_run": "import runpy; runpy.run_path({folder!r} + '/first_run/handler.py')",
+    # Of several modules, which lie beside each other in /var/task.
+    "first_run": "import sys; sys.path.insert(0, {folder!r} + '/first_run'); import handler",
 }
 # Never: for Spark, for tests, for the command line, for the embedded AWS, for the construct.
 FOREIGN = {
