@@ -27,8 +27,10 @@ LATER = {
     *("google.protobuf", "shardfleet.kpl.messages_pb2", "boto3", "s3transfer"),
     *("shardfleet.adapters.decode.processes", "shardfleet.adapters.decode.server"),
 }
-# The top-level packages that an entry point may load, beside the standard library and its own.
+# The top-level modules that an entry point may load, beside the standard library: packages, the
+# library, and what lies beside the first run's handler.
 ALLOWED = {
+    *("handler", "stack_events"),
     *("shardfleet", "aws_lambda_powertools", "boto3", "botocore", "dateutil", "jmespath", "six"),
     *("msgspec", "pybase64", "urllib3", "typing_extensions", "certifi", "s3transfer"),
 }
