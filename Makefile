@@ -19,7 +19,7 @@ STATES ?=
 N ?=
 SEEDS ?=
 SEED ?=
-JOBS ?= 4
+JOBS ?= 6
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
 SLOW ?= judge sim model alarms chaos acceptance runtime fuzz spark-cluster spark-older spark-kill mutants audit
@@ -65,7 +65,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install ## run the tests in JOBS=4 processes; ARGS="-k name" is passed to pytest [10 min]
+test: install ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.settings import AwsBehaviour
 from tests.deployed.pythons import say
 from tests.deployed.runtime_api import RuntimeApi
 
@@ -42,7 +43,7 @@ def run(template, roots):
         What was seen; raises AssertionError where a record is lost or made up.
 
     """
-    with EmbeddedAws(kinesis_quotas=False) as aws:
+    with EmbeddedAws(behaviour=AwsBehaviour(kinesis_quotas=False)) as aws:
         names, stream = _resources(template, aws)
         configurations = {
             each["Properties"]["Handler"]: each["Properties"]

@@ -39,6 +39,8 @@ NOT_HERE = (
     # Here every process has loaded the library, to complete it by the test kit.
     "functions/test_handlers.py::test_the_powertools_example_loads_nothing_of_shardfleet",
 )
+# The checks of templates are in no function.
+NOT_DEPLOYED = "tests/domain/test_template.py"
 # What those tests do not use, and is large.
 LEFT_OUT = re.compile(
     "aws-cdk|boto3-stubs|botocore-stubs|cdk-nag|constructs|jsii|mypy|numpy|pandas|py4j|"
@@ -228,6 +230,7 @@ def _tests(place, arguments):
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "2"]
     process = place.start(
         *words,
+        f"--ignore={NOT_DEPLOYED}",
         *(f"--deselect=tests/{name}" for name in NOT_HERE),
         *arguments,
         environment={

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from botocore.session import get_session
 
+from shardfleet.adapters.telemetry import metrics as measured
 from shardfleet.domain.template import alarms, limits, machines, spark
 from shardfleet.domain.template.judging import CHECKS, judge
 from shardfleet.domain.template.reading import Template
@@ -443,3 +444,9 @@ def test_the_reserved_variables_are_those_that_another_judge_knows():
     schema = json.loads(files("cfnlint").joinpath(known).read_text("utf-8"))
 
     assert set(schema["propertyNames"]["not"]["enum"]) <= limits.RESERVED_VARIABLES
+
+
+def test_what_alarms_are_told_to_rest_on_is_told_with_each_turn():
+    told = {*measured.READINGS["ManagerTurnDone"].values(), *measured.ZEROES["ManagerTurnDone"]}
+
+    assert told >= limits.TOLD_EACH_TURN
