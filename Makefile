@@ -19,7 +19,7 @@ STATES ?=
 N ?=
 SEEDS ?=
 SEED ?=
-JOBS ?= 6
+JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
 SLOW ?= judge sim model alarms chaos acceptance runtime fuzz spark-cluster spark-older spark-kill mutants audit
@@ -65,7 +65,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [10 min]
+test: install ## run the tests in JOBS=4 processes; ARGS="-k name" is passed to pytest [13 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
@@ -75,7 +75,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [89 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [86 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -89,7 +89,7 @@ sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to
 chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing [6 min]
 	@$(WITH_NODE) $(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
-acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [6 min]
+acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [5 min]
 	@$(WITH_NODE) $(BIN)/shardfleet acceptance --local $(ARGS)
 
 alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition [8 min]
@@ -117,7 +117,7 @@ endif
 audit: install ## ask a source of advisories about every locked package; fails where none is reached [1 min]
 	@$(BIN)/python -m tests.audit
 
-runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [8 min]
+runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [6 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.deployed.run $(ARGS)
 
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
@@ -136,7 +136,7 @@ bench: install ## run the benchmarks, one after the other; writes benchmarks/RES
 synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line) [1 min]
 	@$(WITH_NODE) CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py
 
-pr: install ## lint, types, test: what CI runs, but for its parts of slow [12 min]
+pr: install ## lint, types, test: what CI runs, but for its parts of slow [15 min]
 	@$(MAKE) lint
 	@$(MAKE) types
 	@$(MAKE) test
