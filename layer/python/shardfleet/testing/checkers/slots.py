@@ -25,6 +25,8 @@ _READS_PER_S = 7
 _SECOND_MS = 1_000
 # An operator resumes stopped shards each 30 s, and a worker looks each failover time.
 _STOPPED_MS = 60_000
+# A row that was made unreadable is mended within a minute, and its children look each second.
+_GARBLED_MS = 65_000
 # Longer than an import, a call that hangs and the longest back-off together.
 _IDLE_MS = 45_000
 # Two turns of the slowest manager, and the start of a slot between them.
@@ -122,6 +124,8 @@ class WhoRenewsReads(Checker):
         """Begin with no lease."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._leases: dict[str, Lease] = {}
+        # lease -> when somebody made its row unreadable
+        self._garbled: dict[str, int] = {}
         self._stopped: dict[str, int] = {}
         # lease -> invocation -> when it last did something for it, and how long it was frozen then
         self._alive: dict[str, dict[str, tuple[int, int]]] = {}
@@ -157,6 +161,8 @@ class WhoRenewsReads(Checker):
             self._leases.pop(key, None)
             return
         self._leases[key] = after
+        if write.change.operation == "garble":
+            self._garbled[key] = write.at_ms
         if write.before is not None and write.before.effective_owner != after.effective_owner:
             # Whoever had it may get it again; what is given back at once is told by nobody.
             self._alive.pop(key, None)
@@ -166,6 +172,9 @@ class WhoRenewsReads(Checker):
             return
         parents = [self._leases.get(parent) for parent in after.parent_shard_ids]
         waits = any(parent is not None and not parent.is_finished for parent in parents)
+        # Whether a parent is finished cannot be told of a row that nobody can read.
+        garbled_ms = [self._garbled.get(parent, -_GARBLED_MS) for parent in after.parent_shard_ids]
+        waits = waits or any(write.at_ms - since_ms < _GARBLED_MS for since_ms in garbled_ms)
         # A shard that is read to its end may wait for the other parent of a merge (§4.6).
         truth = self.ledger.shards[key]
         waits = waits or bool(truth.children and truth.first_unfinished() is None)
