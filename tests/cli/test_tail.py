@@ -114,11 +114,13 @@ import sys
 from contextlib import asynccontextmanager
 from shardfleet.cli import app, fleet_access
 from shardfleet.testing.clock import run_virtual
-from tests.cli.test_tail import Cloud
+from tests.cli import test_tail
+
+test_tail.RECORDS = 5_000  # More than a pipe holds: what fits it is written though nobody reads.
 
 @asynccontextmanager
 async def opened(_stack):
-    yield Cloud().opened()
+    yield test_tail.Cloud().opened()
 
 fleet_access._opened, fleet_access.asyncio.run = opened, run_virtual
 sys.exit(app.run(["tail", "--since", "1h"]))
