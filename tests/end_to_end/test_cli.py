@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardfleet.cli import app as application
-from tests.end_to_end.cloud import UNKIND, deployed, wait_until
+from tests.end_to_end.cloud import PAGES_OF_THREE, deployed, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +29,7 @@ def shop(tmp_path_factory):
         environment=environment,
         config={"max_attempts": 2, "workers_max": 1, "retry_most_ms": 300, "log_errors": True},
         shards=2,
-        behaviour=UNKIND,
+        behaviour=PAGES_OF_THREE,
     ) as fleet:
         kinesis = fleet.client("kinesis")
         for number in range(ORDERS):
