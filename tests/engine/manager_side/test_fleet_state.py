@@ -5,11 +5,11 @@ import pytest
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
+from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain, slot_body
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Document
 from shardfleet.engine.state.fleet_state import CrashNote, FleetState
-from shardfleet.errors import OutcomeUnknown, StreamReplaced
+from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
 
@@ -63,6 +63,46 @@ def test_an_update_is_made_again_on_what_somebody_else_wrote():
 
         after = await state.update_slot("s1", change)
         assert (after.slot.epoch, after.slot.drain) == (9, True)
+
+    run_virtual(main())
+
+
+class Overtaken(MemoryStateStore):
+    """Somebody raises the epoch before the first write, whose answer does not come; one read."""
+
+    reads = writes = 0
+
+    async def read(self, kind, id):  # noqa: A002 - the port's name
+        self.reads += 1
+        if self.reads > 2:
+            raise Throttled("no read more")
+        return await super().read(kind, id)
+
+    async def write(self, kind, id, body, *, expected_version):  # noqa: A002 - the port's name
+        self.writes += 1
+        if self.writes == 1:
+            raise OutcomeUnknown
+        if self.writes == 2:
+            now = self.documents[kind, id]
+            raised = {**now.body, "epoch": 9}
+            self.documents[kind, id] = Document(kind, id, now.version + 1, raised)
+        return await super().write(kind, id, body, expected_version=expected_version)
+
+
+def test_whoever_lost_a_race_hears_from_its_refusal_what_the_slot_is_now():
+    """A read more may be throttled for seconds, in which a worker that is over renews (H1)."""
+
+    async def main():
+        store = Overtaken()
+        store.documents["slot", "s1"] = Document("slot", "s1", 1, slot_body(a_slot()))
+
+        def change(slot):
+            if slot.epoch == 9:
+                raise StaleEpoch("over")
+            return ask_to_drain(slot)
+
+        with pytest.raises(StaleEpoch):
+            await FleetState(store, VirtualClock()).update_slot("s1", change)
 
     run_virtual(main())
 

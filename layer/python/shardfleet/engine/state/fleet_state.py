@@ -105,14 +105,8 @@ class FleetState:
         An unknown outcome is read again and compared: the write was ours if the record says
         exactly what we wrote, at the next version.
         """
-        body = slot_body(slot)
-        try:
-            result = await self._store.write(SLOT, slot.slot_id, body, expected_version=version)
-        except OutcomeUnknown:
-            found = await self.slot(slot.slot_id)
-            landed = found is not None and found == VersionedSlot(slot, (version or 0) + 1)
-            return found if landed else None
-        return _slot(result.document) if isinstance(result, Written) else None
+        now, is_ours = await self._write(slot, version)
+        return now if is_ours else None
 
     async def update_slot(
         self, slot_id: str, change: Callable[[Slot], Slot | None]
@@ -127,21 +121,33 @@ class FleetState:
             ProtocolError: the record would not hold still.
 
         """
+        # A lost race brings the record as it is now; to read it again might be refused for seconds,
+        # in which a worker that is over would go on (H1).
+        current = await self.slot(slot_id)
         for _ in range(_CAS_ROUNDS_MOST):
-            current = await self.slot(slot_id)
-            if current is None:
-                return None
-            wanted = change(current.slot)
-            if wanted is None:
+            wanted = None if current is None else change(current.slot)
+            if current is None or wanted is None:
                 return None
             if wanted == current.slot:
                 return current
-            written = await self.write_slot(wanted, current.version)
-            if written is not None:
-                return written
+            current, is_ours = await self._write(wanted, current.version)
+            if is_ours:
+                return current
         raise ProtocolError(
             f"slot {slot_id}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
         )
+
+    async def _write(self, slot: Slot, version: int | None) -> tuple[VersionedSlot | None, bool]:
+        """Write by compare-and-set; return the record as it is now, and whether we wrote it so."""
+        body = slot_body(slot)
+        try:
+            result = await self._store.write(SLOT, slot.slot_id, body, expected_version=version)
+        except OutcomeUnknown:
+            found = await self.slot(slot.slot_id)
+            return found, found == VersionedSlot(slot, (version or 0) + 1)
+        if isinstance(result, Written):
+            return _slot(result.document), True
+        return None if result.current is None else _slot(result.current), False
 
     # --- sightings
 
