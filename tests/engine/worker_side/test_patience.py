@@ -6,7 +6,7 @@ import pytest
 
 from shardfleet.engine.retry import Halt, Halted, Patience, all_of
 from shardfleet.engine.worker.tasks import TurnTasks
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
 
@@ -57,6 +57,26 @@ def test_a_refused_call_is_repeated_until_it_is_answered_or_called_off():
         with pytest.raises(Halted):
             await patience(clock).persist(call, halt)
         assert clock.monotonic_ms() - began_ms == 3_000
+
+    run_virtual(main())
+
+
+def test_a_stream_is_gone_when_it_was_denied_so_often_in_a_row_and_not_in_all():
+    async def main():
+        gone, throttled = StreamGone("not found"), Throttled("refused")
+        answers = [*[gone, gone, gone, throttled] * 5, 7]
+
+        async def call():
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        assert await patience(VirtualClock()).persist(call, Halt()) == 7
+        answers.extend([throttled, gone, gone, gone, gone, 7])
+        with pytest.raises(StreamGone):
+            await patience(VirtualClock()).persist(call, Halt())
+        assert answers == [7]
 
     run_virtual(main())
 

@@ -238,7 +238,7 @@ class Patience:
             try:
                 return await call()
             except (Throttled, OutcomeUnknown):
-                failures += 1
+                failures, denials = failures + 1, 0
             except StreamGone:
                 failures, denials = failures + 1, denials + 1
                 if denials == ATTEMPTS_MOST:
