@@ -14,7 +14,6 @@ from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 # Looking costs both the test and the embedded AWS processor time that the fleet is in want of.
 LOOK_EVERY_S = 0.3
 UNKIND = AwsBehaviour(unkind=1, page_items=3)
-PAGES_OF_THREE = AwsBehaviour(page_items=3)
 HANDLERS = Path(__file__).resolve().parent / "handlers"
 
 
