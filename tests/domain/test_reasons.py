@@ -99,6 +99,7 @@ from shardfleet.domain.reasons import (
     SlotSilent,
     SlotsTooMany,
     SlotsWanted,
+    StandsIn,
     SurplusToLast,
     ThereAlready,
     TooFarBehind,
@@ -241,6 +242,7 @@ EXAMPLES = [
     (SlotAlive(70), "heartbeat 70 ms ago"),
     (ClosedBeforeHeartbeat("f-s1"), "execution f-s1 closed before its first heartbeat"),
     (ExecutionOver(), "silent, and its execution is over"),
+    (StandsIn("s0001"), "s0001 stands still, and its execution goes on"),
     (UpkeepFailed("START", "Throttled"), "START: Throttled"),
     (NoBudget(), "there is no budget"),
     (

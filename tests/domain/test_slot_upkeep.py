@@ -26,12 +26,13 @@ def a_slot(number, state=SlotState.RUNNING, heartbeat_ms=NOW, *, drain=False, le
     )
 
 
-def plan(slots, wanted, *, held=None, lost=()):
+def plan(slots, wanted, *, held=None, lost=(), slots_most=10):
     sizing = Sizing(wanted=wanted, reason=Quoted("so the test says"), pace=Pace())
     facts = SlotFacts(
         now_ms=NOW,
         silent_ms=20_000,
         leave_most_ms=LEAVE_MOST_MS,
+        slots_most=slots_most,
         held={f"fleet-s{number:04}": count for number, count in (held or {}).items()},
         lost=lost,
     )
@@ -148,3 +149,53 @@ def test_any_slots_come_to_the_wanted_number_and_not_beyond(slots, wanted, shuff
     assert {slot.slot_id for slot in slots if slot.state is not SlotState.ENDED} <= found.keys()
     shuffler.shuffle(slots)
     assert tasks(slots, wanted, held=held) == found
+
+
+def stand_ins(slots, wanted, **facts):
+    return {d.slot_id: d.stand_in for d in plan(slots, wanted, **facts).decisions if d.stand_in}
+
+
+def test_a_silent_slot_has_a_stand_in_in_case_that_its_execution_runs():
+    slots = [a_slot(1, heartbeat_ms=NOW - 20_001), a_slot(2)]
+
+    assert stand_ins(slots, 2) == {"s0001": "s0003"}
+    assert stand_ins([*slots, a_slot(5, SlotState.ENDED)], 2) == {"s0001": "s0005"}
+    assert tasks(slots, 2) == {"s0001": "EXAMINE", "s0002": "NOTHING"}
+
+
+def test_a_stand_in_is_no_slot_that_is_started_anyway():
+    slots = [a_slot(1, heartbeat_ms=NOW - 20_001), a_slot(2)]
+
+    assert stand_ins(slots, 3) == {"s0001": "s0004"}
+    assert tasks(slots, 3) == {"s0001": "EXAMINE", "s0002": "NOTHING", "s0003": "START"}
+
+
+def test_no_stand_in_for_what_the_others_suffice_for_or_what_is_too_many():
+    silent, alive = a_slot(1, heartbeat_ms=NOW - 20_001), a_slot(2)
+
+    assert stand_ins([silent, alive], 1) == {}
+    assert stand_ins([silent, alive, a_slot(3)], 2) == {}  # the third one is the stand-in
+    assert stand_ins([silent, alive], 2, slots_most=2) == {}
+
+
+def test_no_stand_in_for_a_slot_that_was_heard_of_a_moment_ago():
+    """Its leases have expired, but it may be about to be started again: two turns decide."""
+    assert stand_ins([a_slot(1)], 1, lost={"fleet-s0001"}) == {}
+
+
+@given(
+    st.lists(st.sampled_from([NOW, NOW - 20_001]), max_size=6),
+    st.integers(0, 8),
+    st.integers(1, 8),
+)
+def test_with_all_stand_ins_there_are_never_more_slots_than_allowed(heartbeats, wanted, most):
+    slots = [a_slot(n, heartbeat_ms=at) for n, at in enumerate(heartbeats, 1)]
+    wanted = min(wanted, most)
+    chosen = list(stand_ins(slots, wanted, slots_most=most).values())
+    started = [name for name, task in tasks(slots, wanted).items() if task == "START"]
+    alive = heartbeats.count(NOW)
+
+    assert len({*chosen, *started}) == len(chosen) + len(started)
+    assert not {*chosen} & {each.slot_id for each in slots}
+    assert not chosen or alive + len(started) + len(chosen) <= wanted
+    assert len(slots) + len(started) + len(chosen) <= max(most, len(slots) + len(started))

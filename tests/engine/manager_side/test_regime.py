@@ -54,7 +54,9 @@ def test_a_fleet_without_a_budget_asks_no_table_about_money():
 
 def test_a_dear_fleet_rests_between_its_managers_turns_and_says_why():
     async def main():
-        fleet = Fleet(leases_per_worker=4, budget_cents_per_day=200, manager_run_ms=50_000)
+        # One worker at most: nobody beats while a manager of the kit runs, so it gets a stand-in.
+        limits = {"leases_per_worker": 4, "workers_max": 1, "budget_cents_per_day": 200}
+        fleet = Fleet(manager_run_ms=50_000, **limits)
         await running_fleet(fleet)
         assert await a_turn(fleet) > 1
         await spend(fleet)

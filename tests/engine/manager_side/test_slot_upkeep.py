@@ -6,7 +6,7 @@ import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.reasons import HoldsFewest, OwnerEnds
+from shardfleet.domain.reasons import HoldsFewest, OwnerEnds, StandsIn
 from shardfleet.domain.slots.slot import ClaimRefused, SlotState, claim
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.manager.turn import LeaseManager
@@ -77,6 +77,35 @@ def test_a_silent_slot_whose_execution_runs_is_left_alone():
         await fleet.manager.turn()
         slot = await fleet.slot("s0001")
         assert (slot.state, slot.start_epoch) == (SlotState.RUNNING, 1)
+
+    run_virtual(main())
+
+
+def test_where_the_others_are_full_a_slot_that_stands_still_is_replaced_while_its_execution_runs():
+    """Its leases would wait for the function's time-out, 15 minutes as a rule, for a place."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=2)
+        await running_fleet(fleet)
+        theirs = [key for key, le in fleet.leases.leases.items() if le.lease_owner == "f-s0002"]
+        began_ms = fleet.clock.monotonic_ms()
+        while "f-s0001" in fleet.owners().values():
+            # Two failover times of silence and a turn to see it, a turn in which the other starts.
+            assert fleet.clock.monotonic_ms() - began_ms <= 30_000
+            await fleet.clock.sleep_ms(3_000)
+            await fleet.beat("s0002")
+            fleet.renew(*theirs)
+            if await fleet.slot("s0003"):
+                await fleet.beat("s0003")
+            await fleet.manager.turn()
+        assert sorted(fleet.owners().values()) == ["f-s0002", "f-s0002", "f-s0003", "f-s0003"]
+        (started,) = [each for each in fleet.named("SlotStarted") if each.slot_id == "s0003"]
+        assert started.reason == StandsIn("s0001")
+        assert (await fleet.slot("s0001")).start_epoch == 1
+        await fleet.clock.sleep_ms(3_000)
+        await fleet.beat("s0002", "s0003")
+        await fleet.manager.turn()
+        assert not await fleet.slot("s0004")
 
     run_virtual(main())
 

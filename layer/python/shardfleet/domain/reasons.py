@@ -610,6 +610,13 @@ class ExecutionOver(Reason, words="silent, and its execution is over"):
 
 
 @dataclass(frozen=True)
+class StandsIn(Reason, words="{slot_id} stands still, and its execution goes on"):
+    """A silent slot has a running execution, and the others have no room for its leases."""
+
+    slot_id: str
+
+
+@dataclass(frozen=True)
 class UpkeepFailed(Reason, words="{task}: {error}"):
     """What was to be done about a slot failed."""
 

@@ -59,6 +59,7 @@ from shardfleet.domain.slots.upkeep import (
     SlotPlan,
     SlotTask,
     plan_slots,
+    stands_still,
     stays,
 )
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
@@ -540,8 +541,9 @@ def _slots(
     )
     facts = SlotFacts(
         now_ms=snapshot.at_ms,
-        silent_ms=2 * config.failover_ms,
+        silent_ms=_silent_ms(config),
         leave_most_ms=config.handover_limit_ms + config.cycle_ms,
+        slots_most=config.workers_max,
         held=held,
         lost=frozenset(
             lease.effective_owner or "" for lease in unfinished if lease.lease_key in expired
@@ -572,6 +574,10 @@ def _sizing_limits(config: FleetConfig, *, is_thrifty: bool) -> SizingLimits:
     )
 
 
+def _silent_ms(config: FleetConfig) -> int:
+    return 2 * config.failover_ms
+
+
 def _slot_needs(
     config: FleetConfig,
     snapshot: TurnSnapshot,
@@ -579,14 +585,16 @@ def _slot_needs(
     *,
     held: Mapping[str, int],
 ) -> list[SlotNeed]:
-    """Return what each slot that stays has to do."""
-    staying = sorted((s for s in snapshot.slots if stays(s)), key=lambda slot: slot.slot_id)
+    """Return what each slot that stays, and does not stand still, has to do."""
+    now_ms, silent_ms = snapshot.at_ms, _silent_ms(config)
+    alive = [s for s in snapshot.slots if not stands_still(s, now_ms=now_ms, silent_ms=silent_ms)]
+    staying = sorted((slot for slot in alive if stays(slot)), key=lambda slot: slot.slot_id)
     lags = lags_of(
         unfinished,
         staying,
         stopped_since_ms={},
-        now_ms=snapshot.at_ms,
-        still_ms=2 * config.failover_ms,
+        now_ms=now_ms,
+        still_ms=silent_ms,
     )
     needs = []
     for slot in staying:

@@ -115,7 +115,7 @@ def plan_size(
     Decide how many slots there should be.
 
     Args:
-        needs: one for each slot that starts or runs and is not asked to leave.
+        needs: one for each slot that starts or runs, and is neither asked to leave nor silent.
         unfinished: leases that are to be read.
         pace: as kept.
         limits: the configuration.

@@ -9,7 +9,7 @@ Functions' answers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from shardfleet.domain.reasons import (
@@ -47,11 +47,18 @@ class SlotTask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotDecision:
-    """One decision about one slot, and why."""
+    """
+    One decision about one slot, and why.
+
+    Attributes:
+        stand_in: slot to start beside it if it is examined and its execution runs; empty: none.
+
+    """
 
     slot_id: str
     task: SlotTask
     reason: Reason
+    stand_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,7 @@ class SlotFacts:
         now_ms: epoch milliseconds.
         silent_ms: a heartbeat older than this makes a slot silent.
         leave_most_ms: a slot that was to leave is drained after this long, whatever it still holds.
+        slots_most: how many may stay at once, those that stand still among them.
         held: worker id to the number of unfinished leases that it holds or is to get.
         lost: worker ids whose leases have expired.
 
@@ -80,6 +88,7 @@ class SlotFacts:
     now_ms: int
     silent_ms: int
     leave_most_ms: int = 0
+    slots_most: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
     lost: Collection[str] = ()
 
@@ -103,9 +112,18 @@ def stays(slot: Slot) -> bool:
     return is_alive and not slot.drain and not slot.leaving_ms
 
 
+def stands_still(slot: Slot, *, now_ms: int, silent_ms: int) -> bool:
+    """Tell whether a slot that runs has not been heard of for longer than ``silent_ms``."""
+    return slot.state is SlotState.RUNNING and now_ms - slot.heartbeat_ms > silent_ms
+
+
 def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> SlotPlan:
     """
     Decide about every slot.
+
+    A slot that stands still keeps its place until the function's time-out; where the others are
+    full its leases would wait as long. So it gets a stand-in, should its execution run (Z8); of one
+    whose execution is over none is needed, for it starts again itself.
 
     Args:
         slots: all slot records.
@@ -116,6 +134,7 @@ def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> Sl
     ordered = sorted(slots, key=lambda s: s.slot_id)
     decisions = {s.slot_id: _upkeep(s, facts) for s in ordered if s.state is not SlotState.ENDED}
     staying = [s for s in ordered if stays(s)]
+    silent = {s.slot_id for s in staying if _is_silent(s, facts)}
     missing = sizing.wanted - len(staying)
     reason = SlotsWanted(sizing.wanted, sizing.reason)
     if missing > 0:
@@ -124,11 +143,18 @@ def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> Sl
             decisions[slot_id] = SlotDecision(slot_id, SlotTask.STAY, reason)
         for slot_id in _to_start(ordered, missing - len(back)):
             decisions[slot_id] = SlotDecision(slot_id, SlotTask.START, reason)
-    elif missing < 0 and sizing.wanted:
-        for slot in _least_burdened(staying, facts)[:-missing]:
+    elif (surplus := len(staying) - len(silent) - sizing.wanted) > 0 and sizing.wanted:
+        at_work = [s for s in staying if s.slot_id not in silent]
+        for slot in _least_burdened(at_work, facts)[:surplus]:
             if decisions[slot.slot_id].task is SlotTask.NOTHING:
-                why = SlotsTooMany(sizing.wanted, sizing.reason, len(staying))
+                why = SlotsTooMany(sizing.wanted, sizing.reason, len(at_work))
                 decisions[slot.slot_id] = SlotDecision(slot.slot_id, SlotTask.LEAVE, why)
+    starts = sorted(each for each, it in decisions.items() if it.task is SlotTask.START)
+    present = max(len(staying), sizing.wanted)
+    lacking = min(sizing.wanted - present + len(silent), facts.slots_most - present)
+    fresh = _to_start(ordered, len(starts) + max(0, lacking))[len(starts) :]
+    for slot_id, stand_in in zip(sorted(silent), fresh, strict=False):
+        decisions[slot_id] = replace(decisions[slot_id], stand_in=stand_in)
     by_id = tuple(decisions[slot_id] for slot_id in sorted(decisions))
     return SlotPlan(sizing.wanted, by_id, reason)
 
@@ -151,6 +177,10 @@ def _upkeep(slot: Slot, facts: SlotFacts) -> SlotDecision:
         if facts.now_ms - slot.leaving_ms > facts.leave_most_ms:
             return decided(SlotTask.DRAIN, HandsOverTooLong(held))
     return decided(SlotTask.NOTHING, SlotAlive(silence_ms))
+
+
+def _is_silent(slot: Slot, facts: SlotFacts) -> bool:
+    return stands_still(slot, now_ms=facts.now_ms, silent_ms=facts.silent_ms)
 
 
 def _may_stay(slot: Slot) -> bool:

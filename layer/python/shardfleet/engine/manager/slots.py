@@ -8,10 +8,11 @@ closed one raises the epoch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.reasons import ClosedBeforeHeartbeat, ExecutionOver, Reason
+from shardfleet.domain.reasons import ClosedBeforeHeartbeat, ExecutionOver, Reason, StandsIn
 from shardfleet.domain.slots.slot import (
     end_of_dead,
     intend_start,
@@ -60,7 +61,7 @@ class SlotUpkeep:
 
         async def carry_out_one(decision: SlotDecision) -> None:
             try:
-                await self._one(decision, plan, known.get(decision.slot_id))
+                await self._one(decision, plan, known)
             except ShardfleetError as error:
                 self._events.emit(
                     SlotUpkeepFailed(
@@ -71,15 +72,19 @@ class SlotUpkeep:
         await each_of(plan.slots.decisions, carry_out_one, box=box)
 
     async def _one(
-        self, decision: SlotDecision, plan: TurnPlan, found: VersionedSlot | None
+        self, decision: SlotDecision, plan: TurnPlan, known: Mapping[str, VersionedSlot]
     ) -> None:
+        found = known.get(decision.slot_id)
         match decision.task:
             case SlotTask.START:
                 await self._intend(decision.slot_id, found, decision.reason)
             case SlotTask.REPEAT_START if found is not None:
                 await self._start(found)
             case SlotTask.EXAMINE if found is not None:
-                await self._examine(found, is_needed=decision.slot_id in plan.restarts)
+                runs = await self._examine(found, is_needed=decision.slot_id in plan.restarts)
+                if runs and decision.stand_in:
+                    stands_in = StandsIn(decision.slot_id)
+                    await self._intend(decision.stand_in, known.get(decision.stand_in), stands_in)
             case SlotTask.LEAVE | SlotTask.STAY | SlotTask.DRAIN:
                 task, now_ms = decision.task, self._clock.now_ms()
                 await self._state.update_slot(
@@ -118,17 +123,22 @@ class SlotUpkeep:
         if await self._launcher.status(name) is ExecutionStatus.CLOSED:
             await self._restart(found, ClosedBeforeHeartbeat(name))
 
-    async def _examine(self, found: VersionedSlot, *, is_needed: bool) -> None:
-        """Describe a silent slot's execution and its successor; restart or end if both are over."""
+    async def _examine(self, found: VersionedSlot, *, is_needed: bool) -> bool:
+        """
+        Describe a silent slot's execution and its successor; restart or end if both are over.
+
+        Returns whether one of them runs.
+        """
         slot = found.slot
         for generation in (slot.generation, slot.generation + 1):
             name = replace(slot.slot_input(), generation=generation).execution_name()
             if await self._launcher.status(name) is ExecutionStatus.RUNNING:
-                return
+                return True
         if is_needed:
             await self._restart(found, ExecutionOver())
         elif (ended := end_of_dead(slot)) is not None:
             await self._state.write_slot(ended, found.version)
+        return False
 
     async def _restart(self, found: VersionedSlot, reason: Reason) -> None:
         slot = found.slot
