@@ -53,16 +53,16 @@ def stand(shard_id, at="TRIM_HORIZON", *, arrived=0, tip=0):
 
 
 def token(stands, *, layout=(), waiting=None, number=1, **changes):
+    quotas = (Quota(total_bytes=1_000, fetch_ms=100),) * len(layout)
     return PlanToken(
         sid="sid",
         number=number,
         incarnation=INCARNATION,
         stands={each.position.shard_id: each for each in stands},
-        quota=Quota(records_per_shard=0, bytes_per_partition=1_000, fetch_ms=100),
         emission=Emission(),
         layout=tuple(tuple(shards) for shards in layout),
         waiting=waiting or {},
-        **changes,
+        **{"quotas": quotas, **changes},
     )
 
 

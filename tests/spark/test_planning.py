@@ -95,7 +95,7 @@ def test_the_key_of_a_plan_depends_on_everything_that_decides_and_on_nothing_els
     others = [
         replace(plan, layout=(("a", "a"),)),
         replace(plan, stands={"a": stand("a", 8)}),
-        replace(plan, quota=replace(plan.quota, fetch_ms=1)),
+        replace(plan, quotas=(replace(plan.quotas[0], fetch_ms=1),)),
         replace(plan, target_ms=1),
         replace(plan, waiting={"b": ("a",)}),
     ]
@@ -122,11 +122,11 @@ def test_a_token_survives_its_json():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"v": 2}, "version 2; this shardfleet reads version 1"),
+        ({"v": 1}, "version 1; this shardfleet reads version 2"),
         ({"v": None}, "version None"),
         ({"from": {"a": ["AFTER:x:0", 0, 0]}}, "damaged.*AFTER:x:0"),
         ({"layout": None}, "damaged"),
-        ({"quota": {"colour": 1}}, "damaged"),
+        ({"quotas": [{"colour": 1}]}, "damaged"),
     ],
 )
 def test_a_checkpoint_of_another_version_or_damaged_is_refused(change, said):
@@ -191,7 +191,7 @@ def test_fewer_records_than_shards_are_given_to_some_shards_after_the_other():
     for _ in range(5):
         plan = next_token(plan, state, limits=limits, now_ms=NOW)
         seen += [shard for shards in plan.layout for shard in shards]
-        assert plan.quota.records_per_shard * len(plan.layout[0]) <= 2
+        assert sum(most for quota in plan.quotas for most in quota.records) == 2
 
     assert sorted(seen) == sorted("abcde" * 2)
 
@@ -201,11 +201,13 @@ def test_a_limit_of_bytes_is_shared_by_the_partitions():
 
     plan = next_token(token([]), after(*map(stand, "ab")), limits=limits, now_ms=NOW)
 
-    assert plan.quota.bytes_per_partition == 500
+    assert [quota.total_bytes for quota in plan.quotas] == [500, 500]
 
 
 def plan_with_skew(*stands):
-    return next_token(token([]), after(*stands), limits=BatchLimits(skew_ms=60), now_ms=NOW).quota
+    return next_token(token([]), after(*stands), limits=BatchLimits(skew_ms=60), now_ms=NOW).quotas[
+        0
+    ]
 
 
 def test_what_the_driver_hands_to_its_tasks_is_bounded_whatever_the_records_size():
@@ -235,7 +237,7 @@ def test_a_shard_at_its_tip_counts_as_now_and_a_finished_one_not_at_all():
 def test_with_a_skew_limit_an_unknown_shard_first_tells_its_age():
     quota = plan_with_skew(stand("a", 1, arrived=500), stand("b"))
 
-    assert (quota.records_per_shard, quota.until_ms) == (1, 0)
+    assert (quota.records, quota.until_ms) == ((1, 1), 0)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_loser_reads_what_it_lacks_from_the_first_sealed_record_on():
             key=partition.key,
             ranges=partition.ranges,
             quota=partition.quota.__class__(
-                records_per_shard=4, bytes_per_partition=1 << 20, fetch_ms=0
+                total_bytes=1 << 20, fetch_ms=0, records=(4,) * len(partition.ranges)
             ),
         )
         assert await read(query, short) == [b"%d" % number for number in range(9)]

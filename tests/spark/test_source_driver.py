@@ -189,7 +189,7 @@ def test_the_shard_list_is_read_at_once_when_a_child_waits_for_a_parent_nobody_k
 
 
 def read_from(query, shard_range):
-    quota = Quota(records_per_shard=0, bytes_per_partition=1 << 20, fetch_ms=1_000)
+    quota = Quota(total_bytes=1 << 20, fetch_ms=1_000)
     return fetch([shard_range], quota, query.ports, writer={})
 
 

@@ -23,7 +23,7 @@ from shardfleet.domain.stream.sequence import PointKind, Position, StreamIncarna
 from shardfleet.errors import ShardfleetError
 from shardfleet_spark.offsets.seals import Seal, seal_from_json, seal_to_json
 
-TOKEN_VERSION = 1
+TOKEN_VERSION = 2
 
 
 class UnreadableCheckpoint(ShardfleetError):
@@ -56,20 +56,21 @@ class Stand:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
     """
-    The limits of one batch; each an upper bound.
+    The limits of one partition; each an upper bound.
 
     Attributes:
-        records_per_shard: stream records (an aggregate counts as one); 0: no limit.
-        bytes_per_partition: data and keys of stream records that one task buffers.
-        fetch_ms: how long a task goes on reading while there is more.
+        total_bytes: data and keys of stream records that the task buffers.
+        fetch_ms: how long the task goes on reading while there is more.
         until_ms: a shard stops before the first record that arrived later; 0: no limit.
+        records: stream records (an aggregate counts as one) of each shard, in the order of the
+            layout; (): no limit.
 
     """
 
-    records_per_shard: int
-    bytes_per_partition: int
+    total_bytes: int
     fetch_ms: int
     until_ms: int = 0
+    records: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class PlanToken:
         incarnation: which life of which stream.
         stands: shard to where it stands, finished ones too while the stream lists them.
         layout: the shards of each partition.
-        quota: limits.
+        quotas: the limits of each partition.
         emission: how records become rows.
         waiting: shards not admitted yet, and their parents.
         hashes: hash ranges, first and last, where ``misrouted`` is not ``deliver``.
@@ -112,9 +113,9 @@ class PlanToken:
     number: int
     incarnation: StreamIncarnation
     stands: Mapping[str, Stand]
-    quota: Quota
     emission: Emission
     layout: tuple[tuple[str, ...], ...] = ()
+    quotas: tuple[Quota, ...] = ()
     waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     hashes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     target_ms: int = 0
@@ -147,12 +148,15 @@ def token_to_json(token: PlanToken) -> dict[str, Any]:
             for shard_id, stand in sorted(token.stands.items())
         },
         "layout": [list(shards) for shards in token.layout],
-        "quota": {
-            "records_per_shard": token.quota.records_per_shard,
-            "bytes_per_partition": token.quota.bytes_per_partition,
-            "fetch_ms": token.quota.fetch_ms,
-            "until_ms": token.quota.until_ms,
-        },
+        "quotas": [
+            {
+                "bytes": quota.total_bytes,
+                "fetch_ms": quota.fetch_ms,
+                "until_ms": quota.until_ms,
+                "records": list(quota.records),
+            }
+            for quota in token.quotas
+        ],
         "emit": {
             "deaggregate": token.emission.deaggregate,
             "misrouted": token.emission.misrouted,
@@ -209,7 +213,15 @@ def _token(found: Mapping[str, Any]) -> PlanToken:
             for shard_id, (text, arrived, tip) in found["from"].items()
         },
         layout=tuple(tuple(shards) for shards in found["layout"]),
-        quota=Quota(**{name: int(value) for name, value in found["quota"].items()}),
+        quotas=tuple(
+            Quota(
+                total_bytes=int(quota["bytes"]),
+                fetch_ms=int(quota["fetch_ms"]),
+                until_ms=int(quota["until_ms"]),
+                records=tuple(int(most) for most in quota["records"]),
+            )
+            for quota in found["quotas"]
+        ),
         emission=Emission(bool(found["emit"]["deaggregate"]), str(found["emit"]["misrouted"])),
         waiting={child: tuple(parents) for child, parents in found["waiting"].items()},
         hashes={

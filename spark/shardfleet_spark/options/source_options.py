@@ -79,10 +79,14 @@ class SourceOptions(AccessOptions):
     max_records_per_batch: int = option(
         integer(),
         default="0",
-        doc="Most stream records in a batch (an aggregate counts as one); 0: no limit.",
+        doc="Most stream records in a batch (an aggregate counts as one); shards get parts of it "
+        "by what waits in each; 0: no limit.",
     )
     max_bytes_per_batch: int = option(
-        size_bytes(0), default="0", doc="Most bytes of stream records in a batch; 0: no limit."
+        size_bytes(0),
+        default="0",
+        doc="Most bytes of stream records in a batch; shards get parts of it by what waits in "
+        "each; 0: no limit.",
     )
     max_records_per_shard: int = option(
         integer(), default="0", doc="Most stream records of one shard in a batch; 0: no limit."

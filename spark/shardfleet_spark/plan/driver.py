@@ -19,7 +19,6 @@ from shardfleet_spark.offsets.lineage import Family, admit, first_family, needs_
 from shardfleet_spark.offsets.plan_token import (
     Emission,
     PlanToken,
-    Quota,
     Stand,
     token_from_json,
     token_to_json,
@@ -241,7 +240,6 @@ class SourceDriver:
             incarnation=incarnation,
             stands=family.stands,
             waiting=family.waiting,
-            quota=Quota(records_per_shard=0, bytes_per_partition=0, fetch_ms=0),
             emission=self._settings.emission,
         )
 
@@ -255,7 +253,7 @@ class SourceDriver:
     async def _after_plan(self, token: PlanToken) -> Advanced:
         if self._after[0] == token.key:
             return self._after[1]
-        after = advance(token, await self._seals_of(token))
+        after = advance(token, await self._seals_of(token), self._after[1].inflows)
         for shard_id, sealed in after.seals.items():
             hint = Hint(
                 iterator=sealed.iterator,
@@ -364,7 +362,7 @@ class SourceDriver:
         seals, bodies = [], []
         for index in range(len(planned.layout)):
             ranges = self._range(planned, index).ranges
-            fetched = await fetch(ranges, planned.quota, self._ports, writer={})
+            fetched = await fetch(ranges, planned.quotas[index], self._ports, writer={})
             seals.append(fetched.seal)
             size = sum(each.size_bytes for each in fetched.seal.shards)
             bodies.append(fetched.records if size <= CARRIED_BYTES else {})
@@ -391,5 +389,5 @@ class SourceDriver:
                 )
                 for shard_id in token.layout[index]
             ),
-            quota=token.quota,
+            quota=token.quotas[index],
         )

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet_spark.offsets.lineage import Family, finished
 from shardfleet_spark.offsets.plan_token import PlanToken, Quota, Stand
 from shardfleet_spark.offsets.seals import Seal, ShardSeal, check_layout
+from shardfleet_spark.plan.shares import (
+    Inflow,
+    Waiting,
+    done_until_ms,
+    plan_shares,
+    waiting_in,
+)
 
 # With a skew limit, a shard of which no arrival is known reads one record to tell its age.
 _SOUNDING_RECORDS = 1
@@ -37,6 +44,7 @@ class Advanced:
         seals: the last word of each shard of the plan.
         stats: figures for a person.
         unsealed: partitions that Spark never ran; their shards keep their stands.
+        inflows: of each live shard that was ever read, as far as this process knows.
 
     """
 
@@ -45,15 +53,19 @@ class Advanced:
     seals: Mapping[str, ShardSeal] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
     unsealed: tuple[int, ...] = ()
+    inflows: Mapping[str, Inflow] = field(default_factory=dict)
 
 
-def advance(token: PlanToken, seals: Mapping[int, Seal]) -> Advanced:
+def advance(
+    token: PlanToken, seals: Mapping[int, Seal], inflows: Mapping[str, Inflow] | None = None
+) -> Advanced:
     """
     Return where the shards stand after a plan.
 
     Args:
         token: the plan, executed and committed.
         seals: by partition; a partition without one was never run and keeps its stands.
+        inflows: before the plan, as far as they are known.
 
     Raises:
         SealOfAnotherLayout: a seal does not belong to this plan.
@@ -86,7 +98,24 @@ def advance(token: PlanToken, seals: Mapping[int, Seal]) -> Advanced:
         seals=by_shard,
         stats=stats_of(token, seals, family),
         unsealed=tuple(unsealed),
+        inflows=_inflows_after(token, family, by_shard, before=inflows or {}),
     )
+
+
+def _inflows_after(
+    token: PlanToken,
+    family: Family,
+    seals: Mapping[str, ShardSeal],
+    *,
+    before: Mapping[str, Inflow],
+) -> dict[str, Inflow]:
+    found, live = dict(before), set(family.live)
+    for shard_id, sealed in seals.items():
+        since_ms = done_until_ms(token.stands[shard_id])
+        over_ms = done_until_ms(family.stands[shard_id]) - since_ms if since_ms else 0
+        known = before.get(shard_id, Inflow())
+        found[shard_id] = known.then(sealed.count, sealed.size_bytes, over_ms)
+    return {shard_id: inflow for shard_id, inflow in found.items() if shard_id in live}
 
 
 def _stand_after(before: Stand, sealed: ShardSeal) -> Stand:
@@ -200,10 +229,10 @@ def next_token(
     if not shards:
         return None
     number = token.number + 1
-    if limits.records and limits.records < len(shards):
-        # Fewer records than shards: some shards now, others in the next plan.
-        first = number * limits.records % len(shards)
-        shards = sorted((shards[first:] + shards[:first])[: limits.records])
+    stands = {shard_id: after.family.stands[shard_id] for shard_id in shards}
+    shares = _shares(limits, waiting_in(stands, after.inflows, now_ms=now_ms), turn=number)
+    # Those that get no record now do in another plan.
+    shards = [shard_id for shard_id in shards if not limits.records or shares.records[shard_id]]
     weights = {
         shard_id: after.seals[shard_id].size_bytes if shard_id in after.seals else 0
         for shard_id in shards
@@ -215,7 +244,7 @@ def next_token(
         stands=after.family.stands,
         waiting=after.family.waiting,
         layout=layout,
-        quota=_quota(limits, after.family, shards=shards, partitions=len(layout), now_ms=now_ms),
+        quotas=_quotas(limits, shares, layout, family=after.family, now_ms=now_ms),
         hashes={key: value for key, value in token.hashes.items() if key in after.family.stands},
         target_ms=target_ms,
         sealed=None,
@@ -257,28 +286,56 @@ def _rotated(shards: list[str], turn: int) -> list[str]:
     return shards[first:] + shards[:first]
 
 
-def _quota(
-    limits: BatchLimits, family: Family, *, shards: list[str], partitions: int, now_ms: int
-) -> Quota:
-    per_shard = [limits.records_per_shard] if limits.records_per_shard else []
-    if limits.records:
-        per_shard.append(max(1, limits.records // len(shards)))
+class _Shares(NamedTuple):
+    """What each shard gets of the limits of a batch; empty where there is no limit."""
+
+    records: Mapping[str, int]
+    total_bytes: Mapping[str, int]
+
+
+def _shares(limits: BatchLimits, waiting: Mapping[str, Waiting], *, turn: int) -> _Shares:
+    records = {shard_id: each.records for shard_id, each in waiting.items()}
+    sizes = {shard_id: each.size_bytes for shard_id, each in waiting.items()}
+    return _Shares(
+        plan_shares(records, total=limits.records, turn=turn) if limits.records else {},
+        plan_shares(sizes, total=limits.total_bytes, turn=turn) if limits.total_bytes else {},
+    )
+
+
+def _quotas(
+    limits: BatchLimits,
+    shares: _Shares,
+    layout: tuple[tuple[str, ...], ...],
+    *,
+    family: Family,
+    now_ms: int,
+) -> tuple[Quota, ...]:
+    of_all = [limits.records_per_shard] if limits.records_per_shard else []
     until_ms = 0
     if limits.skew_ms:
         ages = [_age(stand, now_ms) for stand in map(family.stands.__getitem__, family.live)]
         if 0 in ages:
-            per_shard.append(_SOUNDING_RECORDS)
+            of_all.append(_SOUNDING_RECORDS)
         else:
             until_ms = min(ages) + limits.skew_ms
-    bytes_most = limits.bytes_per_partition
-    if limits.total_bytes:
-        bytes_most = max(1, min(bytes_most, limits.total_bytes // partitions))
-    return Quota(
-        records_per_shard=min(per_shard, default=0),
-        bytes_per_partition=bytes_most,
-        fetch_ms=limits.fetch_ms,
-        until_ms=until_ms,
-    )
+    found = []
+    for shards in layout:
+        total_bytes = limits.bytes_per_partition
+        if limits.total_bytes:
+            total_bytes = min(total_bytes, sum(shares.total_bytes[each] for each in shards))
+        records = tuple(
+            min([*of_all, *([shares.records[each]] if limits.records else [])], default=0)
+            for each in shards
+        )
+        found.append(
+            Quota(
+                total_bytes=max(1, total_bytes),
+                fetch_ms=limits.fetch_ms,
+                until_ms=until_ms,
+                records=records if any(records) else (),
+            )
+        )
+    return tuple(found)
 
 
 def _age(stand: Stand, now_ms: int) -> int:

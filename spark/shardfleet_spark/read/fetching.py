@@ -64,8 +64,9 @@ class _Common:
 class _Reading:
     """One shard while it is read."""
 
-    def __init__(self, common: _Common, reading: ShardRange) -> None:
+    def __init__(self, common: _Common, reading: ShardRange, most: int) -> None:
         self._common = common
+        self._most = most
         self._stand = reading.stand
         self._record_bytes = reading.hint.record_bytes
         self.pages = ShardPages(reading, common.ports)
@@ -108,8 +109,7 @@ class _Reading:
         common, most = self._common, self._common.ports.policy.records_per_read
         if size := self._record_bytes or common.record_bytes:
             most = min(most, max(1, common.bytes_left // common.at_once // size))
-        quota = common.quota.records_per_shard
-        return min(most, quota - len(self.records)) if quota else most
+        return min(most, self._most - len(self.records)) if self._most else most
 
     def _take(self, page: RecordsPage, asked_ms: int) -> bool:
         """Take an answer; return whether to go on."""
@@ -197,10 +197,11 @@ async def fetch(
         quota=quota,
         deadline_ms=ports.clock.monotonic_ms() + quota.fetch_ms,
         gate=asyncio.Semaphore(ports.policy.concurrency),
-        bytes_left=quota.bytes_per_partition,
+        bytes_left=quota.total_bytes,
         at_once=max(1, min(ports.policy.concurrency, len(ranges))),
     )
-    readings = [_Reading(common, each) for each in ranges]
+    records = quota.records or (0,) * len(ranges)
+    readings = [_Reading(common, *each) for each in zip(ranges, records, strict=True)]
     await together(each.run() for each in readings)
     seal = Seal(
         shards=tuple(each.sealed for each in readings),
