@@ -210,6 +210,15 @@ def duration_ms(least: int = 0, most: int | None = None) -> Kind:
     return Kind(parse, f"a duration such as 200ms, 2s, 5m, 1h, {bounds}")
 
 
+def or_auto(kind: Kind) -> Kind:
+    """Take what another kind takes, or ``auto`` for None."""
+
+    def parse(value: str) -> Any:
+        return None if value.lower() == "auto" else kind.parse(value)
+
+    return Kind(parse, f"auto or {kind.allowed}")
+
+
 def size_bytes(least: int = 1, most: int | None = None) -> Kind:
     """Take a size with a unit (``64m``, ``1g``; powers of 1,024); a bare number is bytes."""
 

@@ -37,6 +37,7 @@ from shardfleet_spark.plan.planning import (
     next_token,
 )
 from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
+from shardfleet_spark.plan.rhythm import Rhythm
 from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import PartitionRange, insist
@@ -134,6 +135,7 @@ class SourceDriver:
             interval_ms=settings.discovery_interval_ms,
             hurry_ms=settings.pace.interval_ms,
         )
+        self._rhythm = Rhythm()
         self._target_ms = 0
         self._converged: frozenset[str] = frozenset()
         self._prefetched: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
@@ -167,6 +169,7 @@ class SourceDriver:
             DataLost, StreamReplaced, StreamGone: see the messages.
 
         """
+        self._rhythm.asked(self._ports.clock.monotonic_ms())
         known = start or self._last or await self.initial()
         token = token_from_json(known)
         after = await self._after_plan(token)
@@ -176,10 +179,12 @@ class SourceDriver:
         after = self._admitted(token, after)
         # Spark asks for the next batch when the one before is in its commit log.
         self.standing = self._standing(token, after.family)
+        limits = self._settings.limits
         limits = replace(
-            self._settings.limits,
-            records=records or self._settings.limits.records,
-            total_bytes=total_bytes or self._settings.limits.total_bytes,
+            limits,
+            records=records or limits.records,
+            total_bytes=total_bytes or limits.total_bytes,
+            fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
         )
         planned = await self._plan(token, after, limits)
         self._last = known if planned is None else token_to_json(planned)

@@ -16,6 +16,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind,
 from shardfleet_spark.offsets.lineage import Family, finished
 from shardfleet_spark.offsets.plan_token import PlanToken, Quota, Stand
 from shardfleet_spark.offsets.seals import Seal, ShardSeal, check_layout
+from shardfleet_spark.plan.rhythm import LEAST_MS
 from shardfleet_spark.plan.shares import (
     Inflow,
     Waiting,
@@ -148,7 +149,8 @@ class BatchLimits:
         total_bytes: data and keys of the whole batch, 0 for no limit.
         records_per_shard: 0 for no limit.
         bytes_per_partition: what one task may buffer.
-        fetch_ms: how long a task goes on reading while there is more.
+        fetch_ms: how long a task goes on reading while there is more; None: as long as the
+            trigger leaves time for.
         skew_ms: how far a shard may be ahead of the slowest one, 0 for no limit.
         partitions: how many tasks.
         shards_per_partition: if not 0, decides how many tasks instead.
@@ -159,7 +161,7 @@ class BatchLimits:
     total_bytes: int = 0
     records_per_shard: int = 0
     bytes_per_partition: int = 64 * 1024 * 1024
-    fetch_ms: int = 2_000
+    fetch_ms: int | None = None
     skew_ms: int = 0
     partitions: int = 1
     shards_per_partition: int = 0
@@ -330,7 +332,7 @@ def _quotas(
         found.append(
             Quota(
                 total_bytes=max(1, total_bytes),
-                fetch_ms=limits.fetch_ms,
+                fetch_ms=LEAST_MS if limits.fetch_ms is None else limits.fetch_ms,
                 until_ms=until_ms,
                 records=records if any(records) else (),
             )
