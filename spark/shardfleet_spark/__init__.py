@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shardfleet_spark.data_source import ShardfleetDataSource
+    from shardfleet_spark.host.cluster import of_cluster
 
-__all__ = ["ShardfleetDataSource"]
+__all__ = ["ShardfleetDataSource", "of_cluster"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the data source, and pyspark with it, when it is first asked for."""
+    """Load what is asked for, and pyspark with it, when it is first asked for."""
     if name == "ShardfleetDataSource":
         from shardfleet_spark.data_source import ShardfleetDataSource  # noqa: PLC0415
 
         return ShardfleetDataSource
+    if name == "of_cluster":
+        from shardfleet_spark.host.cluster import of_cluster  # noqa: PLC0415
+
+        return of_cluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,6 +49,9 @@ from shardfleet_spark.read.shard_pages import FetchPorts
 if TYPE_CHECKING:
     from shardfleet.kpl.deaggregate import MisroutedPolicy
 
+# Tasks beyond the cores run one after the other, and each round makes the batch longer.
+_GROWTH_MOST = 4
+
 
 @dataclass
 class StreamPartition(InputPartition):
@@ -204,6 +207,7 @@ def settings_of(options: SourceOptions) -> DriverSettings:
             fetch_ms=options.max_fetch_time_ms,
             skew_ms=options.max_shard_skew_ms,
             partitions=options.tasks,
+            partitions_most=_GROWTH_MOST * options.tasks,
             shards_per_partition=options.shards_per_partition,
         ),
         emission=Emission(options.deaggregate, options.misrouted),

@@ -151,6 +151,7 @@ def test_the_options_of_planning_are_the_drivers_settings():
             fetch_ms=15,
             skew_ms=16,
             partitions=17,
+            partitions_most=68,
             shards_per_partition=18,
         ),
         emission=Emission(deaggregate=False, misrouted="kpl"),

@@ -1,5 +1,7 @@
 """How a batch's limit is divided among shards: by what waits in each, and none starves."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,7 +118,7 @@ def test_a_limit_of_bytes_goes_to_the_task_whose_shard_has_them():
 
     plan = next_token(
         token([]),
-        after.__class__(family=after.family, busy=after.busy, inflows=inflows),
+        replace(after, inflows=inflows),
         limits=limits,
         now_ms=NOW,
     )
@@ -154,3 +156,21 @@ def test_newer_batches_count_more():
     inflow = Inflow().then(100, 1_000, 1_000).then(0, 0, 1_000).then(0, 0, 1_000)
 
     assert (inflow.records, inflow.over_ms) == (25, 1_750)
+
+
+def test_there_are_more_tasks_while_more_waits_than_they_may_read():
+    stands = [stand(each, 1, arrived=NOW - MINUTE_MS) for each in SHARDS[:8]]
+    busy = dict.fromkeys(SHARDS[:8], Inflow(10_000, 900_000, 1_000))
+    after = replace(advance(token(stands), {}), inflows=busy)
+
+    def tasks(**limits):
+        limits = BatchLimits(**{"partitions": 2, "fetch_ms": 30_000, **limits})
+        return len(next_token(token([]), after, limits=limits, now_ms=NOW).layout)
+
+    # 54 MB wait in each of 8 shards; a task may read 64 MiB.
+    assert tasks() == 2
+    assert tasks(partitions_most=8) == 7
+    assert tasks(partitions_most=4) == 4
+    # In a second, a shard gives 2 MiB.
+    assert tasks(partitions_most=8, fetch_ms=1_000) == 2
+    assert tasks(partitions_most=8, shards_per_partition=8) == 1

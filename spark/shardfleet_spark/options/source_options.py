@@ -113,8 +113,10 @@ class SourceOptions(AccessOptions):
     partitions: int = option(
         integer(),
         default="0",
-        doc="Tasks of a batch, shards spread by measured bytes; 0: one per core of the driver's "
-        "machine.",
+        doc="Tasks of a batch, shards spread by measured bytes, and up to four times as many while "
+        "more waits than they may read; 0: one per core of the driver's machine. "
+        "`options(**shardfleet_spark.of_cluster(spark))` says one per core of the cluster, which "
+        "the source itself cannot know; pipelines do so.",
     )
     shards_per_partition: int = option(
         integer(), default="0", doc="Shards of one task; not 0: decides instead of `partitions`."
@@ -178,7 +180,11 @@ class SourceOptions(AccessOptions):
 
     @property
     def tasks(self) -> int:
-        """Return how many tasks a batch has unless shards per task are given."""
+        """
+        Return how many tasks a batch has unless shards per task are given.
+
+        Where no option says it, Spark's driver is all that a source sees of the cluster.
+        """
         return self.partitions or os.cpu_count() or 1
 
     @property

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.host.cluster import of_cluster
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
 from shardfleet_spark.pipelines.patience import start_patiently
@@ -92,7 +93,9 @@ def start_pipeline(
 
     """
     source = plan.from_place
-    reader = spark.readStream.format(source.format).options(**_options(source, plan.source_options))
+    reader = spark.readStream.format(source.format).options(
+        **_options(source, _spread(spark, plan))
+    )
     if source.format in ("json", "csv", "parquet") and plan.schema:
         reader = reader.schema(plan.schema)
     read = reader.load() if source.is_stream else reader.load(source.where)
@@ -123,7 +126,7 @@ def _stream_writer(options: Mapping[str, str]) -> Callable[[DataFrame, int], Non
 
 def _run_batch(spark: SparkSession, plan: PipelinePlan, transform: Transform) -> None:
     source, sink = plan.from_place, plan.to_place
-    reader = spark.read.format(source.format).options(**_options(source, plan.source_options))
+    reader = spark.read.format(source.format).options(**_options(source, _spread(spark, plan)))
     if source.format in ("json", "csv") and plan.schema:
         reader = reader.schema(plan.schema)
     read = reader.load() if source.is_stream else reader.load(source.where)
@@ -185,6 +188,14 @@ def _parsed(read: DataFrame, plan: PipelinePlan) -> DataFrame:
 
 def _options(place: TablePlace, options: Mapping[str, str]) -> dict[str, str]:
     return {**options, "stream": place.where} if place.is_stream else dict(options)
+
+
+def _spread(spark: SparkSession, plan: PipelinePlan) -> dict[str, str]:
+    """Return the source's options; a stream is read by as many tasks as the cluster has cores."""
+    given = {name.lower() for name in plan.source_options}
+    if not plan.from_place.is_stream or given & {"partitions", "shardsperpartition"}:
+        return dict(plan.source_options)
+    return {**of_cluster(spark), **plan.source_options}
 
 
 def _transform_of(plan: PipelinePlan) -> Transform:

@@ -153,6 +153,7 @@ class BatchLimits:
             trigger leaves time for.
         skew_ms: how far a shard may be ahead of the slowest one, 0 for no limit.
         partitions: how many tasks.
+        partitions_most: how many while more waits than those may read; 0: no more.
         shards_per_partition: if not 0, decides how many tasks instead.
 
     """
@@ -164,6 +165,7 @@ class BatchLimits:
     fetch_ms: int | None = None
     skew_ms: int = 0
     partitions: int = 1
+    partitions_most: int = 0
     shards_per_partition: int = 0
 
 
@@ -186,6 +188,7 @@ def carried_by_driver(limits: BatchLimits, seals: Mapping[str, ShardSeal]) -> Ba
     return replace(
         limits,
         bytes_per_partition=min(limits.bytes_per_partition, _DRIVER_BYTES),
+        partitions_most=0,
         records_per_shard=min(limits.records_per_shard or records, records),
     )
 
@@ -232,14 +235,15 @@ def next_token(
         return None
     number = token.number + 1
     stands = {shard_id: after.family.stands[shard_id] for shard_id in shards}
-    shares = _shares(limits, waiting_in(stands, after.inflows, now_ms=now_ms), turn=number)
+    waiting = waiting_in(stands, after.inflows, now_ms=now_ms)
+    shares = _shares(limits, waiting, turn=number)
     # Those that get no record now do in another plan.
     shards = [shard_id for shard_id in shards if not limits.records or shares.records[shard_id]]
     weights = {
         shard_id: after.seals[shard_id].size_bytes if shard_id in after.seals else 0
         for shard_id in shards
     }
-    layout = lay_out(weights, partitions=_partitions(limits, len(shards)), turn=number)
+    layout = lay_out(weights, partitions=_partitions(limits, waiting, shards), turn=number)
     return replace(
         token,
         number=number,
@@ -254,10 +258,20 @@ def next_token(
     )
 
 
-def _partitions(limits: BatchLimits, shards: int) -> int:
+def _partitions(limits: BatchLimits, waiting: Mapping[str, Waiting], shards: list[str]) -> int:
     if limits.shards_per_partition:
-        return -(-shards // limits.shards_per_partition)
-    return max(1, min(limits.partitions, shards))
+        return -(-len(shards) // limits.shards_per_partition)
+    most = _shard_gives(limits)
+    size = sum(min(waiting[shard_id].size_bytes, most) for shard_id in shards)
+    needed = -(-int(size) // limits.bytes_per_partition)
+    wanted = max(limits.partitions, min(needed, limits.partitions_most))
+    return max(1, min(wanted, len(shards)))
+
+
+def _shard_gives(limits: BatchLimits) -> int:
+    """Return the bytes that one shard gives in a batch (Kinesis quota: 2 MiB a second)."""
+    fetch_ms = LEAST_MS if limits.fetch_ms is None else limits.fetch_ms
+    return max(fetch_ms, 1_000) * 2 * 1024 * 1024 // 1_000
 
 
 def lay_out(
