@@ -10,6 +10,7 @@ from shardfleet.adapters.telemetry import metrics
 from shardfleet.local.aws.cloudwatch import embedded_metrics
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet_spark.offsets.lineage import Family
+from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import stats_of
 from shardfleet_spark.publish.figures import (
     LAG,
@@ -40,7 +41,9 @@ class Sink:
 def stats(number, *, records=3, lag=250):
     sealed = seal({"shard_id": "a", "count": records, "size_bytes": 9, "lag_ms": lag})
     family = Family({"a": stand("a")}, {})
-    return stats_of(token([stand("a")], layout=[["a"]], number=number), {0: sealed}, family)
+    plan = token([stand("a")], layout=[["a"]], number=number)
+    behind = behind_now(family, {}, busy=(), now_ms=0)
+    return {**stats_of(plan, {0: sealed}, family), **behind, LAG: lag}
 
 
 def in_minutes(scenario):

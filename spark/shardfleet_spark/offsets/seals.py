@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from shardfleet.errors import ShardfleetError
 
-SEAL_VERSION = 1
+SEAL_VERSION = 2
 # DynamoDB: an item has at most 400 KB, keys included.
 _BYTES_MOST = 390_000
 # What each key of a sealed shard is called in JSON, the short ones being per shard and batch.
@@ -89,6 +89,7 @@ class Seal:
         shards: in the order of the layout.
         calls: GetRecords calls that were answered.
         throttles: calls that were refused.
+        paused_ms: how long shards waited for Kinesis, beyond the pause between any two calls.
         writer: who wrote it, for a person: Spark's query and batch id, attempt, host.
 
     """
@@ -96,6 +97,7 @@ class Seal:
     shards: tuple[ShardSeal, ...]
     calls: int = 0
     throttles: int = 0
+    paused_ms: int = 0
     writer: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -172,6 +174,7 @@ def seal_to_json(seal: Seal) -> dict[str, Any]:
         ],
         "calls": seal.calls,
         "throttles": seal.throttles,
+        "paused_ms": seal.paused_ms,
         "writer": dict(seal.writer),
     }
 
@@ -201,6 +204,7 @@ def seal_from_json(found: Mapping[str, Any]) -> Seal:
             ),
             calls=int(found["calls"]),
             throttles=int(found["throttles"]),
+            paused_ms=int(found["paused_ms"]),
             writer=dict(found["writer"]),
         )
     except (KeyError, TypeError, AttributeError) as error:

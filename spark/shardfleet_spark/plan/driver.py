@@ -28,6 +28,7 @@ from shardfleet_spark.options.starting import FLEET, Start
 from shardfleet_spark.plan.clean_up import CleanUp
 from shardfleet_spark.plan.discovery import Discovery
 from shardfleet_spark.plan.fleet_positions import LeaseReader, start_after
+from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import (
     Advanced,
     BatchLimits,
@@ -130,6 +131,7 @@ class SourceDriver:
         self._initial: PlanToken | None = None
         self._last: dict[str, Any] | None = None
         self._after: tuple[str, Advanced] = ("", _NOTHING)
+        self._behind: dict[str, Any] = {}
         self._discovery = Discovery(
             ports,
             interval_ms=settings.discovery_interval_ms,
@@ -186,7 +188,18 @@ class SourceDriver:
             total_bytes=total_bytes or limits.total_bytes,
             fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
         )
+        now_ms = self._ports.clock.now_ms()
         planned = await self._plan(token, after, limits)
+        if planned is None:
+            after = self._admitted(token, after)
+        self._behind = behind_now(
+            after.family,
+            after.inflows,
+            busy=() if planned is None else after.busy or self._prober.found,
+            now_ms=now_ms,
+        )
+        if planned is not None:
+            planned = replace(planned, stats={**planned.stats, **self._behind})
         self._last = known if planned is None else token_to_json(planned)
         self.is_idle = planned is None
         self.is_over = planned is None and bool(self._target_ms)
@@ -226,8 +239,9 @@ class SourceDriver:
         await self._clean_up.after(token)
 
     def report(self) -> dict[str, Any]:
-        """Return the figures of the last executed plan, for Spark's query progress."""
-        found = {**self._after[1].stats, "probes": self._prober.calls}
+        """Return the lags now, and the figures of the last executed plan, for Spark's progress."""
+        found = {**self._after[1].stats, **self._behind, "probes": self._prober.calls}
+        found["probe_throttles"] = self._prober.throttles
         if self._clean_up.trouble:
             found["clean_up_trouble"] = self._clean_up.trouble
         return found

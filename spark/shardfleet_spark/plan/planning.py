@@ -362,12 +362,10 @@ def _age(stand: Stand, now_ms: int) -> int:
 def stats_of(token: PlanToken, seals: Mapping[int, Seal], family: Family) -> dict[str, Any]:
     """Return the figures of an executed plan, for Spark's query progress."""
     shards = [sealed for seal in seals.values() for sealed in seal.shards]
-    lags = sorted(sealed.lag_ms for sealed in shards if sealed.lag_ms >= 0 and not sealed.ended)
+    lags = [sealed.lag_ms for sealed in shards if not sealed.ended]
     return {
         "plan": token.number,
-        "millis_behind_latest": lags[-1] if lags else 0,
-        "median_millis_behind_latest": lags[len(lags) // 2] if lags else 0,
-        "lagging_shards": sum(1 for sealed in shards if sealed.lag_ms > 0),
+        "left_behind_ms": max([0, *lags]),
         "shards": len(family.live),
         "finished_shards": sum(1 for sealed in shards if sealed.ended),
         "waiting_shards": len(family.waiting),
@@ -375,6 +373,7 @@ def stats_of(token: PlanToken, seals: Mapping[int, Seal], family: Family) -> dic
         "bytes": sum(sealed.size_bytes for sealed in shards),
         "calls": sum(seal.calls for seal in seals.values()),
         "throttles": sum(seal.throttles for seal in seals.values()),
+        "paused_ms": sum(seal.paused_ms for seal in seals.values()),
         "lost": lost_of(shards),
     }
 

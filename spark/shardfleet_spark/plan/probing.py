@@ -70,7 +70,16 @@ class ProbePace:
 
 
 class IdleShardProber:
-    """Looks for work in idle shards."""
+    """
+    Looks for work in idle shards.
+
+    Attributes:
+        tips: shard to the wall clock at which nothing was behind its position.
+        found: the shards that had something in the last round.
+        calls: GetRecords calls that were made.
+        throttles: those that were refused.
+
+    """
 
     def __init__(self, ports: FetchPorts, pace: ProbePace, hints: Hints) -> None:
         """Ask nothing yet; the first round is due at once."""
@@ -81,7 +90,9 @@ class IdleShardProber:
         self._after = ""
         self._lagging = False
         self.tips: dict[str, int] = {}
+        self.found: frozenset[str] = frozenset()
         self.calls = 0
+        self.throttles = 0
 
     def hurry(self) -> None:
         """Let the next round be due at once: something is new."""
@@ -105,20 +116,20 @@ class IdleShardProber:
             soonest_ms = min(free_ms.values(), default=now_ms + self._pace.interval_ms)
             self._due_ms = clock.monotonic_ms() + soonest_ms - now_ms
             return False
-        asked, found, self._lagging = 0, False, False
+        asked, self._lagging, self.found = 0, False, frozenset()
         for some in self._groups(free):
             answers = await asyncio.gather(*(self._probe(each, stands[each]) for each in some))
             asked += len(some)
             self._after = some[-1]
-            if any(answers):
-                found = True
+            self.found = frozenset(each for each, has in zip(some, answers, strict=True) if has)
+            if self.found:
                 break
         interval_ms = self._pace.interval_ms
         if self._lagging:
             interval_ms = self._ports.policy.poll_interval_ms
         at_pace_ms = asked * 1000 // self._pace.per_second
         self._due_ms = clock.monotonic_ms() + max(interval_ms, at_pace_ms)
-        return found
+        return bool(self.found)
 
     def _groups(self, shard_ids: Sequence[str]) -> list[Sequence[str]]:
         """Return whom to ask in this round, beginning behind the last one of the former round."""
@@ -140,6 +151,7 @@ class IdleShardProber:
             )
             cursor.answered(page, ports.now)
         except (Throttled, OutcomeUnknown):
+            self.throttles += 1
             return False
         except IteratorExpired:
             self._hints.known.pop(shard_id, None)

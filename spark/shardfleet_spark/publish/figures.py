@@ -134,11 +134,12 @@ class Figures:
         Take the figures of the last executed plan; the same plan's are taken once.
 
         Args:
-            stats: see :func:`shardfleet_spark.plan.planning.stats_of`; empty before the first plan.
+            stats: see :meth:`shardfleet_spark.plan.driver.SourceDriver.report`; before the first
+                plan was executed, lags alone.
             at_tip: whether everything is known to be read now.
 
         """
-        if stats and stats["plan"] != self._plan:
+        if "plan" in stats and stats["plan"] != self._plan:
             self._plan = stats["plan"]
             for figure, (metric, _) in METRICS.items():
                 self._values.setdefault(metric, []).append(float(stats[figure]))

@@ -207,6 +207,7 @@ async def fetch(
         shards=tuple(each.sealed for each in readings),
         calls=sum(each.pages.calls for each in readings),
         throttles=sum(each.pages.throttles for each in readings),
+        paused_ms=sum(each.pages.paused_ms for each in readings),
         writer=writer,
     )
     return Fetched(seal, {each.sealed.shard_id: each.records for each in readings})

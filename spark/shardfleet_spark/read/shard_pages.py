@@ -161,6 +161,8 @@ class ShardPages:
         lost: what was lost, for a person; empty for nothing.
         throttles: calls that were refused or failed.
         calls: calls that were answered.
+        paused_ms: how long it waited, beyond the pause between any two calls: for what Kinesis
+            allows a second, and after failures.
 
     """
 
@@ -183,6 +185,7 @@ class ShardPages:
         self.lost = ""
         self.throttles = 0
         self.calls = 0
+        self.paused_ms = 0
 
     async def wait(self) -> None:
         """Sleep until the shard may be asked."""
@@ -277,6 +280,7 @@ class ShardPages:
         self.cursor.judged(verdict, wait_ms=wait_ms, now=ports.now)
 
     async def _sleep(self, duration_ms: int) -> None:
+        self.paused_ms += max(0, duration_ms - self._ports.policy.poll_interval_ms)
         await self._ports.clock.sleep_ms(max(0, duration_ms))
 
     def _tell_loss(self, text: str) -> None:
