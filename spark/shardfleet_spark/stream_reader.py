@@ -166,6 +166,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 seal_store(options),
                 leases=partial(leases_of, options),
             )
+            if options.available_now_target_ms:
+                self._driver.prepare_available_now(options.available_now_target_ms)
         return self._driver
 
     # --- on an executor

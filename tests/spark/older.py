@@ -31,6 +31,7 @@ TESTS = (
     "test_arrow.py",
     "test_reader_direct.py",
     "test_patience.py",
+    "test_draining.py",
 )
 
 

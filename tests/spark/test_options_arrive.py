@@ -75,6 +75,7 @@ SENDING = {
 # Those that are best seen at work; and those of the last four tests here.
 AT_WORK = {
     "stream": "test_reader_direct.py::test_a_stream_that_is_not_there_is_named",
+    "availableNowTarget": "test_draining.py::test_a_pipeline_reads_all_that_there_is",
     "columns": "test_batch_source.py::test_all_records_of_all_generations_and_of_a_part",
     "endingPosition": "test_batch_source.py::test_all_records_of_all_generations_and_of_a_part",
     "shards": "test_batch_source.py::test_all_records_of_all_generations_and_of_a_part",

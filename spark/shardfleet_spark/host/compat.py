@@ -46,10 +46,23 @@ else:
             """Marks a reader that knows Trigger.AvailableNow."""
 
 
+FIRST_OF_MANY_BATCHES = (4, 2)
+"""The first Spark whose AvailableNow runs a source written in Python for as many batches as it
+takes (SPARK-55304)."""
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version of Spark, such as ``4.0.2-amzn-0``."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
 __all__ = [
+    "FIRST_OF_MANY_BATCHES",
     "ReadAllAvailable",
     "ReadLimit",
     "ReadMaxBytes",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "release_of",
 ]

@@ -174,6 +174,12 @@ class SourceOptions(AccessOptions):
         doc="Whether records that are gone before they were read stop the query; if not, the "
         "loss is stated in the query progress.",
     )
+    available_now_target_ms: int = option(
+        integer(),
+        default="0",
+        doc="Epoch milliseconds up to which everything is read, and no further; 0: none. Spark "
+        "4.2 says itself when a run began; for 4.0 and 4.1 `drain` sets this.",
+    )
     columns: tuple[str, ...] = option(
         names(among=COLUMNS), default="", doc="The columns to make, in this order; none named: all."
     )

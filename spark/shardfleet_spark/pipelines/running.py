@@ -6,16 +6,18 @@ import importlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.cluster import of_cluster
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
+from shardfleet_spark.pipelines.draining import drain, rows_of
 from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.pipelines.plan import (
     AGGREGATE,
@@ -71,27 +73,26 @@ def run_pipeline(
     if plan.batch:
         _run_batch(spark, plan, transform or _transform_of(plan))
         return PipelineResult(batches=1, rows=-1)
-    query = start_pipeline(spark, plan, transform=transform)
-    query.awaitTermination()
-    reports = [json.loads(each.json) for each in query.recentProgress]
-    progress = tuple(each for each in reports if each["numInputRows"])
-    return PipelineResult(
-        batches=len(progress),
-        rows=sum(each["numInputRows"] for each in progress),
-        progress=progress,
-    )
+
+    def start(target_ms: int) -> StreamingQuery:
+        if not target_ms:
+            return _started(spark, plan, transform)
+        until = {**plan.source_options, "availableNowTarget": str(target_ms)}
+        return _started(spark, replace(plan, source_options=until), transform)
+
+    if plan.trigger == AVAILABLE_NOW and plan.from_place.is_stream:
+        reports = drain(start, version=spark.version, now_ms=SystemClock().now_ms())
+    else:
+        query = start_patiently(partial(start, 0))
+        query.awaitTermination()
+        reports = [json.loads(each.json) for each in query.recentProgress]
+    progress = [each for each in reports if each["numInputRows"]]
+    return PipelineResult(batches=len(progress), rows=rows_of(progress), progress=tuple(progress))
 
 
-def start_pipeline(
-    spark: SparkSession, plan: PipelinePlan, *, transform: Transform | None = None
+def _started(
+    spark: SparkSession, plan: PipelinePlan, transform: Transform | None
 ) -> StreamingQuery:
-    """
-    Start a pipeline over a stream and return its query.
-
-    Raises:
-        ConfigurationError: the transform cannot be found, or a setting is wrong.
-
-    """
     source = plan.from_place
     reader = spark.readStream.format(source.format).options(
         **_options(source, _spread(spark, plan))
@@ -100,7 +101,7 @@ def start_pipeline(
         reader = reader.schema(plan.schema)
     read = reader.load() if source.is_stream else reader.load(source.where)
     if plan.transform == ARCHIVE:
-        return start_patiently(_triggered(archive.writer(_parsed(read, plan), plan), plan).start)
+        return _triggered(archive.writer(_parsed(read, plan), plan), plan).start()
     function = transform or _transform_of(plan)
     rows = function(_parsed(read, plan))
     sink = plan.to_place
@@ -108,12 +109,12 @@ def start_pipeline(
     if sink.is_stream and plan.output_mode == "update":
         # Spark does not let sinks written in Python take updates; batch by batch it does.
         writer = rows.writeStream.outputMode("update").foreachBatch(_stream_writer(options))
-        return start_patiently(_triggered(writer, plan).start)
+        return _triggered(writer, plan).start()
     if sink.is_stream:
         rows, options = for_stream(rows, options)
     writer = rows.writeStream.format(sink.format).outputMode(plan.output_mode).options(**options)
     where = None if sink.is_stream else sink.where or None
-    return start_patiently(partial(_triggered(writer, plan).start, where))
+    return _triggered(writer, plan).start(where)
 
 
 def _stream_writer(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:

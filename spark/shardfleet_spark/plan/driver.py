@@ -150,9 +150,9 @@ class SourceDriver:
             self._initial = await self._begin()
         return token_to_json(self._initial)
 
-    def prepare_available_now(self) -> None:
-        """Take this moment as the one up to which everything is to be read."""
-        self._target_ms = self._ports.clock.now_ms()
+    def prepare_available_now(self, target_ms: int = 0) -> None:
+        """Take a moment (default: this one) as the one up to which everything is to be read."""
+        self._target_ms = target_ms or self._ports.clock.now_ms()
 
     async def latest(
         self, start: dict[str, Any] | None = None, *, records: int = 0, total_bytes: int = 0

@@ -198,14 +198,18 @@ def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset
     Return the live shards that have given all that had arrived by ``target_ms`` (AvailableNow).
 
     A shard has, when a plan made for this target read it to its tip, or read a record that
-    arrived later.
+    arrived later. A shard that such a plan left out is told by its stand: the process that knew
+    may be gone (Spark 4.0 and 4.1 have a new one for each batch).
     """
     if token.target_ms != target_ms:
         return frozenset()
+    stands = {shard_id: after.family.stands[shard_id] for shard_id in after.family.live}
     return frozenset(
         shard_id
-        for shard_id, sealed in after.seals.items()
-        if not sealed.ended and (sealed.tip_ms or sealed.arrived_ms > target_ms)
+        for shard_id, stand in stands.items()
+        if (shard_id in after.seals and after.seals[shard_id].tip_ms)
+        or stand.tip_ms >= target_ms
+        or stand.arrived_ms > target_ms
     )
 
 

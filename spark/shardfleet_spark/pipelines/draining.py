@@ -1,0 +1,97 @@
+"""
+Trigger.AvailableNow to its end, on Spark 4.0 and 4.1 too.
+
+Those versions plan a source written in Python once in a run (``SupportsTriggerAvailableNow`` came
+to Python with 4.2), so a run ends after one batch, however much is left. Here the query is started
+again on its checkpoint, always for the same moment (option ``availableNowTarget``), until a run
+has no batch: then the source has said that everything which had arrived by that moment is read.
+
+    from shardfleet_spark.pipelines.draining import drain
+
+    def start(target_ms):
+        read = spark.readStream.format("shardfleet").option("availableNowTarget", target_ms)…
+        return read.load().writeStream….trigger(availableNow=True).start()
+
+    drain(start, version=spark.version, now_ms=…)
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardfleet.errors import ShardfleetError
+from shardfleet_spark.host.compat import FIRST_OF_MANY_BATCHES, release_of
+from shardfleet_spark.pipelines.patience import start_patiently
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOG = logging.getLogger(__name__)
+
+RUNS_MOST = 100_000
+"""A bound on the runs. Even at one record per run and shard, it is reached after days."""
+
+
+class NotDrained(ShardfleetError):
+    """A query was started as often as is allowed, and there is more."""
+
+
+def drain(
+    start: Callable[[int], StreamingQuery],
+    *,
+    version: str,
+    now_ms: int,
+    runs_most: int = RUNS_MOST,
+) -> list[Mapping[str, Any]]:
+    """
+    Run a query with Trigger.AvailableNow until all that there is at this moment is read.
+
+    Args:
+        start: starts the query, always on the same checkpoint; it is given what the source's
+            option ``availableNowTarget`` has to be.
+        version: of Spark. Where it drains a source in one run, it is started once, with 0.
+        now_ms: this moment, epoch milliseconds.
+        runs_most: a bound.
+
+    Returns:
+        Spark's progress of every micro-batch.
+
+    Raises:
+        NotDrained: there is more after so many runs; the checkpoint says how far it came.
+        pyspark.errors.StreamingQueryException: the query failed.
+
+    """
+    if release_of(version) >= FIRST_OF_MANY_BATCHES:
+        return _run(start, 0)
+    found: list[Mapping[str, Any]] = []
+    for runs in range(1, runs_most + 1):
+        reports = _run(start, now_ms)
+        found += reports
+        if not any(_moved(each) for each in reports):
+            LOG.info("read to the end in %d runs of one batch each (Spark %s)", runs - 1, version)
+            return found
+        LOG.info("run %d: %d rows; there may be more", runs, rows_of(reports))
+    raise NotDrained(
+        f"after {runs_most} runs there is more to read: run it again on the same checkpoint, with "
+        "higher limits of a batch (maxRecordsPerBatch, maxBytesPerPartition, maxFetchTime), or on "
+        "Spark 4.2 or newer, which reads everything in one run"
+    )
+
+
+def rows_of(reports: list[Mapping[str, Any]]) -> int:
+    """Return how many rows were read."""
+    return sum(int(each["numInputRows"]) for each in reports)
+
+
+def _run(start: Callable[[int], StreamingQuery], target_ms: int) -> list[Mapping[str, Any]]:
+    query = start_patiently(lambda: start(target_ms))
+    query.awaitTermination()
+    return [json.loads(each.json) for each in query.recentProgress]
+
+
+def _moved(report: Mapping[str, Any]) -> bool:
+    """Tell whether a batch was planned: one without rows may be, and more may come behind it."""
+    return any(each["startOffset"] != each["endOffset"] for each in report["sources"])

@@ -1,0 +1,129 @@
+"""Trigger.AvailableNow reads all there is, on every Spark; without Spark, and with it."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from shardfleet_spark.pipelines.draining import NotDrained, drain
+from shardfleet_spark.pipelines.plan import PipelinePlan
+from shardfleet_spark.pipelines.running import run_pipeline
+from shardfleet_spark.plan.planning import BatchLimits
+from tests.spark.test_source_driver import in_query
+
+SHARDS, RECORDS, PER_BATCH = 3, 900, 120
+
+
+class Run:
+    """A query that has ended, after batches from one offset to the next."""
+
+    def __init__(self, *batches):
+        self.status = {"message": "Stopped"}
+        self.recentProgress = [
+            SimpleNamespace(
+                json=json.dumps(
+                    {
+                        "numInputRows": rows,
+                        "sources": [{"startOffset": {"n": first}, "endOffset": {"n": last}}],
+                    }
+                )
+            )
+            for first, last, rows in batches
+        ]
+
+    def awaitTermination(self):  # noqa: N802 - Spark's name
+        pass
+
+    def exception(self):
+        return None
+
+
+def drained(version, *runs, **bounds):
+    left, targets = list(runs), []
+
+    def start(target_ms):
+        targets.append(target_ms)
+        return left.pop(0)
+
+    found = drain(start, version=version, now_ms=77, **bounds)
+    return [each["numInputRows"] for each in found], targets, left
+
+
+@pytest.mark.parametrize("version", ["4.0.2-amzn-0", "4.1.1"])
+def test_a_spark_that_ends_after_a_batch_is_started_until_nothing_moves(version):
+    # A batch without rows moves (it told a shard's age), a batch for the watermark alone does not.
+    runs = [Run((0, 1, 5)), Run((1, 2, 0)), Run((2, 3, 4), (3, 3, 0)), Run((3, 3, 0)), Run()]
+
+    assert drained(version, *runs) == ([5, 0, 4, 0, 0], [77] * 4, runs[4:])
+
+
+def test_a_spark_that_runs_many_batches_is_started_once():
+    runs = [Run((0, 1, 5), (1, 2, 5)), Run((2, 3, 1))]
+
+    assert drained("4.2.0", *runs) == ([5, 5], [0], runs[1:])
+
+
+def test_runs_have_a_bound():
+    with pytest.raises(NotDrained, match="after 2 runs there is more"):
+        drained("4.0.2", *[Run((n, n + 1, 1)) for n in range(3)], runs_most=2)
+
+
+@pytest.mark.parametrize("limits", [{"records_per_shard": 5}, {"records": 1}])
+def test_a_driver_that_is_new_for_each_batch_comes_to_the_end_of_what_was_there(limits):
+    # As on Spark 4.0 and 4.1: what one driver knows of the shards that are done, the next does not.
+    async def scenario(query):
+        for number in range(30):
+            query.stream.put(b"%d" % number, key="much" if number > 2 else f"few {number}")
+        await query.clock.sleep_ms(1_000)
+        target_ms, start, data = query.clock.now_ms(), await query.driver.initial(), []
+        for _ in range(100):
+            query.restart()
+            query.driver.prepare_available_now(target_ms)
+            query.driver.partitions(start, start)
+            end = await query.driver.latest()
+            if end == start:
+                break
+            data += await query.read(start, end)
+            start = end
+            await query.clock.sleep_ms(1_000)
+            query.stream.put(b"later", key="much")
+        else:
+            pytest.fail("it comes to no end")
+        assert {b"%d" % number for number in range(30)} <= set(data)
+        assert data.count(b"later") < 5
+
+    in_query(scenario, shards=2, limits=BatchLimits(**limits))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("store", ["", "file"])
+def test_a_pipeline_reads_all_that_there_is(spark, embedded_aws, make_stream, tmp_path, store):
+    stream = make_stream(shards=SHARDS)
+    client = embedded_aws.client("kinesis")
+    for first in range(0, RECORDS, 300):
+        client.put_records(
+            StreamName=stream,
+            Records=[
+                {"Data": str(n).encode(), "PartitionKey": f"key {n}"}
+                for n in range(first, first + 300)
+            ],
+        )
+    plan = PipelinePlan(
+        source=f"shardfleet:{stream}",
+        sink=f"parquet:{tmp_path}/out",
+        source_options={
+            "startingPosition": "TRIM_HORIZON",
+            "maxRecordsPerBatch": str(PER_BATCH),
+            **({"sealStore": f"file:{tmp_path}/seals"} if store else {}),
+            "region": embedded_aws.region,
+            "endpoint": embedded_aws.endpoint_url,
+        },
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+
+    result = run_pipeline(spark, plan)
+
+    read = [row["data"] for row in spark.read.parquet(f"{tmp_path}/out").collect()]
+    assert sorted(int(data) for data in read) == list(range(RECORDS))
+    assert result.rows == RECORDS
+    assert run_pipeline(spark, plan).rows == 0
