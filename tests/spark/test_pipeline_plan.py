@@ -11,7 +11,7 @@ from shardfleet.cli.app import run
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.files import file_system
 from shardfleet_spark.options.options import read_options
-from shardfleet_spark.pipelines.aggregate import AggregateOptions
+from shardfleet_spark.pipelines.aggregate import AggregateOptions, in_step
 from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 from shardfleet_spark.pipelines.compaction import LIST, Compactor
 from shardfleet_spark.pipelines.plan import PipelinePlan, TablePlace
@@ -28,6 +28,31 @@ def test_a_plan_travels_as_json():
     )
 
     assert PipelinePlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("trigger", "ms"),
+    [("available-now", 0), ("250ms", 250), ("10s", 10_000), ("5 minutes", 300_000), ("1h", 3.6e6)],
+)
+def test_a_trigger_has_a_length(trigger, ms):
+    assert PipelinePlan(**PLAN, trigger=trigger).trigger_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("change", "skew"),
+    [
+        ({}, str(10 * 60_000)),  # The watermark's default.
+        ({"settings": {"watermark": "2 hours"}}, str(7_200_000)),
+        ({"settings": {"watermark": "1 second"}, "trigger": "30s"}, "120000"),
+        ({"source_options": {"maxshardskew": "7s"}}, "7s"),
+        ({"source": "json:folder"}, None),
+    ],
+)
+def test_aggregate_reads_shards_in_step_unless_it_is_told_otherwise(change, skew):
+    plan = in_step(PipelinePlan(**{**PLAN, "transform": "aggregate", **change}))
+
+    found = {name.lower(): value for name, value in plan.source_options.items()}
+    assert found.get("maxshardskew") == skew
 
 
 def test_a_place_may_be_an_arn_or_a_uri():

@@ -227,17 +227,27 @@ def test_no_shard_may_be_further_ahead_of_the_slowest_than_the_skew():
     assert plan_with_skew(stand("a", 1, arrived=500), stand("b", 1, arrived=300)).until_ms == 360
 
 
-def test_a_shard_at_its_tip_counts_as_now_and_a_finished_one_not_at_all():
-    idle, ended = stand("b", 1, arrived=300, tip=400), stand("c", "END", arrived=5)
+@pytest.mark.parametrize(
+    ("tip", "until"),
+    [
+        (NOW - 10, NOW + 50),
+        (NOW - 1_000, NOW),  # Batches further apart than the skew: all that there is now.
+        (NOW - 60_001, NOW - 60_001 + 60),  # The query stood still, and what came is unknown.
+    ],
+)
+def test_a_shard_counts_from_its_tip_and_for_a_minute_as_now_and_a_finished_one_not_at_all(
+    tip, until
+):
+    idle, ended = stand("b", 1, arrived=300, tip=tip), stand("c", "END", arrived=5)
 
+    assert plan_with_skew(idle, ended).until_ms == until
     assert plan_with_skew(stand("a", 1, arrived=500), idle, ended).until_ms == 560
-    assert plan_with_skew(idle).until_ms == NOW + 60
 
 
-def test_with_a_skew_limit_an_unknown_shard_first_tells_its_age():
+def test_with_a_skew_limit_an_unknown_shard_first_tells_its_age_and_nobody_reads_on():
     quota = plan_with_skew(stand("a", 1, arrived=500), stand("b"))
 
-    assert (quota.records, quota.until_ms) == ((1, 1), 0)
+    assert (quota.records, quota.until_ms) == ((1, 1), 1)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 import time
 
+import pandas as pd
 import pytest
 from pyspark.sql import functions as sf
 
 from shardfleet.kpl.hash_keys import hash_of_partition_key
 from shardfleet_spark.pipelines.patience import start_patiently
+from shardfleet_spark.pipelines.plan import PipelinePlan
+from shardfleet_spark.pipelines.running import run_pipeline
 
 pytestmark = pytest.mark.processes
 
@@ -85,3 +88,43 @@ def test_a_shard_that_catches_up_slowly_is_late_unless_the_others_wait_for_it(
     assert within == {"quiet": TICKS, "busy": TICKS * BUSY_PER_TICK}
     assert without["quiet"] == TICKS
     assert without["busy"] < TICKS * BUSY_PER_TICK, "nothing was late: the test shows nothing"
+
+
+def test_aggregate_equals_pandas_on_an_uneven_backlog_with_no_option(
+    uneven_stream, source, spark, embedded_aws, make_stream, tmp_path
+):
+    plan = PipelinePlan(
+        source=f"shardfleet:{uneven_stream}",
+        sink=f"parquet:{tmp_path}/counts",
+        transform="aggregate",
+        settings={"window": "1 second", "watermark": "1 second"},
+        source_options={
+            "startingPosition": "TRIM_HORIZON",
+            "maxRecordsPerShard": str(2 * TICKS),  # Small, for there are but 440 rows.
+            "sealStore": f"file:{tmp_path}/seals",
+            "region": embedded_aws.region,
+            "endpoint": embedded_aws.endpoint_url,
+        },
+        output_mode="append",
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+
+    run_pipeline(spark, plan)
+    # Later records of both shards close every window of before.
+    time.sleep(3)
+    client = embedded_aws.client("kinesis")
+    for key in (key_of(0), key_of(1)):
+        client.put_record(StreamName=uneven_stream, Data=b"end", PartitionKey=key)
+    run_pipeline(spark, plan)
+
+    rows = source(uneven_stream, batch=True).load().collect()
+    table = pd.DataFrame([row.asDict() for row in rows if bytes(row["data"]) != b"end"])
+    start = table["approximate_arrival_timestamp"].dt.floor("1s").dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    wanted = table.groupby([table["partition_key"], start]).size()
+    counts = spark.read.parquet(f"{tmp_path}/counts").collect()
+    found = pd.DataFrame([row.asDict() for row in counts]).set_index(
+        ["partition_key", "window_start"]
+    )["count"]
+    pd.testing.assert_series_equal(
+        found.sort_index(), wanted.sort_index(), check_names=False, check_dtype=False
+    )

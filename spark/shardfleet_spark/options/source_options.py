@@ -108,7 +108,7 @@ class SourceOptions(AccessOptions):
         duration_ms(),
         default="0",
         doc="How far, by arrival, a shard may be ahead of the slowest one, so that a watermark "
-        "does not drop what a slow shard still has; 0: any.",
+        "does not drop what a slow shard still has; at least the trigger's interval; 0: any.",
     )
     partitions: int = option(
         integer(),

@@ -6,12 +6,17 @@ and for each summed field ``sum_…``, ``min_…``, ``max_…``. Its ``record_id
 window's start: with output mode ``update`` the last record of an id is the one that counts, with
 ``append`` there is one, written when the watermark has passed the window's end. Records whose
 payload is bad, or that have no key or no time, are left out.
+
+Spark's watermark follows the shard that is furthest ahead, and what a slower one still has would be
+dropped. So the shards are read in step of arrival (``maxShardSkew``, see :func:`in_step`), and
+Spark waits that much longer: ``watermark`` is how late a record may come, whatever backlog its
+shard has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
@@ -19,6 +24,7 @@ from pyspark.sql import functions as sf
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.options.options import names, option, read_options, text
+from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.payload.parsing import BAD, PAYLOAD
 
 if TYPE_CHECKING:
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
     from shardfleet_spark.pipelines.plan import PipelinePlan
 
 _INTERVAL = r"\d+ (second|minute|hour|day)s?"
+_SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+_SKEW = "maxShardSkew"
+# A batch brings at most so much of a backlog: with less than two it would never catch up.
+_TRIGGERS_OF_SKEW = 4
 _ALLOWED = "an interval such as 10 seconds, 1 minute, 2 hours, 1 day"
 _TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
@@ -49,7 +59,8 @@ class AggregateOptions:
     watermark: str = option(
         text(pattern=_INTERVAL, allowed=_ALLOWED),
         default="10 minutes",
-        doc="How late a record may come; later ones are dropped.",
+        doc="How late a record may come, measured by its arrival; later ones are dropped. Windows "
+        "are closed so long after their end, and by `maxShardSkew` of the source later.",
     )
     sum: tuple[str, ...] = option(
         names(), default="", doc="Numeric fields of which sum, least and greatest are wanted."
@@ -65,25 +76,56 @@ def transform(plan: PipelinePlan) -> Callable[[DataFrame], DataFrame]:
 
     """
     options = read_options(AggregateOptions, plan.settings)
-    return lambda df: aggregated(df, options)
+    return lambda df: aggregated(df, options, skew_ms=_skew_ms(plan))
 
 
-def aggregated(df: DataFrame, options: AggregateOptions) -> DataFrame:
-    """Return one row per key and window (see the module)."""
+def in_step(plan: PipelinePlan) -> PipelinePlan:
+    """
+    Return the plan with shards that are read in step, if it does not say how far they may be apart.
+
+    They may be by the watermark, and by four intervals of the trigger: a query that is behind
+    catches up by so much of the stream with each batch.
+
+    Raises:
+        ConfigurationError: a setting is wrong.
+
+    """
+    given = {name.lower() for name in plan.source_options}
+    if not plan.from_place.is_stream or _SKEW.lower() in given:
+        return plan
+    watermark = read_options(AggregateOptions, plan.settings).watermark
+    skew_ms = max(_ms(watermark), _TRIGGERS_OF_SKEW * plan.trigger_ms)
+    return replace(plan, source_options={**plan.source_options, _SKEW: str(skew_ms)})
+
+
+def _skew_ms(plan: PipelinePlan) -> int:
+    if not plan.from_place.is_stream:
+        return 0
+    options = {**plan.source_options, "stream": plan.from_place.where}
+    return read_options(SourceOptions, options).max_shard_skew_ms
+
+
+def _ms(interval: str) -> int:
+    number, unit = interval.split()
+    return int(number) * _SECONDS[unit.removesuffix("s")] * 1_000
+
+
+def aggregated(df: DataFrame, options: AggregateOptions, *, skew_ms: int = 0) -> DataFrame:
+    """
+    Return one row per key and window (see the module).
+
+    Args:
+        df: the source's columns, and a payload's.
+        options: what is wanted.
+        skew_ms: how far the shards of the source may be apart.
+
+    Raises:
+        ConfigurationError: a column or field is not there.
+
+    """
     if BAD in df.columns:
         df = df.where(sf.col(BAD).isNull())
-    fields = set(df.schema[PAYLOAD].dataType.fieldNames()) if PAYLOAD in df.columns else set()  # type: ignore[attr-defined]
-
-    def named(name: str) -> Column:
-        if name in fields:
-            return sf.col(PAYLOAD).getField(name)
-        if name in df.columns:
-            return sf.col(name)
-        raise ConfigurationError(
-            f"aggregate: there is no column or field {name!r}; there are "
-            f"{', '.join(sorted({*df.columns, *fields}))}"
-        )
-
+    named = _columns_of(df)
     chosen = df.select(
         named(options.key).cast("string").alias("key"),
         named(options.time).cast("timestamp").alias("time"),
@@ -98,7 +140,7 @@ def aggregated(df: DataFrame, options: AggregateOptions) -> DataFrame:
             sf.max(column).alias(f"max_{name}"),
         ]
     grouped = (
-        chosen.withWatermark("time", options.watermark)
+        chosen.withWatermark("time", f"{_ms(options.watermark) + skew_ms} milliseconds")
         .groupBy(sf.window("time", options.window).alias("window"), "key")
         .agg(*figures)
     )
@@ -111,6 +153,23 @@ def aggregated(df: DataFrame, options: AggregateOptions) -> DataFrame:
         end.alias("window_end"),
         *(figure for figure in grouped.columns if figure not in ("window", "key")),
     )
+
+
+def _columns_of(df: DataFrame) -> Callable[[str], Column]:
+    """Return what finds a field of the payload, or a column, by its name."""
+    fields = set(df.schema[PAYLOAD].dataType.fieldNames()) if PAYLOAD in df.columns else set()  # type: ignore[attr-defined]
+
+    def named(name: str) -> Column:
+        if name in fields:
+            return sf.col(PAYLOAD).getField(name)
+        if name in df.columns:
+            return sf.col(name)
+        raise ConfigurationError(
+            f"aggregate: there is no column or field {name!r}; there are "
+            f"{', '.join(sorted({*df.columns, *fields}))}"
+        )
+
+    return named
 
 
 def _iso(time: Column) -> Column:

@@ -24,7 +24,8 @@ AVAILABLE_NOW = "available-now"
 
 _PLACE = re.compile(r"(\w[\w.]*)(?::(.+))?", re.DOTALL)
 _TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_INTERVAL = re.compile(r"\d+ ?(ms|s|m|h|seconds?|minutes?|hours?)")
+_INTERVAL = re.compile(r"(\d+) ?(ms|s|m|h|seconds?|minutes?|hours?)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _FORMATS_WITHOUT_PLACE = ("console", "noop")
 
 
@@ -148,6 +149,15 @@ class PipelinePlan:
     def to_place(self) -> TablePlace:
         """Return the sink."""
         return TablePlace.parse(self.sink, side="sink")
+
+    @property
+    def trigger_ms(self) -> int:
+        """Return the interval of the trigger in milliseconds; 0: there is none."""
+        found = _INTERVAL.fullmatch(self.trigger)
+        if found is None:
+            return 0
+        unit = found[2] if found[2] == "ms" else found[2][0]
+        return int(found[1]) * _UNIT_MS[unit]
 
     def to_json(self) -> str:
         """Return the plan as one argument of a job."""

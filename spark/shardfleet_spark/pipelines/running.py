@@ -73,6 +73,8 @@ def run_pipeline(
     if plan.batch:
         _run_batch(spark, plan, transform or _transform_of(plan))
         return PipelineResult(batches=1, rows=-1)
+    if plan.transform == AGGREGATE:
+        plan = aggregate.in_step(plan)
 
     def start(target_ms: int) -> StreamingQuery:
         if not target_ms:
@@ -169,15 +171,7 @@ def _triggered(writer: DataStreamWriter, plan: PipelinePlan) -> DataStreamWriter
     writer = writer.option("checkpointLocation", plan.checkpoint)
     if plan.trigger == AVAILABLE_NOW:
         return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=_spelled(plan.trigger))
-
-
-def _spelled(interval: str) -> str:
-    """Return an interval in Spark's words: it does not know ``s``."""
-    number = interval.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = interval[len(number) :].strip()
-    words = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
-    return f"{number} {words.get(unit, unit)}"
+    return writer.trigger(processingTime=f"{plan.trigger_ms} milliseconds")
 
 
 def _parsed(read: DataFrame, plan: PipelinePlan) -> DataFrame:

@@ -25,8 +25,12 @@ from shardfleet_spark.plan.shares import (
     waiting_in,
 )
 
-# With a skew limit, a shard of which no arrival is known reads one record to tell its age.
-_SOUNDING_RECORDS = 1
+# With a skew limit, while no arrival is known of a shard: each looks at one record and takes none.
+# One that is far ahead would come before all that the others still have.
+_SOUNDING_RECORDS, _SOUNDING_UNTIL_MS = 1, 1
+# So long a shard that was read to its tip counts as read up to now: a query whose batches are
+# further apart than its skew limit would fall behind for ever.
+_TIP_HOLDS_MS = 60_000
 # Without a seal store: what the driver reads for one task, from how many shards at a time, and how
 # large a record is taken to be before one was seen (a KPL aggregate).
 _DRIVER_BYTES = 8 * 1024 * 1024
@@ -333,9 +337,11 @@ def _quotas(
     of_all = [limits.records_per_shard] if limits.records_per_shard else []
     until_ms = 0
     if limits.skew_ms:
-        ages = [_age(stand, now_ms) for stand in map(family.stands.__getitem__, family.live)]
+        stands = map(family.stands.__getitem__, family.live)
+        ages = [_age(stand, now_ms, skew_ms=limits.skew_ms) for stand in stands]
         if 0 in ages:
             of_all.append(_SOUNDING_RECORDS)
+            until_ms = _SOUNDING_UNTIL_MS
         else:
             until_ms = min(ages) + limits.skew_ms
     found = []
@@ -358,9 +364,12 @@ def _quotas(
     return tuple(found)
 
 
-def _age(stand: Stand, now_ms: int) -> int:
-    """Return up to when everything of a shard is done; at its tip that is now (hazard H11)."""
-    return now_ms if stand.tip_ms >= max(stand.arrived_ms, 1) else stand.arrived_ms
+def _age(stand: Stand, now_ms: int, *, skew_ms: int) -> int:
+    """Return up to when everything of a shard is done; an idle one holds up nobody (H11)."""
+    at_tip = stand.tip_ms >= max(stand.arrived_ms, 1)
+    if at_tip and now_ms - stand.tip_ms <= _TIP_HOLDS_MS:
+        return max(stand.tip_ms, now_ms - skew_ms)
+    return stand.tip_ms if at_tip else stand.arrived_ms
 
 
 def stats_of(token: PlanToken, seals: Mapping[int, Seal], family: Family) -> dict[str, Any]:
