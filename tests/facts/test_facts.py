@@ -29,7 +29,9 @@ from tests.test_tidy import ROOT, dead_references, expect_none
 
 FACTS = {fact.id: fact for fact in all_facts()}
 OPERATIONS = all_operations()
-EMBEDDED = ("layer/python/shardfleet/local/kinesis", "layer/python/shardfleet/local/aws")
+EMBEDDED = tuple(
+    f"layer/python/shardfleet/local/{room}" for room in ("aws", "emr_serverless", "kinesis")
+)
 # Where clients of AWS are called: everywhere but in the embedded AWS, of which deploy is a client.
 CALLERS = ("layer/python/shardfleet", "functions", "spark", "cdk")
 # Methods of our own with the name of an operation.

@@ -8,6 +8,7 @@ and nothing that is not AWS's. CloudFormation's own answer URLs are their own ke
 * `GET health`: the server is up.
 * `GET workers?function=NAME`: the live Lambda processes.
 * `PUT lambda-environment`: variables for Lambda processes that start from now on.
+* `PUT job-runs`: what the job runs of EMR Serverless do that begin from now on.
 """
 
 import json
@@ -19,7 +20,7 @@ from ministack import app as ministack_app
 from ministack.services.cloudformation import custom_resource
 
 from shardfleet.local.access import AccessKey, Door, Headers
-from shardfleet.local.aws import alarms, lambda_service
+from shardfleet.local.aws import alarms, emr_service, lambda_service
 from shardfleet.local.aws.credentials import is_issued
 from shardfleet.local.aws.settings import ServerSettings
 from shardfleet.local.kinesis.admin import ADMIN_TARGET
@@ -58,11 +59,17 @@ def _alarm_period_scale(_: Mapping[str, str], body: Any) -> Any:
     return {}
 
 
+def _job_runs(_: Mapping[str, str], body: Any) -> Any:
+    emr_service.set_work(**body)
+    return {}
+
+
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "health"): _health,
     ("GET", "workers"): _workers,
     ("PUT", "lambda-environment"): _lambda_environment,
     ("PUT", "alarm-period-scale"): _alarm_period_scale,
+    ("PUT", "job-runs"): _job_runs,
 }
 """Method and name → operation; it takes the query and the JSON body and returns JSON."""
 

@@ -204,6 +204,18 @@ class EmbeddedAws:
         """Shorten or lengthen the periods of all alarms, from now on; whole seconds at least."""
         self.admin("PUT", "alarm-period-scale", body=scale)
 
+    def set_job_runs(
+        self, *, runs_s: float | None = None, succeeds: bool = True, stops_s: float = 0.0
+    ) -> None:
+        """
+        Tell what the job runs of EMR Serverless do that begin from now on; none executes anything.
+
+        They end by themselves after `runs_s` (None: never), and take `stops_s` of the grace that
+        they are given when they are cancelled.
+        """
+        work = {"runs_s": runs_s, "succeeds": succeeds, "stops_s": stops_s}
+        self.admin("PUT", "job-runs", body=work)
+
     def admin(
         self, method: str, name: str, *, query: Mapping[str, str] | None = None, body: Any = None
     ) -> Any:
