@@ -65,7 +65,7 @@ def worker_definition(
         "States": {
             "Begin": {
                 "Type": "Pass",
-                "Assign": {"slot": "{% $states.input %}", "loops": 0, "crashes": 0},
+                "Assign": {"slot": "{% $states.input %}", "loops": 0, "crashes": 0, "fault": ""},
                 "Next": "RunWorker",
             },
             "RunWorker": _run_worker(function_arn, function_timeout_s, partition),
@@ -87,6 +87,13 @@ def worker_definition(
 _RAN_MS = "$millis() - $toMillis($states.context.State.EnteredTime)"
 _CRASHES = f"({_RAN_MS}) > {WELL_AFTER_SECONDS * 1000} ? 1 : $crashes + 1"
 
+# What the invocation could not say itself, for the next one to write down (domain/slots/failure).
+FAULT_CHARACTERS_MOST = 500
+_FAULT = (
+    "$substring($states.errorOutput.Error & ': ' & $states.errorOutput.Cause, 0, "
+    f"{FAULT_CHARACTERS_MOST})"
+)
+
 
 def _expression(text: str) -> str:
     return "{% " + text + " %}"
@@ -100,11 +107,12 @@ def _run_worker(function_arn: str, function_timeout_s: int, partition: str) -> d
         "Resource": f"arn:{partition}:states:::lambda:invoke",
         "Arguments": {
             "FunctionName": function_arn,
-            "Payload": _expression("$merge([$slot, {'crashes': $crashes}])"),
+            "Payload": _expression("$merge([$slot, {'fault': $fault}])"),
         },
         "TimeoutSeconds": function_timeout_s + TASK_GRACE_SECONDS,
         "Assign": {
             **counted,
+            "fault": "",
             # A reply without an outcome would otherwise fail the execution.
             "outcome": _expression(f"$exists({reply}) ? {reply} : 'FAILED'"),
         },
@@ -122,7 +130,11 @@ def _run_worker(function_arn: str, function_timeout_s: int, partition: str) -> d
         "Catch": [
             {
                 "ErrorEquals": errors,
-                "Assign": {**counted, "crashes": _expression(_CRASHES)},
+                "Assign": {
+                    **counted,
+                    "crashes": _expression(_CRASHES),
+                    "fault": _expression(_FAULT),
+                },
                 "Next": "Failure",
             }
             for errors in (NOT_AMONG_ALL, ["States.ALL"])

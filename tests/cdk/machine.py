@@ -15,10 +15,11 @@ NOT_AMONG_ALL = ("States.DataLimitExceeded", "States.Runtime")
 
 
 class TaskFailed(Exception):
-    """What a scripted task raises: the error's name, and how long the task had run."""
+    """What a scripted task raises: the error's name and cause, how long the task had run."""
 
-    def __init__(self, name, *, after_s=0):
+    def __init__(self, name, *, after_s=0, cause=None):
         super().__init__(name)
+        self.output = {"Error": name} | ({"Cause": cause} if cause else {})
         self.name = name
         self.after_s = after_s
 
@@ -32,6 +33,7 @@ class Machine:
         self.waits = []
         self.visited = []
         self.ran_s = 0
+        self.error_output = None
 
     def run(self, given):
         self.variables = {}
@@ -72,7 +74,7 @@ class Machine:
                 all_retries = retried.get("States.ALL", 0) if everything else 0
                 if attempts <= retried.get(error.name, all_retries):
                     continue
-                self.ran_s = error.after_s
+                self.ran_s, self.error_output = error.after_s, error.output
                 for rule in state["Catch"]:
                     if ({error.name} | everything) & set(rule["ErrorEquals"]):
                         self._assign(rule)
@@ -99,7 +101,10 @@ class Machine:
                 "EnteredTime": f"{entered:%Y-%m-%dT%H:%M:%S}.{entered.microsecond // 1000:03}Z"
             },
         }
-        frame.bind("states", {"input": self.input, "result": result, "context": context})
+        states = {"input": self.input, "result": result, "context": context}
+        if self.error_output:
+            states["errorOutput"] = self.error_output
+        frame.bind("states", states)
         for name, bound in self.variables.items():
             frame.bind(name, bound)
         found = expression.evaluate(None, frame)

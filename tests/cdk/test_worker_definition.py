@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from shardfleet.domain.slots.failure import FailureKind, failure_of_fault
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet_cdk.options import LOOPS_MOST
 from shardfleet_cdk.worker_definition import (
     ALREADY_EXISTS,
     BACK_OFF_SECONDS,
+    FAULT_CHARACTERS_MOST,
     RETRIED_ERRORS,
     RETRIES,
     worker_definition,
@@ -16,7 +18,12 @@ from shardfleet_cdk.worker_definition import (
 from tests.cdk.machine import Machine, TaskFailed
 
 SLOT = SlotInput(slot_id="s0003", name="clicks-s0003-7", start_epoch=7, generation=2)
-CRASH = TaskFailed("Runtime.ExitError")
+# What Lambda answers of a process that it has killed (fact L20).
+CAUSE = (
+    '{"errorType":"Runtime.ExitError","errorMessage":"RequestId: 1 Error: Runtime exited with '
+    'error: signal: killed"}'
+)
+CRASH = TaskFailed("Runtime.ExitError", cause=CAUSE)
 THROTTLE = TaskFailed("Lambda.TooManyRequestsException")
 HISTORY_EVENTS_MOST = 25_000
 
@@ -34,11 +41,13 @@ class Script:
         self.answers = list(answers)
         self.started = list(started or [])
         self.payloads = []
+        self.crashes = []
         self.starts = []
 
     def invoke(self, arguments):
         assert arguments["FunctionName"] == "arn:alias"
         self.payloads.append(arguments["Payload"])
+        self.crashes.append(self.machine.variables["crashes"])
         answer = self.answers.pop(0)
         if isinstance(answer, TaskFailed):
             raise answer
@@ -52,7 +61,9 @@ class Script:
         return {"ExecutionArn": "arn:execution"}
 
     def run(self, **options):
-        machine = Machine(a_definition(**options), invoke=self.invoke, start=self.start)
+        machine = self.machine = Machine(
+            a_definition(**options), invoke=self.invoke, start=self.start
+        )
         machine.run(json.loads(SLOT.execution_text()))
         assert not self.answers, f"never asked for: {self.answers}"
         return machine
@@ -79,16 +90,29 @@ def test_a_slot_ends_when_the_worker_is_idle_or_drained(outcome):
     assert script.starts == []
 
 
-def test_the_worker_is_given_the_executions_own_input_and_the_crashes():
-    script = Script(CRASH, "CONTINUE", "IDLE")
+def test_the_worker_is_given_the_executions_own_input_and_the_fault_of_the_one_before():
+    script = Script(CRASH, "FAILED", "CONTINUE", "IDLE")
 
     script.run()
 
     read = [SlotInput.from_payload(payload) for payload in script.payloads]
-    assert [r.crashes for r in read] == [0, 1, 0]
+    assert [r.fault for r in read] == ["", f"Runtime.ExitError: {CAUSE}", "", ""]
+    assert failure_of_fault(read[1].fault).kind is FailureKind.MEMORY
     assert {(r.slot_id, r.name, r.start_epoch, r.generation) for r in read} == {
         ("s0003", "clicks-s0003-7", 7, 2)
     }
+
+
+def test_a_cause_is_handed_on_in_part_and_a_missing_one_is_none():
+    script = Script(TaskFailed("X", cause="c" * 300_000), TaskFailed("Lambda.Unknown"), "IDLE")
+
+    script.run()
+
+    assert [p["fault"] for p in script.payloads] == [
+        "",
+        f"X: {'c' * (FAULT_CHARACTERS_MOST - 3)}",
+        "Lambda.Unknown: ",
+    ]
 
 
 def test_after_a_first_crash_the_worker_is_invoked_again_at_once():
@@ -100,7 +124,7 @@ def test_a_reply_that_is_too_large_is_a_crash_like_any_other():
     script = Script(TaskFailed("States.DataLimitExceeded"), "IDLE")
 
     assert script.run().visited[-1] == "Done"
-    assert [payload["crashes"] for payload in script.payloads] == [0, 1]
+    assert script.crashes == [0, 1]
 
 
 def test_after_further_crashes_the_delay_grows_to_five_minutes():
@@ -116,7 +140,7 @@ def test_a_reply_of_failed_counts_as_a_crash():
     script = Script("FAILED", "FAILED", "FAILED", "IDLE")
 
     assert script.run().waits == [1, 2]
-    assert [payload["crashes"] for payload in script.payloads] == [0, 1, 2, 3]
+    assert script.crashes == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("answer", [{}, {"version": 1}, {"version": 1, "outcome": "SHARD_END"}])
@@ -125,7 +149,7 @@ def test_a_reply_that_says_nothing_known_counts_as_a_crash(answer):
 
     script.run()
 
-    assert script.payloads[1]["crashes"] == 1
+    assert script.crashes[1] == 1
 
 
 def test_a_crash_after_a_minute_of_running_well_is_a_first_crash_again():
@@ -140,14 +164,14 @@ def test_a_turn_in_good_order_forgets_the_crashes():
     script = Script(CRASH, CRASH, "CONTINUE", CRASH, "IDLE")
 
     assert script.run().waits == [1]
-    assert [payload["crashes"] for payload in script.payloads] == [0, 1, 2, 0, 1]
+    assert script.crashes == [0, 1, 2, 0, 1]
 
 
 def test_a_throttled_invocation_is_retried_and_does_not_count_as_a_crash():
     script = Script(*[THROTTLE] * RETRIES, "IDLE")
 
     assert script.run().waits == []
-    assert {payload["crashes"] for payload in script.payloads} == {0}
+    assert set(script.crashes) == {0}
     assert "Lambda.TooManyRequestsException" in RETRIED_ERRORS
 
 
@@ -156,7 +180,7 @@ def test_a_lasting_throttle_counts_as_a_crash():
 
     script.run()
 
-    assert script.payloads[-1]["crashes"] == 1
+    assert script.crashes[-1] == 1
 
 
 def test_a_time_out_of_the_task_is_a_crash():
@@ -164,7 +188,7 @@ def test_a_time_out_of_the_task_is_a_crash():
 
     script.run()
 
-    assert script.payloads[-1]["crashes"] == 1
+    assert script.crashes[-1] == 1
 
 
 def test_the_execution_continues_as_new_after_its_loops():

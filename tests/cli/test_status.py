@@ -6,7 +6,7 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.domain.slots.slot import Slot, SlotState, slot_body
-from tests.domain.builders import a_lease
+from tests.domain.builders import a_failure, a_lease
 
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
 
@@ -136,3 +136,26 @@ def test_what_a_record_says_is_shown_as_it_is(running, capsys, monkeypatch):
     running.put_document("stop", "shard-1", stop | {"worker_id": "w", "at_ms": 2**50})
 
     assert "at 5:2: ValueError: [/item] [red]x :bee:" in output(capsys, "leases")
+
+
+def test_status_and_leases_name_what_a_worker_fails_of(running, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    slot = Slot(
+        slot_id="s1",
+        worker_id="clicks-s1",
+        state=SlotState.RUNNING,
+        name="n",
+        start_epoch=1,
+        failure=a_failure(),
+    )
+    running.put_document("slot", "s1", slot_body(slot))
+
+    assert "failing  s1 fails: its handler cannot be imported: no settings" in output(
+        capsys, "status"
+    )
+    first = output(capsys, "leases").splitlines()[1]
+    assert "failing" in first
+    assert "no settings (/o.py, line 3)" in first
+    document = json.loads(output(capsys, "status", "--json"))
+    assert document["failures"][0]["kind"] == "IMPORT"
+    assert document["slot_rows"][0]["failure"]["times"] == 3

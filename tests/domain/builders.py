@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shardfleet.domain.balance.by_count import WorkerView
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.failure import FailureKind, LastFailure
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
@@ -83,6 +84,13 @@ def a_lease(text, **more):
         hash_key_range=per_cent(words["range"]) if "range" in words else None,
         **more,
     )
+
+
+def a_failure(**changes):
+    """Build what a worker fails of: the import of its handler, three times in 40 s."""
+    given = {"kind": FailureKind.IMPORT, "message": "no settings", "where": "/o.py, line 3"}
+    given |= {"times": 3, "first_ms": 960_000, "last_ms": 999_000, "epoch": 4}
+    return LastFailure(**given | changes)
 
 
 def a_worker(text):

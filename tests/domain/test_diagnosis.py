@@ -18,7 +18,9 @@ from shardfleet.domain.explain.doctor import (
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
-from tests.domain.builders import a_lease
+from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.domain.slots.slot import Slot, SlotState
+from tests.domain.builders import a_failure, a_lease
 
 NOW_MS = 10_000_000
 CONFIG = FleetConfig(
@@ -212,3 +214,47 @@ def test_an_account_without_room_for_workers_and_manager_is_told_with_what_to_do
     (finding,) = diagnose(replace(HEALTHY, unreserved_concurrency=unreserved))
     assert f"may need {needed} (workers_max 2" in finding.found
     assert "L-B99A9384" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (FailureKind.LOAD, "worker-load"),
+        (FailureKind.IMPORT, "worker-import"),
+        (FailureKind.SIGNATURE, "worker-signature"),
+        (FailureKind.RIGHT, "worker-right"),
+        (FailureKind.TIME_OUT, "worker-time-out"),
+        (FailureKind.MEMORY, "worker-memory"),
+        (FailureKind.EXIT, "worker-exit"),
+        (FailureKind.TURN, "worker-turn"),
+    ],
+)
+def test_what_workers_fail_of_is_an_error_with_its_remedy(kind, code):
+    slot = Slot(
+        slot_id="s1",
+        worker_id="a",
+        state=SlotState.RUNNING,
+        name="n",
+        start_epoch=1,
+        failure=a_failure(kind=kind),
+    )
+    (finding,) = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
+
+    assert (finding.severity, finding.code) == (Severity.ERROR, code)
+    assert "no settings" in finding.found
+    assert finding.remedy
+
+
+def test_one_crash_that_need_not_come_again_is_a_warning():
+    failure = a_failure(kind=FailureKind.EXIT, times=1)
+    slot = Slot(
+        slot_id="s1",
+        worker_id="a",
+        state=SlotState.RUNNING,
+        name="n",
+        start_epoch=1,
+        failure=failure,
+    )
+    (finding,) = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
+
+    assert finding.severity is Severity.WARNING

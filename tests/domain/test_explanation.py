@@ -25,7 +25,7 @@ from shardfleet.domain.reasons import (
     ThereAlready,
 )
 from shardfleet.domain.slots.slot import Slot, SlotState
-from tests.domain.builders import a_lease, a_shard
+from tests.domain.builders import a_failure, a_lease, a_shard
 
 NOW = 10_000_000
 
@@ -266,7 +266,18 @@ def test_the_fleet_tells_its_size_its_workers_and_its_regime():
 
 @pytest.mark.parametrize("state", list(SlotState))
 def test_a_slot_in_any_state_is_explained(state):
-    slot = a_slot(state=state, open_turns=2)
+    slot = a_slot(state=state, failure=a_failure(first_ms=NOW - 90_000))
     found = explain_worker(known(slots=[slot]), "s1")
-    assert found.now.endswith("It crashed 2 times in a row.")
+    assert "It fails: its handler cannot be imported: no settings" in found.now
+    assert "3 times in a row since 90 s ago. To do: mend that line" in found.now
     assert replace(found, story=()).leases == ()
+
+
+def test_a_shard_whose_worker_fails_is_not_said_to_be_read():
+    slot = a_slot(failure=a_failure(first_ms=NOW - 90_000))
+    fleet = known("1 by f-s1 at 5", slots=[slot])
+    found = explain_shard(fleet, "1")
+
+    assert found.state == "FAILING"
+    assert found.now.startswith("f-s1 has it but does not read it: its handler cannot be imported")
+    assert "s1 fails: its handler cannot be imported" in explain_fleet(fleet).now

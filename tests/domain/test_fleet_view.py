@@ -6,14 +6,16 @@ from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     LeaseState,
+    failures,
     lease_rows,
     slot_rows,
     summary,
 )
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
-from tests.domain.builders import a_lease, number
+from tests.domain.builders import a_failure, a_lease, number
 
 NOW_MS, FAILOVER_MS = 1_000_000, 10_000
 
@@ -125,3 +127,50 @@ def test_who_sleeps_is_up_to_date_as_long_as_the_manager_looks():
 
     assert lag(NOW_MS - 60_000) == 0
     assert lag(NOW_MS - 600_000) == 600_000
+
+
+def test_a_lease_whose_worker_fails_is_not_read_and_says_why():
+    slots = [a_slot("s1", "a", failure=a_failure()), a_slot("s2", "b")]
+    reading = a_reading("1 at 55 by a counter 4", "2 at 5 by b", slots=slots, sightings=STILL)
+
+    first, second = lease_rows(reading)
+    assert (first.state, second.state) == (LeaseState.FAILING, LeaseState.READING)
+    assert first.why == (
+        "its handler cannot be imported: no settings (/o.py, line 3), 3 times in a row since "
+        "40 s ago"
+    )
+
+
+def test_one_crash_is_told_but_its_shards_are_read():
+    once = a_failure(kind=FailureKind.MEMORY, times=1)
+    reading = a_reading("1 at 55 by a", slots=[a_slot("s1", "a", failure=once)])
+
+    assert states(reading) == {"1": LeaseState.READING}
+    assert slot_rows(reading)[0].failure is once
+    assert "1 s ago" in summary(reading).failures[0].said
+
+
+def test_workers_that_fail_of_the_same_are_told_together_those_that_have_ended_not():
+    failure, slow = a_failure(), a_failure(kind=FailureKind.TIME_OUT, times=2, first_ms=700_000)
+    slots = [
+        a_slot("s3", "c", failure=slow),
+        a_slot("s2", "b", failure=a_failure(times=5)),
+        a_slot("s1", "a", failure=failure),
+        a_slot("s4", "d", failure=failure, state=SlotState.ENDED),
+    ]
+    found = failures(a_reading(slots=slots))
+
+    assert [row.slots for row in found] == [("s1", "s2"), ("s3",)]
+    assert found[0].said.startswith("s1, s2 fail: its handler cannot be imported")
+    assert "5 times in a row" in found[0].said
+    assert found[1].said.endswith("2 times in a row since 5 min ago")
+    assert "shardfleet logs s3" in found[1].remedy
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_every_kind_of_failure_says_what_to_do(kind):
+    (row,) = failures(a_reading(slots=[a_slot("s1", "a", failure=a_failure(kind=kind))]))
+
+    assert row.remedy
+    assert "{" not in row.remedy
+    assert row.said.count("no settings") == 1

@@ -368,10 +368,10 @@ def test_a_document_of_an_earlier_version_gets_the_defaults():
 
 def test_an_invocation_reads_its_payload():
     given = SlotInput.from_payload(
-        {**json.loads(started().slot_input().execution_text()), "crashes": 2, "more": 1}
+        {**json.loads(started().slot_input().execution_text()), "fault": "X: y", "more": 1}
     )
 
-    assert given == replace(started().slot_input(), crashes=2)
+    assert given == replace(started().slot_input(), fault="X: y")
 
 
 def test_the_previous_version_of_the_input_is_accepted():
@@ -387,7 +387,6 @@ def test_the_previous_version_of_the_input_is_accepted():
         ({"version": None}, "version None found"),
         ({"start_epoch": "soon"}, "start_epoch 'soon' found, a whole number expected"),
         ({"generation": None}, "generation None found"),
-        ({"crashes": []}, "crashes"),
     ],
 )
 def test_a_payload_that_cannot_be_read_is_refused_by_field(change, message):

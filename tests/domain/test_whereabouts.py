@@ -4,7 +4,7 @@ import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.answer import Whereabouts, whereabouts
-from tests.domain.builders import a_lease, a_shard, number
+from tests.domain.builders import a_failure, a_lease, a_shard, number
 
 SHARDS = [
     a_shard("0 0-100 closed"),
@@ -14,13 +14,14 @@ SHARDS = [
 ]
 
 
-def ask(position, shard_id, *leases, stops=()):
+def ask(position, shard_id, *leases, stops=(), failing=()):
     return whereabouts(
         number(position),
         shard_id,
         leases=[a_lease(line) for line in leases],
         shards=SHARDS,
         stops=dict(stops),
+        failing=dict(failing),
     )
 
 
@@ -72,3 +73,10 @@ def test_the_answer_names_who_renews_the_lease_and_its_checkpoint():
 
     assert (answer.owner, answer.checkpoint) == ("a", "55:2")
     assert ask("60", "1", "1 at SHARD_END by a").owner is None
+
+
+def test_a_record_whose_worker_fails_says_of_what():
+    answer = ask("56", "1", "1 at 55 by a", failing={"a": a_failure()})
+
+    assert answer.state is Whereabouts.PENDING
+    assert "a has it but does not read it: its handler cannot be imported" in answer.why

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, HandlerNotLoaded
 from shardfleet.runtime.handler_loading import HandlerContract, load_handler
 
 
@@ -228,3 +228,35 @@ def test_partials_of_coroutine_functions_are_asynchronous(module):
     name = module("import functools\nasync def f(a, batch): ...\nhandle = functools.partial(f, 1)")
     assert functools.partial
     assert load_handler(f"{name}:handle").is_async
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "line"),
+    [
+        ("x = 1\nimport user_not_installed", "IMPORT", 2),
+        ("\n\nraise ValueError('no settings')", "IMPORT", 3),
+        # The user's line, not that of the package in which it ended.
+        ("import json\n\n\nSETTINGS = json.loads('{')", "IMPORT", 4),
+        ("x = 1\ndef handle(:", "IMPORT", 2),
+        ("\ndef handle(a, b, c): ...", "SIGNATURE", 2),
+        ("\n\ndef handle(batch):\n    yield 1", "SIGNATURE", 3),
+    ],
+)
+def test_what_cannot_be_loaded_names_the_line_of_the_user(module, source, kind, line):
+    name = module(source)
+    with pytest.raises(HandlerNotLoaded) as raised:
+        load_handler(f"{name}:handle")
+
+    assert raised.value.kind == kind
+    assert raised.value.where.endswith(f"{name}.py, line {line}")
+    assert f"{name}.py, line {line}" in str(raised.value)
+    assert raised.value.where not in raised.value.said
+
+
+def test_a_handler_that_is_not_there_is_no_matter_of_its_import(module):
+    name = module("def handle(batch): ...")
+
+    for wrong in (f"{name}:hanlde", "user_nowhere:handle", "nothing"):
+        with pytest.raises(HandlerNotLoaded) as raised:
+            load_handler(wrong)
+        assert raised.value.kind == "LOAD"

@@ -57,6 +57,7 @@ class Asks(Checker):
             leases=self.table.values(),
             shards=[self.listed(truth) for truth in self.ledger.shards.values()],
             stops={},
+            failing={},
         )
         self.answers[answer.state] += 1
         says_done = answer.state in (Whereabouts.PROCESSED, Whereabouts.PAST)

@@ -5,6 +5,9 @@ The tree::
 
     ShardfleetError
     ├── ConfigurationError      wrong before anything ran; names every bad field
+    │   ├── HandlerNotLoaded       the user's handler cannot be found, imported or called
+    │   └── RightMissing           a service refuses what a role must be allowed to do
+    │       └── KeyDenied             KMS refuses a key
     ├── InvalidRecord           a record that Kinesis or the KPL format would refuse
     ├── ProtocolError           a rule of the lease protocol would be broken
     │   └── MalformedLease         an item that cannot be a lease
@@ -38,7 +41,30 @@ class ConfigurationError(ShardfleetError):
     """A setting is wrong; the message names each field, what was found and what is allowed."""
 
 
-class KeyDenied(ConfigurationError):
+class HandlerNotLoaded(ConfigurationError):
+    """
+    The user's handler cannot be found, imported or called.
+
+    Attributes:
+        kind: ``LOAD``, ``IMPORT`` or ``SIGNATURE``.
+        said: what is wrong, without the place.
+        where: file and line of the user's code, empty where that says nothing.
+
+    """
+
+    def __init__(self, message: str, *, kind: str, where: str = "") -> None:
+        """Keep what is known beside the message."""
+        super().__init__(f"{message} ({where})" if where else message)
+        self.said = message
+        self.kind = kind
+        self.where = where
+
+
+class RightMissing(ConfigurationError):
+    """A service refuses for want of a right: a person must act."""
+
+
+class KeyDenied(RightMissing):
     """
     KMS refuses a key: a person must act, unless the right is so new that it is not seen everywhere.
 

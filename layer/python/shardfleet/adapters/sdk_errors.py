@@ -27,9 +27,9 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from shardfleet.errors import (
-    ConfigurationError,
     KeyDenied,
     OutcomeUnknown,
+    RightMissing,
     ShardfleetError,
     Throttled,
 )
@@ -126,7 +126,7 @@ class SdkCall:
             ConditionFailed: a conditional write found its condition false.
             Throttled: refused or never sent; not applied.
             OutcomeUnknown: a write that was sent and not answered.
-            ConfigurationError: a right or credential is missing; KeyDenied: it is one of a key.
+            RightMissing: a right or credential is missing; KeyDenied: it is one of a key.
             ShardfleetError: anything else, or what ``codes`` says.
 
         """
@@ -161,7 +161,7 @@ class SdkCall:
         if code in THROTTLING_CODES or (of_kms and of_kms[1].startswith("Throttl")):
             return Throttled(text)
         if code in RIGHTS_CODES or of_kms:
-            kind = KeyDenied if of_kms else ConfigurationError
+            kind = KeyDenied if of_kms else RightMissing
             return kind(f"{text}; check the function's role and the key's policy")
         if status >= _SERVER_FAULT:
             return self._unanswered(f"{code}: {said}")

@@ -21,7 +21,7 @@ from shardfleet.cli.fleet_access import (
     with_reading,
 )
 from shardfleet.cli.instants import spoken_duration
-from shardfleet.cli.telling import TerminalConsole, plain_table, tell
+from shardfleet.cli.telling import TerminalConsole, plain_table, shown, tell
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     FleetSummary,
@@ -43,6 +43,7 @@ _COLOURS = {
     "PAUSED": "magenta",
     "ASLEEP": "blue",
     "EXPIRED": "red",
+    "FAILING": "bold red",
     "STOPPED": "bold red",
     "UNREADABLE": "bold red",
 }
@@ -116,7 +117,7 @@ def _screen(reading: FleetReading) -> Group:
     )
 
 
-def _summary_lines(found: FleetSummary) -> Iterator[str]:
+def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
     planned = "never" if found.plan_age_ms is None else f"{_time(found.plan_age_ms)} ago"
     yield f"leases   {in_words(found.leases)}"
     yield f"slots    {in_words(found.slots)}"
@@ -124,6 +125,9 @@ def _summary_lines(found: FleetSummary) -> Iterator[str]:
     if found.workers:
         yield f"others   {', '.join(found.workers)} (no slots of this fleet)"
     yield f"planned  {planned}"
+    for failure in found.failures:
+        yield Text(shown(f"failing  {failure.said}"), _COLOURS["FAILING"])
+        yield f"         To do: {failure.remedy}."
 
 
 def _lag_words(found: FleetSummary) -> str:
@@ -137,7 +141,6 @@ def slot_table(rows: list[SlotRow]) -> Table:
     """Show worker slots, one per row."""
     table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "", right=_FIGURES)
     for row in rows:
-        crashed = f"{row.crashes} crashes in a row" if row.crashes else ""
         table.add_row(
             row.slot_id,
             row.worker_id,
@@ -145,7 +148,7 @@ def slot_table(rows: list[SlotRow]) -> Table:
             str(row.leases),
             _time(row.lag_ms),
             _time(row.heartbeat_ms),
-            ", ".join(filter(None, ("draining" if row.draining else "", crashed))),
+            "draining" if row.draining else "",
         )
     return table
 

@@ -52,6 +52,7 @@ async def _where(fleet: FleetAccess, key: str, *, at: str, pages_most: int) -> d
         leases=reading.leases,
         shards=await fleet.stream.list_shards(),
         stops=reading.stops,
+        failing=reading.failing,
     )
     return place | {
         "shard_id": record.shard_id,

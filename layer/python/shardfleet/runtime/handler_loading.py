@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from shardfleet.errors import ConfigurationError
+from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.errors import HandlerNotLoaded
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -35,6 +39,9 @@ _ADVICE = (
     "a handler is called with one argument (batch), or with two (event, context); with "
     "handler_contract native or event (SHARDFLEET_HANDLER_CONTRACT) you say which"
 )
+
+_not_found = partial(HandlerNotLoaded, kind=FailureKind.LOAD)
+_not_callable = partial(HandlerNotLoaded, kind=FailureKind.SIGNATURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +71,12 @@ def load_handler(name: str, *, contract: str = "auto") -> LoadedHandler:
         contract: ``native``, ``event`` or ``auto``.
 
     Raises:
-        ConfigurationError: says what is wrong with the name, the module or the function.
+        HandlerNotLoaded: says what is wrong with the name, the module or the function.
 
     """
     module_name, separator, path = name.partition(":")
     if not (separator and module_name and path):
-        raise ConfigurationError(
+        raise _not_found(
             f"handler: {name!r} found, package.module:function expected, "
             "for example orders.handler:handle"
         )
@@ -87,17 +94,18 @@ def as_handler(function: object, *, name: str, contract: str = "auto") -> Loaded
         contract: ``native``, ``event`` or ``auto``.
 
     Raises:
-        ConfigurationError: it is no function, cannot be called so, or is a generator function,
+        HandlerNotLoaded: it is no function, cannot be called so, or is a generator function,
             whose body a call does not run.
 
     """
     if not callable(function) or inspect.isclass(function):
         found = "class" if inspect.isclass(function) else type(function).__name__
-        raise ConfigurationError(f"handler {name}: it is a {found}, not a function; {_ADVICE}")
+        raise _not_callable(f"handler {name}: it is a {found}, not a function; {_ADVICE}")
     if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
-        raise ConfigurationError(
+        raise _not_callable(
             f"handler {name}: it is a generator function (it has a yield), which a call does not "
-            "run; take the yield out"
+            "run; take the yield out",
+            where=_defined_in(function),
         )
     return LoadedHandler(function, _contract_of(function, contract, name=name), is_async(function))
 
@@ -113,22 +121,48 @@ def _module(module_name: str, name: str) -> object:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):
-            raise ConfigurationError(
+            raise _not_found(
                 f"handler {name}: there is no module {missing!r}; looked in: "
                 f"{', '.join(entry or '(current folder)' for entry in sys.path)}"
             ) from error
-        raise ConfigurationError(
+        raise HandlerNotLoaded(
             f"handler {name}: importing {module_name} failed, because it needs {missing!r}, which "
-            "is not installed; add it to the handler's requirements.txt"
+            "is not installed; add it to the handler's requirements.txt",
+            kind=FailureKind.IMPORT,
+            where=_raised_in(error, module_name),
         ) from error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise ConfigurationError(
-            f"handler {name}: importing {module_name} failed with {type(error).__name__}: {error} "
-            f"({where.filename}, line {where.lineno})"
+        raise HandlerNotLoaded(
+            f"handler {name}: importing {module_name} failed with {type(error).__name__}: {error}",
+            kind=FailureKind.IMPORT,
+            where=_raised_in(error, module_name),
         ) from error
+
+
+def _raised_in(error: BaseException, module_name: str) -> str:
+    """Return the user's last line before the error: behind it may be frames of packages."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    folder = _folder_of(module_name)
+    own = [f for f in frames if folder and Path(f.filename).is_relative_to(folder)]
+    last = [*frames, *own][-1]
+    return f"{last.filename}, line {last.lineno}"
+
+
+def _folder_of(module_name: str) -> Path | None:
+    """Return where the user's code lies: where the top of its package or module was found."""
+    top = importlib.util.find_spec(module_name.partition(".")[0])
+    return Path(top.origin).parent if top and top.origin else None
+
+
+def _defined_in(function: Callable[..., Any]) -> str:
+    """Return where a function is defined; empty for what has no code of its own."""
+    found = inspect.unwrap(function)
+    code = getattr(getattr(found, "__func__", found), "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}" if code else ""
 
 
 def _attribute(found: object, path: str, *, name: str) -> Any:
@@ -138,18 +172,19 @@ def _attribute(found: object, path: str, *, name: str) -> Any:
             names = [n for n in dir(found) if not n.startswith("_")]
             close = difflib.get_close_matches(part, names, n=3)
             hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise ConfigurationError(f"handler {name}: {owner} has no {part!r}{hint}")
+            raise _not_found(f"handler {name}: {owner} has no {part!r}{hint}")
         found = getattr(found, part)
     return found
 
 
 def _contract_of(function: Callable[..., Any], wanted: str, *, name: str) -> HandlerContract:
+    refused = partial(_not_callable, where=_defined_in(function))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:  # A builtin or a C extension tells nothing of itself.
         if wanted != "auto":
             return HandlerContract(wanted)
-        raise ConfigurationError(
+        raise refused(
             f"handler {name}: its parameters are not known ({error}); {_ADVICE}"
         ) from error
     shown = f"handler {name}{signature}"
@@ -158,18 +193,16 @@ def _contract_of(function: Callable[..., Any], wanted: str, *, name: str) -> Han
         contract = HandlerContract(wanted)
         if contract not in possible:
             given = ", ".join(_ARGUMENTS[contract])
-            raise ConfigurationError(
+            raise refused(
                 f"{shown}: the contract {contract} calls it with ({given}), which it does not "
                 f"take; {_ADVICE}"
             )
         return contract
     if not possible:
-        raise ConfigurationError(f"{shown}: it takes neither; {_ADVICE}")
+        raise refused(f"{shown}: it takes neither; {_ADVICE}")
     told = possible[0] if len(possible) == 1 else _told_by_names(signature)
     if told is None:
-        raise ConfigurationError(
-            f"{shown}: it takes both, and its names do not tell which; {_ADVICE}"
-        )
+        raise refused(f"{shown}: it takes both, and its names do not tell which; {_ADVICE}")
     return told
 
 

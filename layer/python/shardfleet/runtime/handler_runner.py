@@ -135,7 +135,7 @@ class ThreadHandlerRunner:
         Import the user's code in the handler's thread.
 
         Raises:
-            ConfigurationError: there is no such code, or it cannot be imported.
+            HandlerNotLoaded: there is no such code, or it cannot be imported or called.
 
         """
         thread = self._thread = self._thread or _HandlerThread()

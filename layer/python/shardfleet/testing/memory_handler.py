@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from shardfleet.engine.ports import Clock, HandlerResult
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import HandlerNotLoaded
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_call import result_of_reply
 
@@ -101,7 +101,7 @@ class MemoryHandler:
         """Import: takes its time."""
         await self._clock.sleep_ms(self._load_ms)
         if self._load_error:
-            raise ConfigurationError(self._load_error)
+            raise HandlerNotLoaded(self._load_error, kind="IMPORT")
         self.loads.append(self._clock.monotonic_ms())
 
     async def run(self, batch: Batch) -> HandlerResult:

@@ -21,12 +21,14 @@ from shardfleet.domain.explain.fleet_view import (
     LeaseState,
     in_words,
     lease_rows,
+    said_of,
     slot_rows,
     summary,
 )
 from shardfleet.domain.explain.turn_log import FLEET, Entry, Happening, Place, about, sentence
 from shardfleet.domain.leases.lease import Lease, keys_by_owner
 from shardfleet.domain.reasons import Reason, ThereAlready
+from shardfleet.domain.slots.failure import LastFailure
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.sequence import LATEST, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
@@ -183,6 +185,7 @@ def explain_fleet(known: Known) -> Explanation:
     if found.workers:
         others = f" Others that share the lease table: {', '.join(found.workers)}."
     waits = "; ".join(sorted({str(why) for why in known.waits.values()}))
+    failing = "".join(f" {row.said}. To do: {row.remedy}." for row in found.failures)
     story = story_of(known, lambda e: e.subject == FLEET or e.what.startswith("SLOT_"), named=True)
     return Explanation(
         subject=FLEET,
@@ -190,7 +193,7 @@ def explain_fleet(known: Known) -> Explanation:
         state="FLEET",
         owner=None,
         since_ms=None,
-        now=f"Leases: {in_words(found.leases)}. Workers: {in_words(found.slots)}.{others}",
+        now=f"Leases: {in_words(found.leases)}. Workers: {in_words(found.slots)}.{others}{failing}",
         why=f"What waits: {waits}." if waits else "",
         leases=(),
         story=tuple(story),
@@ -239,6 +242,8 @@ def _now(known: Known, row: LeaseRow) -> str:
             if reason is not None:
                 return f"Nobody reads it: {reason}."
             return "Nobody reads it; the manager gives it to a worker at its next look."
+        case LeaseState.FAILING:
+            return f"{row.owner} has it but does not read it: {row.why}."
         case LeaseState.EXPIRED:
             return (
                 f"{row.owner} has it but has {row.why}, so it is taken for lost; the manager gives "
@@ -295,9 +300,13 @@ def _now_of_worker(known: Known, slot: Slot | None, worker_id: str, *, count: in
     beat = ""
     if row.heartbeat_ms is not None and slot.state is not SlotState.ENDED:
         beat = f", last sign of life {row.heartbeat_ms / 1000:.0f} s ago"
-    crashes = f" It crashed {row.crashes} times in a row." if row.crashes else ""
+    failure = ""
+    if row.failure is not None:
+        remedy = row.failure.remedy.format(worker=slot.slot_id)
+        said = said_of(row.failure, now_ms=known.reading.at_ms)
+        failure = f" It fails: {said}. To do: {remedy}."
     return (
-        f"{worker_id} (slot {slot.slot_id}) {states[slot.state]}{beat}. It has {shards}.{crashes}"
+        f"{worker_id} (slot {slot.slot_id}) {states[slot.state]}{beat}. It has {shards}.{failure}"
     )
 
 
@@ -346,6 +355,7 @@ def whereabouts(
     leases: Iterable[Lease],
     shards: Sequence[Shard],
     stops: Mapping[str, StopNote],
+    failing: Mapping[str, LastFailure],
 ) -> Answer:
     """
     Say what became of a record.
@@ -356,6 +366,7 @@ def whereabouts(
         leases: all of the table.
         shards: the unfiltered listing.
         stops: by lease key.
+        failing: by worker id, why a worker does not work.
 
     """
     table = {lease.lease_key: lease for lease in leases}
@@ -363,7 +374,8 @@ def whereabouts(
     if lease is None:
         state, why = without_lease(shard_id, table, shards)
         return Answer(state=state, owner=None, checkpoint=None, why=why)
-    state, why = _of_lease(lease, position, table=table, stop=stops.get(shard_id))
+    failure = failing.get(lease.effective_owner or "")
+    state, why = _of_lease(lease, position, table=table, stop=stops.get(shard_id), failure=failure)
     owner = None if lease.is_finished else lease.effective_owner
     return Answer(state=state, owner=owner, checkpoint=str(lease.checkpoint), why=why)
 
@@ -374,6 +386,7 @@ def _of_lease(
     *,
     table: Mapping[str, Lease],
     stop: StopNote | None,
+    failure: LastFailure | None,
 ) -> tuple[Whereabouts, str]:
     if lease.is_finished:
         return Whereabouts.PROCESSED, "its shard is finished"
@@ -387,6 +400,8 @@ def _of_lease(
     if lease.checkpoint.sequence_number == LATEST:
         return Whereabouts.PENDING, "unless it is older than the fleet, which began at LATEST"
     reader = f"{lease.effective_owner} reads it" if lease.effective_owner else "nobody owns it"
+    if failure is not None:
+        reader = f"{lease.effective_owner} has it but does not read it: {failure}"
     return Whereabouts.PENDING, f"the shard's checkpoint lies before it; {reader}"
 
 

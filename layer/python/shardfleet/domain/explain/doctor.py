@@ -17,6 +17,7 @@ from shardfleet.domain.explain.fleet_view import (
     PLAN_STILL_MS,
     FleetReading,
     LeaseState,
+    failures,
     lease_rows,
     summary,
 )
@@ -345,6 +346,13 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _workers(facts: Facts) -> Iterator[Finding]:
+    for each in failures(facts.reading) if facts.reading else ():
+        finding = _error if each.is_certain else _warning
+        code = f"worker-{each.kind.value.lower().replace('_', '-')}"
+        yield finding(code, each.said, each.remedy)
+
+
 def _unseen(facts: Facts) -> Iterator[Finding]:
     for what, why in facts.unseen:
         yield _warning("not-seen", f"{what} could not be looked at: {why}", "ask for the right")
@@ -357,6 +365,7 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _functions,
     _account,
     _machinery,
+    _workers,
     _fleet,
     _unseen,
 )

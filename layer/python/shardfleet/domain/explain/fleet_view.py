@@ -18,12 +18,14 @@ from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.lease import Lease, keys_by_owner
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.failure import FailureKind, LastFailure
 from shardfleet.domain.slots.lags import lag_now, lags_of
 from shardfleet.domain.slots.slot import Slot, SlotState
 
 _NOTHING_PAUSED = Pauses()
 # Two schedules of the manager, which plans at least once a minute (serverless.md §0).
 PLAN_STILL_MS = 150_000
+_MINUTE_S = 60
 _State = TypeVar("_State", bound=StrEnum)
 
 
@@ -32,15 +34,17 @@ class LeaseState(StrEnum):
     What is going on with a lease.
 
     ``FINISHED``: at SHARD_END. ``STOPPED``: see its note. ``UNREADABLE``: the item is. ``PAUSED``:
-    by a person; whoever still has it gives it up. ``EXPIRED``: its owner has not renewed it for the
-    failover time. ``UNOWNED``: nobody has it. ``WAITING``: owned, but a parent is not finished.
-    ``HANDOVER``: its owner finishes a batch for the next one. ``READING``: owned and renewed.
-    ``ASLEEP``: nobody has it because there is nothing to read; the manager looks at it.
+    by a person; whoever still has it gives it up. ``FAILING``: its owner fails at each invocation,
+    so nobody reads it. ``EXPIRED``: its owner has not renewed it for the failover time.
+    ``UNOWNED``: nobody has it. ``WAITING``: owned, but a parent is not finished. ``HANDOVER``: its
+    owner finishes a batch for the next one. ``READING``: owned and renewed. ``ASLEEP``: nobody has
+    it because there is nothing to read; the manager looks at it.
     """
 
     FINISHED = "FINISHED"
     STOPPED = "STOPPED"
     PAUSED = "PAUSED"
+    FAILING = "FAILING"
     EXPIRED = "EXPIRED"
     UNOWNED = "UNOWNED"
     WAITING = "WAITING"
@@ -79,6 +83,15 @@ class FleetReading:
     pauses: Pauses = _NOTHING_PAUSED
     naps: Mapping[str, Nap] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def failing(self) -> Mapping[str, LastFailure]:
+        """Return by worker id those whose last failure will come again, with it."""
+        return {
+            slot.worker_id: slot.failure
+            for slot in self.slots
+            if slot.failure is not None and slot.failure.is_certain
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +133,7 @@ class SlotRow:
         leases: how many unfinished leases it owns.
         lag_ms: the largest of their lags, None when none is known.
         heartbeat_ms: how long ago it last gave a sign of life, None before the first.
-        crashes: consecutive invocations that did not end in order.
+        failure: why its last invocations failed, None since it works.
         draining: it is asked to hand over and end.
 
     """
@@ -131,8 +144,29 @@ class SlotRow:
     leases: int
     lag_ms: int | None
     heartbeat_ms: int | None
-    crashes: int
+    failure: LastFailure | None
     draining: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureRow:
+    """
+    What some workers fail of, for a person.
+
+    Attributes:
+        slots: which.
+        kind: see :class:`FailureKind`.
+        is_certain: it will come again.
+        said: who fails of what, how often and since when.
+        remedy: what to do.
+
+    """
+
+    slots: tuple[str, ...]
+    kind: FailureKind
+    is_certain: bool
+    said: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +181,7 @@ class FleetSummary:
         lag_ms: the largest lag known, None when none is.
         lag_unknown: unfinished leases of which no lag is known.
         plan_age_ms: how long ago the manager last planned, None never.
+        failures: what workers fail of.
 
     """
 
@@ -156,6 +191,7 @@ class FleetSummary:
     lag_ms: int | None
     lag_unknown: int
     plan_age_ms: int | None
+    failures: Sequence[FailureRow]
 
 
 def lease_rows(reading: FleetReading) -> list[LeaseRow]:
@@ -185,7 +221,7 @@ def slot_rows(reading: FleetReading) -> list[SlotRow]:
                 (lags[key] for key in held.get(slot.worker_id, ()) if key in lags), default=None
             ),
             heartbeat_ms=reading.at_ms - slot.heartbeat_ms if slot.heartbeat_ms else None,
-            crashes=slot.open_turns,
+            failure=slot.failure,
             draining=slot.drain,
         )
         for slot in sorted(reading.slots, key=lambda each: each.slot_id)
@@ -204,7 +240,44 @@ def summary(reading: FleetReading) -> FleetSummary:
         lag_ms=max((row.lag_ms for row in open_rows if row.lag_ms is not None), default=None),
         lag_unknown=sum(row.lag_ms is None for row in open_rows),
         plan_age_ms=reading.at_ms - reading.planned_ms if reading.planned_ms else None,
+        failures=failures(reading),
     )
+
+
+def said_of(failure: LastFailure, *, now_ms: int) -> str:
+    """Say what a worker fails of, how often it has in a row, and since when."""
+    if failure.times == 1:
+        return f"{failure}, {_ago(now_ms - failure.last_ms)} ago"
+    since = _ago(now_ms - failure.first_ms)
+    return f"{failure}, {failure.times} times in a row since {since} ago"
+
+
+def _ago(duration_ms: int) -> str:
+    seconds = max(0, duration_ms) // 1000
+    return f"{seconds} s" if seconds < 2 * _MINUTE_S else f"{seconds // _MINUTE_S} min"
+
+
+def failures(reading: FleetReading) -> list[FailureRow]:
+    """Return what workers fail of, once for all that fail of the same, in the order of slots."""
+    alike: dict[tuple[str, str, str], dict[str, LastFailure]] = {}
+    for slot in sorted(reading.slots, key=lambda each: each.slot_id):
+        if (failure := slot.failure) is not None and slot.state is not SlotState.ENDED:
+            cause = (failure.kind, failure.message, failure.where)
+            alike.setdefault(cause, {})[slot.slot_id] = failure
+    rows = []
+    for found in alike.values():
+        slots, worst = tuple(found), max(found.values(), key=lambda each: each.times)
+        fail = "fail" if len(slots) > 1 else "fails"
+        rows.append(
+            FailureRow(
+                slots=slots,
+                kind=worst.kind,
+                is_certain=worst.is_certain,
+                said=f"{', '.join(slots)} {fail}: {said_of(worst, now_ms=reading.at_ms)}",
+                remedy=worst.remedy.format(worker=slots[0]),
+            )
+        )
+    return rows
 
 
 def in_words(counts: Mapping[_State, int]) -> str:
@@ -266,6 +339,8 @@ def _state(
         return LeaseState.ASLEEP, str(nap.reason)
     if lease.effective_owner is None:
         return LeaseState.UNOWNED, f"parents: {', '.join(waits_for)}" if waits_for else ""
+    if (failure := reading.failing.get(lease.effective_owner)) is not None:
+        return LeaseState.FAILING, said_of(failure, now_ms=reading.at_ms)
     if seen_ms is not None and seen_ms >= reading.failover_ms:
         return LeaseState.EXPIRED, f"not renewed for {seen_ms / 1000:.0f} s"
     if waits_for:

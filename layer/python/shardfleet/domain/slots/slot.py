@@ -20,6 +20,14 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from shardfleet.domain.slots.failure import (
+    WELL_AFTER_MS,
+    Failure,
+    LastFailure,
+    again,
+    failure_from_body,
+    failure_of_fault,
+)
 from shardfleet.domain.slots.usage import UNKNOWN, Usage
 from shardfleet.errors import ConfigurationError, ProtocolError
 
@@ -121,8 +129,8 @@ class SlotInput:
         name: ``<fleet>-<slot>-<start epoch>``; an execution's name adds ``-<generation>``.
         start_epoch: of the execution.
         generation: how often the execution has continued as new.
-        crashes: consecutive crashes that the state machine has counted (not part of the
-            execution's own input).
+        fault: of what the state machine saw the invocation before end, its name and cause; empty
+            after one that answered (not part of the execution's own input).
 
     """
 
@@ -130,7 +138,7 @@ class SlotInput:
     name: str
     start_epoch: int
     generation: int
-    crashes: int = 0
+    fault: str = ""
 
     def execution_name(self) -> str:
         """Return the execution's name: derived, so that a start happens once (H3)."""
@@ -174,7 +182,7 @@ class SlotInput:
             name=str(payload["name"]),
             start_epoch=_number(payload, "start_epoch"),
             generation=_number(payload, "generation"),
-            crashes=_number(payload, "crashes"),
+            fault=str(payload.get("fault") or ""),
         )
 
 
@@ -214,6 +222,7 @@ class Slot:
         lags_ms: lease key to ``MillisBehindLatest`` at the last heartbeat; -1 unknown (H18).
         busy: thousandths of the time in which its handler is at work; -1 unknown.
         cpu: thousandths of its CPU in use; -1 unknown.
+        failure: why its last invocations failed; None since it works.
 
     """
 
@@ -237,6 +246,7 @@ class Slot:
     cpu: int = UNKNOWN
     leaving_ms: int = 0
     claimed_by: str = ""
+    failure: LastFailure | None = None
 
     @property
     def usage(self) -> Usage:
@@ -262,6 +272,7 @@ def slot_body(slot: Slot) -> dict[str, Any]:
     body["state"] = slot.state.value
     body["assigned"] = list(slot.assigned)
     body["lags_ms"] = dict(slot.lags_ms)
+    body["failure"] = slot.failure.body() if slot.failure else None
     return body
 
 
@@ -271,6 +282,7 @@ def slot_from_body(body: Mapping[str, Any]) -> Slot:
     values["state"] = SlotState(values["state"])
     values["assigned"] = tuple(values.get("assigned", ()))
     values["lags_ms"] = dict(values.get("lags_ms", {}))
+    values["failure"] = failure_from_body(values.get("failure"))
     return Slot(**values)
 
 
@@ -357,8 +369,38 @@ def claim(
         turn_open=True,
         open_turns=slot.open_turns + 1 if slot.turn_open else 0,
         claimed_by=token,
+        failure=_cut_off(slot, given.fault, now_ms=now_ms),
     )
     return claimed or ClaimRefused("the slot has ended")
+
+
+def _cut_off(slot: Slot, fault: str, *, now_ms: int) -> LastFailure | None:
+    """Return the last failure, which may be what the state machine saw of the invocation before."""
+    failure = slot.failure
+    if not (fault and slot.turn_open) or (failure and failure.epoch == slot.epoch):
+        return failure  # It ended in order, or has said itself what was wrong.
+    return again(failure, failure_of_fault(fault), epoch=slot.epoch, now_ms=now_ms)
+
+
+def fail_turn(slot: Slot, failure: Failure, *, now_ms: int) -> Slot:
+    """Record what the invocation of this epoch fails of; the turn stays open (H9)."""
+    return replace(slot, failure=again(slot.failure, failure, epoch=slot.epoch, now_ms=now_ms))
+
+
+def worked(slot: Slot, *, loaded_for_ms: int) -> Slot:
+    """
+    Take the last failure off a slot that works again.
+
+    Args:
+        slot: as it is.
+        loaded_for_ms: for how long this invocation has had the handler loaded, less the time that
+            a handler call may take.
+
+    """
+    if slot.failure is None:
+        return slot
+    is_over = slot.failure.is_until_loaded or loaded_for_ms >= WELL_AFTER_MS
+    return replace(slot, failure=None) if is_over else slot
 
 
 def heartbeat(
@@ -397,6 +439,7 @@ def close_turn(slot: Slot, *, now_ms: int, lags_ms: Mapping[str, int]) -> Slot |
         open_turns=0,
         heartbeat_ms=now_ms,
         lags_ms=dict(lags_ms),
+        failure=None,
     )
 
 
@@ -438,6 +481,7 @@ def end(slot: Slot, *, served_seq: int, now_ms: int) -> Slot | None:
         served_seq=slot.assign_seq,
         heartbeat_ms=now_ms,
         open_turns=0,
+        failure=None,
         **_HOLDS_NOTHING,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from shardfleet.domain.slots.failure import Failure
 from shardfleet.domain.slots.slot import (
     ClaimRefused,
     Slot,
@@ -18,7 +19,9 @@ from shardfleet.domain.slots.slot import (
     claim,
     close_turn,
     end,
+    fail_turn,
     heartbeat,
+    worked,
 )
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.ports import Clock
@@ -55,6 +58,7 @@ class SlotRecord:
         self._clock = clock
         self._token = token
         self._epoch = -1
+        self._well_from_ms: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -85,6 +89,26 @@ class SlotRecord:
                 self._epoch = written.slot.epoch
                 return Claimed(written.slot, _silent_ms(found, written.slot))
         raise ProtocolError(f"slot {self.given.slot_id}: not claimed in {_CLAIMS_MOST} attempts")
+
+    def note_loaded(self, *, call_most_ms: int) -> None:
+        """Note that the handler is loaded; a call of it may take so long before it is known."""
+        self._well_from_ms = self._clock.monotonic_ms() + call_most_ms
+
+    async def fail(self, failure: Failure) -> None:
+        """
+        Record what this invocation fails of, for a person.
+
+        Raises:
+            StaleEpoch: another invocation has taken over.
+            Throttled, OutcomeUnknown: not recorded, or not known to be.
+
+        """
+
+        def change(slot: Slot) -> Slot | None:
+            self._check(slot)
+            return fail_turn(slot, failure, now_ms=self._clock.now_ms())
+
+        await self._state.update_slot(self.given.slot_id, change)
 
     async def is_mine(self) -> bool:
         """Read consistently whether this invocation is still the latest."""
@@ -117,7 +141,9 @@ class SlotRecord:
 
         def change(slot: Slot) -> Slot | None:
             self._check(slot)
-            now_ms = self._clock.now_ms()
+            now_ms, since_ms = self._clock.now_ms(), self._well_from_ms
+            if since_ms is not None:
+                slot = worked(slot, loaded_for_ms=self._clock.monotonic_ms() - since_ms)
             return heartbeat(
                 slot, now_ms=now_ms, served_seq=served_seq, lags_ms=lags_ms(), usage=usage
             )

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Never
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.slots.failure import Failure, FailureKind, failure_of
 from shardfleet.domain.slots.slot import ClaimRefused, Slot, SlotInput, SlotState, TurnOutcome
 from shardfleet.engine.retry import Halt, Halted, Patience, all_of
 from shardfleet.engine.state.pauses import PauseRecord, PauseWatch
@@ -74,6 +75,7 @@ class WorkerTurn:
             self._began_ms + config.turn_most_ms, self._calls_end_ms - config.handler_timeout_ms
         )
         self._hard_ms = deadline_ms - config.turn_margin_ms // 3
+        self._note_until_ms = deadline_ms - config.turn_margin_ms // 6
         self._patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
         self._record = SlotRecord(
             given, state=ports.fleet_state, clock=ports.clock, token=ports.entropy.token()
@@ -101,7 +103,7 @@ class WorkerTurn:
 
     async def _run(self) -> TurnOutcome:
         if self._stop_at_ms <= self._began_ms:
-            return self._failed(ConfigurationError(self._too_little_time()))
+            return self._tell_failed(ConfigurationError(self._too_little_time()))
         claimed = await self._patience.persist(self._record.claim, self._hard)
         if isinstance(claimed, ClaimRefused):
             slot_id = self._record.given.slot_id
@@ -168,6 +170,7 @@ class WorkerTurn:
                 self._stop(TurnStop.DRAIN)
                 return
             await all_of(self._ports.handler.load(), self._work.check_stream(self._stopping))
+            self._record.note_loaded(call_most_ms=self._config.handler_timeout_ms)
             self._consume_all()
 
     async def _ask_for_leases(self) -> None:
@@ -215,7 +218,7 @@ class WorkerTurn:
             self._fail(error)
             outcome = await self._overtaken()
         except ShardfleetError as error:
-            outcome = self._failed(error)
+            outcome = await self._failed(error)
         except Halted:
             outcome = self._ending(TurnOutcome.CONTINUE, TurnEnding.HALTED)
         self._renewing.set()
@@ -232,7 +235,7 @@ class WorkerTurn:
             return await self._overtaken()
         if self._why is TurnStop.FAILURE and self._error is not None:
             await checkpointer.flush_all()
-            return self._failed(self._error)
+            return await self._failed(self._error)
         if self._why is TurnStop.IDLE:
             return self._ending(TurnOutcome.IDLE, TurnEnding.IDLE)
         if self._why is TurnStop.DRAIN:
@@ -293,6 +296,9 @@ class WorkerTurn:
             await self._work.checkpointer.flush_all()
         running = [*self._work_tasks.names, *self._watch_tasks.names, *self._renew_tasks.names]
         reason = str(self._error) if self._error else f"still running: {', '.join(running)}"
+        await self._note(
+            failure_of(self._error) if self._error else Failure(FailureKind.TURN, reason)
+        )
         self._ports.events.emit(
             TurnFailed(
                 slot_id=self._record.given.slot_id,
@@ -319,7 +325,22 @@ class WorkerTurn:
         )
         return outcome
 
-    def _failed(self, error: BaseException) -> TurnOutcome:
+    async def _failed(self, error: BaseException) -> TurnOutcome:
+        await self._note(failure_of(error))
+        return self._tell_failed(error)
+
+    async def _note(self, failure: Failure) -> None:
+        """
+        Write for a person why the turn fails, as far as there is time and the table answers.
+
+        The last call of the turn but those that give leases back, so it may be cut off (H10).
+        """
+        left_ms = self._note_until_ms - self._ports.clock.monotonic_ms()
+        with suppress(ShardfleetError, TimeoutError):
+            async with asyncio.timeout(max(0, left_ms) / 1000):
+                await self._record.fail(failure)
+
+    def _tell_failed(self, error: BaseException) -> TurnOutcome:
         self._ports.events.emit(
             TurnFailed(
                 slot_id=self._record.given.slot_id,

@@ -19,6 +19,8 @@ from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Outage, Wire
 
 _BACK_OFF_MOST_S = 300
+# Lambda's words for a process that ended (fact L20).
+_CRASHED = "Runtime.ExitError: Runtime exited with error: signal: killed"
 
 
 @dataclass(slots=True)
@@ -84,11 +86,12 @@ class StateMachine:
         return how
 
     async def _loop(self, given: SlotInput) -> str:
-        loops = crashes = 0
+        loops, crashes, fault = 0, 0, ""
         worker_id = self._functions.worker_id(given.slot_id)
         while True:
-            outcome = await self._functions.worker(replace(given, crashes=crashes))
+            outcome = await self._functions.worker(replace(given, fault=fault))
             loops += 1
+            fault = _CRASHED if outcome is None else ""
             if self._around.faults.strike("execution_dies", worker_id):
                 return self._harm(given.slot_id, "dies")
             if given.slot_id in self._aborted:
@@ -98,7 +101,7 @@ class StateMachine:
                 return outcome.value
             crashes = 0 if outcome is TurnOutcome.CONTINUE else crashes + 1
             if loops >= self._loops_most:
-                following = replace(given, generation=given.generation + 1, crashes=0)
+                following = replace(given, generation=given.generation + 1)
                 await self.start(following.execution_name(), following.execution_text())
                 return "continues as new"
             if crashes > 1:
