@@ -51,7 +51,7 @@ ARROWS = {
     "cdk": (
         (
             *("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
-            *("domain.delivery.attempts", "domain.template.limits"),
+            *("domain.delivery.attempts", "domain.delivery.contract", "domain.template.limits"),
         ),
         ("aws_cdk", "constructs", "cdk_nag", "jsii"),
     ),

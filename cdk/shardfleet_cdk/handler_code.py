@@ -14,6 +14,7 @@ from pathlib import Path
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from shardfleet.domain.delivery.contract import check_written
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.assets import CACHES
 from shardfleet_cdk.bundling import package_code, requirement_lines, warn_of_unpinned
@@ -32,7 +33,7 @@ class HandlerCode:
             event source mapping's) or ``auto``: by what the function can be called with.
 
     Raises:
-        ConfigurationError: no such folder, module or function.
+        ConfigurationError: no such folder, module or function, or a worker could not call it.
 
     """
 
@@ -56,9 +57,13 @@ class HandlerCode:
         if file is None:
             message = f"handler function {self.function!r}: no module {module} in {self.folder}"
             raise ConfigurationError(message)
-        if name not in _top_level_names(file):
+        found = _top_level(file)
+        if name not in found:
             message = f"handler function {self.function!r}: {file} defines no {name}"
             raise ConfigurationError(message)
+        if isinstance(node := found[name], ast.FunctionDef | ast.AsyncFunctionDef):
+            where = f"{file}, line {node.lineno}"
+            check_written(node, self.contract, name=self.function, where=where)
 
     def code(self, scope: Construct, platform: Platform) -> lambda_.Code:
         """
@@ -76,18 +81,21 @@ class HandlerCode:
         return lambda_.Code.from_asset(str(folder), exclude=list(CACHES))
 
 
-def _top_level_names(file: Path) -> set[str]:
+def _top_level(file: Path) -> dict[str, ast.stmt]:
+    """Return what a module defines, by name: the last definition of each."""
     try:
         body = ast.parse(file.read_text("utf-8"), filename=str(file)).body
     except SyntaxError as error:
         message = f"handler {file}: line {error.lineno}: {error.msg}"
         raise ConfigurationError(message) from error
-    names: set[str] = set()
+    found: dict[str, ast.stmt] = {}
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
+            found[node.name] = node
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+            names = [(alias.asname or alias.name).split(".")[0] for alias in node.names]
+            found |= dict.fromkeys(names, node)
         elif isinstance(node, ast.Assign):
-            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
-    return names
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            found |= dict.fromkeys(names, node)
+    return found

@@ -243,3 +243,40 @@ def test_a_fleet_beyond_an_accounts_concurrency_is_told(a_fleet, workers, kind, 
 
     assert told.keys() == ({kind} if kind else set())
     assert all(words in each for each in told.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "contract", "message"),
+    [
+        ("def handle(a, b, c): ...", "auto", "handle(a, b, c): it takes neither"),
+        ("def handle(batch, /, *, limit): ...", "auto", "it takes neither"),
+        ("async def handle(): ...", "auto", "handle(): it takes neither"),
+        ("def handle(*args, **named): ...", "auto", "it takes both"),
+        ("def handle(event, context): ...", "native", "calls it with (batch)"),
+    ],
+)
+def test_a_handler_that_a_worker_could_not_call_is_refused_with_its_line(
+    cdk, tmp_path, source, contract, message
+):
+    (tmp_path / "handler.py").write_text(f"x = 1\n{source}\n", "utf-8")
+
+    found = refusal(cdk.HandlerCode, folder=tmp_path, contract=contract)
+    assert message in found
+    assert found.endswith("handler.py, line 2)")
+
+
+@pytest.mark.parametrize(
+    ("source", "contract"),
+    [
+        ("def handle(batch, limit=3, *, flag=True): ...", "auto"),
+        ("def handle(event, context): ...", "event"),
+        ("def handle(*args): ...", "native"),
+        # What a decorator makes of it is seen when it is loaded.
+        ("import functools\n@functools.cache\ndef handle(a, b, c): ...", "auto"),
+        ("def handle(a, b, c): ...\ndef handle(batch): ...", "auto"),
+    ],
+)
+def test_a_handler_that_a_worker_can_call_is_taken(cdk, tmp_path, source, contract):
+    (tmp_path / "handler.py").write_text(source, "utf-8")
+
+    assert cdk.HandlerCode(folder=tmp_path, contract=contract)

@@ -158,7 +158,7 @@ def test_workers_that_fail_of_the_same_are_told_together_those_that_have_ended_n
         a_slot("s1", "a", failure=failure),
         a_slot("s4", "d", failure=failure, state=SlotState.ENDED),
     ]
-    found = failures(a_reading(slots=slots))
+    found = failures(slots, now_ms=NOW_MS)
 
     assert [row.slots for row in found] == [("s1", "s2"), ("s3",)]
     assert found[0].said.startswith("s1, s2 fail: its handler cannot be imported")
@@ -169,7 +169,7 @@ def test_workers_that_fail_of_the_same_are_told_together_those_that_have_ended_n
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_every_kind_of_failure_says_what_to_do(kind):
-    (row,) = failures(a_reading(slots=[a_slot("s1", "a", failure=a_failure(kind=kind))]))
+    (row,) = failures([a_slot("s1", "a", failure=a_failure(kind=kind))], now_ms=NOW_MS)
 
     assert row.remedy
     assert "{" not in row.remedy

@@ -7,8 +7,9 @@ import uuid
 
 import pytest
 
+from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.errors import ConfigurationError, HandlerNotLoaded
-from shardfleet.runtime.handler_loading import HandlerContract, load_handler
+from shardfleet.runtime.handler_loading import load_handler
 
 
 @pytest.fixture
@@ -260,3 +261,11 @@ def test_a_handler_that_is_not_there_is_no_matter_of_its_import(module):
         with pytest.raises(HandlerNotLoaded) as raised:
             load_handler(wrong)
         assert raised.value.kind == "LOAD"
+
+
+def test_a_module_that_imports_when_it_is_asked_fails_like_any_other(module):
+    name = module("def __getattr__(name):\n    raise KeyError('x')")
+    with pytest.raises(HandlerNotLoaded, match=f"{name}.py, line 2") as raised:
+        load_handler(f"{name}:handle")
+
+    assert raised.value.kind == "IMPORT"

@@ -1,11 +1,16 @@
 """A user's own handler in a real fleet: what it prints, what it handles, and where it stops."""
 
 import json
+import time
 
 import pytest
 
-from shardfleet.local.demo.own_run import OwnRunOptions, own_run
+from shardfleet.domain.explain.fleet_view import failures
+from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.local.demo.own_run import OwnRunOptions, is_hopeless, own_run
 from shardfleet.local.demo.source import read_source
+from tests.domain.builders import a_failure
 
 HANDLER = """
 import json
@@ -48,3 +53,60 @@ def test_a_failing_record_stops_its_shard_at_its_line_and_the_others_go_on(tmp_p
     assert 150 <= result.verdict.records_handled_distinct < 300
     assert (result.verdict.out_of_order, result.verdict.foreign) == ((), 0)
     assert any(line.startswith("orders ") for line in printed)
+
+
+def a_row(kind, times=1):
+    slot = Slot(
+        slot_id="s1",
+        worker_id="a",
+        state=SlotState.RUNNING,
+        name="n",
+        start_epoch=1,
+        failure=a_failure(kind=kind, times=times),
+    )
+    return failures([slot], now_ms=1_000_000)
+
+
+@pytest.mark.parametrize("kind", ["LOAD", "IMPORT", "SIGNATURE", "RIGHT"])
+def test_what_only_a_person_mends_ends_the_run_at_once(kind):
+    assert is_hopeless(a_row(FailureKind(kind)), still_ms=0)
+
+
+def test_a_call_that_hangs_ends_it_ten_seconds_after_its_time_out_at_most():
+    assert is_hopeless(a_row(FailureKind.TIME_OUT), still_ms=10_000)
+    assert not is_hopeless(a_row(FailureKind.TIME_OUT), still_ms=9_000)
+
+
+@pytest.mark.parametrize("kind", ["MEMORY", "EXIT", "TURN"])
+def test_a_crash_may_be_a_records_which_is_found_out_first(kind):
+    once, twice = a_row(FailureKind(kind)), a_row(FailureKind(kind), times=2)
+
+    assert not is_hopeless(once, still_ms=40_000)
+    assert not is_hopeless(twice, still_ms=29_000)
+    assert is_hopeless(twice, still_ms=30_000)
+
+
+@pytest.mark.processes
+def test_a_handler_that_works_here_and_not_in_lambda_ends_the_run_with_its_cause(tmp_path):
+    source = "import os\nif 'AWS_LAMBDA_FUNCTION_NAME' in os.environ:\n    raise KeyError('HOME')\n"
+    (tmp_path / "orders.py").write_text(source + "def handle(batch): ...\n")
+    (tmp_path / "orders.jsonl").write_text('{"a": 1}\n' * 20)
+    began = time.monotonic()
+
+    result = own_run(
+        OwnRunOptions(
+            handler="orders:handle",
+            folder=tmp_path,
+            source=read_source(str(tmp_path / "orders.jsonl"), None),
+            shards=1,
+        ),
+        say=lambda _: None,
+        printed=lambda _: None,
+    )
+
+    assert not result.passed
+    assert time.monotonic() - began < 120
+    (failure,) = result.failures
+    assert failure.kind is FailureKind.IMPORT
+    assert "KeyError: 'HOME'" in failure.said
+    assert "orders.py, line 3)" in failure.said

@@ -109,5 +109,7 @@ def _result_lines(result: "OwnRunResult", source: "Source") -> Iterator[str | Te
             f"{stop.note.error}"
         )
         yield Text(shown(stopped), "red")
+    for failure in result.failures:
+        yield Text(shown(failure.said), "red")
     if verdict.lost and not result.stops:
         yield Text(f"{len(verdict.lost):,} records were not handled", "red")

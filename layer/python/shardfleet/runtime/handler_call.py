@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from shardfleet.adapters.payload_text import payload_text
+from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.delivery.replies import FAILURES, failures_of, lowest_failed
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.records import Batch, Record
-from shardfleet.runtime.handler_loading import HandlerContract, LoadedHandler
+from shardfleet.runtime.handler_loading import LoadedHandler
 
 _SCHEMA_VERSION = "1.0"
 

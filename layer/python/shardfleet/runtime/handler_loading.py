@@ -1,10 +1,4 @@
-"""
-From ``package.module:function`` to the user's callable, with errors that say what to do.
-
-Which contract it has is told by what it can be called with: one argument is our batch, two are
-Lambda's event and context. Where both would do, the names of its parameters tell; where they do
-not, it is refused (``FleetConfig.handler_contract`` says which).
-"""
+"""From ``package.module:function`` to the user's callable, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -16,29 +10,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from shardfleet.domain.delivery.contract import ADVICE, HandlerContract, contract_of
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-class HandlerContract(StrEnum):
-    """How a handler is called."""
-
-    NATIVE = "native"  # function(batch)
-    EVENT = "event"  # function(event, context), as Lambda's event source mapping does
-
-
-_ARGUMENTS = {HandlerContract.NATIVE: ("batch",), HandlerContract.EVENT: ("event", "context")}
-_ADVICE = (
-    "a handler is called with one argument (batch), or with two (event, context); with "
-    "handler_contract native or event (SHARDFLEET_HANDLER_CONTRACT) you say which"
-)
 
 _not_found = partial(HandlerNotLoaded, kind=FailureKind.LOAD)
 _not_callable = partial(HandlerNotLoaded, kind=FailureKind.SIGNATURE)
@@ -80,7 +59,13 @@ def load_handler(name: str, *, contract: str = "auto") -> LoadedHandler:
             f"handler: {name!r} found, package.module:function expected, "
             "for example orders.handler:handle"
         )
-    function = _attribute(_module(module_name, name), path, name=name)
+    found = _module(module_name, name)
+    try:
+        function = _attribute(found, path, name=name)
+    except (KeyboardInterrupt, HandlerNotLoaded):
+        raise
+    except BaseException as error:  # A module may import more when it is asked for a name.
+        raise _import_failed(error, module_name, name) from error
     return as_handler(function, name=name, contract=contract)
 
 
@@ -100,7 +85,7 @@ def as_handler(function: object, *, name: str, contract: str = "auto") -> Loaded
     """
     if not callable(function) or inspect.isclass(function):
         found = "class" if inspect.isclass(function) else type(function).__name__
-        raise _not_callable(f"handler {name}: it is a {found}, not a function; {_ADVICE}")
+        raise _not_callable(f"handler {name}: it is a {found}, not a function; {ADVICE}")
     if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         raise _not_callable(
             f"handler {name}: it is a generator function (it has a yield), which a call does not "
@@ -131,14 +116,18 @@ def _module(module_name: str, name: str) -> object:
             kind=FailureKind.IMPORT,
             where=_raised_in(error, module_name),
         ) from error
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise HandlerNotLoaded(
-            f"handler {name}: importing {module_name} failed with {type(error).__name__}: {error}",
-            kind=FailureKind.IMPORT,
-            where=_raised_in(error, module_name),
-        ) from error
+        raise _import_failed(error, module_name, name) from error
+
+
+def _import_failed(error: BaseException, module_name: str, name: str) -> HandlerNotLoaded:
+    return HandlerNotLoaded(
+        f"handler {name}: importing {module_name} failed with {type(error).__name__}: {error}",
+        kind=FailureKind.IMPORT,
+        where=_raised_in(error, module_name),
+    )
 
 
 def _raised_in(error: BaseException, module_name: str) -> str:
@@ -146,16 +135,17 @@ def _raised_in(error: BaseException, module_name: str) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    folder = _folder_of(module_name)
-    own = [f for f in frames if folder and Path(f.filename).is_relative_to(folder)]
+    top = importlib.util.find_spec(module_name.partition(".")[0])
+    own = [frame for frame in frames if top and _is_of(top, Path(frame.filename))]
     last = [*frames, *own][-1]
     return f"{last.filename}, line {last.lineno}"
 
 
-def _folder_of(module_name: str) -> Path | None:
-    """Return where the user's code lies: where the top of its package or module was found."""
-    top = importlib.util.find_spec(module_name.partition(".")[0])
-    return Path(top.origin).parent if top and top.origin else None
+def _is_of(top: ModuleSpec, file: Path) -> bool:
+    """Tell whether a file is of the user's package, or lies beside the user's module."""
+    if top.submodule_search_locations:
+        return any(file.is_relative_to(folder) for folder in top.submodule_search_locations)
+    return file.parent == Path(top.origin or "").parent  # Installed packages have folders there.
 
 
 def _defined_in(function: Callable[..., Any]) -> str:
@@ -178,53 +168,15 @@ def _attribute(found: object, path: str, *, name: str) -> Any:
 
 
 def _contract_of(function: Callable[..., Any], wanted: str, *, name: str) -> HandlerContract:
-    refused = partial(_not_callable, where=_defined_in(function))
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:  # A builtin or a C extension tells nothing of itself.
         if wanted != "auto":
             return HandlerContract(wanted)
-        raise refused(
-            f"handler {name}: its parameters are not known ({error}); {_ADVICE}"
+        raise _not_callable(
+            f"handler {name}: its parameters are not known ({error}); {ADVICE}"
         ) from error
-    shown = f"handler {name}{signature}"
-    possible = [contract for contract, given in _ARGUMENTS.items() if _takes(signature, given)]
-    if wanted != "auto":
-        contract = HandlerContract(wanted)
-        if contract not in possible:
-            given = ", ".join(_ARGUMENTS[contract])
-            raise refused(
-                f"{shown}: the contract {contract} calls it with ({given}), which it does not "
-                f"take; {_ADVICE}"
-            )
-        return contract
-    if not possible:
-        raise refused(f"{shown}: it takes neither; {_ADVICE}")
-    told = possible[0] if len(possible) == 1 else _told_by_names(signature)
-    if told is None:
-        raise refused(f"{shown}: it takes both, and its names do not tell which; {_ADVICE}")
-    return told
-
-
-def _takes(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True
-
-
-def _told_by_names(signature: inspect.Signature) -> HandlerContract | None:
-    """Return the contract of a function that can be called with one argument or two."""
-    parameters = [p for p in signature.parameters.values() if p.kind in _POSITIONAL]
-    first, second = ([p.name.lstrip("_") for p in parameters] + ["", ""])[:2]
-    if second == "context":
-        return None if first == "batch" else HandlerContract.EVENT
-    if first == "event":
-        return None if second else HandlerContract.EVENT
-    is_needed = any(p.default is p.empty for p in parameters[:1])
-    # What is left has a default of its own, as in `handle(batch, client=client)`.
-    return HandlerContract.NATIVE if first == "batch" or is_needed else None
+    return contract_of(signature, wanted, name=name, where=_defined_in(function))
 
 
 def _is(kind: Callable[[Any], bool], function: Callable[..., Any]) -> bool:

@@ -347,7 +347,8 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
-    for each in failures(facts.reading) if facts.reading else ():
+    reading = facts.reading
+    for each in failures(reading.slots, now_ms=reading.at_ms) if reading else ():
         finding = _error if each.is_certain else _warning
         code = f"worker-{each.kind.value.lower().replace('_', '-')}"
         yield finding(code, each.said, each.remedy)

@@ -240,7 +240,7 @@ def summary(reading: FleetReading) -> FleetSummary:
         lag_ms=max((row.lag_ms for row in open_rows if row.lag_ms is not None), default=None),
         lag_unknown=sum(row.lag_ms is None for row in open_rows),
         plan_age_ms=reading.at_ms - reading.planned_ms if reading.planned_ms else None,
-        failures=failures(reading),
+        failures=failures(reading.slots, now_ms=reading.at_ms),
     )
 
 
@@ -257,24 +257,24 @@ def _ago(duration_ms: int) -> str:
     return f"{seconds} s" if seconds < 2 * _MINUTE_S else f"{seconds // _MINUTE_S} min"
 
 
-def failures(reading: FleetReading) -> list[FailureRow]:
+def failures(slots: Iterable[Slot], *, now_ms: int) -> list[FailureRow]:
     """Return what workers fail of, once for all that fail of the same, in the order of slots."""
     alike: dict[tuple[str, str, str], dict[str, LastFailure]] = {}
-    for slot in sorted(reading.slots, key=lambda each: each.slot_id):
+    for slot in sorted(slots, key=lambda each: each.slot_id):
         if (failure := slot.failure) is not None and slot.state is not SlotState.ENDED:
             cause = (failure.kind, failure.message, failure.where)
             alike.setdefault(cause, {})[slot.slot_id] = failure
     rows = []
     for found in alike.values():
-        slots, worst = tuple(found), max(found.values(), key=lambda each: each.times)
-        fail = "fail" if len(slots) > 1 else "fails"
+        names, worst = tuple(found), max(found.values(), key=lambda each: each.times)
+        fail = "fail" if len(names) > 1 else "fails"
         rows.append(
             FailureRow(
-                slots=slots,
+                slots=names,
                 kind=worst.kind,
                 is_certain=worst.is_certain,
-                said=f"{', '.join(slots)} {fail}: {said_of(worst, now_ms=reading.at_ms)}",
-                remedy=worst.remedy.format(worker=slots[0]),
+                said=f"{', '.join(names)} {fail}: {said_of(worst, now_ms=now_ms)}",
+                remedy=worst.remedy.format(worker=names[0]),
             )
         )
     return rows

@@ -69,6 +69,8 @@ _REMEDIES: Mapping[FailureKind, str] = {
 _CERTAIN = frozenset(
     {FailureKind.LOAD, FailureKind.IMPORT, FailureKind.SIGNATURE, FailureKind.RIGHT}
 )
+# A record may be what they come of; it is found out by attempts (H9).
+CRASHES = frozenset({FailureKind.TIME_OUT, FailureKind.MEMORY, FailureKind.EXIT, FailureKind.TURN})
 _UNTIL_LOADED = frozenset({FailureKind.LOAD, FailureKind.IMPORT, FailureKind.SIGNATURE})
 
 

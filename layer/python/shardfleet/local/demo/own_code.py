@@ -7,6 +7,7 @@ output), so that a project's root can be given as it is.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -25,16 +26,14 @@ LEFT_OUT = frozenset(
 )
 
 _CHECK = """
-import functools, importlib, sys
-from shardfleet.errors import ConfigurationError
-from shardfleet.runtime.handler_loading import as_handler
-sys.path.insert(0, "")  # Where the handler lies: first, as on Lambda.
-module, _, name = sys.argv[1].partition(":")
-found = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+import os, sys
+from shardfleet.errors import HandlerNotLoaded
+from shardfleet.runtime.handler_loading import load_handler
+sys.path.insert(0, os.getcwd())  # Where the handler lies: first, as on Lambda.
 try:
-    as_handler(found, name=sys.argv[1])
-except ConfigurationError as error:
-    sys.exit(str(error))
+    load_handler(sys.argv[1])
+except HandlerNotLoaded as error:
+    sys.exit(" ".join(str(error).split()))
 """
 
 
@@ -51,7 +50,7 @@ def staged(folder: Path, handler: str, *, target: Path) -> Path:
 
     Raises:
         ConfigurationError: no such folder, too much in it, or the handler does not import, or
-            cannot be called; the message ends with Python's own, or with what a worker would say.
+            cannot be called; the message is what a worker would say, with the user's own line.
 
     """
     if not folder.is_dir():
@@ -87,14 +86,9 @@ def _try_import(handler: str, folder: Path, *, target: Path) -> None:
         ) from None
     if tried.returncode:
         reason = (tried.stderr.strip().splitlines() or ["it ended without a message"])[-1]
-        advice = (
-            "; install what it needs into this environment"
-            if reason.startswith("ModuleNotFoundError")
-            else ""
-        )
-        raise ConfigurationError(
-            f"handler {handler} cannot be used from {folder.resolve()}: {reason}{advice}"
-        )
+        # Its own files, not their copies.
+        told = reason.replace(f"{target.resolve()}{os.sep}", f"{folder.resolve()}{os.sep}")
+        raise ConfigurationError(f"{told}; it was tried from {folder.resolve()}")
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:

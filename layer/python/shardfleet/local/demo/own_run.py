@@ -10,6 +10,8 @@ from pathlib import Path
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.explain.fleet_view import FailureRow, failures
+from shardfleet.domain.slots.failure import CRASHES, FailureKind
 from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.handler_output import HandlerOutput
@@ -21,6 +23,12 @@ from shardfleet.local.demo.verdict import RunVerdict, verdict
 SHARDS = 4
 STILL_MOST_MS = 120_000
 """A run in which nothing is handled for so long is given up."""
+
+CRASHING_MOST_MS = 30_000
+"""So long without a record while workers crash, and none of them has charged a record with it."""
+
+HANGING_MOST_MS = 10_000
+"""So long without a record when a call has outlived its time-out."""
 
 LOOK_EVERY_MS = 500
 
@@ -69,18 +77,39 @@ class OwnRunResult:
     Attributes:
         verdict: what became of the records.
         stops: what was stopped.
+        failures: what workers failed of at the end.
         took_ms: from the first record sent to the last one handled.
 
     """
 
     verdict: RunVerdict
     stops: Sequence[StoppedShard]
+    failures: Sequence[FailureRow]
     took_ms: int
 
     @property
     def passed(self) -> bool:
         """Tell whether every record was handled, in order."""
         return self.verdict.passed and not self.stops
+
+
+def is_hopeless(failures: Sequence[FailureRow], *, still_ms: int) -> bool:
+    """
+    Tell whether nothing more will be handled.
+
+    Args:
+        failures: what workers fail of.
+        still_ms: for how long nothing has been handled.
+
+    """
+    for each in failures:
+        if each.kind is FailureKind.TIME_OUT:
+            most_ms = HANGING_MOST_MS
+        else:
+            most_ms = CRASHING_MOST_MS if each.kind in CRASHES else 0
+        if each.is_certain or each.kind is FailureKind.TIME_OUT:
+            return still_ms >= most_ms
+    return False
 
 
 def own_run(
@@ -134,11 +163,14 @@ async def _run(
         await asyncio.to_thread(_print_new, output, printed)
         await asyncio.wait({feeding}, timeout=LOOK_EVERY_MS / 1000)
     sent, _ = await feeding
-    found, stops = await _until_handled(fleet, sent, on_look=lambda: _print_new(output, printed))
+    found, stops, failing = await _until_handled(
+        fleet, sent, on_look=lambda: _print_new(output, printed)
+    )
     ended_ms = max((line.at_ms for line in fleet.ledger.lines), default=began_ms)
     return OwnRunResult(
         verdict=found,
         stops=[StoppedShard(note=note, line=_line_of(note, sent)) for note in stops],
+        failures=failing,
         took_ms=ended_ms - began_ms,
     )
 
@@ -151,8 +183,8 @@ def _line_of(note: StopNote, sent: Sequence[SentRecord]) -> int | None:
 
 async def _until_handled(
     fleet: RunningFleet, sent: Sequence[SentRecord], *, on_look: Callable[[], None]
-) -> tuple[RunVerdict, Sequence[StopNote]]:
-    """Look until every record is handled, or stands still because its shard has been stopped."""
+) -> tuple[RunVerdict, Sequence[StopNote], Sequence[FailureRow]]:
+    """Look until every record is handled, or it is certain that the rest will not be."""
     clock = SystemClock()
     moved_ms = clock.monotonic_ms()
     seen = -1
@@ -161,21 +193,25 @@ async def _until_handled(
         await asyncio.to_thread(on_look)
         shards = await asyncio.to_thread(fleet.shards)
         found = verdict(sent, fleet.ledger.lines, shards=shards)
-        stops = await stopped_shards(fleet)
+        stops, failing = await _seen(fleet, now_ms=clock.now_ms())
         if found.records_handled_distinct > seen:
             seen, moved_ms = found.records_handled_distinct, clock.monotonic_ms()
         stopped = {note.lease_key for note in stops}
         left = {r.receipt.shard_id for r in sent if r.number in set(found.lost)}
-        if left <= stopped or clock.monotonic_ms() - moved_ms > STILL_MOST_MS:
+        still_ms = clock.monotonic_ms() - moved_ms
+        if left <= stopped or still_ms > STILL_MOST_MS or is_hopeless(failing, still_ms=still_ms):
             await asyncio.to_thread(on_look)
-            return found, stops
+            return found, stops, failing
         await clock.sleep_ms(LOOK_EVERY_MS)
 
 
-async def stopped_shards(fleet: RunningFleet) -> Sequence[StopNote]:
-    """Read which shards a failing record has stopped."""
+async def _seen(
+    fleet: RunningFleet, *, now_ms: int
+) -> tuple[Sequence[StopNote], Sequence[FailureRow]]:
+    """Read which shards a failing record has stopped, and what workers fail of."""
     async with opened_tables(fleet) as tables:
-        return await tables.state.stops()
+        stops, slots = await asyncio.gather(tables.state.stops(), tables.state.slots())
+    return stops, failures((each.slot for each in slots), now_ms=now_ms)
 
 
 def _output_of(fleet: RunningFleet) -> HandlerOutput:

@@ -15,7 +15,6 @@ order in which batches were finished. `ledger.py` reads it.
 import base64
 import functools
 import hashlib
-import importlib
 import inspect
 import json
 import os
@@ -26,10 +25,11 @@ from typing import Any
 from shardfleet.domain.delivery.replies import failures_of, lowest_failed
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply
-from shardfleet.runtime.handler_loading import is_async
+from shardfleet.runtime.handler_loading import is_async, load_handler
 
 HANDLER_VARIABLE = "SHARDFLEET_LEDGER_HANDLER"
 FILE_VARIABLE = "SHARDFLEET_LEDGER_FILE"
+CONTRACT_VARIABLE = "SHARDFLEET_HANDLER_CONTRACT"
 
 UNKNOWN_SUB = -1
 """The event source mapping's event does not say which record of an aggregate a record was."""
@@ -146,11 +146,10 @@ def append(path: str, shard_id: str, *, rows: list[Row]) -> None:
 
 
 def _load() -> Any:
-    module, _, name = os.environ[HANDLER_VARIABLE].partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return witnessed(found, functools.partial(append, os.environ[FILE_VARIABLE]))
+    found = load_handler(
+        os.environ[HANDLER_VARIABLE], contract=os.environ.get(CONTRACT_VARIABLE, "auto")
+    )
+    return witnessed(found.function, functools.partial(append, os.environ[FILE_VARIABLE]))
 
 
 def __getattr__(name: str) -> Any:
