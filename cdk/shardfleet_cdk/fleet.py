@@ -234,7 +234,7 @@ class ShardFleet(Construct):
         machine = WorkerMachine(
             self, "Slots", worker=self._worker, options=worker, operations=operations
         )
-        told = manager_config(self.config, state_machine_arn=machine.machine.state_machine_arn)
+        told = manager_config(self.config, machine=machine.machine, worker=self._worker.function)
         self._manager = LeaseManagerFunction(
             self,
             "Manager",

@@ -11,6 +11,9 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_stepfunctions as sfn
+
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
 
@@ -23,6 +26,7 @@ SET_BY_THE_CONSTRUCT = {
     "lease_table": "`tables`",
     "state_table": "`tables`",
     "state_machine_arn": "the construct",
+    "worker_function": "the construct",
     "handler": "`handler`",
     "handler_contract": "`handler`",
     "failed_queue_url": "`tables`",
@@ -97,6 +101,14 @@ def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s
         raise ConfigurationError(message)
 
 
-def manager_config(worker: FleetConfig, *, state_machine_arn: str) -> FleetConfig:
-    """Return what the manager is told: the worker's configuration and where to start slots."""
-    return replace(worker, handler="", handler_contract="auto", state_machine_arn=state_machine_arn)
+def manager_config(
+    config: FleetConfig, *, machine: sfn.StateMachine, worker: lambda_.Function
+) -> FleetConfig:
+    """Return what the manager is told: the worker's configuration, and where to start slots."""
+    return replace(
+        config,
+        handler="",
+        handler_contract="auto",
+        state_machine_arn=machine.state_machine_arn,
+        worker_function=worker.function_name,
+    )

@@ -2,7 +2,9 @@
 Invoke the lease manager when the stack is created or updated; end its workers when it goes.
 
 The answer is always SUCCESS: the schedule will invoke the manager within the minute anyway, and
-executions that could not be stopped are waited for.
+executions that could not be stopped are waited for. The resource is known by its manager's name,
+by which a command finds the fleet (`shardfleet/cli/fleets.py`). Where the manager is replaced, so
+is the resource, and the old one's deletion ends no worker of a stack that stays.
 """
 
 import json
@@ -23,7 +25,9 @@ def handler(event: dict[str, Any], _context: object) -> None:
         reason = f"{otherwise if is_deploy else 'the executions end by themselves'}: {error}"
     print(reason)  # noqa: T201 - standard output is the function's log
     answer = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
-    answer |= {"Status": "SUCCESS", "Reason": reason, "PhysicalResourceId": "first-run"}
+    # A deletion answers for the resource that it was asked about.
+    known_as = event["ResourceProperties"]["Manager"] if is_deploy else event["PhysicalResourceId"]
+    answer |= {"Status": "SUCCESS", "Reason": reason, "PhysicalResourceId": known_as}
     request = urllib.request.Request(  # noqa: S310 - CloudFormation's own URL
         event["ResponseURL"],
         data=json.dumps(answer).encode(),

@@ -188,7 +188,8 @@ def test_the_dashboard_in_a_browser_shows_the_alarm_that_is_red(fleet, tmp_path)
             time.sleep(PICTURED_S)
     fleet.put(b"poison", keys=("a",))
     fleet.wait_for("ALARM", "stopped_shards", "lag")
-    gatherer = Gatherer(fleet.fleet.aws.client, "ShardFleetStack")
+    (name,) = fleet.fleet.stack.of_type("AWS::CloudWatch::Dashboard").values()
+    gatherer = Gatherer(fleet.fleet.aws.client, name)
     with DashboardServer(gatherer, leases=rows, title="ShardFleetStack", minutes=5) as server:
         picture = PICTURE if WRITE else tmp_path / "seen.png"
         text = look(server.url, tmp_path, picture=picture, size=(1400, 2500))

@@ -7,6 +7,7 @@ import pytest
 
 from shardfleet import FleetConfig
 from shardfleet.adapters.dynamodb.state import EXPIRES
+from shardfleet.cli.fleets import FLEET, inside
 from tests.cdk.templates import definition, of_type, only, spelled
 
 
@@ -102,13 +103,18 @@ def test_functions_run_on_arm64_with_the_newest_python(minimum):
 
 def test_manager_and_worker_are_told_the_same_fleet(minimum):
     manager, worker = environment(minimum, MANAGER), environment(minimum, WORKER)
-    own = {"SHARDFLEET_HANDLER", "SHARDFLEET_STATE_MACHINE_ARN"}
+    own = {
+        "SHARDFLEET_HANDLER",
+        "SHARDFLEET_STATE_MACHINE_ARN",
+        "SHARDFLEET_WORKER_FUNCTION",
+    }
 
     assert {name: worker[name] for name in worker.keys() - own} == {
         name: manager[name] for name in manager.keys() - own
     }
     assert worker["SHARDFLEET_HANDLER"] == "handler:handle"
     assert spelled(manager["SHARDFLEET_STATE_MACHINE_ARN"]).startswith("<FleetSlotsMachine")
+    assert spelled(manager["SHARDFLEET_WORKER_FUNCTION"]).startswith("<FleetWorkerFunction")
 
 
 def test_the_library_reads_back_the_environment_that_the_construct_writes(everything):
@@ -235,6 +241,15 @@ def test_two_fleets_of_one_stack_have_names_tables_and_machines_of_their_own(tem
     assert len(fleets) == 2
     assert len(of_type(template, "AWS::StepFunctions::StateMachine")) == 2
     assert len(of_type(template, "AWS::DynamoDB::Table")) == 4
+
+
+def test_a_command_finds_each_fleet_of_a_stack_and_what_is_its_own(template_of):
+    template = template_of("Two")
+    markers = of_type(template, FLEET)
+
+    assert {inside(each) for each in markers} == {"First", "Second"}
+    for logical, marker in markers.items():
+        assert spelled(marker["Manager"]).startswith(f"<{inside(logical)}ManagerFunction")
 
 
 def test_an_existing_lease_table_is_used_as_it_is(existing_parts):

@@ -94,8 +94,60 @@ def test_a_name_that_execution_names_cannot_hold_is_refused(a_fleet, name):
     assert found.startswith(f"Stack/Fleet: fleet name {name!r}: 1 to 40 letters")
 
 
-def test_the_default_name_fits_execution_names(a_fleet):
-    assert len(a_fleet().config.fleet) <= 40
+@pytest.fixture
+def named(cdk, handler_folder, new_app):
+    """Make fleets at these paths of one app, and return their names."""
+    from aws_cdk import Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+    from constructs import Construct  # noqa: PLC0415
+
+    def make(*paths, **options):
+        app, found = new_app(), []
+        for path in paths:
+            above, *within, last = path.split("/")
+            scope = app.node.try_find_child(above) or Stack(app, above)
+            for part in within:
+                scope = scope.node.try_find_child(part) or Construct(scope, part)
+            stream = kinesis.Stream.from_stream_arn(scope, f"{last}Stream", ARN)
+            handler = cdk.HandlerCode(folder=handler_folder)
+            fleet = cdk.ShardFleet(scope, last, stream=stream, handler=handler, **options)
+            found.append(fleet.config.fleet)
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Clicks/Fleet", "clicks"),
+        ("ClicksStack/Fleet", "clicks"),
+        ("Stack/ShardFleet", "stack"),
+        ("Shop/Orders", "shop-orders"),
+        ("Shop/Ingest/Fleet", "shop-ingest"),
+        ("Shop/Ingest_EU/Fleet", "shop-ingest-eu"),
+    ],
+)
+def test_the_default_name_is_short_and_says_what_it_is_of(named, path, name):
+    assert named(path) == [name]
+
+
+def test_long_paths_have_names_that_fit_execution_names_and_differ(named):
+    first, second = named(f"Shop/{'Visitors' * 6}/First", f"Shop/{'Visitors' * 6}/Second")
+
+    assert len(first) == len(second) == 40
+    assert first != second
+    assert first.startswith("shop-visitorsvisitors")
+
+
+@pytest.mark.parametrize(
+    ("paths", "options"),
+    [(("Shop/A/B-C", "Shop/A-B/C"), {}), (("Shop/A", "Shop/B"), {"name": "clicks"})],
+)
+def test_two_fleets_of_a_stack_cannot_have_one_name(named, paths, options):
+    """Their metrics would be one, and no command could tell them apart."""
+    with pytest.raises(ConfigurationError, match="another fleet of this stack has it"):
+        named(*paths, **options)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,10 @@ def stack_without_a_fleet(_session, service):
     assert service == "cloudformation"
 
     class Client:
-        def describe_stacks(self, **_):
-            return {"Stacks": [{"Outputs": []}]}
+        def get_paginator(self, _):
+            return self
+
+        def paginate(self, **_):
+            yield {"StackResourceSummaries": []}
 
     return Client()

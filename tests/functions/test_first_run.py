@@ -69,6 +69,8 @@ def first_run(monkeypatch, cloudformation):
             "LogicalResourceId": "FirstRun",
             "ResourceProperties": {"Manager": "manager", "StateMachine": "machine"},
         }
+        if kind != "Create":  # AWS: a Create has none yet.
+            event["PhysicalResourceId"] = "manager-before"
         module.handler(event, None)
         return cloudformation.answers
 
@@ -86,7 +88,7 @@ def test_the_manager_is_invoked_without_waiting_for_it(first_run, kind):
     assert answer == {
         "Status": "SUCCESS",
         "Reason": "the lease manager was invoked",
-        "PhysicalResourceId": "first-run",
+        "PhysicalResourceId": "manager",
         "StackId": "stack",
         "RequestId": "request",
         "LogicalResourceId": "FirstRun",
@@ -144,7 +146,7 @@ def test_the_workers_of_a_stack_that_stays_go_on(first_run):
     ((_, answer),) = first_run("Delete", client)
 
     assert client.done == []
-    assert answer["Status"] == "SUCCESS"
+    assert (answer["Status"], answer["PhysicalResourceId"]) == ("SUCCESS", "manager-before")
 
 
 def test_a_manager_that_cannot_be_invoked_yet_does_not_fail_the_deploy(first_run):

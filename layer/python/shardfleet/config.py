@@ -61,6 +61,9 @@ class FleetConfig:
     lease_table: str = _text(MISSING, "name of the lease table (KCL: the application name)")
     state_table: str = _text(MISSING, "name of the fleet-state table")
     state_machine_arn: str = _text("", "ARN of the worker state machine; set for the manager")
+    worker_function: str = _text(
+        "", "name of the worker's function; set for the manager, where commands look it up"
+    )
     handler: str = _text("", "the user's handler, package.module:function; set for the worker")
     handler_contract: str = _choice(
         "auto",

@@ -133,7 +133,10 @@ def stack(embedded_aws):
 
 @pytest.fixture
 def served(embedded_aws, stack):
-    gatherer = Gatherer(embedded_aws.client, stack)
+    resources = embedded_aws.client("cloudformation").describe_stack_resource(
+        StackName=stack, LogicalResourceId="Dashboard"
+    )
+    gatherer = Gatherer(embedded_aws.client, resources["StackResourceDetail"]["PhysicalResourceId"])
     rows = [{"lease": "shardId-000000000000", "state": "READING"}]
     with DashboardServer(gatherer, leases=lambda: rows, title=stack, minutes=10) as server:
         yield server
@@ -195,7 +198,7 @@ class TestServed:
     def test_it_listens_on_loopback_only(self, served):
         assert served._server.server_address[0] == "127.0.0.1"
 
-    def test_a_stack_without_a_dashboard_is_named(self, embedded_aws):
+    def test_a_dashboard_that_is_not_there_is_named(self, embedded_aws):
         with pytest.raises(ConfigurationError, match="nowhere"):
             Gatherer(embedded_aws.client, "nowhere").dashboard()
 

@@ -10,14 +10,12 @@ import typer
 from rich.table import Table
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     reaching_aws,
-    stack_outputs,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
 from shardfleet.cli.instants import spoken_duration, spoken_instant
 from shardfleet.cli.telling import plain_table, tell
 from shardfleet.domain.cost.estimate import (
@@ -43,13 +41,15 @@ def cost(
         typer.Option(metavar="FILE", help="Your own prices: a JSON object, see docs/cost.md."),
     ] = None,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show what the fleet has cost by its ledger, an estimate, and the stream's own price."""
     table = _prices(prices)
-    around = _around(stack)
+    name = FleetName(stack, fleet_name)
+    around = _around(name)
 
-    found = with_fleet(stack, lambda fleet: _found(fleet, around, table, days=days))
+    found = with_fleet(name, lambda fleet: _found(fleet, around, table, days=days))
     tell(found, _lines(found), as_json=as_json)
 
 
@@ -65,27 +65,20 @@ def _prices(file: Path | None) -> Prices:
     return changed_prices(given)
 
 
-def _around(stack: str) -> dict[str, int]:
+def _around(name: FleetName) -> dict[str, int]:
     """Count alarms and dashboards, and look up memory sizes and the worker's time-out."""
     import boto3
 
     with reaching_aws():
-        outputs = stack_outputs(stack)
-        session = boto3.session.Session()
-        pages = session.client("cloudformation").get_paginator("list_stack_resources")
-        kinds = [
-            resource["ResourceType"]
-            for page in pages.paginate(StackName=stack)
-            for resource in page["StackResourceSummaries"]
-        ]
-        functions = session.client("lambda")
+        fleet = find_fleet(name)
+        functions = boto3.session.Session().client("lambda")
         worker, manager = (
-            functions.get_function_configuration(FunctionName=outputs[name])
-            for name in ("WorkerFunction", "ManagerFunction")
+            functions.get_function_configuration(FunctionName=function)
+            for function in (fleet.config.worker_function, fleet.manager)
         )
     return {
-        "alarms": kinds.count("AWS::CloudWatch::Alarm"),
-        "dashboards": kinds.count("AWS::CloudWatch::Dashboard"),
+        "alarms": len(fleet.of_type("AWS::CloudWatch::Alarm")),
+        "dashboards": len(fleet.of_type("AWS::CloudWatch::Dashboard")),
         "worker_mb": int(worker["MemorySize"]),
         "manager_mb": int(manager["MemorySize"]),
         "worker_timeout_ms": int(worker["Timeout"]) * 1_000,

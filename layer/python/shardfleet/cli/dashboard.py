@@ -5,19 +5,20 @@ from typing import Annotated, Any
 import typer
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
-    StackOption,
     reaching_aws,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
 from shardfleet.cli.telling import say
 from shardfleet.domain.explain.fleet_view import lease_rows
+from shardfleet.errors import ConfigurationError
 
 
 def dashboard(
     *,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65_535)] = 0,
     minutes: Annotated[
         int | None, typer.Option(help="How far back (default: as deployed).", min=1)
@@ -34,17 +35,24 @@ def dashboard(
 
     with reaching_aws():
         session: Any = boto3.session.Session()
-        gatherer = Gatherer(session.client, stack)
+        name = FleetName(stack, fleet_name)
+        dashboards = find_fleet(name).of_type("AWS::CloudWatch::Dashboard")
+        if not dashboards:
+            raise ConfigurationError(
+                f"{name}: this fleet has no dashboard of its own; `monitoring` of its ShardFleet "
+                "says whether it has one"
+            )
+        gatherer = Gatherer(session.client, dashboards[0])
         server = DashboardServer(
             gatherer,
-            leases=lambda: with_fleet(stack, _lease_rows),
-            title=stack,
+            leases=lambda: with_fleet(name, _lease_rows),
+            title=str(name),
             every_s=every,
             minutes=minutes,
             port=port,
         )
         with server:
-            say(f"{server.url} shows {stack}, until Ctrl-C")
+            say(f"{server.url} shows {name}, until Ctrl-C")
             try:
                 server.wait()
             except KeyboardInterrupt:

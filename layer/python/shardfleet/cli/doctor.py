@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from shardfleet.cli.fleet_access import DEFAULT_STACK, JsonOption, StackOption, reaching_aws
+from shardfleet.cli.fleet_access import JsonOption, reaching_aws
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.telling import say, shown, tell
 
 _ERROR, _WARNING = ("error", "bold red"), ("warning", "yellow")
@@ -17,6 +18,7 @@ _HEALTHY = "Nothing is wrong that the doctor knows of."
 def doctor(
     *,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     before: Annotated[
         Path | None,
         typer.Option(
@@ -27,17 +29,21 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Look at tables, functions, stream, schedule and clock; name what is wrong; change nothing."""
-    failed = _look_at_templates(before, as_json) if before else _look_at_fleet(stack, as_json)
+    failed = (
+        _look_at_templates(before, as_json)
+        if before
+        else _look_at_fleet(FleetName(stack, fleet_name), as_json)
+    )
     if failed:
         raise typer.Exit(1)
 
 
-def _look_at_fleet(stack: str, as_json: bool) -> bool:
+def _look_at_fleet(name: FleetName, as_json: bool) -> bool:
     from shardfleet.cli.examination import examine
     from shardfleet.domain.explain.doctor import Severity, diagnose
 
     with reaching_aws():
-        findings = diagnose(examine(stack))
+        findings = diagnose(examine(name))
     lines: list[str | Text] = []
     for each in findings:
         grave = each.severity is Severity.ERROR

@@ -17,7 +17,8 @@ from botocore.exceptions import ClientError
 from shardfleet.adapters.clients.aws_clients import client_config, region_of
 from shardfleet.adapters.dynamodb.items import ENTITY_TYPE, LEASE_KEY
 from shardfleet.adapters.dynamodb.leases import leases_among
-from shardfleet.cli.fleet_access import fleet_config, stack_outputs, with_fleet
+from shardfleet.cli.fleet_access import with_fleet
+from shardfleet.cli.fleets import FleetName, find_fleet
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, StreamFacts, TableFacts
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.unreadable import stand_ins
@@ -33,43 +34,43 @@ _MISSING = (
 )
 
 
-def examine(stack: str) -> Facts:
+def examine(name: FleetName) -> Facts:
     """
-    Look at everything the stack of a fleet deployed.
+    Look at everything that a fleet's construct deployed.
 
     Raises:
-        ConfigurationError: there is no such stack, or it holds no fleet.
+        ConfigurationError: there is no such fleet.
 
     """
-    return _Examination(stack).facts()
+    return _Examination(name).facts()
 
 
 class _Examination:
     """One look; remembers what could not be seen."""
 
-    def __init__(self, stack: str) -> None:
-        self._stack = stack
-        self._outputs = stack_outputs(stack)
-        self._config = fleet_config(stack)
+    def __init__(self, name: FleetName) -> None:
+        self._name = name
+        self._found = find_fleet(name)
+        self._config = self._found.config
         self._unseen: list[tuple[str, str]] = []
 
     def facts(self) -> Facts:
-        config, see, stack = self._config, self._see, self._stack
+        config, see, name = self._config, self._see, self._name
         lease_table = self._table(config.lease_table, (LEASE_KEY, "HASH"))
         what = f"items of {lease_table.name}"
         neighbours = see(what, lambda: self._neighbours(lease_table), {})
         stream, ahead_ms = see("the stream", self._stream, (None, 0))
         known = see(
             "the stream on record",
-            lambda: with_fleet(stack, lambda fleet: fleet.state.known_incarnation()),
+            lambda: with_fleet(name, lambda fleet: fleet.state.known_incarnation()),
             None,
         )
         reading: FleetReading | None = see(
-            "leases and fleet state", lambda: with_fleet(stack, lambda f: f.reading()), None
+            "leases and fleet state", lambda: with_fleet(name, lambda f: f.reading()), None
         )
         shards = see(
             "the stream's shards",
-            lambda: with_fleet(stack, lambda fleet: fleet.stream.list_shards()),
+            lambda: with_fleet(name, lambda fleet: fleet.stream.list_shards()),
             (),
         )
         leases = [*reading.leases, *stand_ins(reading.unreadable, shards)] if reading else []
@@ -81,8 +82,8 @@ class _Examination:
             stream=stream,
             known_created_ms=known.created_ms if known else 0,
             clock_ahead_ms=ahead_ms,
-            manager=self._function(self._outputs["ManagerFunction"]),
-            worker=self._function(self._outputs["WorkerFunction"]),
+            manager=self._function(self._found.manager),
+            worker=self._function(config.worker_function),
             schedule=see("the manager's schedule", self._schedule, ""),
             machine=see("the worker's state machine", self._machine, ""),
             failed_queue_exists=see("the queue for given-up records", self._failed_queue, None),
@@ -160,19 +161,13 @@ class _Examination:
         return int(limits["UnreservedConcurrentExecutions"])
 
     def _schedule(self) -> str:
-        stack = self._client("cloudformation").get_paginator("list_stack_resources")
-        names = [
-            resource["PhysicalResourceId"]
-            for page in stack.paginate(StackName=self._stack)
-            for resource in page["StackResourceSummaries"]
-            if resource["ResourceType"] == "AWS::Scheduler::Schedule"
-        ]
+        names = self._found.of_type("AWS::Scheduler::Schedule")
         scheduler = self._client("scheduler")
         states = [scheduler.get_schedule(Name=name)["State"] for name in names]
         return "ENABLED" if "ENABLED" in states else "".join(states[:1])
 
     def _machine(self) -> str:
-        arn = self._outputs["StateMachineArn"]
+        arn = self._config.state_machine_arn
         found = self._client("stepfunctions").describe_state_machine(stateMachineArn=arn)
         return str(found["status"])
 

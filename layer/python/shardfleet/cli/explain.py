@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import instant_ms, spoken_duration, spoken_instant
 from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.answer import (
@@ -43,6 +42,7 @@ def explain(
         str, typer.Option(metavar="TIME", help="Tell what happened since: 15m, epoch ms, ISO 8601.")
     ] = "7d",
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say why a shard is with its worker and why it moved; without a name, of every shard."""
@@ -59,7 +59,7 @@ def explain(
         )
         return reading.at_ms, _answers(known, subject)
 
-    now_ms, answers = with_fleet(stack, ask)
+    now_ms, answers = with_fleet(FleetName(stack, fleet_name), ask)
     found = [_as_json(each, now_ms) for each in answers]
     # All of a fleet at once: where each shard is and why, without what came before.
     with_story = subject is not None

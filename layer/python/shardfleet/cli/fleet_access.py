@@ -1,10 +1,9 @@
 """
 From a name to what a command works on: the fleet of a stack, or an application's lease table.
 
-The stack's outputs name the manager's function, and its environment holds the fleet's whole
-configuration, so a command needs nothing but the stack's name, and works against AWS and the
-embedded AWS alike (`AWS_ENDPOINT_URL`). Region and credentials come from the environment, as for
-the AWS command line.
+A command needs nothing but the stack's name (`fleets.py`), and works against AWS and the embedded
+AWS alike (`AWS_ENDPOINT_URL`). Region and credentials come from the environment, as for the AWS
+command line.
 
 A KCL application (a Spark query's, or a Java worker's) has no stack and no manager of ours, so
 what is known of it is in its leases. Whether its owners live is seen by looking again: a counter
@@ -19,16 +18,16 @@ from collections.abc import (
     Collection,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from shardfleet.adapters.system import SystemClock, SystemEntropy
+from shardfleet.cli.fleets import FleetName, find_fleet
 from shardfleet.config import FleetConfig
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.expiry import Sighting, update_sightings
@@ -49,18 +48,11 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 
-DEFAULT_STACK = "ShardFleetStack"
 CALLS_AT_ONCE = 4
 _CLOSE_MS = 10_000
 # KCL's failover time, which the table does not say.
 FAILOVER_MS = 10_000
 
-StackOption = Annotated[
-    str,
-    typer.Option(
-        metavar="STACK", envvar="SHARDFLEET_STACK", help="The CloudFormation stack of the fleet."
-    ),
-]
 ApplicationOption = Annotated[
     str,
     typer.Option(
@@ -179,15 +171,15 @@ class NobodyListens:
         """Drop it."""
 
 
-def with_fleet(stack: str, work: Callable[[FleetAccess], Awaitable[T]]) -> T:
+def with_fleet(name: FleetName, work: Callable[[FleetAccess], Awaitable[T]]) -> T:
     """
-    Open the fleet of a stack, do the work, and close it again.
+    Open a fleet, do the work, and close it again.
 
     Raises:
-        ConfigurationError: no such stack, no fleet in it, or no way to reach AWS.
+        ConfigurationError: no such fleet, or no way to reach AWS.
 
     """
-    return with_opened(_opened(stack), work)
+    return with_opened(_opened(name), work)
 
 
 def with_opened(opened: AbstractAsyncContextManager[A], work: Callable[[A], Awaitable[T]]) -> T:
@@ -246,7 +238,7 @@ def table_pools(clients: "AwsClients", pool: "ThreadPool") -> "TablePools":
 
 
 @asynccontextmanager
-async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
+async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
     from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
     from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
@@ -254,7 +246,7 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.engine.state.fleet_state import FleetState
 
-    config = await asyncio.to_thread(fleet_config, stack)
+    config = await asyncio.to_thread(fleet_config, name)
     limits = ConnectionLimits(writes=CALLS_AT_ONCE, reads=CALLS_AT_ONCE, streams=CALLS_AT_ONCE)
     clients = AwsClients(limits, stream_region=region_of(config.stream_arn))
     clock = SystemClock()
@@ -280,50 +272,15 @@ async def _opened(stack: str) -> AsyncIterator[FleetAccess]:
         )
 
 
-def fleet_config(stack: str) -> FleetConfig:
+def fleet_config(name: FleetName) -> FleetConfig:
     """
-    Read a deployed fleet's configuration from its manager's function.
+    Return a deployed fleet's configuration, as its manager's function has it.
 
     Raises:
-        ConfigurationError: there is no such stack, or it holds no fleet.
+        ConfigurationError: there is no such fleet.
 
     """
-    import boto3
-
-    function = stack_outputs(stack)["ManagerFunction"]
-    found = (
-        boto3.session.Session().client("lambda").get_function_configuration(FunctionName=function)
-    )
-    return FleetConfig.from_env(found.get("Environment", {}).get("Variables", {}))
-
-
-def stack_outputs(stack: str) -> Mapping[str, str]:
-    """
-    Return the outputs of the fleet's stack by name.
-
-    Raises:
-        ConfigurationError: there is no such stack, or it holds no fleet.
-
-    """
-    import boto3
-    from botocore.exceptions import ClientError
-
-    try:
-        # A session of its own: the default one keeps the credentials that it saw first.
-        client = boto3.session.Session().client("cloudformation")
-        found: Any = client.describe_stacks(StackName=stack)["Stacks"][0]
-    except ClientError as error:
-        raise ConfigurationError(
-            f"--stack {stack}: {error.response['Error']['Message']}; name the stack that deployed "
-            "the fleet, and check region, credentials and endpoint"
-        ) from error
-    outputs = {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", ())}
-    if "ManagerFunction" not in outputs:
-        raise ConfigurationError(
-            f"--stack {stack}: it has no output ManagerFunction, so it holds no fleet; its "
-            f"outputs are: {', '.join(sorted(outputs)) or 'none'}"
-        )
-    return outputs
+    return find_fleet(name).config
 
 
 @dataclass(slots=True)
@@ -376,16 +333,18 @@ class ApplicationTable:
 
 
 def with_reading(
-    stack: str, application: str, work: Callable[[FleetAccess | ApplicationTable], Awaitable[T]]
+    name: FleetName,
+    application: str,
+    work: Callable[[FleetAccess | ApplicationTable], Awaitable[T]],
 ) -> T:
     """
-    Open an application if one is named, else the fleet of a stack; do the work, and close it.
+    Open an application if one is named, else the fleet; do the work, and close it.
 
     Raises:
-        ConfigurationError: no such table, stack or fleet, or no way to reach AWS.
+        ConfigurationError: no such table or fleet, or no way to reach AWS.
 
     """
-    return with_application(application, work) if application else with_fleet(stack, work)
+    return with_application(application, work) if application else with_fleet(name, work)
 
 
 def with_application(name: str, work: Callable[[ApplicationTable], Awaitable[T]]) -> T:

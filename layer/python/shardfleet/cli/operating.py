@@ -17,13 +17,12 @@ from shardfleet.cli.approval import (
     person,
 )
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     refuse_unknown,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import spoken_instant
 from shardfleet.cli.status import lease_table, slot_table
 from shardfleet.cli.telling import say, tell
@@ -50,6 +49,7 @@ def pause(
     reason: ReasonOption = "",
     wait_s: WaitOption = DEFAULT_WAIT_S,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -72,7 +72,7 @@ def pause(
         will = "Their workers finish a batch, checkpoint and give them up; nobody reads them then."
         return _Plan([will], do, leases=keys)
 
-    _carry_out(stack, plan, yes=yes, dry_run=dry_run, as_json=as_json)
+    _carry_out(FleetName(stack, fleet_name), plan, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def resume(
@@ -85,6 +85,7 @@ def resume(
         bool, typer.Option("--all", help="Everything stopped or paused, also after a drain.")
     ] = False,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -109,7 +110,7 @@ def resume(
                 await fleet.state.resume(key)
             await operator.resume(None if every else chosen)
 
-    with_fleet(stack, let_go_on)
+    with_fleet(FleetName(stack, fleet_name), let_go_on)
 
 
 def drain(
@@ -117,6 +118,7 @@ def drain(
     reason: ReasonOption = "",
     wait_s: WaitOption = DEFAULT_WAIT_S,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -137,7 +139,7 @@ def drain(
         will = "Its slots finish their batches, checkpoint, give up every lease, and end."
         return _Plan([will], do, leases=tuple(leases), slots=slots)
 
-    _carry_out(stack, plan, yes=yes, dry_run=dry_run, as_json=as_json)
+    _carry_out(FleetName(stack, fleet_name), plan, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 def release(
@@ -156,6 +158,7 @@ def release(
     ] = False,
     wait_s: WaitOption = DEFAULT_WAIT_S,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -199,7 +202,7 @@ def release(
         )
         return _Plan([soon], let_go, leases=keys, slots=ending)
 
-    _carry_out(stack, plan, yes=yes, dry_run=dry_run, as_json=as_json)
+    _carry_out(FleetName(stack, fleet_name), plan, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ class _Plan:
 
 
 def _carry_out(
-    stack: str,
+    name: FleetName,
     plan: "Callable[[FleetAccess, Operator], Awaitable[_Plan]]",
     *,
     yes: bool,
@@ -238,7 +241,7 @@ def _carry_out(
             say(f"Not given up in time: {', '.join(left)}" if left else "Done.")
         return 1 if left else 0
 
-    raise typer.Exit(with_fleet(stack, work))
+    raise typer.Exit(with_fleet(name, work))
 
 
 async def _rows(fleet: FleetAccess, task: _Plan) -> tuple[list[LeaseRow], list[SlotRow]]:

@@ -11,17 +11,16 @@ import typer
 
 from shardfleet.cli.approval import DryRunOption, YesOption, approved
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     ApplicationOption,
     ApplicationTable,
     FleetAccess,
     JsonOption,
-    StackOption,
     opened_stream,
     reaching_aws,
     with_application,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.telling import complain, plain_table, say, say_json, tell
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.position_import import ImportPlan, ImportStep, plan_import
@@ -72,6 +71,7 @@ def export(
     ] = "",
     application: ApplicationOption = "",
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to; else standard output.")
     ] = None,
@@ -86,7 +86,7 @@ def export(
     elif application:
         found = with_application(application, lambda table: _from_table(table, stream))
     else:
-        found = with_fleet(stack, _from_fleet)
+        found = with_fleet(FleetName(stack, fleet_name), _from_fleet)
     text = option_text(found) if as_option else json.dumps(positions_to_json(found), indent=2)
     if output is None:
         say_json(text)
@@ -101,6 +101,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="What `shardfleet position export` wrote.")],
     application: ApplicationOption = "",
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     watch: Annotated[
         float,
         typer.Option(
@@ -133,7 +134,11 @@ def import_(
 
     if application:
         raise typer.Exit(with_application(application, into_table))
-    raise typer.Exit(with_fleet(stack, lambda f: into(f.leases, f.stream, f.config.lease_table)))
+    raise typer.Exit(
+        with_fleet(
+            FleetName(stack, fleet_name), lambda f: into(f.leases, f.stream, f.config.lease_table)
+        )
+    )
 
 
 # --- export

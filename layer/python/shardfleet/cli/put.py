@@ -8,12 +8,11 @@ import typer
 from rich.text import Text
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.telling import tell
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ def put(
         bool, typer.Option("--dry-run", help="Read and check the input; send nothing.")
     ] = False,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Put records into the stream, in order per key; the whole input is checked first."""
@@ -51,7 +51,9 @@ def put(
     source = read_source(input_file, key or None, rejects=rejects)
     counts = None
     if not dry_run:
-        counts = with_fleet(stack, lambda fleet: _send(fleet, source, aggregate=aggregate))
+        counts = with_fleet(
+            FleetName(stack, fleet_name), lambda fleet: _send(fleet, source, aggregate=aggregate)
+        )
     found = {
         "read": len(source.records),
         "rejected": dict(source.rejects),

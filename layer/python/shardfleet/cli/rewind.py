@@ -17,13 +17,12 @@ from shardfleet.cli.approval import (
     person,
 )
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     refuse_unknown,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import tell
 from shardfleet.domain.positions.rewinds import RewindRow, RewindState, RewindTarget
@@ -57,6 +56,7 @@ def rewind(
     ] = 60,
     wait_s: WaitOption = DEFAULT_WAIT_S,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -99,7 +99,7 @@ def rewind(
         tell(document, done, as_json=as_json)
         return 1 if any(row.state is RewindState.HELD for row in rows) else 0
 
-    raise typer.Exit(with_fleet(stack, work))
+    raise typer.Exit(with_fleet(FleetName(stack, fleet_name), work))
 
 
 def _target(text: str, shards: list[str], *, now_ms: int) -> RewindTarget:

@@ -12,14 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     ApplicationOption,
     ApplicationTable,
     FleetAccess,
     JsonOption,
-    StackOption,
     with_reading,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import spoken_duration
 from shardfleet.cli.telling import TerminalConsole, plain_table, shown, tell
 from shardfleet.domain.explain.fleet_view import (
@@ -55,11 +54,12 @@ _TAIL_OF_CHECKPOINT = 18
 def status(
     *,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     application: ApplicationOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's age."""
-    reading = with_reading(stack, application, lambda fleet: fleet.reading())
+    reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
     found, slots = summary(reading), slot_rows(reading)
     document = asdict(found) | {"slot_rows": [asdict(row) for row in slots]}
     tell(document, [*_summary_lines(found), slot_table(slots)], as_json=as_json)
@@ -68,12 +68,13 @@ def status(
 def leases(
     *,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     application: ApplicationOption = "",
     finished: Annotated[bool, typer.Option("--finished", help="Finished leases, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show every lease: its owner, state, checkpoint and lag, and what it waits for."""
-    reading = with_reading(stack, application, lambda fleet: fleet.reading())
+    reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
     rows = _rows(reading, finished=finished)
     tell([asdict(row) for row in rows], [lease_table(rows)], as_json=as_json)
 
@@ -81,6 +82,7 @@ def leases(
 def top(
     *,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     application: ApplicationOption = "",
     every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time between readings.", min=1.0)
@@ -101,7 +103,7 @@ def top(
                 await asyncio.sleep(every)
 
     try:
-        with_reading(stack, application, show)
+        with_reading(FleetName(stack, fleet_name), application, show)
     except KeyboardInterrupt:
         return
 

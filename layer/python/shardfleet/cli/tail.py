@@ -10,13 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     refuse_unknown,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import say, say_json
 from shardfleet.domain.stream.shards import ShardGraph
@@ -37,6 +36,7 @@ def tail(
         int, typer.Option(help="End after so many records; 0: at Ctrl-C.", min=0)
     ] = 0,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Print records as they arrive, aggregates taken apart; one GetRecords a second per shard."""
@@ -57,7 +57,10 @@ def tail(
             raise _Enough
 
     try:
-        with_fleet(stack, lambda fleet: _follow(fleet, shard or [], since=since, take=take))
+        with_fleet(
+            FleetName(stack, fleet_name),
+            lambda fleet: _follow(fleet, shard or [], since=since, take=take),
+        )
     except KeyboardInterrupt:
         return
 

@@ -6,12 +6,11 @@ from typing import Annotated
 import typer
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import spoken_duration
 from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.forecast import Forecast, Question
@@ -30,6 +29,7 @@ def what_if(
     ] = "",
     split: Annotated[str, typer.Option(metavar="SHARD", help="This shard is split in two.")] = "",
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say who would have which shard and why; with no supposition, what happens next. No writes."""
@@ -49,7 +49,7 @@ def what_if(
         )
         return foresee(fleet.config, snapshot, question), fleet.config.cycle_ms
 
-    forecast, cycle_ms = with_fleet(stack, ask)
+    forecast, cycle_ms = with_fleet(FleetName(stack, fleet_name), ask)
     asked = {"workers": workers, "lose": lose or None, "split": split or None}
     document = {"question": asked} | _as_json(forecast, cycle_ms)
     tell(document, _told(forecast, cycle_ms), as_json=as_json)

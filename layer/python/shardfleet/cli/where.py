@@ -6,12 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
     FleetAccess,
     JsonOption,
-    StackOption,
     with_fleet,
 )
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.answer import whereabouts
@@ -31,10 +30,13 @@ def where(
         int, typer.Option("--pages", help="Pages of 1,000 records to search, one a second.", min=1)
     ] = 60,
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Say whether the first record of a key since a point in time is processed, and by whom."""
-    answer = with_fleet(stack, lambda fleet: _where(fleet, key, at=at, pages_most=pages_most))
+    answer = with_fleet(
+        FleetName(stack, fleet_name), lambda fleet: _where(fleet, key, at=at, pages_most=pages_most)
+    )
     tell(answer, _lines(key, answer), as_json=as_json)
 
 

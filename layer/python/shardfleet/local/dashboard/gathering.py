@@ -37,44 +37,34 @@ class AlarmState:
 
 class Gatherer:
     """
-    Asks for what a stack's dashboard shows.
+    Asks for what a fleet's dashboard shows.
 
     Args:
         client: makes a boto3 client of the account and region, by the service's name.
-        stack: the stack that has the dashboard.
+        dashboard: its name.
 
     """
 
-    def __init__(self, client: Callable[[str], Any], stack: str) -> None:
-        self._cloudformation = client("cloudformation")
+    def __init__(self, client: Callable[[str], Any], dashboard: str) -> None:
         self._cloudwatch = client("cloudwatch")
         self._logs = client("logs")
-        self._stack = stack
+        self._name = dashboard
 
     def dashboard(self) -> Dashboard:
         """
         Return the dashboard as it was deployed.
 
         Raises:
-            ConfigurationError: no such stack, or it has no dashboard.
+            ConfigurationError: it is not there, or may not be read.
 
         """
-        pages = self._cloudformation.get_paginator("list_stack_resources")
         try:
-            found = [
-                resource["PhysicalResourceId"]
-                for page in pages.paginate(StackName=self._stack)
-                for resource in page["StackResourceSummaries"]
-                if resource["ResourceType"] == "AWS::CloudWatch::Dashboard"
-            ]
+            answer = self._cloudwatch.get_dashboard(DashboardName=self._name)
         except ClientError as error:
-            raise ConfigurationError(f"stack {self._stack}: {error}") from error
-        if not found:
             raise ConfigurationError(
-                f"stack {self._stack} has no dashboard: FleetMonitoring makes one, unless cdk.json "
-                'says "shardfleet:monitoring": false'
-            )
-        answer = self._cloudwatch.get_dashboard(DashboardName=found[0])
+                f"dashboard {self._name}: {error.response['Error']['Message']}; deploy its stack "
+                "again, or get the right cloudwatch:GetDashboard"
+            ) from error
         return read_dashboard(answer["DashboardBody"])
 
     def series(self, metrics: Sequence[Sequence[Any]], *, start: float, end: float) -> list[Series]:
