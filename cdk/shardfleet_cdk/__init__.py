@@ -14,7 +14,7 @@ require_node()
 # ruff: noqa: E402 - Node must be found before aws_cdk is imported, which starts it.
 from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.handler_code import HandlerCode
-from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, FleetMonitoring, MonitoringOptions
+from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, MonitoringOptions
 from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
 from shardfleet_cdk.spark_environment import TransformCode
 from shardfleet_cdk.spark_options import PipelineWork, SparkAlarms, SparkBuckets, SparkOptions
@@ -23,7 +23,6 @@ from shardfleet_cdk.spark_pipeline import SparkPipeline
 __all__ = [
     "AlarmLevel",
     "AlarmSetting",
-    "FleetMonitoring",
     "FleetTables",
     "HandlerCode",
     "ManagerOptions",

@@ -34,6 +34,9 @@ from shardfleet_cdk.lambda_platform import lambda_platform
 from shardfleet_cdk.layers import FleetLayers
 from shardfleet_cdk.lease_manager import LeaseManagerFunction
 from shardfleet_cdk.lease_table import lease_table, state_table
+from shardfleet_cdk.monitoring.fleet_monitoring import FleetMonitoring
+from shardfleet_cdk.monitoring.metrics import WatchedFleet
+from shardfleet_cdk.monitoring.settings import MonitoringOptions
 from shardfleet_cdk.naming import fleet_name
 from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
 from shardfleet_cdk.worker import WorkerFunction
@@ -63,6 +66,8 @@ class ShardFleet(Construct):
         sdk_services: bring an SDK that knows only the fleet's services and these (those that the
             handler calls, by boto3's names; empty: it calls none): a quicker cold start. Default:
             Lambda's own SDK, which knows all.
+        monitoring: dashboard and alarms: True for those of the run-book's table, what to change of
+            it, or False for none.
 
     Attributes:
         stream: as given.
@@ -77,6 +82,7 @@ class ShardFleet(Construct):
         manager_function: assigns leases, starts slots.
         schedule_dead_letters: manager invocations that could not be made.
         worker_options: as given, or the defaults.
+        monitoring: alarms, dashboard and widgets, or None.
 
     Raises:
         ConfigurationError: an option is unknown or out of range; the message begins with this
@@ -100,6 +106,7 @@ class ShardFleet(Construct):
         architecture: lambda_.Architecture | None = None,
         runtime: lambda_.Runtime | None = None,
         sdk_services: Sequence[str] | None = None,
+        monitoring: MonitoringOptions | bool = True,
     ) -> None:
         super().__init__(scope, construct_id)
         worker = worker or WorkerOptions()
@@ -127,6 +134,7 @@ class ShardFleet(Construct):
             price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
             Annotations.of(self).add_info_v2("shardfleet:sleep", price)
         self._make_functions(handler, worker=worker, manager=manager, operations=operations)
+        self.monitoring = self._watch(told=monitoring)
         if not operations.tracing:
             acknowledge(self, UNTRACED)
         if operations.permissions_boundary:
@@ -148,6 +156,23 @@ class ShardFleet(Construct):
             most = f"{CONCURRENCY_BY_DEFAULT:,} by default, a new one "
             told = said.format(most=f"{most}{CONCURRENCY_OF_A_NEW_ACCOUNT}")
             Annotations.of(self).add_info_v2("shardfleet:concurrency", told)
+
+    def _watch(self, *, told: MonitoringOptions | bool) -> FleetMonitoring | None:
+        if told is False:
+            return None
+        options = MonitoringOptions() if told is True else told
+        watched = WatchedFleet(
+            name=self.config.fleet,
+            stream=self.stream,
+            lease_table=self.lease_table,
+            worker=self.worker_function,
+            worker_options=self.worker_options,
+            machine=self.state_machine,
+            manager=self.manager_function,
+            schedule_dead_letters=self.schedule_dead_letters,
+            failed_queue=self.failed_queue,
+        )
+        return FleetMonitoring(self, "Monitoring", fleet=watched, options=options)
 
     @property
     def grant_principal(self) -> iam.IPrincipal:

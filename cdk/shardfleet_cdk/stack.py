@@ -18,7 +18,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.lease_table import OWNER_INDEX
-from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, FleetMonitoring, MonitoringOptions
+from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, MonitoringOptions
 from shardfleet_cdk.options import FleetTables, Operations, WorkerOptions
 from shardfleet_cdk.stack_settings import StackSettings, read_settings
 
@@ -38,7 +38,6 @@ class ShardFleetStack(Stack):
     Attributes:
         stream: new, or imported by its ARN.
         fleet: the fleet.
-        monitoring: its dashboard and alarms, or None.
 
     """
 
@@ -76,8 +75,8 @@ class ShardFleetStack(Stack):
             architecture=lambda_.Architecture.custom(settings.architecture),
             runtime=lambda_.Runtime(settings.runtime, lambda_.RuntimeFamily.PYTHON),
             sdk_services=settings.sdk_services,
+            monitoring=self._monitoring(settings),
         )
-        self.monitoring = self._monitoring(settings)
         self._outputs(
             {
                 "StreamName": (self.stream.stream_name, "the stream"),
@@ -110,9 +109,9 @@ class ShardFleetStack(Stack):
             removal_policy=operations.removal_policy,
         )
 
-    def _monitoring(self, settings: StackSettings) -> FleetMonitoring | None:
+    def _monitoring(self, settings: StackSettings) -> MonitoringOptions | bool:
         if settings.monitoring is False:
-            return None
+            return False
         wanted = settings.monitoring if isinstance(settings.monitoring, Mapping) else {}
         topics = {
             name: [sns.Topic.from_topic_arn(self, f"{name.title()}Topic", wanted[name])]
@@ -123,14 +122,14 @@ class ShardFleetStack(Stack):
             name: AlarmSetting(**_leveled(change)) if change is not False else None
             for name, change in wanted.get("alarms", {}).items()
         }
-        rest = {name: wanted[name] for name in ("retention_hours", "runbook") if name in wanted}
-        options = MonitoringOptions(
+        own = ("retention_hours", "runbook", "dashboard")
+        rest = {name: wanted[name] for name in own if name in wanted}
+        return MonitoringOptions(
             alarms=alarms,
             page=topics.get("page", ()),
             notice=topics.get("notice", ()),
             **rest,
         )
-        return FleetMonitoring(self, "Monitoring", fleet=self.fleet, options=options)
 
     def _existing_lease_table(self, settings: StackSettings) -> ddb.ITable | None:
         if not settings.lease_table:

@@ -19,7 +19,7 @@ from shardfleet_cdk.lambda_platform import MACHINES, RUNTIMES
 PREFIX = "shardfleet:"
 _KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d+:key/[A-Za-z0-9-]+")
 # Of `MonitoringOptions`; the topics by their ARNs.
-MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook")
+MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook", "dashboard")
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
 WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "reserved_concurrency", "loops_most")
 
@@ -157,6 +157,8 @@ def _monitoring_problems(found: object) -> list[str]:
         for name in ("page", "notice")
         if name in found and not str(found[name]).startswith("arn:")
     ]
+    if not isinstance(found.get("dashboard", True), bool):
+        problems.append(f"{where}: dashboard: {found['dashboard']!r} found, true or false expected")
     alarms = found.get("alarms", {})
     for alarm, wanted in alarms.items() if isinstance(alarms, Mapping) else [("alarms", alarms)]:
         known = isinstance(wanted, Mapping) and wanted.keys() <= set(ALARM_SETTINGS)

@@ -1,4 +1,4 @@
-"""A fleet with the alarms that `FleetMonitoring` deploys, their minute shortened to six seconds."""
+"""A fleet with the alarms that are deployed with it, their minute shortened to six seconds."""
 
 import contextlib
 import os

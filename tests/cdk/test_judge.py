@@ -53,16 +53,16 @@ def write_suffix(template):
 
 
 def look_back_long(template):
-    the(template, "AWS::CloudWatch::Alarm", "WatchLag")["EvaluationPeriods"] = 2_000
+    the(template, "AWS::CloudWatch::Alarm", "FleetMonitoringLag")["EvaluationPeriods"] = 2_000
 
 
 def name_in_unicode(template):
-    alarm = the(template, "AWS::CloudWatch::Alarm", "WatchManager")
+    alarm = the(template, "AWS::CloudWatch::Alarm", "FleetMonitoringManager")
     alarm["Dimensions"][0]["Value"] = "Gerät"
 
 
 def add_bare(template):
-    alarm = the(template, "AWS::CloudWatch::Alarm", "WatchLambdaThrottles")
+    alarm = the(template, "AWS::CloudWatch::Alarm", "FleetMonitoringLambdaThrottles")
     alarm["Metrics"][0]["Expression"] = "workers + managers"
 
 
@@ -107,9 +107,9 @@ PLANTED = [
     (set_reserved_variable, "Everything/Fleet/Worker/Function", "sets AWS_REGION"),
     (close_key, "Everything/Fleet/Worker/Logs", "does not admit CloudWatch Logs"),
     (write_suffix, "Everything/Fleet/Manager/ScheduleRole", "sqs.<AWS::Region>.amazonaws.com"),
-    (look_back_long, "Everything/Watch/Lag", "2000 periods of 60 s look back 120000 s"),
-    (name_in_unicode, "Everything/Watch/Manager", "'Gerät'"),
-    (add_bare, "Everything/Watch/LambdaThrottles", "adds managers and workers as they are"),
+    (look_back_long, "Everything/Fleet/Monitoring/Lag", "2000 periods of 60 s look back 120000 s"),
+    (name_in_unicode, "Everything/Fleet/Monitoring/Manager", "'Gerät'"),
+    (add_bare, "Everything/Fleet/Monitoring/LambdaThrottles", "adds managers and workers as they are"),
     (drop_index, "Everything/Fleet/Leases", "without the index LeaseOwnerToLeaseKeyIndex"),
     (retain, "Everything/Fleet/State", "DeletionPolicy Retain"),
     (run_longer, "Everything/Fleet/Slots/Machine", "waits 330 s for Everything/Fleet/Worker/Func"),

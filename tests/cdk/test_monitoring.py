@@ -46,12 +46,15 @@ def watched(template_of):
     return template_of("Two")
 
 
-def test_a_fleet_without_monitoring_has_no_alarm(minimum):
-    assert of_type(minimum, ALARM) == {}
+def test_a_fleet_has_alarms_and_a_dashboard_unless_it_shall_have_none(minimum, watched):
+    kinds = (ALARM, COMPOSITE, "AWS::CloudWatch::Dashboard")
+
+    assert [len(of_type(minimum, kind)) for kind in kinds] == [0, 0, 0]
+    assert [len(of_type(watched, kind)) for kind in kinds] == [2 * (len(ALWAYS) + 1), 2, 2]
 
 
 def test_every_alarm_is_there_and_points_at_its_section_of_the_run_book(watched, everything):
-    assert named(watched, inside="FirstWatch").keys() == ALWAYS | {"hot_shard"}
+    assert named(watched, inside="FirstMonitoring").keys() == ALWAYS | {"hot_shard"}
     assert named(everything).keys() == ALWAYS | SOMETIMES
     for alarm in named(watched).values():
         assert re.fullmatch(r"[A-Z].+\. docs/operating\.md#\w+", alarm["AlarmDescription"])
@@ -71,7 +74,7 @@ def test_the_run_book_has_a_section_and_a_row_for_every_alarm_and_for_no_other()
 def test_the_run_books_table_has_the_numbers_that_are_deployed(everything, watched):
     """The everything variant changes `lag` and retention; its other alarms are the defaults."""
     text = RUNBOOK.read_text("utf-8")
-    for name, alarm in (named(everything) | named(watched, inside="FirstWatch")).items():
+    for name, alarm in (named(everything) | named(watched, inside="FirstMonitoring")).items():
         (row,) = re.findall(rf"^\| \[`{name}`\].*$", text, re.MULTILINE)
         window = f"{alarm['DatapointsToAlarm']} of {alarm['EvaluationPeriods']}"
         assert f"| {window} " in row, name
@@ -97,7 +100,7 @@ def test_two_fleets_in_one_account_look_at_their_own_metrics_only(watched):
             if dimension["Name"] != "StreamName"
         }
 
-    assert not dimensions("FirstWatch") & dimensions("SecondWatch")
+    assert not dimensions("FirstMonitoring") & dimensions("SecondMonitoring")
 
 
 def test_what_pages_is_the_composite_alarm_alone_unless_somebody_deploys(everything):
@@ -138,12 +141,12 @@ def test_an_alarm_is_changed_or_left_out_by_its_name(everything):
 def test_half_the_retention_is_the_limit_of_data_loss(watched, everything):
     hour = 3_600_000
 
-    assert named(watched, inside="FirstWatch")["data_loss"]["Threshold"] == 12 * hour
+    assert named(watched, inside="FirstMonitoring")["data_loss"]["Threshold"] == 12 * hour
     assert named(everything)["data_loss"]["Threshold"] == 84 * hour
 
 
 def test_missing_data_is_no_alarm_but_for_the_managers_heartbeat(watched):
-    for name, alarm in named(watched, inside="FirstWatch").items():
+    for name, alarm in named(watched, inside="FirstMonitoring").items():
         expected = "breaching" if name == "manager" else "notBreaching"
         assert alarm["TreatMissingData"] == expected, name
 
@@ -181,7 +184,7 @@ def body(template, *, inside=""):
 def test_the_dashboard_shows_metrics_that_the_functions_emit(watched):
     shown = {
         metric[1]
-        for widget in body(watched, inside="FirstWatch")["widgets"]
+        for widget in body(watched, inside="FirstMonitoring")["widgets"]
         for metric in widget["properties"].get("metrics", [])
         if metric[0] == "shardfleet"
     }
@@ -191,7 +194,7 @@ def test_the_dashboard_shows_metrics_that_the_functions_emit(watched):
 
 
 def test_the_dashboard_shows_every_alarm_and_the_log_event_of_lagging_shards(watched):
-    widgets = body(watched, inside="FirstWatch")["widgets"]
+    widgets = body(watched, inside="FirstMonitoring")["widgets"]
     (alarms,) = (widget for widget in widgets if widget["type"] == "alarm")
     (log,) = (widget for widget in widgets if widget["type"] == "log")
 
@@ -202,7 +205,7 @@ def test_the_dashboard_shows_every_alarm_and_the_log_event_of_lagging_shards(wat
 
 
 def test_the_widgets_fit_the_grid_and_do_not_overlap(watched, everything):
-    for template, inside in ((watched, "FirstWatch"), (everything, "")):
+    for template, inside in ((watched, "FirstMonitoring"), (everything, "")):
         taken = set()
         for widget in body(template, inside=inside)["widgets"]:
             x, y, width, height = (widget[name] for name in ("x", "y", "width", "height"))
@@ -220,23 +223,40 @@ def a_watch(handler_folder, new_app):
 
     import shardfleet_cdk  # noqa: PLC0415
 
-    def make(**alarms):
+    def make(*, dashboard=True, **alarms):
         stack = Stack(new_app(), "Stack")
         arn = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
-        fleet = shardfleet_cdk.ShardFleet(
-            stack,
-            "Fleet",
-            stream=kinesis.Stream.from_stream_arn(stack, "Orders", arn),
-            handler=shardfleet_cdk.HandlerCode(folder=handler_folder),
-        )
         settings = {
             name: wanted and shardfleet_cdk.AlarmSetting(**wanted)
             for name, wanted in alarms.items()
         }
-        options = shardfleet_cdk.MonitoringOptions(alarms=settings)
-        return shardfleet_cdk.FleetMonitoring(stack, "Watch", fleet=fleet, options=options)
+        return shardfleet_cdk.ShardFleet(
+            stack,
+            "Fleet",
+            stream=kinesis.Stream.from_stream_arn(stack, "Orders", arn),
+            handler=shardfleet_cdk.HandlerCode(folder=handler_folder),
+            monitoring=shardfleet_cdk.MonitoringOptions(alarms=settings, dashboard=dashboard),
+        )
 
     return make
+
+
+def test_widgets_fit_into_a_dashboard_of_the_users(a_watch):
+    from aws_cdk import Stack  # noqa: PLC0415
+    from aws_cdk import aws_cloudwatch as cw  # noqa: PLC0415
+    from aws_cdk.assertions import Template  # noqa: PLC0415
+
+    fleet = a_watch(dashboard=False)
+    stack = Stack.of(fleet)
+    mine = cw.TextWidget(markdown="ours", width=24, height=1)
+    cw.Dashboard(stack, "All", widgets=[[mine], *fleet.monitoring.widgets()])
+    template = Template.from_stack(stack).to_json()
+
+    widgets = body(template, inside="All")["widgets"]
+    (alarms,) = (widget for widget in widgets if widget["type"] == "alarm")
+    assert len(alarms["properties"]["alarms"]) == len(ALWAYS) + 2
+    assert [widget["y"] for widget in widgets[:2]] == [0, 1]
+    assert named(template).keys() == ALWAYS | {"hot_shard"}
 
 
 @pytest.mark.parametrize(
@@ -244,7 +264,7 @@ def a_watch(handler_folder, new_app):
     [
         (
             {"lagg": None},
-            "Stack/Watch: alarms: lagg: no such alarm of this fleet; did you mean lag",
+            "Stack/Fleet/Monitoring: alarms: lagg: no such alarm of this fleet; did you mean lag",
         ),
         ({"lag": {"periods": 1441}}, "periods: 1441 look back 86460 s, CloudWatch allows 86400"),
         (
@@ -267,6 +287,7 @@ def test_a_wrong_setting_is_named(a_watch, alarms, message):
         ({"page": "me"}, "page: 'me' found, an SNS topic's ARN expected"),
         ({"alarms": {"lag": 3}}, "lag: 3 found, false, or an object of threshold, datapoints"),
         ({"alarms": []}, "alarms: [] found"),
+        ({"dashboard": "no"}, "dashboard: 'no' found, true or false expected"),
     ],
 )
 def test_a_wrong_context_is_named(monitoring, message):

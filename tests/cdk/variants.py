@@ -23,7 +23,6 @@ from aws_cdk import aws_sqs as sqs
 from shardfleet_cdk import (
     AlarmLevel,
     AlarmSetting,
-    FleetMonitoring,
     FleetTables,
     HandlerCode,
     ManagerOptions,
@@ -114,15 +113,14 @@ def a_key(stack, name):
 def minimum(app, folder):
     stack = Stack(app, "Minimum")
     stream = a_stream(stack)
-    ShardFleet(stack, "Fleet", stream=stream, handler=HandlerCode(folder=folder))
+    ShardFleet(stack, "Fleet", stream=stream, handler=HandlerCode(folder=folder), monitoring=False)
 
 
 def two_fleets(app, folder):
     stack = Stack(app, "Two")
     stream = a_stream(stack)
     for name in ("First", "Second"):
-        fleet = ShardFleet(stack, name, stream=stream, handler=HandlerCode(folder=folder))
-        FleetMonitoring(stack, f"{name}Watch", fleet=fleet)
+        ShardFleet(stack, name, stream=stream, handler=HandlerCode(folder=folder))
 
 
 def everything(stack, folder):
@@ -157,8 +155,8 @@ def everything(stack, folder):
             log_retention=logs.RetentionDays.ONE_WEEK,
             tracing=True,
         ),
+        monitoring=watching(stack, key),
     )
-    FleetMonitoring(stack, "Watch", fleet=fleet, options=watching(stack, key))
     target = sqs.Queue(stack, "Target", enforce_ssl=True)
     Validations.of(target).acknowledge(
         Acknowledgment(id="AwsSolutions-SQS3", reason="The user's own."),

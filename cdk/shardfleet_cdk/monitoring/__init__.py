@@ -6,7 +6,6 @@ widgets, alarms overridden by name): that library gives alarms fixed physical na
 fleets can collide, and has nothing for most of what is watched here.
 """
 
-from shardfleet_cdk.monitoring.fleet_monitoring import FleetMonitoring
 from shardfleet_cdk.monitoring.settings import AlarmLevel, AlarmSetting, MonitoringOptions
 
-__all__ = ["AlarmLevel", "AlarmSetting", "FleetMonitoring", "MonitoringOptions"]
+__all__ = ["AlarmLevel", "AlarmSetting", "MonitoringOptions"]

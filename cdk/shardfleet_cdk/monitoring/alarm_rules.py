@@ -316,7 +316,7 @@ def _about_handlers(metrics: FleetMetrics) -> Iterator[AlarmRule]:
     yield AlarmRule(
         name="worker_errors",
         meaning="Worker invocations fail or are killed again and again.",
-        metric=metrics.function(metrics.fleet.worker_function, "Errors", "Sum", period_s=MINUTES_5),
+        metric=metrics.function(metrics.fleet.worker, "Errors", "Sum", period_s=MINUTES_5),
         threshold=2,
         datapoints=1,
         periods=1,
@@ -365,9 +365,7 @@ def _about_slots(metrics: FleetMetrics, *, reserved_concurrency: int | None) -> 
         yield AlarmRule(
             name="concurrency",
             meaning="Worker slots use more than 80 % of the reserved concurrency.",
-            metric=metrics.function(
-                metrics.fleet.worker_function, "ConcurrentExecutions", "Maximum"
-            ),
+            metric=metrics.function(metrics.fleet.worker, "ConcurrentExecutions", "Maximum"),
             threshold=0.8 * reserved_concurrency,
             datapoints=3,
             periods=3,
@@ -385,7 +383,7 @@ def _about_limits(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         periods=3,
         level=AlarmLevel.NOTICE,
     )
-    functions = (metrics.fleet.worker_function, metrics.fleet.manager_function)
+    functions = (metrics.fleet.worker, metrics.fleet.manager)
     workers, managers = (metrics.function(each, "Throttles", "Sum") for each in functions)
     yield AlarmRule(
         name="lambda_throttles",

@@ -1,13 +1,11 @@
-"""The dashboard, top to bottom: is it well, how far behind, what is handled, by whom, for what."""
+"""The widgets, top to bottom: is it well, how far behind, what is handled, by whom, for what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cw
 from aws_cdk import aws_sqs as sqs
-from constructs import Construct
 
 from shardfleet_cdk.monitoring.metrics import FleetMetrics, math
 
@@ -18,48 +16,37 @@ WIDTH = 24  # CloudWatch's grid.
 HEIGHT = 6
 
 
-def fleet_dashboard(
-    scope: Construct,
-    construct_id: str,
-    *,
-    metrics: FleetMetrics,
-    page: cw.IAlarm,
-    alarms: Mapping[str, cw.Alarm],
-) -> cw.Dashboard:
+def fleet_widgets(
+    metrics: FleetMetrics, *, page: cw.IAlarm, alarms: Mapping[str, cw.Alarm]
+) -> list[list[cw.IWidget]]:
     """
-    Make the dashboard.
+    Make the widgets, row by row: new ones each time, as a widget has its place in one dashboard.
 
     Args:
-        scope: the parent construct.
-        construct_id: within it.
         metrics: the fleet's.
         page: the composite alarm.
         alarms: all others, by name.
 
     """
-    return cw.Dashboard(
-        scope,
-        construct_id,
-        default_interval=Duration.hours(3),
-        widgets=[
-            _state(metrics, page, alarms),
-            _now(metrics),
-            _behind(metrics),
-            _handled(metrics),
-            _handlers(metrics),
-            _slots(metrics),
-            _limits(metrics),
-            _left_over(metrics),
-            _cost(metrics),
-        ],
-    )
+    rows = [
+        _state(metrics, page, alarms),
+        _now(metrics),
+        _behind(metrics),
+        _handled(metrics),
+        _handlers(metrics),
+        _slots(metrics),
+        _limits(metrics),
+        _left_over(metrics),
+        _cost(metrics),
+    ]
+    return [list(row) for row in rows]
 
 
 def _state(
     metrics: FleetMetrics, page: cw.IAlarm, alarms: Mapping[str, cw.Alarm]
 ) -> Sequence[cw.IWidget]:
     about = (
-        f"**{metrics.fleet.config.fleet}**: shards behind, records handled, worker slots. "
+        f"**{metrics.fleet.name}**: shards behind, records handled, worker slots. "
         "Each alarm's description points at its section of the run-book."
     )
     return [
@@ -91,7 +78,7 @@ def _now(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
 def _behind(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     query = cw.LogQueryWidget(
         title=f"The {SHARDS_SHOWN} shards furthest behind",
-        log_group_names=[metrics.fleet.manager_function.log_group.log_group_name],
+        log_group_names=[metrics.fleet.manager.log_group.log_group_name],
         query_lines=[
             f'filter message = "{LAG_EVENT}"',
             "stats max(lag_ms) as greatest_lag_ms by lease_key",
@@ -173,7 +160,7 @@ def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
 
 
 def _limits(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
-    worker, manager = metrics.fleet.worker_function, metrics.fleet.manager_function
+    worker, manager = metrics.fleet.worker, metrics.fleet.manager
     return [
         _graph(
             "Throttled calls",
@@ -232,7 +219,7 @@ def _cost(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     memory_gb = metrics.fleet.worker_options.memory_mb / 1024
     seconds = math(
         f"duration / 1000 * {memory_gb}",
-        {"duration": metrics.function(metrics.fleet.worker_function, "Duration", "Sum")},
+        {"duration": metrics.function(metrics.fleet.worker, "Duration", "Sum")},
         label="GB-seconds of workers",
     )
     return [

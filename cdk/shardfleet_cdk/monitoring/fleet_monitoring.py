@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cw
 from aws_cdk import aws_cloudwatch_actions as actions
 from constructs import Construct
 
 from shardfleet.domain.template.limits import look_back_seconds_most
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.monitoring.alarm_rules import AlarmRule, alarm_rules
-from shardfleet_cdk.monitoring.dashboard import fleet_dashboard
-from shardfleet_cdk.monitoring.metrics import FleetMetrics
+from shardfleet_cdk.monitoring.dashboard import fleet_widgets
+from shardfleet_cdk.monitoring.metrics import FleetMetrics, WatchedFleet
 from shardfleet_cdk.monitoring.settings import (
     AlarmLevel,
     AlarmSetting,
@@ -38,7 +38,7 @@ class FleetMonitoring(Construct):
     Attributes:
         alarms: by their names in the run-book.
         page: the composite alarm.
-        dashboard: the dashboard.
+        dashboard: the dashboard, or None.
 
     Raises:
         ConfigurationError: an alarm is unknown or looks back too far; the message begins with
@@ -51,14 +51,14 @@ class FleetMonitoring(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        fleet: ShardFleet,
-        options: MonitoringOptions | None = None,
+        fleet: WatchedFleet,
+        options: MonitoringOptions,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._options = options or MonitoringOptions()
-        metrics = FleetMetrics(fleet)
+        self._options = options
+        self._metrics = FleetMetrics(fleet)
         rules = alarm_rules(
-            metrics,
+            self._metrics,
             retention_hours=self._options.retention_hours,
             reserved_concurrency=fleet.worker_options.reserved_concurrency,
         )
@@ -68,8 +68,19 @@ class FleetMonitoring(Construct):
             raise ConfigurationError(f"{self.node.path}: {error}") from error
         self.alarms: dict[str, cw.Alarm] = {rule.name: self._alarm(rule) for rule in self.rules}
         self.page = self._composite()
-        self.dashboard = fleet_dashboard(
-            self, "Dashboard", metrics=metrics, page=self.page, alarms=self.alarms
+        self.dashboard = self._own_dashboard() if options.dashboard else None
+
+    def widgets(self) -> list[list[cw.IWidget]]:
+        """
+        Return the fleet's widgets, row by row, for a dashboard of yours.
+
+        As in ``cloudwatch.Dashboard(stack, "All", widgets=[*mine, *fleet.monitoring.widgets()])``.
+        """
+        return fleet_widgets(self._metrics, page=self.page, alarms=self.alarms)
+
+    def _own_dashboard(self) -> cw.Dashboard:
+        return cw.Dashboard(
+            self, "Dashboard", default_interval=Duration.hours(3), widgets=self.widgets()
         )
 
     def _alarm(self, rule: AlarmRule) -> cw.Alarm:

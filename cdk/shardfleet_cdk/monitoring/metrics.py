@@ -8,16 +8,49 @@ that `shardfleet.adapters.telemetry.metrics` emits, which a test compares.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cw
+from aws_cdk import aws_dynamodb as ddb
+from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sqs as sqs
+from aws_cdk import aws_stepfunctions as sfn
 
-from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.monitoring.settings import PERIOD_SECONDS
+from shardfleet_cdk.options import WorkerOptions
 
 NAMESPACE = "shardfleet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedFleet:
+    """
+    What a fleet is made of that has metrics; each as `ShardFleet` has it.
+
+    Attributes:
+        name: of the fleet, the dimension of its own metrics.
+        stream: what it reads.
+        lease_table: its leases.
+        worker: its function.
+        worker_options: memory, and what is reserved.
+        machine: one execution is one worker slot.
+        manager: its function.
+        schedule_dead_letters: manager invocations that could not be made.
+        failed_queue: given-up records, or None.
+
+    """
+
+    name: str
+    stream: kinesis.IStream
+    lease_table: ddb.ITable
+    worker: lambda_.IFunction
+    worker_options: WorkerOptions
+    machine: sfn.IStateMachine
+    manager: lambda_.Function
+    schedule_dead_letters: sqs.IQueue
+    failed_queue: sqs.IQueue | None
 
 
 class FleetMetrics:
@@ -29,7 +62,7 @@ class FleetMetrics:
 
     """
 
-    def __init__(self, fleet: ShardFleet) -> None:
+    def __init__(self, fleet: WatchedFleet) -> None:
         self.fleet = fleet
 
     def own(self, name: str, statistic: str, *, period_s: int = PERIOD_SECONDS) -> cw.Metric:
@@ -38,7 +71,7 @@ class FleetMetrics:
             NAMESPACE,
             name,
             statistic,
-            dimensions={"fleet": self.fleet.config.fleet},
+            dimensions={"fleet": self.fleet.name},
             period_s=period_s,
         )
 
@@ -74,7 +107,7 @@ class FleetMetrics:
             "AWS/States",
             name,
             "Sum",
-            dimensions={"StateMachineArn": self.fleet.state_machine.state_machine_arn},
+            dimensions={"StateMachineArn": self.fleet.machine.state_machine_arn},
             period_s=period_s,
         )
 

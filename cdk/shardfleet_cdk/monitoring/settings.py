@@ -63,6 +63,8 @@ class MonitoringOptions:
             URL, or where the page is in the repository.
         quiet_while: an alarm of yours; while it is in ALARM, as during a deployment, nobody is
             paged (default: none).
+        dashboard: whether the fleet has a dashboard of its own; its widgets can be put into one of
+            yours, too.
 
     """
 
@@ -72,6 +74,7 @@ class MonitoringOptions:
     retention_hours: int = 24
     runbook: str = "docs/operating.md"
     quiet_while: cw.IAlarm | None = None
+    dashboard: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what Kinesis cannot have."""

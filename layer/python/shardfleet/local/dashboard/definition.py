@@ -1,7 +1,7 @@
 """
 CloudWatch's dashboard body, read: widgets on a grid of 24 columns, and their metrics.
 
-Read is what `FleetMonitoring` writes; the shorthands "." and "..." of hand-written bodies are not.
+Read is what `ShardFleet` writes; the shorthands "." and "..." of hand-written bodies are not.
 """
 
 import json
