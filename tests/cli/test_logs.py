@@ -2,13 +2,16 @@
 
 import json
 import time
+from dataclasses import replace
 
 import boto3
 import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.cli import logs
+from shardfleet.cli.fleets import DeployedFleet
 from shardfleet.domain.slots.slot import Slot, SlotState, slot_body
+from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 from tests.domain.test_log_lines import TWO, engine
 
@@ -18,8 +21,9 @@ GROUP = "/aws/lambda/worker"
 @pytest.fixture
 def written(fleet, monkeypatch):
     """Return what writes lines into the worker's log group, whose slot is s1."""
-    outputs = {"WorkerFunction": "worker", "ManagerFunction": "manager"}
-    monkeypatch.setattr(logs, "stack_outputs", lambda stack: outputs)
+    config = replace(CONFIG, worker_function="worker")
+    found = DeployedFleet(config=config, manager="manager", resources=())
+    monkeypatch.setattr(logs, "find_fleet", lambda name: found)
     monkeypatch.setattr(logs, "log_group_of", lambda function: f"/aws/lambda/{function}")
     client = boto3.client("logs")
     for group in (GROUP, "/aws/lambda/manager"):

@@ -10,14 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from shardfleet.cli.fleet_access import (
-    DEFAULT_STACK,
-    JsonOption,
-    StackOption,
-    reaching_aws,
-    stack_outputs,
-    with_fleet,
-)
+from shardfleet.cli.fleet_access import JsonOption, reaching_aws, with_fleet
+from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
 from shardfleet.cli.instants import instant_ms
 from shardfleet.cli.telling import say, say_json
 from shardfleet.domain.explain.fleet_view import FleetReading
@@ -45,14 +39,17 @@ def logs(
         str, typer.Option(metavar="TIME", help="From when on: 15m, epoch ms, ISO 8601.")
     ] = "15m",
     stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Print what workers have logged and what your handler has printed; metrics are left out."""
     since_ms = instant_ms("--since", since, now_ms=_now_ms())
     with reaching_aws():
-        function = "ManagerFunction" if subject == MANAGER else "WorkerFunction"
-        reader = _Reader(log_group_of(stack_outputs(stack)[function]), since_ms=since_ms)
-        wanted = LogFilter() if subject in (None, MANAGER) else _filter_of(stack, str(subject))
+        name = FleetName(stack, fleet_name)
+        found = find_fleet(name)
+        function = found.manager if subject == MANAGER else found.config.worker_function
+        reader = _Reader(log_group_of(function), since_ms=since_ms)
+        wanted = LogFilter() if subject in (None, MANAGER) else _filter_of(name, str(subject))
         try:
             while True:
                 for event in reader.read():
@@ -114,7 +111,7 @@ def _client(service: str) -> Any:
     return make(service, config=client_config(1))
 
 
-def _filter_of(stack: str, subject: str) -> LogFilter:
+def _filter_of(name: FleetName, subject: str) -> LogFilter:
     """
     Return what belongs to a shard or to a worker.
 
@@ -122,7 +119,7 @@ def _filter_of(stack: str, subject: str) -> LogFilter:
         ConfigurationError: there is no such shard or worker.
 
     """
-    reading: FleetReading = with_fleet(stack, lambda fleet: fleet.reading())
+    reading: FleetReading = with_fleet(name, lambda fleet: fleet.reading())
     for slot in reading.slots:
         if subject in (slot.slot_id, slot.worker_id):
             return LogFilter(slot_id=slot.slot_id)
