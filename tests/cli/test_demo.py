@@ -40,7 +40,7 @@ def clicks(tmp_path):
         (["local", "run", "--handler", "a", "--input", "{clicks}"], "package.module:function"),
         (
             ["local", "run", "--handler", "no_such:f", "--input", "{clicks}", "--folder", "{here}"],
-            "No module named 'no_such'",
+            "there is no module 'no_such'",
         ),
     ],
 )

@@ -40,6 +40,7 @@ CASES = {
     "maxRecordsPerShard": ("7", 7, ["x"]),
     "maxBytesPerPartition": ("512k", 512 * 1024, ["0", "big"]),
     "maxFetchTime": ("1500ms", 1_500, ["-1s", "soon"]),
+    "availableNowTarget": ("1700000000000", 1_700_000_000_000, ["-1", "now"]),
     "maxShardSkew": ("5m", 300_000, ["5 minutes"]),
     "partitions": ("8", 8, ["-1"]),
     "shardsPerPartition": ("50", 50, ["half"]),
