@@ -217,7 +217,7 @@ def test_a_paused_fleet_rings_for_its_lag_and_not_for_missing_workers(fleet):
         fleet.command("pause", "--all", "--yes")
         # Twice as long as the longest of these alarms looks back: ten of its minutes.
         look_for(2 * 10 * 60 * SCALE)
-        fleet.command("resume", "--all")
+        fleet.command("resume", "--all", "--yes")
     assert "lag" in rung
     assert not rung & {"unclaimed_leases", "silent", "slots_missing", "unknown_lag", "manager"}
     fleet.wait_for("OK", "lag", "data_loss", "page")
@@ -277,7 +277,7 @@ def test_without_the_right_to_start_workers_leases_are_unclaimed_and_their_lag_u
     with without_right(fleet, "FleetManagerRole", "Slots"):
         # The slots end in good order, so nothing is left that could tell a lag; none can start.
         fleet.command("drain", "--yes")
-        fleet.command("resume", "--all")
+        fleet.command("resume", "--all", "--yes")
         fleet.wait_for("ALARM", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
     fleet.wait_for("OK", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
     with without_right(fleet, "FleetManagerRole", "Slots"):

@@ -77,7 +77,7 @@ class Watched:
 
     def resume(self):
         """Let stopped shards go on, with the command that the run-book names."""
-        return self.command("resume", "--all")
+        return self.command("resume", "--all", "--yes")
 
     def command(self, *arguments):
         """Run a command of ours as a person in that account would."""

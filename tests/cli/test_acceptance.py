@@ -84,7 +84,7 @@ def test_a_dry_run_prints_plan_and_price_and_makes_no_write_call(asked, capsys, 
 
 
 def test_without_a_yes_nothing_is_written_either(asked, capsys):
-    assert application.run(["acceptance"]) == 0
+    assert application.run(["acceptance"]) == 1
 
     assert "Nothing was changed" in capsys.readouterr().out
     assert asked == ["GetCallerIdentity"]

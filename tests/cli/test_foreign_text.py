@@ -24,6 +24,8 @@ from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
 from shardfleet.config import FleetConfig
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, TableFacts
+from shardfleet.domain.explain.fleet_view import FailureRow
+from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.aws import launcher, serving
 from shardfleet.local.chaos import run as chaos_run
@@ -126,7 +128,13 @@ def own(options, say, printed, *, found):
     say(found.text)
     printed(found.text)
     stops = [own_run.StoppedShard(note=found.stop, line=None)]
-    return own_run.OwnRunResult(verdict=DEMO.verdict, stops=stops, took_ms=1)
+    said = f"s1 fails: {found.text}"
+    failing = [
+        FailureRow(
+            slots=("s1",), kind=FailureKind.IMPORT, is_certain=True, said=said, remedy="mend it"
+        )
+    ]
+    return own_run.OwnRunResult(verdict=DEMO.verdict, stops=stops, failures=failing, took_ms=1)
 
 
 def serve(_aws, *, say, text, **_):
@@ -176,7 +184,7 @@ CALLS = {
         ["nobody{text}", "--yes"],
         ["{paused}", "--yes", "--wait", "0", "--reason", "{text}"],
     ],
-    "resume": [[], ["{stopped}"], ["{paused}"], ["nobody{text}"]],
+    "resume": [[], ["{stopped}", "--yes"], ["{paused}", "--yes"], ["nobody{text}"]],
     "drain": [["--dry-run"], ["--yes", "--wait", "0"]],
     "release": [["{stopped}", "--dry-run"], ["{gone}", "--ended", "--dry-run"]],
     "rewind": [["{stopped}", "--to", "TRIM_HORIZON", "--dry-run"], ["{text}", "--to", "{text}"]],

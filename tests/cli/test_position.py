@@ -110,7 +110,7 @@ def test_an_import_shows_what_it_would_write_and_writes_it_when_told_to(
     file = document(tmp_path, **{"shard-0": "END", "shard-1": "AFTER:7:3"})
 
     code, said = run(capsys, "import", file, *INTO)
-    assert (code, checkpoints()) == (0, {"shard-0": "5"})
+    assert (code, checkpoints()) == (1, {"shard-0": "5"})
     assert "create" in said.out
     assert "Nothing was changed" in said.out
     code, said = run(capsys, "import", file, *INTO, "--dry-run", "--json")
@@ -161,3 +161,15 @@ def test_positions_of_another_stream_are_refused(fleet, stream, capsys, tmp_path
     code, said = run(capsys, "import", document(tmp_path), *INTO, "--yes")
 
     assert (code, "another stream" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_one_message(fleet, stream, capsys, tmp_path, content):
+    path = tmp_path / "nofile"
+    if content:
+        path.write_bytes(content)
+
+    code, said = run(capsys, "import", str(path), *INTO)
+    assert code == 2
+    assert said.err.startswith(f"shardfleet: {path}: ")
+    assert "`shardfleet position export` wrote is expected" in said.err

@@ -41,7 +41,7 @@ def decided(fleet):
 
 
 def test_what_is_known_is_shown_and_nothing_is_changed_without_a_yes(missing, capsys):
-    assert application.run(["release", "shard-1", "--ended"]) == 0
+    assert application.run(["release", "shard-1", "--ended"]) == 1
 
     out = capsys.readouterr().out
     assert "The stream keeps records for 24 h." in out

@@ -5,6 +5,7 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.cli.app import EXIT_WRONG_INPUT
+from shardfleet.cli.approval import EXIT_NOT_DONE
 
 
 @pytest.fixture
@@ -25,14 +26,14 @@ def test_without_a_shard_it_lists_what_is_stopped_and_why(stopped, capsys):
 
 
 def test_a_named_shard_goes_on_and_the_manager_is_prompted(stopped, capsys):
-    assert application.run(["resume", "shard-1"]) == 0
+    assert application.run(["resume", "shard-1", "--yes"]) == 0
 
     assert "shard-1 goes on from 77:1" in capsys.readouterr().out
     assert stopped.documents() == [("prompt", "manager"), ("stop", "shard-2")]
 
 
 def test_all_leaves_nothing_stopped(stopped):
-    assert application.run(["resume", "--all"]) == 0
+    assert application.run(["resume", "--all", "--yes"]) == 0
 
     assert stopped.documents() == [("prompt", "manager")]
 
@@ -76,3 +77,23 @@ def stack_without_a_fleet(_session, service):
             yield {"StackResourceSummaries": []}
 
     return Client()
+
+
+@pytest.mark.parametrize("arguments", [["--all"], ["shard-1"], ["shard-1", "--json"]])
+def test_what_was_asked_for_and_not_done_is_a_failure(stopped, capsys, arguments):
+    assert application.run(["resume", *arguments]) == EXIT_NOT_DONE
+
+    said = capsys.readouterr()
+    assert "Nothing was changed; --yes does it." in said.out + said.err
+    assert stopped.documents() == [("stop", "shard-1"), ("stop", "shard-2")]
+
+
+def test_a_dry_run_does_what_it_was_asked_for(stopped, capsys):
+    assert application.run(["resume", "--all", "--dry-run"]) == 0
+
+    assert "shard-1 goes on from 77:1" in capsys.readouterr().out
+    assert stopped.documents() == [("stop", "shard-1"), ("stop", "shard-2")]
+
+
+def test_where_nothing_is_stopped_nothing_is_left_undone(fleet):
+    assert application.run(["resume", "--all"]) == 0

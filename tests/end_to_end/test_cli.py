@@ -92,7 +92,7 @@ def test_a_failing_record_is_seen_found_cured_and_passed(shop, ask):
     assert found["sequence_number"] == poison["sequence_number"]
 
     (shop.folder / "cured").touch()
-    assert f"{stopped['lease_key']} goes on from" in ask("resume", stopped["lease_key"])
+    assert f"{stopped['lease_key']} goes on from" in ask("resume", stopped["lease_key"], "--yes")
     found = until(ask, where, lambda it: it["state"] == "PROCESSED", "the cured order", shop)
     assert found["owner"] == stopped["owner"]
     assert "processed: the shard's checkpoint has passed it." in ask(*where)

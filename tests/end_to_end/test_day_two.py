@@ -194,7 +194,7 @@ def test_two_fleets_in_one_account_read_the_same_stream_each_on_its_own(account,
     with Feed(account.fleet, name="shared") as feed:
         time.sleep(5)
         account.ask(monkeypatch, "pause", "--all", "--yes", "--stack", "Second")
-        account.ask(monkeypatch, "resume", "--all", "--stack", "Second")
+        account.ask(monkeypatch, "resume", "--all", "--yes", "--stack", "Second")
         time.sleep(3)
 
     account.all_once(feed, first)

@@ -52,8 +52,8 @@ def ask(clicks, monkeypatch, capsys):
     for name, value in clicks.aws.environment().items():
         monkeypatch.setenv(name, value)
 
-    def run(*arguments):
-        assert application.run(list(arguments)) == 0, capsys.readouterr()
+    def run(*arguments, code=0):
+        assert application.run(list(arguments)) == code, capsys.readouterr()
         return capsys.readouterr().out
 
     return run
@@ -118,10 +118,10 @@ def test_without_a_yes_nothing_is_changed(clicks, ask):
         ["release", "s0001"],
         ["rewind", "--all", "--to", "TRIM_HORIZON"],
     ):
-        found = ask_json(ask, *command)
+        found = json.loads(ask(*command, "--json", code=1))
         assert found["written"] is False
         assert len(found["leases"]) in (2, SHARDS)
-        assert "Nothing was changed" in ask(*command) or command[0] == "rewind"
+        assert "Nothing was changed" in ask(*command, code=1)
     assert ask_json(ask, "resume", "--all")["written"] is False
     assert (clicks.documents("pause"), clicks.documents("slot").keys()) == before
     assert ask_json(ask, "status")["leases"] == {"READING": SHARDS}
@@ -141,7 +141,7 @@ def test_pause_and_resume_lose_and_repeat_nothing_with_records_flowing(clicks, a
         assert calls_since(ledger, paused) == []
         assert ask_json(ask, "status")["leases"] == {"PAUSED": SHARDS}
         assert ask_json(ask, "resume")["paused"][0]["lease_key"] is None
-        assert ask_json(ask, "resume", "--all")["written"]
+        assert ask_json(ask, "resume", "--all", "--yes")["written"]
         all_read(clicks, ask)
 
     all_handled(clicks, ledger, feed)
@@ -162,7 +162,7 @@ def test_one_paused_shard_waits_while_the_others_go_on(clicks, ask, ledger):
         }
         left = dict(clicks.documents("plan")["last"]["left"])
         assert left[shard]["is"] == "Pause"
-        assert f"{shard} goes on" in ask("resume", shard)
+        assert f"{shard} goes on" in ask("resume", shard, "--yes")
 
     all_handled(clicks, ledger, feed)
     assert once(ledger, feed) == []
@@ -184,7 +184,7 @@ def test_a_drained_fleet_has_no_execution_and_no_lease_and_loses_nothing(clicks,
         drained = time.time()
         time.sleep(5)
         assert calls_since(ledger, drained) == []
-        ask("resume", "--all")
+        ask("resume", "--all", "--yes")
         all_read(clicks, ask)
 
     all_handled(clicks, ledger, feed)

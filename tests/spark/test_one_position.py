@@ -147,7 +147,7 @@ def test_a_fleet_a_query_and_the_fleet_again_read_each_record_once_and_in_order(
         assert {step["result"] for step in told["steps"]} <= {"WRITTEN", "SAME"}
         assert "END" in {step["action"] for step in told["steps"]}
         split(fleet)
-        ask("resume", "--all")
+        ask("resume", "--all", "--yes")
         wait(lambda: len(handled(read_calls(ledger))) > len(before) + 300, "it goes on", fleet)
     in_all = lambda: handled(read_calls(ledger)) | set(query.records)  # noqa: E731
     wait(lambda: in_all() >= feed.expected, "every record is read", fleet)

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from shardfleet.cli.approval import DryRunOption, YesOption, approved
+from shardfleet.cli.approval import DryRunOption, YesOption, approved, exit_code
 from shardfleet.cli.fleet_access import reaching_aws
 from shardfleet.cli.telling import plain_table, say, tell
 
@@ -76,7 +76,7 @@ def _run_in_account(
     where = f"account {account.account_id}, region {account.region}"
     tell(None, _plan(size, where), as_json=False)
     if not approved(yes=yes, dry_run=dry_run, as_json=False):
-        return
+        raise typer.Exit(exit_code(done=False, dry_run=dry_run))
     deployment = Deployment(account=KeptClients(account), name=_new_name(), embedded=False)
     _run(
         deployment,
@@ -123,11 +123,12 @@ def _destroy(name: str, *, yes: bool, dry_run: bool) -> None:
     account = OwnAccount.of_environment()
     deployment = Deployment(account=KeptClients(account), name=checked_name(name), embedded=False)
     say(f"Destroys the stack {name} and the bucket {deployment.bucket}.")
-    if approved(yes=yes, dry_run=dry_run, as_json=False):
-        left = destroyed(deployment, say)
-        say(f"Left behind: {'; '.join(left) or 'nothing'}")
-        if left:
-            raise typer.Exit(1)
+    if not approved(yes=yes, dry_run=dry_run, as_json=False):
+        raise typer.Exit(exit_code(done=False, dry_run=dry_run))
+    left = destroyed(deployment, say)
+    say(f"Left behind: {'; '.join(left) or 'nothing'}")
+    if left:
+        raise typer.Exit(1)
 
 
 def _new_name() -> str:

@@ -20,6 +20,8 @@ WaitOption = Annotated[
     typer.Option("--wait", metavar="SECONDS", help="How long workers may take.", min=0.0),
 ]
 DEFAULT_WAIT_S = 120.0
+# So that what follows in a script (`drain && destroy`) does not take it for done.
+EXIT_NOT_DONE = 1
 
 
 def approved(*, yes: bool, dry_run: bool, as_json: bool) -> bool:
@@ -27,10 +29,14 @@ def approved(*, yes: bool, dry_run: bool, as_json: bool) -> bool:
     if dry_run or yes:
         return yes and not dry_run
     if as_json or not sys.stdin.isatty():
-        if not as_json:
-            say("Nothing was changed; --yes does it.")
+        say("Nothing was changed; --yes does it.", err=as_json)
         return False
     return typer.confirm("Do it?")
+
+
+def exit_code(*, done: bool, dry_run: bool) -> int:
+    """Return the exit code of a command that writes: what was asked for and not done is no 0."""
+    return 0 if done or dry_run else EXIT_NOT_DONE
 
 
 def person() -> str:

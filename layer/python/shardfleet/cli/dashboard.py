@@ -43,14 +43,19 @@ def dashboard(
                 "says whether it has one"
             )
         gatherer = Gatherer(session.client, dashboards[0])
-        server = DashboardServer(
-            gatherer,
-            leases=lambda: with_fleet(name, _lease_rows),
-            title=str(name),
-            every_s=every,
-            minutes=minutes,
-            port=port,
-        )
+        try:
+            server = DashboardServer(
+                gatherer,
+                leases=lambda: with_fleet(name, _lease_rows),
+                title=str(name),
+                every_s=every,
+                minutes=minutes,
+                port=port,
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"--port {port}: {error.strerror}; name another one, or 0 for any that is free"
+            ) from error
         with server:
             say(f"{server.url} shows {name}, until Ctrl-C")
             try:

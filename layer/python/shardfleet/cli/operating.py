@@ -14,6 +14,7 @@ from shardfleet.cli.approval import (
     WaitOption,
     YesOption,
     approved,
+    exit_code,
     person,
 )
 from shardfleet.cli.fleet_access import (
@@ -86,12 +87,13 @@ def resume(
     ] = False,
     stack: StackOption = DEFAULT_STACK,
     fleet_name: FleetOption = "",
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let shards go on that a failing record stopped, or that a person paused."""
 
-    async def let_go_on(fleet: FleetAccess) -> None:
+    async def let_go_on(fleet: FleetAccess) -> int:
         from shardfleet.engine.operate.pause import Operator
 
         operator = Operator(fleet.leases, fleet.state, fleet.clock)
@@ -99,18 +101,20 @@ def resume(
         pauses = await operator.pauses()
         _check_resumed(shard or [], stopped, pauses)
         chosen = [*stopped, *pauses.leases] if every else shard or []
-        is_wanted = bool(chosen or (every and pauses.fleet)) and not dry_run
-        document = _resumed_json(chosen, stopped, pauses, written=is_wanted)
-        lines = _all_stopped(stopped, pauses)
-        if chosen or every:
-            lines = _goes_on(chosen, stopped, pauses, every=every)
-        tell(document, lines, as_json=as_json)
-        if is_wanted:
+        is_asked = bool(chosen or (every and pauses.fleet))
+        if not as_json:
+            to_go_on = _goes_on(chosen, stopped, pauses, every=every)
+            tell(None, to_go_on if is_asked else _all_stopped(stopped, pauses), as_json=False)
+        go_on = is_asked and approved(yes=yes, dry_run=dry_run, as_json=as_json)
+        if go_on:
             for key in chosen:
                 await fleet.state.resume(key)
             await operator.resume(None if every else chosen)
+        if as_json:
+            tell(_resumed_json(chosen, stopped, pauses, written=go_on), (), as_json=True)
+        return exit_code(done=go_on or not is_asked, dry_run=dry_run)
 
-    with_fleet(FleetName(stack, fleet_name), let_go_on)
+    raise typer.Exit(with_fleet(FleetName(stack, fleet_name), let_go_on))
 
 
 def drain(
@@ -239,7 +243,7 @@ def _carry_out(
         elif go_on:
             await _show(fleet, task)
             say(f"Not given up in time: {', '.join(left)}" if left else "Done.")
-        return 1 if left else 0
+        return 1 if left else exit_code(done=go_on, dry_run=dry_run)
 
     raise typer.Exit(with_fleet(name, work))
 

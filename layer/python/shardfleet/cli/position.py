@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardfleet.cli.approval import DryRunOption, YesOption, approved
+from shardfleet.cli.approval import DryRunOption, YesOption, approved, exit_code
 from shardfleet.cli.fleet_access import (
     ApplicationOption,
     ApplicationTable,
@@ -115,7 +115,13 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Write positions as checkpoints into a lease table, after showing what would be written."""
-    wanted = positions_from_text(file.read_text("utf-8"))
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        message = f"{file}: {reason}; a file that `shardfleet position export` wrote is expected"
+        raise ConfigurationError(message) from error
+    wanted = positions_from_text(text)
 
     async def into(leases: "LeaseStore", stream: "StreamDirectory", name: str) -> int:
         await _check_stream(stream, wanted.incarnation)
@@ -126,7 +132,9 @@ def import_(
         results = await _carried_out(plan, leases) if applied else [""] * len(plan.steps)
         document = import_json(name, plan, applied=applied, results=results)
         tell(document, _outcome(plan, results) if applied else (), as_json=as_json)
-        return 1 if plan.obstacles or "LOST" in results else 0
+        if plan.obstacles or "LOST" in results:
+            return 1
+        return exit_code(done=applied, dry_run=dry_run)
 
     async def into_table(table: ApplicationTable) -> int:
         async with opened_stream(wanted.incarnation.stream_arn) as stream:

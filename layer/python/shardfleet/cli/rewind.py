@@ -14,6 +14,7 @@ from shardfleet.cli.approval import (
     WaitOption,
     YesOption,
     approved,
+    exit_code,
     person,
 )
 from shardfleet.cli.fleet_access import (
@@ -97,7 +98,9 @@ def rewind(
         }
         done = [_row_words(row, will="come again now") for row in rows if go_on]
         tell(document, done, as_json=as_json)
-        return 1 if any(row.state is RewindState.HELD for row in rows) else 0
+        if any(row.state is RewindState.HELD for row in rows):
+            return 1
+        return exit_code(done=go_on or not plan.keys, dry_run=dry_run)
 
     raise typer.Exit(with_fleet(FleetName(stack, fleet_name), work))
 

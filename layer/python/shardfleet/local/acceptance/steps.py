@@ -343,7 +343,7 @@ async def drain(scene: Scene) -> Measured:
     await scene.feeder.top_up(len(scene.sent) + _AFTER_DRAIN)
     await scene.clock.sleep_ms(scene.size.pass_ms)
     handled = await _noted(scene) - before
-    await scene.shardfleet("resume", "--all")
+    await scene.shardfleet("resume", "--all", "--yes")
     now_ms = scene.clock.now_ms()
     await scene.handled(sent_by_ms=now_ms, within_ms=_STEP_MS, what="after the drain")
     found = await scene.verdict()
