@@ -17,8 +17,25 @@ from shardfleet.cli.app import app
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^In `([\w/]+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
+WORDS_MOST = 1_400
+# How a block begins, and which tests run what is in it.
+ANY_APP = "tests/end_to_end/test_any_app.py"
+SPARK = "tests/spark/test_readme_spark.py"
+RUN_BY = {
+    "make install": "tests/test_makefile.py",
+    "mkdir": ANY_APP,
+    "shardfleet local run": ANY_APP,
+    "npx cdk deploy": ANY_APP,  # On the embedded AWS, what `python app.py` writes.
+    "export SHARDFLEET_STACK": ANY_APP,
+    "pytest": "tests/test_readme.py",
+    "make -C ../.. demo": "tests/end_to_end/test_demo.py",
+    "shardfleet pipeline run --batch": SPARK,
+    "shardfleet pipeline run --source": SPARK,
+    "shardfleet position export": SPARK,
+}
 WITHOUT_BUNDLING = json.dumps({"aws:cdk:bundling-stacks": []})
 
 
@@ -29,6 +46,14 @@ def blocks(language):
 def block_with(word):
     (found,) = [text for text in blocks("python") if word in text]
     return found
+
+
+def paste_files(folder):
+    """Put the README's files into a folder, under the names that it gives them."""
+    for name, text in FILE.findall(README):
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, "utf-8")
 
 
 def shell_lines():
@@ -73,8 +98,9 @@ def test_the_stack_has_ten_lines_and_synthesizes(tmp_path):
         "CDK_OUTDIR": str(tmp_path / "cdk.out"),
         "CDK_CONTEXT_JSON": WITHOUT_BUNDLING,
     }
+    paste_files(tmp_path)
 
-    subprocess.run([sys.executable, "-c", source], cwd=ROOT, env=environment, check=True)
+    subprocess.run([sys.executable, "app.py"], cwd=tmp_path, env=environment, check=True)
 
     template = json.loads((tmp_path / "cdk.out/Clicks.template.json").read_text("utf-8"))
     types = [resource["Type"] for resource in template["Resources"].values()]
@@ -88,35 +114,59 @@ def test_every_python_block_is_run_by_a_test():
     assert len(blocks("python")) == 5
 
 
-def test_the_test_of_a_handler_passes_in_the_simulated_fleet(pytester):
-    pytester.makepyfile(test_readme_example=block_with("fleet.run("))
+def test_every_block_of_the_shell_is_run_by_a_test():
+    begun = {begin: [b for b in blocks("sh") if b.startswith(begin)] for begin in RUN_BY}
 
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=500)
+    assert [len(found) for found in begun.values()] == [1] * len(RUN_BY)
+    assert len(blocks("sh")) == len(RUN_BY)
+    assert all((ROOT / file).exists() for file in RUN_BY.values())
+
+
+def test_the_readme_is_read_in_a_few_minutes():
+    assert len(README.split()) <= WORDS_MOST
+
+
+def test_what_it_promises_and_when_not_comes_before_spark_and_operations():
+    first, later = ("guarantees", "does not do", "better choice"), ("act", "Spark")
+    headings = re.findall(r"^## .*$", README, re.MULTILINE)
+    place = {w: next(n for n, h in enumerate(headings) if h.endswith(w)) for w in first + later}
+
+    assert max(place[word] for word in first) < min(place[word] for word in later)
+
+
+def test_the_test_of_a_handler_passes_in_the_simulated_fleet(pytester):
+    paste_files(pytester.path)
+    (line,) = [line for line in shell_lines() if line.startswith("pytest")]
+
+    result = pytester.runpytest_subprocess(
+        *shlex.split(line)[1:], "-p", "no:cacheprovider", timeout=500
+    )
 
     result.assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("line", shell_lines())
+RUN_AS_THEY_ARE = ("mkdir", "python", "pytest", "source")
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in shell_lines() if not line.startswith(RUN_AS_THEY_ARE)]
+)
 def test_a_shell_line_names_something_that_exists(line):
     program, *words = shlex.split(line)
     if program == "make":
         assert_make_knows(words)
     elif program == "export":
-        assert words == ["SHARDFLEET_STACK=ShardFleetStack"]
-    elif program in (".venv/bin/shardfleet", "shardfleet"):
+        assert words == ["SHARDFLEET_STACK=Clicks"]
+    elif program == "shardfleet":
         assert_the_command_knows(words)
-    elif program == "npx":
-        assert words[0] in json.loads((ROOT / "package.json").read_text())["devDependencies"] or (
-            words[0] == "cdk" and (ROOT / "cdk.json").exists()
-        )
     else:
-        assert (program, words) == ("npm", ["install"])
-        assert (ROOT / "package.json").exists()
+        assert (program, words[0]) == ("npx", "cdk")
+        assert "aws-cdk" in json.loads((ROOT / "package.json").read_text())["devDependencies"]
 
 
 def assert_make_knows(words):
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    for word in words:
+    for word in words[2:] if words[0] == "-C" else words:
         name, is_variable, _ = word.partition("=")
         wanted = rf"^{name} \?=" if is_variable else rf"^{name}:"
         assert re.search(wanted, makefile, re.MULTILINE), f"make has no {name}"
@@ -131,13 +181,6 @@ def assert_the_command_knows(words):
         assert "argument" in {each.param_type_name for each in command.params}, words[0]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known
-
-
-def test_the_named_demo_option_exists():
-    (named,) = re.findall(r"make demo ARGS=(--[\w-]+)", README)
-    demo = get_command(app).commands["demo"]
-
-    assert named in {option for parameter in demo.params for option in parameter.opts}
 
 
 def test_links_lead_to_files():

@@ -109,7 +109,11 @@ PLANTED = [
     (write_suffix, "Everything/Fleet/Manager/ScheduleRole", "sqs.<AWS::Region>.amazonaws.com"),
     (look_back_long, "Everything/Fleet/Monitoring/Lag", "2000 periods of 60 s look back 120000 s"),
     (name_in_unicode, "Everything/Fleet/Monitoring/Manager", "'Gerät'"),
-    (add_bare, "Everything/Fleet/Monitoring/LambdaThrottles", "adds managers and workers as"),
+    (
+        add_bare,
+        "Everything/Fleet/Monitoring/LambdaThrottles",
+        "adds managers and workers as they are",
+    ),
     (drop_index, "Everything/Fleet/Leases", "without the index LeaseOwnerToLeaseKeyIndex"),
     (retain, "Everything/Fleet/State", "DeletionPolicy Retain"),
     (run_longer, "Everything/Fleet/Slots/Machine", "waits 330 s for Everything/Fleet/Worker/Func"),

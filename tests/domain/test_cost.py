@@ -68,8 +68,8 @@ def test_so_many_shards_need_so_many_workers(shards, options, workers):
     assert workers_for(a_config(**options), shards) == workers
 
 
-def test_the_readmes_figures_come_out():
-    """README, "What it costs": per month, by list prices of 2026-11-20."""
+def test_the_figures_of_the_page_about_cost_come_out():
+    """docs/cost.md, "Beside other ways": per month, by list prices of 2026-11-20."""
     config = a_config(leases_per_worker=8, workers_max=1_000)
     of_manager = estimate(0, config).by_item["lambda"]
     assert of_manager == pytest.approx(8.5, abs=0.3)

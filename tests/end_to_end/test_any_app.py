@@ -1,5 +1,5 @@
 """
-An app that is not the repository's own: README's ten lines as they stand, then with a second fleet.
+An app that is not the repository's own: README's blocks as they stand, then a second fleet.
 
 The commands are given the stack's name and nothing else, as a person who pasted those lines would.
 """
@@ -16,16 +16,13 @@ from shardfleet.cli import app as application
 from shardfleet.local.aws.deploy import deploy
 from shardfleet.local.aws.launcher import EmbeddedAws
 from tests.end_to_end.cloud import wait_until
-from tests.test_readme import WITHOUT_BUNDLING, block_with
+from tests.test_readme import WITHOUT_BUNDLING, blocks, paste_files
 
 pytestmark = pytest.mark.processes
 
-ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 4
 DEADLINE_S = 90
-SECOND = (
-    'ShardFleet(stack, "Orders", stream=stream, handler=HandlerCode(folder="functions/handler"))'
-)
+SECOND = 'ShardFleet(stack, "Orders", stream=stream, handler=HandlerCode(folder="handler"))'
 READERS = (
     ["status"],
     ["leases"],
@@ -44,28 +41,46 @@ READERS = (
 )
 
 
-class Account:
-    """One embedded AWS, and an app that is deployed to it again and again."""
+class Shop:
+    """The folder that the README fills, and an embedded AWS for what is deployed from it."""
 
-    def __init__(self, aws, folder):
-        self.aws, self.folder = aws, folder
+    def __init__(self, aws, top):
+        self.aws, self.folder = aws, top / "build/shop"
+        self.paste("mkdir", folder=top)
+        paste_files(self.folder)
 
-    def deploy(self, source, number):
-        out = self.folder / f"cdk-{number}"
+    def paste(self, begins, *, folder=None, environment=None):
+        """Run a block of the README as it stands, and return what it prints."""
+        (block,) = [block for block in blocks("sh") if block.startswith(begins)]
+        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        ran = subprocess.run(
+            ["bash", "-ec", block],
+            cwd=folder or self.folder,
+            env=os.environ | {"PATH": programs} | (environment or {}),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S * 3,
+            check=False,
+        )
+        assert ran.returncode == 0, (block, ran.stdout, ran.stderr)
+        return ran.stdout + ran.stderr
+
+    def deploy(self, file):
+        out = self.folder / f"cdk-{file}"
         environment = os.environ | {"CDK_OUTDIR": str(out), "CDK_CONTEXT_JSON": WITHOUT_BUNDLING}
-        subprocess.run([sys.executable, "-c", source], cwd=ROOT, env=environment, check=True)
+        subprocess.run([sys.executable, file], cwd=self.folder, env=environment, check=True)
         return deploy(out, "Clicks", self.aws)
 
 
 @pytest.fixture(scope="module")
-def account(tmp_path_factory):
+def shop(tmp_path_factory):
     with EmbeddedAws() as aws:
-        yield Account(aws, tmp_path_factory.mktemp("any-app"))
+        yield Shop(aws, tmp_path_factory.mktemp("any-app"))
 
 
 @pytest.fixture
-def ask(account, monkeypatch, capsys):
-    for name, value in account.aws.environment().items():
+def ask(shop, monkeypatch, capsys):
+    for name, value in shop.aws.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SHARDFLEET_STACK", "Clicks")
 
@@ -85,11 +100,20 @@ def see_all_shards_read(ask, *options):
     wait_until(states, what=f"{SHARDS} shards read {options}", within_s=DEADLINE_S)
 
 
-def test_every_command_sees_the_fleet_of_readmes_ten_lines(account, ask):
-    account.deploy(block_with("app.synth()"), 1)
+def test_readmes_handler_gets_readmes_records_on_this_machine(shop):
+    told = shop.paste("shardfleet local run")
 
+    assert "300 of 300 records handled" in told
+    assert "v1 sees /1, view 1" in told
+
+
+def test_every_command_sees_the_fleet_of_readmes_ten_lines(shop, ask):
+    shop.deploy("app.py")
     see_all_shards_read(ask)
 
+    told = shop.paste("export SHARDFLEET_STACK", environment=shop.aws.environment())
+
+    assert "300 records sent" in told
     for command in READERS:
         code, said = ask(*command)
         assert code == 0, (command, said)
@@ -97,9 +121,11 @@ def test_every_command_sees_the_fleet_of_readmes_ten_lines(account, ask):
     assert (code, json.loads(said.out)) == (0, [])
 
 
-def test_two_fleets_of_one_stack_are_told_apart_by_name(account, ask):
-    one = block_with("app.synth()")
-    account.deploy(one.replace("app.synth()", f"{SECOND}\napp.synth()"), 2)
+def test_two_fleets_of_one_stack_are_told_apart_by_name(shop, ask):
+    one = (shop.folder / "app.py").read_text("utf-8")
+    two = one.replace("app.synth()", f"{SECOND}\napp.synth()")
+    (shop.folder / "two.py").write_text(two, "utf-8")
+    shop.deploy("two.py")
 
     code, said = ask("status")
     assert code == application.EXIT_WRONG_INPUT
