@@ -31,6 +31,7 @@ READERS = (
     ["what-if"],
     ["where", "--key", "ada"],
     ["cost"],
+    ["logs", "--since", "1m"],
     ["position", "export"],
     ["resume"],
     ["pause", "--all", "--dry-run"],
