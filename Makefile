@@ -22,7 +22,7 @@ SEED ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge sim model alarms chaos acceptance runtime fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge sim model alarms chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -49,7 +49,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge sim chaos acceptance runtime alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge sim chaos acceptance runtime first-hour alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -75,7 +75,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [86 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [91 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -119,6 +119,9 @@ audit: install ## ask a source of advisories about every locked package; fails w
 
 runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [6 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.deployed.run $(ARGS)
+
+first-hour: install ## the wheel with one extra in an empty environment: README's blocks, every command on two fleets; ARGS=spark: that extra alone [5 min]
+	@$(WITH_NODE) $(BIN)/python -m tests.first_hour $(ARGS)
 
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
 	@$(BIN)/python -m tests.spark.kills.run --jobs 2 \

@@ -34,7 +34,10 @@ StackOption = Annotated[
 FleetOption = Annotated[
     str,
     typer.Option(
-        "--fleet", metavar="NAME", help="The fleet, where the stack has several: its name."
+        "--fleet",
+        metavar="NAME",
+        envvar="SHARDFLEET_FLEET",
+        help="The fleet, where the stack has several: its name.",
     ),
 ]
 

@@ -188,7 +188,7 @@ class Deployment:
         except ImportError as error:
             raise ConfigurationError(
                 f"the stack is synthesized on the spot, which needs the CDK ({error}): "
-                "pip install 'shardfleet[local,cdk]'"
+                "pip install 'shardfleet[local]'"
             ) from error
         handler = folder / "handler"
         if not handler.exists():

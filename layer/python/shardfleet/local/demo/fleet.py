@@ -214,7 +214,7 @@ def synthesized(folder: Path, plan: FleetPlan) -> Path:
     except ImportError as error:
         raise ConfigurationError(
             f"the stack is synthesized on the spot, which needs the CDK ({error}): "
-            "pip install 'shardfleet[local,cdk]'"
+            "pip install 'shardfleet[local]'"
         ) from error
     written: Path = synthesize(folder, context=plan.context, project=plan.project)
     return written

@@ -1,0 +1,139 @@
+"""
+The first hour of somebody who has the wheel and nothing else: `python -m tests.first_hour`.
+
+The wheel is built, and installed with one extra into an empty environment outside the repository.
+There README's blocks are pasted as they stand: with `local` the handler, the test of it, and a
+stack, which has a second fleet here, and each fleet is asked by every command; with `spark` the
+pipeline. Packages come from the index that uv knows, at the lock's versions.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from shardfleet.local.aws.launcher import EmbeddedAws
+from tests.end_to_end.test_any_app import READERS, SECOND, SHARDS
+from tests.test_readme import WITHOUT_BUNDLING, blocks, paste_files
+
+ROOT = Path(__file__).resolve().parents[1]
+UV = Path(sys.executable).parent / "uv"
+FLEETS = ("clicks", "clicks-orders")
+LIMIT_S = 600
+COMMANDS = (
+    *READERS,
+    ["put", "--input", "clicks.jsonl", "--key", "visitor"],
+    ["tail", "--since", "15m", "--records", "1"],
+)
+# Run by the new environment's Python: the account, the stack, and what is asked of it.
+DEPLOYED = """
+import os, subprocess, sys
+from shardfleet.local.aws.deploy import deploy
+from shardfleet.local.aws.launcher import EmbeddedAws
+with EmbeddedAws() as aws:
+    deploy("cdk.out", "Clicks", aws)
+    environment = os.environ | aws.environment()
+    sys.exit(subprocess.run(["bash", "-ex", sys.argv[1]], env=environment).returncode)
+"""
+
+
+class Newcomer:
+    """An empty environment with one extra of the wheel, and a folder to work in."""
+
+    def __init__(self, wheel, extra, top):
+        self.folder = top / "build/shop"
+        self._env = top / "env"
+        subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, self._env], check=True)
+        wanted = f"shardfleet[{extra}] @ {wheel.as_uri()}"
+        constraint = ("--no-verify-hashes", "--constraint", ROOT / "requirements.lock")
+        install = [UV, "pip", "install", "--quiet", "--python", self._env, *constraint, wanted]
+        subprocess.run(install, check=True)
+        self.run("bash", "-ec", block("mkdir"), folder=top)
+        paste_files(self.folder)
+
+    def run(self, *words, folder=None, **environment):
+        """Run a program of that environment; raise CalledProcessError unless it goes well."""
+        own = {"PATH": os.pathsep.join([str(self._env / "bin"), os.environ["PATH"]])}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
+        subprocess.run(
+            words,
+            cwd=folder or self.folder,
+            env=inherited | own | environment,
+            check=True,
+            timeout=LIMIT_S,
+        )
+
+    def paste(self, begins, **environment):
+        self.run("bash", "-exc", block(begins), **environment)
+
+
+def block(begins):
+    (found,) = [text for text in blocks("sh") if text.startswith(begins)]
+    return found
+
+
+def asked_of(fleet):
+    """Return what is asked of a fleet, as a script: README's block, then every command."""
+    reading = f"shardfleet leases --json --fleet {fleet} | grep -o READING | wc -l"
+    yield f'for _ in $(seq 60); do [ "$({reading})" = {SHARDS} ] && break; sleep 1; done'
+    yield f"export SHARDFLEET_FLEET={fleet}"
+    yield block("export SHARDFLEET_STACK")
+    yield "unset SHARDFLEET_FLEET"
+    for command in COMMANDS:
+        yield " ".join(["shardfleet", *command, "--fleet", fleet])
+
+
+def local(newcomer):
+    """Run the handler, the test of it, and a stack of two fleets."""
+    newcomer.paste("shardfleet local run")
+    newcomer.paste("pytest")
+    app = newcomer.folder / "app.py"
+    app.write_text(app.read_text("utf-8").replace("app.synth()", f"{SECOND}\napp.synth()"))
+    newcomer.run("python", "app.py", CDK_OUTDIR="cdk.out", CDK_CONTEXT_JSON=WITHOUT_BUNDLING)
+    lines = [
+        "export SHARDFLEET_STACK=Clicks",
+        *(line for name in FLEETS for line in asked_of(name)),
+    ]
+    (newcomer.folder / "asked.sh").write_text("\n".join(lines), "utf-8")
+    newcomer.run("python", "-c", DEPLOYED, "asked.sh")
+
+
+def spark(newcomer):
+    """Run the pipeline on a stream with README's records."""
+    with EmbeddedAws() as aws:
+        kinesis = aws.client("kinesis")
+        kinesis.create_stream(StreamName="clicks", ShardCount=SHARDS)
+        kinesis.get_waiter("stream_exists").wait(StreamName="clicks", WaiterConfig={"Delay": 1})
+        lines = (newcomer.folder / "clicks.jsonl").read_text("utf-8").splitlines()
+        entries = [
+            {"Data": line.encode(), "PartitionKey": json.loads(line)["visitor"]} for line in lines
+        ]
+        kinesis.put_records(StreamName="clicks", Records=entries)
+        newcomer.paste("shardfleet pipeline run --batch", **aws.environment())
+    assert list((newcomer.folder / "build/views").glob("*.parquet")), "no file was written"
+
+
+EXTRAS = {"local": local, "spark": spark}
+
+
+def main():
+    """Go through the hour with each extra."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("extras", nargs="*", default=list(EXTRAS), help=" or ".join(EXTRAS))
+    with tempfile.TemporaryDirectory(prefix="first-hour-") as top:
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", top]
+        subprocess.run(build, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        (wheel,) = Path(top).glob("*.whl")
+        for extra in parser.parse_args().extras:
+            began, place = time.monotonic(), Path(top) / extra
+            place.mkdir()
+            EXTRAS[extra](Newcomer(wheel, extra, place))
+            print(f"[{extra}] alone: {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
