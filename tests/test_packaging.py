@@ -59,7 +59,14 @@ def test_the_wheel_offers_the_extras_and_a_core_without_them(wheel):
     metadata = HeaderParser().parsestr(wheel.read(name).decode())
     core = {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
 
-    assert set(metadata.get_all("Provides-Extra")) == {"cdk", "cli", "dev", "local", "spark"}
+    assert set(metadata.get_all("Provides-Extra")) == {
+        "cdk",
+        "cli",
+        "connect",
+        "dev",
+        "local",
+        "spark",
+    }
     assert {re.split(r"[<>=]", line)[0] for line in core} == {
         "aws-lambda-powertools",
         "boto3",

@@ -21,12 +21,12 @@ class Run:
         self.status = {"message": "Stopped"}
         self.recentProgress = [
             SimpleNamespace(
+                numInputRows=rows,
                 json=json.dumps(
                     {
-                        "numInputRows": rows,
                         "sources": [{"startOffset": {"n": first}, "endOffset": {"n": last}}],
                     }
-                )
+                ),
             )
             for first, last, rows in batches
         ]

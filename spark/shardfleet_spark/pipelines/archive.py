@@ -21,6 +21,7 @@ from pyspark.sql import functions as sf
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.files import file_system
+from shardfleet_spark.host.session import query_id, tasks_at_once
 from shardfleet_spark.options.options import (
     read_options,
 )
@@ -56,22 +57,24 @@ def writer(df: DataFrame, plan: PipelinePlan) -> DataStreamWriter:
             f"archive: the source has no column {_ARRIVAL}; add it to its option columns"
         )
     options = read_options(ArchiveOptions, plan.settings)
-    archive = _Archive(place.where, options)
+    archive = _Archive(place.where, options, checkpoint=plan.checkpoint)
     return df.writeStream.foreachBatch(archive.write)
 
 
 class _Archive:
     """Writes micro-batches, on the driver; the tasks do the work."""
 
-    def __init__(self, folder: str, options: ArchiveOptions) -> None:
+    def __init__(self, folder: str, options: ArchiveOptions, *, checkpoint: str) -> None:
         self._folder = folder
         self._options = options
+        self._checkpoint = checkpoint
+        self._query = ""
         self._compactor: Compactor | None = None
 
     def write(self, df: DataFrame, batch: int) -> None:
         """Write one micro-batch, and put together what has become old enough."""
-        query = str(df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "")
-        prefix = f"{query[:_QUERY_SHOWN]}-"
+        self._query = self._query or query_id(df.sparkSession, self._checkpoint)
+        prefix = f"{self._query[:_QUERY_SHOWN]}-"
         name = f"{prefix}{batch:010d}"
         seconds = sf.unix_seconds(_ARRIVAL)
         placed = (
@@ -80,7 +83,7 @@ class _Archive:
             .withColumn("hour", sf.pmod(sf.floor(seconds / 3_600), sf.lit(24)).cast("int"))
             .withColumn("part", _part(df.columns, self._options.files))
         )
-        tasks = max(self._options.files, df.sparkSession.sparkContext.defaultParallelism)
+        tasks = max(self._options.files, tasks_at_once(df.sparkSession))
         laid = placed.repartition(tasks, *_PLACED_BY)
         written = laid.mapInArrow(
             _file_writer(self._folder, name, self._options), _WRITTEN

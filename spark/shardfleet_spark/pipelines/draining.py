@@ -81,6 +81,14 @@ def drain(
     )
 
 
+def reports_of(query: StreamingQuery) -> list[Mapping[str, Any]]:
+    """Return the progress that a query tells; the sum of its rows is not in Connect's JSON."""
+    return [
+        {**json.loads(each.json), "numInputRows": each.numInputRows}
+        for each in query.recentProgress
+    ]
+
+
 def rows_of(reports: list[Mapping[str, Any]]) -> int:
     """Return how many rows were read."""
     return sum(int(each["numInputRows"]) for each in reports)
@@ -89,7 +97,7 @@ def rows_of(reports: list[Mapping[str, Any]]) -> int:
 def _run(start: Callable[[int], StreamingQuery], target_ms: int) -> list[Mapping[str, Any]]:
     query = start_patiently(lambda: start(target_ms))
     query.awaitTermination()
-    return [json.loads(each.json) for each in query.recentProgress]
+    return reports_of(query)
 
 
 def _moved(report: Mapping[str, Any]) -> bool:

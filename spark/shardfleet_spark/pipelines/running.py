@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +14,10 @@ from pyspark.sql import functions as sf
 from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.cluster import of_cluster
+from shardfleet_spark.host.session import query_id
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
-from shardfleet_spark.pipelines.draining import drain, rows_of
+from shardfleet_spark.pipelines.draining import drain, reports_of, rows_of
 from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.pipelines.plan import (
     AGGREGATE,
@@ -87,7 +87,7 @@ def run_pipeline(
     else:
         query = start_patiently(partial(start, 0))
         query.awaitTermination()
-        reports = [json.loads(each.json) for each in query.recentProgress]
+        reports = reports_of(query)
     progress = [each for each in reports if each["numInputRows"]]
     return PipelineResult(batches=len(progress), rows=rows_of(progress), progress=tuple(progress))
 
@@ -110,7 +110,9 @@ def _started(
     options = _options(sink, plan.sink_options)
     if sink.is_stream and plan.output_mode == "update":
         # Spark does not let sinks written in Python take updates; batch by batch it does.
-        writer = rows.writeStream.outputMode("update").foreachBatch(_stream_writer(options))
+        writer = rows.writeStream.outputMode("update").foreachBatch(
+            _stream_writer(options, plan.checkpoint)
+        )
         return _triggered(writer, plan).start()
     if sink.is_stream:
         rows, options = for_stream(rows, options)
@@ -119,9 +121,12 @@ def _started(
     return _triggered(writer, plan).start(where)
 
 
-def _stream_writer(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
-    def write(batch: DataFrame, _: int) -> None:
-        placed, settings = for_stream(batch, options)
+def _stream_writer(options: Mapping[str, str], checkpoint: str) -> Callable[[DataFrame, int], None]:
+    def write(batch: DataFrame, number: int) -> None:
+        # Over Spark Connect a task of foreachBatch is not told of which query and batch it is.
+        run = {"runid": f"{query_id(batch.sparkSession, checkpoint)}:{number}"}
+        given = {name.lower(): value for name, value in options.items()}
+        placed, settings = for_stream(batch, run | given)
         placed.write.format("shardfleet").options(**settings).mode("append").save()
 
     return write

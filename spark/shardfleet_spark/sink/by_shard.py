@@ -25,6 +25,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet_spark.host.session import tasks_at_once
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.sink.diverted_rows import write_diverted
@@ -103,7 +104,7 @@ def by_shard(df: DataFrame, options: Mapping[str, str], *, tasks: int | None = N
     read = read_options(SinkOptions, options)
     check_columns(df.schema, record_id=read.record_id)
     shards = open_shards(read)
-    tasks = tasks or df.sparkSession.sparkContext.defaultParallelism
+    tasks = tasks or tasks_at_once(df.sparkSession)
     starts = task_ranges(shards, tasks)
     numbered = read.record_id == "position"
     fields = list(df.schema.fields)

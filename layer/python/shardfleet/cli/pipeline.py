@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +62,10 @@ def run(
     ] = "available-now",
     output_mode: Annotated[str, typer.Option(help="append, update or complete.")] = "append",
     batch: Annotated[bool, typer.Option("--batch", help="Read the source once.")] = False,
-    master: Annotated[str, typer.Option(help="The Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="The Spark master; local[*] if none is named.")] = "",
+    remote: Annotated[
+        str, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server, not a master.")
+    ] = "",
     conf: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Of Spark itself.")] = [],  # noqa: B006 - as above
     folder: Annotated[
         Path, typer.Option(help="Where the transform's top-level module or package lies.")
@@ -95,7 +99,15 @@ def run(
     if print_plan:
         say_json(plan.to_json())
         return
-    _run(plan, master=master, conf=_pairs(conf, "--conf"), folder=folder)
+    if master and remote:
+        raise ConfigurationError(f"--master {master} and --remote {remote}: name one of them")
+    # The transform is imported here, and by the workers where it is used inside of functions.
+    sys.path.insert(0, str(folder.resolve()))
+    settings = {"spark.sql.session.timeZone": "UTC", **_pairs(conf, "--conf")}
+    if remote:
+        _run(plan, _remote_session(remote, settings))
+    else:
+        _run(plan, _session(master or "local[*]", settings, folder=folder))
 
 
 def _pairs(given: list[str], option: str) -> dict[str, str]:
@@ -108,20 +120,17 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def _run(plan: "PipelinePlan", *, master: str, conf: dict[str, str], folder: Path) -> None:
+def _run(plan: "PipelinePlan", session: "SparkSession") -> None:
     from pyspark.errors import PySparkException
 
     from shardfleet_spark.pipelines.running import run_pipeline
 
-    # The transform is imported here, and by the workers where it is used inside of functions.
-    sys.path.insert(0, str(folder.resolve()))
-    session = _session(master, conf, folder=folder)
     try:
         result = run_pipeline(session, plan)
     except PySparkException as error:
         # What follows is the plan of the whole query, which says nothing to most readers.
-        said = str(error).partition("=== Streaming Query ===")[0].strip()
-        raise ShardfleetError(f"the pipeline failed: {said}") from error
+        said = str(error).partition("=== Streaming Query ===")[0].partition("JVM stacktrace:")[0]
+        raise ShardfleetError(f"the pipeline failed: {said.strip()}") from error
     finally:
         session.stop()
     if not plan.batch:
@@ -144,8 +153,20 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in seen if part)
     from pyspark.sql import SparkSession
 
-    settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    settings = {"spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
         settings |= LOOPBACK_ONLY
     builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
     return builder.config(map={**settings, **conf}).getOrCreate()
+
+
+def _remote_session(url: str, conf: Mapping[str, str]) -> "SparkSession":
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.builder.remote(url).config(map={**conf}).getOrCreate()
+    except ImportError as error:
+        raise ConfigurationError(f"{error}: pip install 'shardfleet[connect]'") from error
+    except PySparkException as error:
+        raise ConfigurationError(f"--remote {url}: no Spark Connect session: {error}") from error

@@ -1,0 +1,42 @@
+"""What a session knows of its cluster and its queries, in Spark itself and over Spark Connect."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import functions as sf
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MORE_THAN_CORES = 1 << 20
+
+
+def tasks_at_once(spark: SparkSession) -> int:
+    """Return Spark's default parallelism: how many tasks run at the same time."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkAttributeError:  # Spark Connect has no context; a range is as parallel as that.
+        places = spark.range(_MORE_THAN_CORES).select(sf.spark_partition_id().alias("place"))
+        last = places.agg(sf.max("place")).first()
+        assert last is not None
+        return int(last[0]) + 1
+
+
+def query_id(spark: SparkSession, checkpoint: str) -> str:
+    """
+    Return the id of a streaming query that has begun: the same as long as its checkpoint is.
+
+    Spark writes it there first of all (``StreamMetadata``); over Spark Connect nothing else in a
+    ``foreachBatch`` says it.
+
+    Args:
+        spark: any session that reads the checkpoint's folder.
+        checkpoint: the folder.
+
+    """
+    found = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
+    assert found is not None
+    return str(json.loads(found[0])["id"])

