@@ -165,6 +165,6 @@ def store_named(text: str, clients: Callable[[], AccountClients]) -> SealStore |
     from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
 
     if kind == "dynamodb":
-        return DynamoDBSealStore(clients().table_reads, table=rest)
+        return DynamoDBSealStore(clients().table_reads, table=rest, clock=AttendedClock())
     bucket, _, prefix = rest.removeprefix("//").partition("/")
     return S3SealStore(clients().s3, bucket=bucket, prefix=prefix)

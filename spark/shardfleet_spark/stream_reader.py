@@ -191,7 +191,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _sealed(self, planned: PlannedPartition, ports: FetchPorts) -> list[SealedRecords]:
         if planned.sealed is not None:
-            return await conform(planned.range, planned.sealed, ports, buffers=planned.records)
+            (part,) = planned.range.parts
+            return await conform(part, planned.sealed, ports, buffers=planned.records)
         store = seal_store(self._options)
         assert store is not None
         return await read_sealed(planned.range, store, ports, writer=writer())

@@ -8,6 +8,7 @@ from botocore.stub import Stubber
 
 from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore
 from shardfleet.errors import ConfigurationError, Throttled
+from shardfleet.testing.clock import VirtualClock
 
 KEY = SimpleNamespace(sid="sid", plan="0000000002-bb", partition=3)
 NAME = "a/sid/0000000002-bb/00000003"
@@ -26,7 +27,7 @@ def s3():
 def dynamodb():
     client = boto3.client("dynamodb")
     with Stubber(client) as answers:
-        yield DynamoDBSealStore(client, table="seals"), answers
+        yield DynamoDBSealStore(client, table="seals", clock=VirtualClock()), answers
         answers.assert_no_pending_responses()
 
 

@@ -19,7 +19,7 @@ from shardfleet_spark.plan.driver import DriverSettings, SourceDriver
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.plan.probing import ProbePace
 from shardfleet_spark.read.fetching import fetch
-from shardfleet_spark.read.sealing import conform, read_sealed
+from shardfleet_spark.read.sealing import conform, read_sealed, split
 from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
 from tests.spark.memory_seals import MemorySealStore
 
@@ -195,7 +195,8 @@ class SimulatedSpark:
     async def _read(self, planned):
         ports = self.ports()
         if planned.sealed is not None:
-            sealed = await conform(planned.range, planned.sealed, ports, buffers=planned.records)
+            (part,) = planned.range.parts
+            sealed = await conform(part, planned.sealed, ports, buffers=planned.records)
         else:
             sealed = await read_sealed(planned.range, self.store, ports, writer={})
         return [(each.sealed.shard_id, r.sequence_number) for each in sealed for r in each.records]
@@ -205,4 +206,6 @@ class SimulatedSpark:
         ports = self.ports()
         fetched = await fetch(planned.range.ranges, planned.range.quota, ports, writer={})
         await self.clock.sleep_ms(self.rng.choice([1, 100, 2_000]))
-        self.store.stored.setdefault(planned.range.key, seal_to_bytes(fetched.seal))
+        parts = planned.range.parts
+        for part, seal in zip(parts, split(fetched.seal, parts), strict=True):
+            self.store.stored.setdefault(part.key, seal_to_bytes(seal))

@@ -56,7 +56,7 @@ def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch
             (planned,) = query.driver.partitions(start, end)
             handed.append(len(planned.records))
             for each in await conform(
-                planned.range, planned.sealed, query.ports, buffers=planned.records
+                planned.range.parts[0], planned.sealed, query.ports, buffers=planned.records
             ):
                 found += [len(record.data) for record in each.records]
             start = end

@@ -86,7 +86,7 @@ def test_a_shard_is_busy_when_more_is_certain(shard, is_busy):
 def test_a_seal_of_other_shards_is_refused():
     plan = token([stand("a"), stand("b")], layout=[["a", "b"]])
 
-    with pytest.raises(SealOfAnotherLayout, match="names the shards b, a, the plan a, b"):
+    with pytest.raises(SealOfAnotherLayout, match="seal 0 names the shards b, a, the plan a, b"):
         advance(plan, {0: seal({"shard_id": "b"}, {"shard_id": "a"})})
 
 

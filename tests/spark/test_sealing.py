@@ -44,7 +44,7 @@ def test_the_loser_of_the_race_emits_exactly_what_the_winner_sealed(winner_has):
         def seal_first(operation):
             # The other one's seal arrives while this reader is still reading.
             if operation == "put":
-                query.store.stored.setdefault(partition.key, seal_to_bytes(winner.seal))
+                query.store.stored.setdefault(partition.parts[0].key, seal_to_bytes(winner.seal))
 
         query.store.fault = seal_first
         assert await read(query, partition) == [b"%d" % number for number in range(winner_has)]
@@ -63,14 +63,13 @@ def test_the_loser_reads_what_it_lacks_from_the_first_sealed_record_on():
 
         def seal_first(operation):
             if operation == "put":
-                query.store.stored.setdefault(partition.key, seal_to_bytes(winner.seal))
+                query.store.stored.setdefault(partition.parts[0].key, seal_to_bytes(winner.seal))
 
         query.store.fault = seal_first
         query.stream.calls.clear()
         short = PartitionRange(
-            key=partition.key,
-            ranges=partition.ranges,
-            quota=partition.quota.__class__(
+            partition.parts,
+            partition.quota.__class__(
                 total_bytes=1 << 20, fetch_ms=0, records=(4,) * len(partition.ranges)
             ),
         )
@@ -121,7 +120,7 @@ def test_a_seal_of_another_layout_is_refused_before_a_row_leaves():
     async def scenario(query):
         query.stream.put(b"1")
         partition = await planned(query)
-        query.store.stored[partition.key] = seal_to_bytes(seal({"shard_id": "shardId-9"}))
+        query.store.stored[partition.parts[0].key] = seal_to_bytes(seal({"shard_id": "shardId-9"}))
         with pytest.raises(SealOfAnotherLayout, match="shardId-9"):
             await read(query, partition)
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardfleet.domain.positions.positions import position_of, position_text
 from shardfleet.domain.stream.sequence import PointKind, Position, StreamIncarnation
 from shardfleet.errors import ShardfleetError
-from shardfleet_spark.offsets.seals import Seal, seal_from_json, seal_to_json
+from shardfleet_spark.offsets.seals import Seal, in_groups, seal_from_json, seal_to_json
 
 TOKEN_VERSION = 2
 
@@ -121,6 +121,13 @@ class PlanToken:
     target_ms: int = 0
     sealed: tuple[Seal, ...] | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> tuple[Sequence[str], ...]:
+        """Return the shards of each seal; in the token itself a partition has a single one."""
+        if self.sealed is not None:
+            return self.layout
+        return tuple(group for shards in self.layout for group in in_groups(shards))
 
     @property
     def key(self) -> str:

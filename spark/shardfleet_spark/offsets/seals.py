@@ -11,13 +11,19 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from shardfleet.errors import ShardfleetError
 
+T = TypeVar("T")
+
 SEAL_VERSION = 2
-# DynamoDB: an item has at most 400 KB, keys included.
-_BYTES_MOST = 390_000
+# DynamoDB: an item has at most 400 KB, the names and values of its keys and attributes together;
+# all but the seal itself are less than 300 bytes.
+_BYTES_MOST = 400 * 1024 - 1_024
+# The shards of a partition are sealed in groups: with iterators, 200 shards are some 140 KB. Each
+# group is a contest of its own, for what one shard gave does not depend on another one.
+SHARDS_PER_SEAL = 200
 # What each key of a sealed shard is called in JSON, the short ones being per shard and batch.
 _FIELDS = {
     "shard_id": "shard", "first": "first", "last": "last", "last_sub": "sub", "count": "count",
@@ -83,7 +89,7 @@ class ShardSeal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
     """
-    What one partition contributes to a batch.
+    What one group of shards contributes to a batch.
 
     Attributes:
         shards: in the order of the layout.
@@ -109,7 +115,7 @@ class SealKey:
     Attributes:
         sid: of the plan token.
         plan: the token's ``key``; keys of one ``sid`` order by plan number.
-        partition: index in the layout, or :data:`MARK`.
+        partition: the number of the seal in the plan, or :data:`MARK`.
 
     """
 
@@ -128,7 +134,7 @@ class SealStore(Protocol):
         """Store unless something is stored already; return what is stored then."""
 
     def read_plan(self, sid: str, plan: str) -> Mapping[int, bytes]:
-        """Return all that is stored of one plan, by partition, read consistently."""
+        """Return all that is stored of one plan, by number, read consistently."""
 
     def delete_before(self, sid: str, plan: str) -> int:
         """Delete every plan of ``sid`` whose key is smaller as text; return how many items."""
@@ -139,20 +145,27 @@ class SealStore(Protocol):
 MARK = 99_999_999
 
 
-def executed_seals(stored: Mapping[int, bytes], *, partitions: int) -> tuple[dict[int, Seal], bool]:
+def in_groups(shards: Sequence[T]) -> tuple[Sequence[T], ...]:
+    """Return the shards of a partition in groups of one seal each."""
+    return tuple(
+        shards[first : first + SHARDS_PER_SEAL] for first in range(0, len(shards), SHARDS_PER_SEAL)
+    )
+
+
+def executed_seals(stored: Mapping[int, bytes], *, seals: int) -> tuple[dict[int, Seal], bool]:
     """
-    Return the seals of an executed plan by partition, and whether they are all there.
+    Return the seals of an executed plan by number, and whether they are all there.
 
     Args:
         stored: what the store has of the plan.
-        partitions: how many it had; one that Spark never ran has no seal.
+        seals: how many it had; a partition that Spark never ran has none.
 
     Raises:
         UnreadableSeal: one is damaged, or of another version.
 
     """
-    is_whole = MARK in stored or all(index in stored for index in range(partitions))
-    found = {index: seal_from_bytes(body) for index, body in stored.items() if index < partitions}
+    is_whole = MARK in stored or all(number in stored for number in range(seals))
+    found = {number: seal_from_bytes(body) for number, body in stored.items() if number < seals}
     return found, is_whole
 
 
@@ -239,7 +252,7 @@ def seal_from_bytes(body: bytes) -> Seal:
     return seal_from_json(found)
 
 
-def check_layout(seal: Seal, shards: Sequence[str], *, partition: int) -> None:
+def check_layout(seal: Seal, shards: Sequence[str], *, number: int) -> None:
     """
     Refuse a seal of other shards (hazard H11).
 
@@ -250,7 +263,7 @@ def check_layout(seal: Seal, shards: Sequence[str], *, partition: int) -> None:
     found = [sealed.shard_id for sealed in seal.shards]
     if found != list(shards):
         raise SealOfAnotherLayout(
-            f"the seal of partition {partition} names the shards {', '.join(found) or 'none'}, "
+            f"seal {number} names the shards {', '.join(found) or 'none'}, "
             f"the plan {', '.join(shards) or 'none'}: another query uses the same seal store and "
             "sid, or the checkpoint was changed by hand"
         )

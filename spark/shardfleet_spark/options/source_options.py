@@ -45,7 +45,9 @@ class SourceOptions(AccessOptions):
         ),
         default="",
         doc="Where it is written what a batch read, so that a repeated batch is the same to the "
-        "record; none: the driver reads and the offset says it, for small streams.",
+        "record; none: the driver reads and the offset says it, for small streams. A table has "
+        "partition key `sid`, sort key `item`, both text, and `expires` as its time to live; what "
+        "either store costs is in docs/cost.md.",
     )
     store_endpoint: str = option(
         optional_url(),

@@ -125,7 +125,7 @@ def standing_after(logged: Logged, seals: SealStore | None) -> Family:
             "query's option sealStore"
         )
     stored = seals.read_plan(token.sid, token.key) if seals is not None else {}
-    found, is_whole = executed_seals(stored, partitions=len(token.layout))
+    found, is_whole = executed_seals(stored, seals=len(token.groups))
     if not is_whole:
         raise UnreadableCheckpoint(
             f"the seals of plan {token.number} are not in the seal store: name the store that the "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from shardfleet.domain.stream.sequence import PointKind
@@ -23,7 +24,14 @@ from shardfleet_spark.offsets.plan_token import (
     token_from_json,
     token_to_json,
 )
-from shardfleet_spark.offsets.seals import MARK, Seal, SealKey, SealStore, executed_seals
+from shardfleet_spark.offsets.seals import (
+    MARK,
+    Seal,
+    SealKey,
+    SealStore,
+    executed_seals,
+    in_groups,
+)
 from shardfleet_spark.options.starting import FLEET, Start
 from shardfleet_spark.plan.clean_up import CleanUp
 from shardfleet_spark.plan.discovery import Discovery
@@ -41,7 +49,7 @@ from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
 from shardfleet_spark.plan.rhythm import Rhythm
 from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_spark.read.fetching import fetch
-from shardfleet_spark.read.sealing import PartitionRange, insist
+from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, Hint, ShardRange
 
 # What one task is handed at most: several copies are in Spark's driver, and a task's message may
@@ -220,10 +228,10 @@ class SourceDriver:
                 "this checkpoint was written with a seal store, and none is named now: set "
                 "option sealStore to the same store"
             )
-        bodies = self._prefetched.get(token.key, ())
+        bodies, ranges = self._prefetched.get(token.key, ()), self._ranges(token)
         return [
             PlannedPartition(
-                range=self._range(token, index),
+                range=ranges[index],
                 emission=token.emission,
                 hashes={s: token.hashes[s] for s in shards if s in token.hashes},
                 sealed=token.sealed[index] if token.sealed is not None else None,
@@ -293,7 +301,7 @@ class SourceDriver:
         if not token.layout or store is None:
             return {}
         stored = await insist(lambda: store.read_plan(token.sid, token.key), self._ports)
-        found, is_whole = executed_seals(stored, partitions=len(token.layout))
+        found, is_whole = executed_seals(stored, seals=len(token.groups))
         if not is_whole and self._ports.policy.fail_on_data_loss:
             raise DataLost(
                 f"the seals of plan {token.number} are not in the seal store any more, so it "
@@ -379,9 +387,8 @@ class SourceDriver:
             if not await self._prober.has_work(live):
                 return None
         seals, bodies = [], []
-        for index in range(len(planned.layout)):
-            ranges = self._range(planned, index).ranges
-            fetched = await fetch(ranges, planned.quotas[index], self._ports, writer={})
+        for each in self._ranges(planned):
+            fetched = await fetch(each.ranges, each.quota, self._ports, writer={})
             seals.append(fetched.seal)
             size = sum(each.size_bytes for each in fetched.seal.shards)
             bodies.append(fetched.records if size <= CARRIED_BYTES else {})
@@ -397,16 +404,20 @@ class SourceDriver:
             return None
         return await self._plan(sealed, self._admitted(sealed, following), limits)
 
-    def _range(self, token: PlanToken, index: int) -> PartitionRange:
-        return PartitionRange(
-            key=SealKey(token.sid, token.key, index),
-            ranges=tuple(
-                ShardRange(
-                    shard_id,
-                    token.stands[shard_id],
-                    self._hints.of(shard_id, token.stands[shard_id]),
+    def _ranges(self, token: PlanToken) -> list[PartitionRange]:
+        numbers, found = count(), []
+        for shards, quota in zip(token.layout, token.quotas, strict=True):
+            groups = in_groups(shards) if token.sealed is None else (shards,)
+            parts = tuple(
+                SealRange(
+                    SealKey(token.sid, token.key, next(numbers)),
+                    tuple(self._shard_range(token, shard_id) for shard_id in group),
                 )
-                for shard_id in token.layout[index]
-            ),
-            quota=token.quotas[index],
-        )
+                for group in groups
+            )
+            found.append(PartitionRange(parts, quota))
+        return found
+
+    def _shard_range(self, token: PlanToken, shard_id: str) -> ShardRange:
+        stand = token.stands[shard_id]
+        return ShardRange(shard_id, stand, self._hints.of(shard_id, stand))

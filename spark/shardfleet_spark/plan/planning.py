@@ -48,7 +48,7 @@ class Advanced:
         busy: live shards that certainly have more to read.
         seals: the last word of each shard of the plan.
         stats: figures for a person.
-        unsealed: partitions that Spark never ran; their shards keep their stands.
+        unsealed: seals of partitions that Spark never ran; their shards keep their stands.
         inflows: of each live shard that was ever read, as far as this process knows.
 
     """
@@ -69,7 +69,7 @@ def advance(
 
     Args:
         token: the plan, executed and committed.
-        seals: by partition; a partition without one was never run and keeps its stands.
+        seals: by number; the shards of one that is missing were not read and keep their stands.
         inflows: before the plan, as far as they are known.
 
     Raises:
@@ -79,12 +79,12 @@ def advance(
     stands, waiting = dict(token.stands), dict(token.waiting)
     by_shard: dict[str, ShardSeal] = {}
     unsealed = []
-    for partition, shards in enumerate(token.layout):
-        seal = seals.get(partition)
+    for number, shards in enumerate(token.groups):
+        seal = seals.get(number)
         if seal is None:
-            unsealed.append(partition)
+            unsealed.append(number)
             continue
-        check_layout(seal, shards, partition=partition)
+        check_layout(seal, shards, number=number)
         for sealed in seal.shards:
             by_shard[sealed.shard_id] = sealed
             stands[sealed.shard_id] = _stand_after(stands[sealed.shard_id], sealed)

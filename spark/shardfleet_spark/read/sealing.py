@@ -1,7 +1,7 @@
 """
 Fetch, seal, emit: the same records however often and wherever a partition is read.
 
-1. If the partition has a seal, read exactly what it says.
+1. If the shards of a partition have a seal, read exactly what it says.
 2. Else read within the plan's limits, and put a seal unless somebody has put one meanwhile.
 3. Conform to the seal that stands: drop what lies beyond it, read what is missing.
 
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from shardfleet.domain.stream.sequence import (
@@ -35,7 +36,7 @@ from shardfleet_spark.offsets.seals import (
     seal_from_bytes,
     seal_to_bytes,
 )
-from shardfleet_spark.read.fetching import fetch, together
+from shardfleet_spark.read.fetching import Fetched, fetch, together
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ShardPages, ShardRange
 
 T = TypeVar("T")
@@ -50,21 +51,39 @@ class SealedRecords:
     records: Sequence[StreamRecord] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRange:
+@dataclass(frozen=True, slots=True)
+class SealRange:
     """
-    What one partition of a plan is to read.
+    What one seal covers.
 
     Attributes:
-        key: of its seal.
+        key: of the seal.
         ranges: its shards, in the order of the layout.
-        quota: limits for the one who reads first.
 
     """
 
     key: SealKey
     ranges: tuple[ShardRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """
+    What one partition of a plan is to read.
+
+    Attributes:
+        parts: its shards, by seal.
+        quota: limits for the one who reads first.
+
+    """
+
+    parts: tuple[SealRange, ...]
     quota: Quota
+
+    @property
+    def ranges(self) -> tuple[ShardRange, ...]:
+        """Return the shards, in the order of the layout."""
+        return tuple(each for part in self.parts for each in part.ranges)
 
 
 async def read_sealed(
@@ -89,19 +108,60 @@ async def read_sealed(
         Throttled, OutcomeUnknown: more failures in a row than the policy allows.
 
     """
-    stored = await insist(lambda: store.get(partition.key), ports)
-    if stored is not None:
-        return await conform(partition, seal_from_bytes(stored), ports, buffers={})
-    fetched = await fetch(partition.ranges, partition.quota, ports, writer=writer)
-    mine = seal_to_bytes(fetched.seal)
-    stored = await insist(lambda: store.put_if_absent(partition.key, mine), ports)
-    if stored == mine:
-        return [SealedRecords(each, fetched.records[each.shard_id]) for each in fetched.seal.shards]
-    return await conform(partition, seal_from_bytes(stored), ports, buffers=fetched.records)
+    stored = {
+        part.key: await insist(partial(store.get, part.key), ports) for part in partition.parts
+    }
+    missing = [part for part in partition.parts if stored[part.key] is None]
+    fetched = await _fetch(partition, missing, ports, writer=writer)
+    seals = dict(zip((part.key for part in missing), split(fetched.seal, missing), strict=True))
+    found: list[SealedRecords] = []
+    for part in partition.parts:
+        mine = seals.get(part.key)
+        body = stored[part.key]
+        if mine is not None:
+            candidate = seal_to_bytes(mine)
+            body = await insist(partial(store.put_if_absent, part.key, candidate), ports)
+            if body == candidate:
+                found += [SealedRecords(e, fetched.records[e.shard_id]) for e in mine.shards]
+                continue
+        assert body is not None
+        seal = seal_from_bytes(body)
+        found += await conform(part, seal, ports, buffers=fetched.records)
+    return found
+
+
+async def _fetch(
+    partition: PartitionRange,
+    missing: Sequence[SealRange],
+    ports: FetchPorts,
+    *,
+    writer: Mapping[str, str],
+) -> Fetched:
+    """Read the shards that nobody has sealed."""
+    quota, ranges = partition.quota, [each for part in missing for each in part.ranges]
+    if not ranges:
+        return Fetched(Seal(shards=()), {})
+    if quota.records:
+        shards = (each.shard_id for each in partition.ranges)
+        most = dict(zip(shards, quota.records, strict=True))
+        quota = replace(quota, records=tuple(most[each.shard_id] for each in ranges))
+    return await fetch(ranges, quota, ports, writer=writer)
+
+
+def split(seal: Seal, parts: Sequence[SealRange]) -> list[Seal]:
+    """Return what was read as a seal for each part; calls and pauses are in the first."""
+    found: list[Seal] = []
+    first = 0
+    for part in parts:
+        shards = seal.shards[first : first + len(part.ranges)]
+        each = seal if not found else Seal(shards=(), writer=seal.writer)
+        found.append(replace(each, shards=shards))
+        first += len(part.ranges)
+    return found
 
 
 async def conform(
-    partition: PartitionRange,
+    part: SealRange,
     seal: Seal,
     ports: FetchPorts,
     *,
@@ -111,7 +171,7 @@ async def conform(
     Return exactly the sealed records.
 
     Args:
-        partition: what the plan says.
+        part: what the plan says.
         seal: what was read by whoever was first.
         ports: the stream and the rest.
         buffers: what this reader happens to have, by shard.
@@ -121,11 +181,9 @@ async def conform(
         SealOfAnotherLayout: the seal is of another plan.
 
     """
-    check_layout(
-        seal, [each.shard_id for each in partition.ranges], partition=partition.key.partition
-    )
+    check_layout(seal, [each.shard_id for each in part.ranges], number=part.key.partition)
     gate = asyncio.Semaphore(ports.policy.concurrency)
-    incarnation = partition.ranges[0].stand.position.incarnation
+    incarnation = part.ranges[0].stand.position.incarnation
 
     async def one(sealed: ShardSeal) -> SealedRecords:
         kept = within_seal(sealed, buffers.get(sealed.shard_id, ()))

@@ -5,11 +5,26 @@ import uuid
 
 import pytest
 
-from shardfleet.adapters.seal_stores import ITEM, SID, DynamoDBSealStore, S3SealStore
+from shardfleet.adapters.seal_stores import (
+    BODY,
+    EXPIRES,
+    ITEM,
+    SID,
+    DynamoDBSealStore,
+    S3SealStore,
+)
+from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.offsets.file_seals import FileSealStore
-from shardfleet_spark.offsets.seals import MARK, SealKey
+from shardfleet_spark.offsets.seals import (
+    MARK,
+    SealKey,
+    executed_seals,
+    in_groups,
+    seal_to_bytes,
+)
 from tests.contract.stores.conftest import PLACES, SERVERS
+from tests.spark.many_seals import busy_seal
 from tests.spark.memory_seals import MemorySealStore
 
 PLANS = ["0000000001-aa", "0000000002-bb", "0000000010-cc"]
@@ -47,7 +62,7 @@ def store(request, tmp_path):
     aws = request.getfixturevalue(SERVERS.get(request.param, "embedded_aws"))
     if request.param == "s3":
         return S3SealStore(aws.client("s3"), bucket=make_bucket(aws), prefix="a/b/")
-    return DynamoDBSealStore(aws.client("dynamodb"), table=make_table(aws))
+    return DynamoDBSealStore(aws.client("dynamodb"), table=make_table(aws), clock=SystemClock())
 
 
 def test_nothing_is_stored_at_first(store):
@@ -127,8 +142,40 @@ def test_a_missing_table_or_bucket_is_named(embedded_aws):
     key = SealKey("sid", PLANS[0], 0)
 
     with pytest.raises(ConfigurationError, match=r"no-such-table.*partition key sid"):
-        DynamoDBSealStore(embedded_aws.client("dynamodb"), table="no-such-table").get(key)
+        DynamoDBSealStore(
+            embedded_aws.client("dynamodb"), table="no-such-table", clock=SystemClock()
+        ).get(key)
     with pytest.raises(ConfigurationError, match="no-such-bucket"):
         S3SealStore(embedded_aws.client("s3"), bucket="no-such-bucket", prefix="").put_if_absent(
             key, b"x"
         )
+
+
+def test_a_seal_has_a_time_to_live_beyond_any_retention(embedded_aws):
+    client, table = embedded_aws.client("dynamodb"), make_table(embedded_aws)
+    clock = SystemClock()
+
+    DynamoDBSealStore(client, table=table, clock=clock).put_if_absent(
+        SealKey("sid", PLANS[0], 0), b"seal"
+    )
+
+    (item,) = client.scan(TableName=table)["Items"]
+    assert item.keys() == {SID, ITEM, BODY, EXPIRES}
+    # TTL wants seconds; Kinesis retains records for 8,760 hours at most.
+    left_s = int(item[EXPIRES]["N"]) - clock.now_ms() // 1_000
+    assert 8_760 * 3_600 < left_s < 2 * 8_760 * 3_600
+
+
+def test_the_seals_of_5000_shards_fit_into_items(embedded_aws):
+    client = embedded_aws.client("dynamodb")
+    store = DynamoDBSealStore(client, table=make_table(embedded_aws), clock=SystemClock())
+    groups = in_groups(range(5_000))
+
+    for number, group in enumerate(groups):
+        body = seal_to_bytes(busy_seal(group))
+        assert store.put_if_absent(SealKey("sid", PLANS[0], number), body) == body
+
+    found, is_whole = executed_seals(store.read_plan("sid", PLANS[0]), seals=len(groups))
+    assert is_whole
+    assert sum(len(seal.shards) for seal in found.values()) == 5_000
+    assert all(shard.iterator for seal in found.values() for shard in seal.shards)

@@ -20,6 +20,7 @@ from shardfleet.adapters.sdk_errors import (
     SdkCall,
     pages,
 )
+from shardfleet.engine.ports import Clock
 from shardfleet.errors import ConfigurationError, ShardfleetError, Throttled
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
 SID = "sid"
 ITEM = "item"
 BODY = "body"
-"""The attributes of the DynamoDB table: partition key, sort key (both text), the seal."""
+EXPIRES = "expires"
+"""The attributes of the DynamoDB table: partition and sort key (text), seal, time to live."""
+
+# Longer than any stream retains records (365 days): what a seal speaks of is gone by then, and so
+# is the query, which deletes its own seals while it lives.
+_LIVES_S = 400 * 86_400
 
 # DynamoDB: BatchWriteItem takes 25 items; S3: DeleteObjects takes 1,000 keys.
 _ITEMS_PER_DELETE = 25
@@ -62,15 +68,20 @@ class DynamoDBSealStore:
     """
     Seals in a DynamoDB table with partition key ``sid`` and sort key ``item``, both text.
 
+    Attribute ``expires`` is for the table's time to live, if it is switched on: it removes what a
+    query has left that was given up.
+
     Args:
         client: may repeat.
         table: its name.
+        clock: for the time to live.
 
     """
 
-    def __init__(self, client: DynamoDBClient, *, table: str) -> None:
+    def __init__(self, client: DynamoDBClient, *, table: str, clock: Clock) -> None:
         self._client = client
         self._table = table
+        self._clock = clock
 
     def get(self, key: Key) -> bytes | None:
         """Return what is stored, read consistently; None when nothing is."""
@@ -84,11 +95,17 @@ class DynamoDBSealStore:
 
     def put_if_absent(self, key: Key, body: bytes) -> bytes:
         """Store unless something is stored already; return what is stored then."""
+        expires_s = self._clock.now_ms() // 1_000 + _LIVES_S
         try:
             self._call("PutItem", writes=True).run(
                 self._client.put_item,
                 TableName=self._table,
-                Item={SID: {"S": key.sid}, ITEM: {"S": _name(key)}, BODY: {"B": body}},
+                Item={
+                    SID: {"S": key.sid},
+                    ITEM: {"S": _name(key)},
+                    BODY: {"B": body},
+                    EXPIRES: {"N": str(expires_s)},
+                },
                 ConditionExpression="attribute_not_exists(#sid)",
                 ExpressionAttributeNames={"#sid": SID},
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
@@ -153,7 +170,8 @@ class DynamoDBSealStore:
 
     def _missing(self, text: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{text}; create the table with partition key {SID} and sort key {ITEM}, both strings"
+            f"{text}; create the table with partition key {SID} and sort key {ITEM}, both strings, "
+            f"and {EXPIRES} as its time to live"
         )
 
 

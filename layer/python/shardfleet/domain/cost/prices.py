@@ -33,6 +33,8 @@ class Prices:
         log_gb: CloudWatch Logs, taken in.
         scheduled_run: EventBridge Scheduler.
         shard_hour: Kinesis, provisioned.
+        object_write: S3 Standard, a PUT or LIST request.
+        object_read: S3 Standard, a GET request.
 
     """
 
@@ -50,6 +52,8 @@ class Prices:
     log_gb: float
     scheduled_run: float
     shard_hour: float
+    object_write: float
+    object_read: float
 
 
 PRICES = Prices(
@@ -67,6 +71,8 @@ PRICES = Prices(
     log_gb=0.50,
     scheduled_run=1.0 / 1_000_000,
     shard_hour=0.015,
+    object_write=5.0 / 1_000_000,
+    object_read=0.40 / 1_000_000,
 )
 
 
