@@ -22,7 +22,7 @@ SEED ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge sim model alarms chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge sim model alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -49,7 +49,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge sim chaos acceptance runtime first-hour alarms model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge sim chaos acceptance runtime first-hour alarms faults model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -75,7 +75,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [91 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [98 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -94,6 +94,9 @@ acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an e
 
 alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition [8 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
+
+faults: install ## deploy what people do wrong, and hear from doctor, status and explain what it is [7 min]
+	@$(WITH_NODE) SHARDFLEET_TEST_FAULTS=1 $(BIN)/python -m pytest tests/end_to_end/test_user_faults.py $(ARGS)
 
 model: install ## search the lease protocol's model; STATES= most states per scenario (100,000) [4 min]
 	@$(BIN)/python -m tests.protocol_model $(if $(STATES),--states $(STATES)) \

@@ -258,3 +258,22 @@ def test_one_crash_that_need_not_come_again_is_a_warning():
     (finding,) = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
 
     assert finding.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("more", "codes"),
+    [
+        ({"state": SlotState.STARTING, "started_ms": NOW_MS - 51_000}, ["worker-silent"]),
+        ({"state": SlotState.STARTING, "started_ms": NOW_MS - 49_000}, []),
+        ({"heartbeat_ms": NOW_MS - 51_000}, ["worker-silent"]),
+        ({"heartbeat_ms": NOW_MS - 12_000, "started_ms": 1}, []),
+        ({"heartbeat_ms": NOW_MS - 51_000, "state": SlotState.ENDED}, []),
+        ({"heartbeat_ms": NOW_MS - 51_000, "failure": a_failure()}, ["worker-import"]),
+    ],
+)
+def test_a_worker_that_cannot_even_write_down_why_it_fails_is_told(more, codes):
+    given = {"state": SlotState.RUNNING, "name": "clicks-s1-1", "start_epoch": 1} | more
+    slot = Slot(slot_id="s1", worker_id="a", **given)
+    found = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
+
+    assert [each.code for each in found] == codes

@@ -21,8 +21,10 @@ from shardfleet.domain.explain.fleet_view import (
     lease_rows,
     summary,
 )
+from shardfleet.domain.slots.slot import SlotState
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
+_START_MS = 30_000  # of a worker, generously (architecture.md, "A crash is seen at once")
 # What KCL 3.5 keeps in the lease table beside leases (protocol.md §0.7).
 KNOWN_NEIGHBOURS = frozenset(
     {"LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", "STREAM", "WORKER_METRIC_STATS"}
@@ -352,6 +354,17 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         finding = _error if each.is_certain else _warning
         code = f"worker-{each.kind.value.lower().replace('_', '-')}"
         yield finding(code, each.said, each.remedy)
+    for slot in reading.slots if reading else ():
+        silent_ms = reading.at_ms - (slot.heartbeat_ms or slot.started_ms) if reading else 0
+        is_told = slot.state is SlotState.ENDED or slot.failure is not None
+        if not is_told and silent_ms > 2 * facts.config.failover_ms + _START_MS:
+            yield _error(
+                "worker-silent",
+                f"{slot.slot_id} has given no sign of life for {silent_ms // 1000} s, and could "
+                "not even write down why",
+                "look into its lines (shardfleet logs: a right, a layer or a variable may be "
+                f"missing) and at the execution {slot.slot_input().execution_name()}",
+            )
 
 
 def _unseen(facts: Facts) -> Iterator[Finding]:
