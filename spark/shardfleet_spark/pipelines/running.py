@@ -17,6 +17,7 @@ from shardfleet_spark.host.cluster import of_cluster
 from shardfleet_spark.host.session import query_id
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
+from shardfleet_spark.pipelines.delta import DELTA, delta_writer
 from shardfleet_spark.pipelines.draining import drain, reports_of, rows_of
 from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.pipelines.plan import (
@@ -107,6 +108,8 @@ def _started(
     function = transform or _transform_of(plan)
     rows = function(_parsed(read, plan))
     sink = plan.to_place
+    if sink.format == DELTA:
+        return _triggered(delta_writer(rows, plan), plan).start()
     options = _options(sink, plan.sink_options)
     if sink.is_stream and plan.output_mode == "update":
         # Spark does not let sinks written in Python take updates; batch by batch it does.

@@ -104,6 +104,8 @@ def run(
     # The transform is imported here, and by the workers where it is used inside of functions.
     sys.path.insert(0, str(folder.resolve()))
     settings = {"spark.sql.session.timeZone": "UTC", **_pairs(conf, "--conf")}
+    if not remote and plan.to_place.format == "delta":
+        settings = _delta() | settings
     if remote:
         _run(plan, _remote_session(remote, settings))
     else:
@@ -158,6 +160,14 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
         settings |= LOOPBACK_ONLY
     builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
     return builder.config(map={**settings, **conf}).getOrCreate()
+
+
+def _delta() -> dict[str, str]:
+    from pyspark import __version__
+
+    from shardfleet_spark.pipelines.delta import delta_settings
+
+    return delta_settings(__version__)
 
 
 def _remote_session(url: str, conf: Mapping[str, str]) -> "SparkSession":
