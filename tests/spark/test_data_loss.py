@@ -181,3 +181,55 @@ def test_nothing_more_is_asked_while_a_query_is_well_within_the_shortest_retenti
         assert len(query.calls("get_records")) == 5 + 1  # One looked whether there is work.
 
     in_query(scenario, limits=BY_TWO_HUNDRED)
+
+
+@pytest.mark.parametrize(("away_ms", "is_told"), [(23 * HOUR_MS, False), (25 * HOUR_MS, True)])
+@pytest.mark.parametrize("is_last_kept", [True, False])
+def test_a_child_whose_first_records_may_have_expired_unread_is_told(
+    away_ms, is_told, is_last_kept
+):
+    async def batches(query, end, count):
+        found = []
+        for _ in range(count):
+            end, data = await query.batch(end)
+            found += data
+            await query.clock.sleep_ms(2_000)
+        return end, found
+
+    async def scenario(query):
+        query.stream.put(b"parent")
+        end, _ = await batches(query, await query.driver.initial(), 1)
+        child, _ = query.stream.split(query.stream.open_shard_ids[0])
+        end, _ = await batches(query, end, 1)
+        query.stream.put(b"first", shard_id=child)
+        await query.clock.sleep_ms(away_ms)
+        if is_last_kept:
+            query.stream.put(b"last", shard_id=child)
+        if is_told:
+            with pytest.raises(DataLost, match="first records may be older"):
+                await batches(query, end, 3)
+        else:
+            _, found = await batches(query, end, 3)
+            assert found == [b"first", *([b"last"] if is_last_kept else [])]
+
+    in_query(scenario)
+
+
+@pytest.mark.parametrize(("away_ms", "is_told"), [(23 * HOUR_MS, False), (25 * HOUR_MS, True)])
+def test_what_expires_while_a_query_is_away_that_has_only_seen_the_tip_is_told(away_ms, is_told):
+    async def scenario(query):
+        start = await query.driver.initial()
+        # A batch that ends a neighbour leaves this shard at its tip, and nothing read of it.
+        query.stream.split(query.stream.open_shard_ids[0])
+        end, _ = await query.batch(start)
+        query.stream.put(b"gone", shard_id=query.stream.open_shard_ids[0])
+        await query.clock.sleep_ms(away_ms)
+        query.stream.put(b"there", shard_id=query.stream.open_shard_ids[0])
+        query.restart()
+        if is_told:
+            with pytest.raises(DataLost, match="first records may be older"):
+                await query.batch(end)
+        else:
+            assert (await query.batch(end))[1] == [b"gone", b"there"]
+
+    in_query(scenario, shards=2)

@@ -128,7 +128,8 @@ def _stand_after(before: Stand, sealed: ShardSeal) -> Stand:
     if sealed.ended:
         return replace(
             finished(where.incarnation, where.shard_id),
-            arrived_ms=max(before.arrived_ms, sealed.arrived_ms),
+            # At its tip it was open, so its children hold nothing older.
+            arrived_ms=max(before.arrived_ms, before.tip_ms, sealed.arrived_ms),
             tip_ms=max(before.tip_ms, sealed.tip_ms),
         )
     if sealed.last is not None:

@@ -29,6 +29,7 @@ from shardfleet_spark.read.shard_pages import (
     FetchPorts,
     Hint,
     ShardRange,
+    is_beginning_in_doubt,
     is_done,
     origin_of,
 )
@@ -161,6 +162,7 @@ class IdleShardProber:
         hint = replace(hint, free_ms=now.wall_ms + ports.policy.poll_interval_ms)
         has_news = any(not is_done(stand, record) for record in page.records)
         is_sure = isinstance(cursor.next(), RecordsPage)
+        is_sure = is_sure and not is_beginning_in_doubt(stand, now)
         if page.resume_token is None or has_news or not is_sure:
             # What was found, be it a loss, is read by a batch, from where this probe began.
             issued_ms = hint.iterator_ms if origin.resume_token else now.wall_ms

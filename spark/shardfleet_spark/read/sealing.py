@@ -23,7 +23,7 @@ from shardfleet.domain.stream.sequence import (
     Position,
     StreamIncarnation,
 )
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import OutcomeUnknown, ShardGone, Throttled
 from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.plan_token import Quota, Stand
 from shardfleet_spark.offsets.seals import (
@@ -227,7 +227,10 @@ async def _read_again(
     while True:
         await pages.wait()
         limit = min(ports.policy.records_per_read, max(1, sealed.count - len(found)))
-        page = await pages.next(limit=limit)
+        try:
+            page = await pages.next(limit=limit)
+        except ShardGone:
+            break  # The sealed records are gone with it.
         assert page is not None
         found += within_seal(sealed, page.records)
         beyond = page.records and int(page.records[-1].sequence_number) >= int(sealed.last)

@@ -18,9 +18,11 @@ from shardfleet.domain.reading.cursor import (
     ReadFrom,
     ReadPace,
     ShardCursor,
+    is_retained,
 )
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.gone_shards import GoneNote, judge_gone
+from shardfleet.domain.stream.sequence import PointKind
 from shardfleet.engine.ports import Clock, Entropy, ShardSource, StreamDirectory
 from shardfleet.errors import OutcomeUnknown, PositionTrimmed, ShardfleetError, ShardGone, Throttled
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
@@ -218,6 +220,11 @@ class ShardPages:
                     await self.wait()
                     await self._ask(ask, limit)
                 case RecordsPage() as page:
+                    if not self.calls and is_beginning_in_doubt(self._stand, self._ports.now):
+                        self._tell_loss(
+                            "nothing of it was read yet, and its first records may be older than "
+                            "what the stream retains: they may be lost"
+                        )
                     self.calls += 1
                     self.iterator, self.iterator_ms = page.resume_token, self._ports.clock.now_ms()
                     return page
@@ -287,6 +294,21 @@ class ShardPages:
         self.lost = f"{self._shard_id}: {text}"
         if self._ports.policy.fail_on_data_loss:
             raise DataLost(f"{self.lost}. To go on with what is there, set failOnDataLoss=false")
+
+
+def is_beginning_in_doubt(stand: Stand, now: Moment) -> bool:
+    """
+    Tell whether the first records of a shard may be gone, where none was read that would tell.
+
+    A child is known to hold nothing older than its parents' last records (:func:`admit` in
+    :mod:`shardfleet_spark.offsets.lineage`), and a shard nothing older than its tip. What a new
+    query finds gone at the beginning that it asked for was not its own to lose.
+    """
+    if stand.position.done is not None:
+        return False
+    is_child = stand.position.kind is PointKind.TRIM_HORIZON
+    since_ms = max(stand.arrived_ms, stand.tip_ms) if is_child else stand.tip_ms
+    return since_ms > 0 and not is_retained(since_ms, now_ms=now.wall_ms)
 
 
 def is_done(stand: Stand, record: StreamRecord) -> bool:

@@ -159,6 +159,11 @@ class End(NamedTuple):
     children: Sequence[ChildShard]
 
 
+def is_retained(since_ms: int, *, now_ms: int) -> bool:
+    """Tell whether all that arrived since a moment is certainly there, on whichever stream."""
+    return now_ms - since_ms < SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
+
+
 class ShardCursor:
     """
     One shard, read forward.
@@ -306,9 +311,8 @@ class ShardCursor:
         """Tell whether records may be missing between what was read before and an answer."""
         if self._witness is None or self._complete_before_ms is None or page.says_nothing:
             return False
-        behind_ms = now.wall_ms - self._complete_before_ms
-        is_retained = behind_ms < SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
-        return not is_retained and page.first != self._witness
+        retained = is_retained(self._complete_before_ms, now_ms=now.wall_ms)
+        return not retained and page.first != self._witness
 
     def _is_silent(self, page: RecordsPage, now: Moment) -> bool:
         """Tell whether a number has been answered with nothing but a whole retention's lag."""
