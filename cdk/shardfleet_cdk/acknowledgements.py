@@ -28,6 +28,11 @@ MANAGER = {
 FIRST_RUN = {
     "Serverless-LambdaDLQ": "CloudFormation waits for its answer and reports a failure itself.",
 }
+SPARK_JOB = {
+    "Serverless-LambdaDLQ": (
+        "The state machine and CloudFormation wait for its answer and report a failure themselves."
+    ),
+}
 MACHINE = {
     "AwsSolutions-SF1": (
         "Level ERROR: at seven history events per worker turn, logging ALL would cost more than "
@@ -80,6 +85,7 @@ NETWORK_ROLE = {
 ANY_EXECUTION = (
     "An execution's name is known only when it is started; the machine is the fleet's own."
 )
+ANY_JOB_RUN = "A run's id is known only when it is started; the application is the pipeline's own."
 JOB_OBJECTS = "Spark names the objects of checkpoint, seals and tables itself."
 JOB_LOG_STREAMS = "EMR names a log stream after each run, driver and executor."
 ANY_OBJECT = "One object per given-up record range, all under the fleet's own prefix."

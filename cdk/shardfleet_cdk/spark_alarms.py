@@ -1,4 +1,4 @@
-"""The alarms of a Spark pipeline: not started, failed, not running, far behind."""
+"""The alarms of a Spark pipeline: not looked after, failed, failing, not running, far behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from shardfleet_cdk.spark_options import SparkAlarms
 
 # Names of the query's own metrics, as shardfleet_spark.publish.figures tells them.
 OWN_NAMESPACE, LAG = "shardfleet", "millis_behind_latest"
+# As functions/spark_job/spark_look.py tells it, at each look.
+FAILURES = "job_failures_in_a_row"
 _LAG_PERIODS = 15
+_LOOK_MINUTES = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +29,18 @@ class Watched:
     Attributes:
         source: the stream that is read.
         application_id: of EMR Serverless.
-        application_name: likewise; from release 7.10 its metrics carry both.
-        state_machine: starts the job unless it runs.
-        fleet: the dimension of the query's own metrics; empty where it tells none.
+        state_machine: looks after the job.
+        name: of the application, whose metrics carry it from release 7.10 on, and the dimension
+            of the pipeline's own metrics.
+        publishes: whether the query tells metrics of its own.
 
     """
 
     source: kinesis.IStream
     application_id: str
-    application_name: str
     state_machine: sfn.StateMachine
-    fleet: str
+    name: str
+    publishes: bool
 
 
 def make_alarms(
@@ -54,7 +58,7 @@ def make_alarms(
     """
     application = {
         "ApplicationId": watched.application_id,
-        "ApplicationName": watched.application_name,
+        "ApplicationName": watched.name,
     }
     made = [
         _alarm(
@@ -71,6 +75,7 @@ def make_alarms(
             metric=_metric("FailedJobs", application, minutes=5),
             threshold=1,
         ),
+        _failing(scope, watched, failures=options.failures),
         _alarm(
             scope,
             "Lag",
@@ -87,6 +92,18 @@ def make_alarms(
             alarm.add_alarm_action(actions.SnsAction(topic))
 
 
+def _failing(scope: Construct, watched: Watched, *, failures: int) -> cw.Alarm:
+    return _alarm(
+        scope,
+        "Failing",
+        "Runs of the Spark pipeline fail one after the other, and are started ever less often",
+        metric=_metric(
+            FAILURES, {"fleet": watched.name}, namespace=OWN_NAMESPACE, minutes=_LOOK_MINUTES
+        ),
+        threshold=failures,
+    )
+
+
 def _idle(scope: Construct, application: dict[str, str], *, minutes: int) -> cw.Alarm:
     return cw.Alarm(
         scope,
@@ -101,8 +118,8 @@ def _idle(scope: Construct, application: dict[str, str], *, minutes: int) -> cw.
 
 
 def _lag(watched: Watched) -> cw.Metric:
-    if watched.fleet:
-        return _metric(LAG, {"fleet": watched.fleet}, namespace=OWN_NAMESPACE, minutes=1)
+    if watched.publishes:
+        return _metric(LAG, {"fleet": watched.name}, namespace=OWN_NAMESPACE, minutes=1)
     # Of the slowest consumer of the stream, which may be another one.
     name = "GetRecords.IteratorAgeMilliseconds"
     return watched.source.metric(name, statistic="Maximum", period=Duration.minutes(1))

@@ -13,6 +13,8 @@ from aws_cdk import aws_sns as sns
 from shardfleet.errors import ConfigurationError
 
 AVAILABLE_NOW = "available-now"
+# EMR Serverless takes 15 to 1,800 (fact R15); a function that ends a job has 900 in all.
+STOP_SECONDS_LEAST, STOP_SECONDS_MOST = 15, 600
 
 _RELEASE = re.compile(r"emr-(spark-)?\d+\.\d+(\.\d+)?")
 _SCHEDULE = re.compile(r"(rate|cron|at)\(.+\)")
@@ -78,6 +80,8 @@ class SparkOptions:
         conf: further settings of Spark.
         schedule: how often it is looked after (default: each 5 minutes).
         attempts: how often EMR repeats a failing streaming job within an hour.
+        stop_seconds: that a run has to end its batch when a deploy replaces it or the stack goes,
+            15 to 600. The new run begins at the first look after that.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -94,6 +98,7 @@ class SparkOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     schedule: str = "rate(5 minutes)"
     attempts: int = 5
+    stop_seconds: int = 120
 
     def __post_init__(self) -> None:
         """Refuse what EMR Serverless or Scheduler would refuse later."""
@@ -107,6 +112,11 @@ class SparkOptions:
             for name in ("cpu_most", "memory_gb_most", "executors_most", "attempts")
             if getattr(self, name) < 1
         ]
+        if not STOP_SECONDS_LEAST <= self.stop_seconds <= STOP_SECONDS_MOST:
+            problems.append(
+                f"stop_seconds: {self.stop_seconds} found, {STOP_SECONDS_LEAST} to "
+                f"{STOP_SECONDS_MOST} allowed"
+            )
         if self.vpc is None and (self.subnets or self.security_groups):
             problems.append("subnets and security_groups: only together with `vpc`")
         if problems:
@@ -120,6 +130,7 @@ class SparkAlarms:
 
     Attributes:
         topics: told of every alarm.
+        failures: so many runs in a row.
         idle_minutes: a streaming job that has not run for so long.
         lag_ms: how far behind for 15 minutes: the query itself, or, where it does not publish,
             the slowest consumer of the source.
@@ -127,6 +138,7 @@ class SparkAlarms:
     """
 
     topics: Sequence[sns.ITopic] = ()
+    failures: int = 3
     idle_minutes: int = 15
     lag_ms: int = 900_000
 

@@ -1,4 +1,4 @@
-"""Who of a Spark pipeline may do what, written out (hazard H19): job, state machine, schedule."""
+"""Who of a Spark pipeline may do what, written out (hazard H19), role by role."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from aws_cdk import Aws, Stack
 from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kinesis as kinesis
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_s3_assets as assets
 from aws_cdk import aws_sqs as sqs
@@ -88,21 +89,58 @@ def _job_rights(resources: JobResources) -> list[iam.PolicyStatement]:
     return found + [_allow("kms", what, [key.key_arn]) for key, what in keys if key]
 
 
-def watch_role(
-    scope: Construct, construct_id: str, *, application_arn: str, role_arn: str
-) -> iam.Role:
-    """Make the state machine's role: it looks for runs, starts one, and hands over the job's."""
-    passing = _allow("iam", ["PassRole"], [role_arn])
+def runs_of(application_arn: str) -> str:
+    """Name all runs of an application: a run's id is known when it is started."""
+    return f"{application_arn}/jobruns/*"
+
+
+def function_role(scope: Construct, construct_id: str, *, log_group_arn: str) -> iam.Role:
+    """Make a function's role: it may log; what it is for is added to it."""
+    logs = _allow("logs", ["CreateLogStream", "PutLogEvents"], [log_group_arn])
+    return iam.Role(
+        scope,
+        construct_id,
+        assumed_by=of_this_account("lambda"),
+        inline_policies={"Logs": iam.PolicyDocument(statements=[logs])},
+    )
+
+
+def let_describe_stack(function: lambda_.Function, action: str) -> None:
+    """Let a function ask about its own stack."""
+    function.add_to_role_policy(_allow("cloudformation", [action], [Aws.STACK_ID]))
+
+
+def look_rights(application_arn: str, job_role_arn: str) -> list[iam.PolicyStatement]:
+    """Look: sees the runs of one application, starts and cancels them, hands over their role."""
+    passing = _allow("iam", ["PassRole"], [job_role_arn])
     passing.add_condition("StringEquals", {"iam:PassedToService": "emr-serverless.amazonaws.com"})
-    statements = [
+    return [
         _allow("emr-serverless", ["ListJobRuns", "StartJobRun"], [application_arn]),
+        _allow("emr-serverless", ["CancelJobRun", "GetJobRun"], [runs_of(application_arn)]),
         passing,
     ]
+
+
+def end_rights(application_arn: str) -> list[iam.PolicyStatement]:
+    """End: cancels the runs of one application, and stops it."""
+    of_application = ["GetApplication", "ListJobRuns", "StopApplication"]
+    return [
+        _allow("emr-serverless", of_application, [application_arn]),
+        _allow("emr-serverless", ["CancelJobRun", "GetJobRun"], [runs_of(application_arn)]),
+    ]
+
+
+def watch_role(scope: Construct, construct_id: str, *, function_arn: str) -> iam.Role:
+    """Make the state machine's role: it invokes the function that looks."""
     return iam.Role(
         scope,
         construct_id,
         assumed_by=of_this_account("states"),
-        inline_policies={"Job": iam.PolicyDocument(statements=statements)},
+        inline_policies={
+            "Look": iam.PolicyDocument(
+                statements=[_allow("lambda", ["InvokeFunction"], [function_arn])]
+            )
+        },
     )
 
 

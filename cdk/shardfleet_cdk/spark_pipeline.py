@@ -37,8 +37,9 @@ from shardfleet_cdk.spark_environment import (
     environment_asset,
     job_asset,
 )
+from shardfleet_cdk.spark_job import SparkJobFunctions
 from shardfleet_cdk.spark_options import PipelineWork, SparkAlarms, SparkBuckets, SparkOptions
-from shardfleet_cdk.spark_watch import JobRun, watch_definition
+from shardfleet_cdk.spark_watch import JobRun, Look, watch_definition
 
 NAME_MOST = 64  # EMR Serverless: of an application.
 _CHECKPOINT = "checkpoint"
@@ -70,7 +71,7 @@ class SparkPipeline(Construct):
         work_bucket: checkpoint and seals.
         lease_table: the query's positions, as leases of a KCL application of its own; None where
             they are not published.
-        state_machine: starts the job unless it runs.
+        state_machine: looks after the job: starts, replaces or leaves its run.
         plan: the job's one argument.
 
     Raises:
@@ -109,14 +110,18 @@ class SparkPipeline(Construct):
         )
         self.plan = self._plan(source, sink, code=code, work=work)
         self._make_job(source, sink, code=code, work=work, operations=operations)
+        self._functions = SparkJobFunctions(
+            self, "Job", operations=operations, stop_seconds=spark.stop_seconds
+        )
         self._make_application(spark)
+        self._functions.serve(self.application, self.job_role)
         self._keep_running(work, spark, operations=operations)
         watched = Watched(
             source=source,
             application_id=self.application.attr_application_id,
-            application_name=self._name,
             state_machine=self.state_machine,
-            fleet=self._name if self.lease_table else "",
+            name=self._name,
+            publishes=self.lease_table is not None,
         )
         make_alarms(self, watched, alarms or SparkAlarms(), streaming=work.streaming)
         if not operations.tracing:
@@ -222,23 +227,27 @@ class SparkPipeline(Construct):
         capacity = emr.CfnApplication.MaximumAllowedResourcesProperty(
             cpu=f"{spark.cpu_most} vCPU", memory=f"{spark.memory_gb_most} GB"
         )
-        self.application = emr.CfnApplication(
-            self,
-            "Application",
-            name=self._name,
-            type="SPARK",
-            release_label=spark.release_label,
-            architecture="ARM64",
-            maximum_capacity=capacity,
-            auto_start_configuration=emr.CfnApplication.AutoStartConfigurationProperty(
+        settings: dict[str, Any] = {
+            "release_label": spark.release_label,
+            "architecture": "ARM64",
+            "maximum_capacity": capacity,
+            "auto_start_configuration": emr.CfnApplication.AutoStartConfigurationProperty(
                 enabled=True
             ),
-            auto_stop_configuration=emr.CfnApplication.AutoStopConfigurationProperty(
+            "auto_stop_configuration": emr.CfnApplication.AutoStopConfigurationProperty(
                 enabled=True, idle_timeout_minutes=15
             ),
-            network_configuration=self._network(spark),
+            # Never two runs on the one checkpoint, whoever starts them.
+            "scheduler_configuration": emr.CfnApplication.SchedulerConfigurationProperty(
+                max_concurrent_runs=1
+            ),
+            "network_configuration": self._network(spark),
+        }
+        self.application = emr.CfnApplication(
+            self, "Application", name=self._name, type="SPARK", **settings
         )
         self.application.apply_removal_policy(RemovalPolicy.DESTROY)  # It holds no data.
+        self._functions.before(self.application, settings)
 
     def _network(
         self, spark: SparkOptions
@@ -273,13 +282,14 @@ class SparkPipeline(Construct):
             attempts=spark.attempts,
             log_group=self.log_group.log_group_name,
         )
-        definition = watch_definition(run, partition=Aws.PARTITION)
-        role = permissions.watch_role(
-            self,
-            "WatchRole",
-            application_arn=self.application.attr_arn,
-            role_arn=self.job_role.role_arn,
+        look = Look(
+            function_arn=self._functions.look.function_arn,
+            stack_id=Aws.STACK_ID,
+            fleet=self._name,
+            stop_seconds=spark.stop_seconds,
         )
+        definition = watch_definition(run, look, partition=Aws.PARTITION)
+        role = permissions.watch_role(self, "WatchRole", function_arn=look.function_arn)
         logs_to = log_group(
             self, "WatchLogs", operations=operations, name=vended_log_group_name(self)
         )
@@ -329,7 +339,7 @@ class SparkPipeline(Construct):
         scheduler.CfnSchedule(
             self,
             "Schedule",
-            description="shardfleet: starts a Spark pipeline unless it runs",
+            description="shardfleet: looks after a Spark pipeline",
             schedule_expression=spark.schedule,
             flexible_time_window=scheduler.CfnSchedule.FlexibleTimeWindowProperty(mode="OFF"),
             target=scheduler.CfnSchedule.TargetProperty(

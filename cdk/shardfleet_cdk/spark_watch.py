@@ -1,11 +1,10 @@
 """
-The state machine that keeps a job running, as plain data (Amazon States Language, JSONata).
+The state machine that looks after a job, as plain data (Amazon States Language, JSONata).
 
-A job run is no resource of CloudFormation. A schedule starts this machine; it asks whether a run of
-the application is under way, and starts one if not. EMR Serverless itself repeats a streaming
-job that fails, up to a number of times an hour; what has ended for good is started again by the
-next look. The client token is made of the execution's name, so that a repeated call starts one
-run only; the name itself may be longer than a token.
+A job run is no resource of CloudFormation. A schedule starts this machine, which hands a function
+all that a run is started with: a function's own configuration has no room for it, and an event that
+comes late would bring the request of a deploy before. What is done is decided in
+:mod:`shardfleet.domain.jobs`.
 """
 
 from __future__ import annotations
@@ -13,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-# States of a run that has not ended (API reference of GetJobRun).
-UNDER_WAY = ("SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "CANCELLING")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +22,7 @@ class JobRun:
     Attributes:
         application_id: the EMR Serverless application.
         role_arn: the job's role.
-        name: of the runs.
+        name: of the runs; a hash of all this follows it.
         entry_point: S3 URL of the program.
         plan: the program's one argument, which gets it as JSON.
         conf: settings of Spark.
@@ -49,36 +45,50 @@ class JobRun:
     data_key_arn: str = ""
 
 
-def watch_definition(run: JobRun, *, partition: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """
+    How a job is looked after.
+
+    Attributes:
+        function_arn: the function that looks, and does what is to be done.
+        stack_id: while its status says that it changes or goes, nothing is begun.
+        fleet: the dimension of the metric that counts failures.
+        stop_seconds: that a run has to end its batch when it is replaced.
+
+    """
+
+    function_arn: str
+    stack_id: str
+    fleet: str
+    stop_seconds: int
+
+
+def watch_definition(run: JobRun, look: Look, *, partition: str) -> dict[str, Any]:
     """Return the definition."""
-    service = f"arn:{partition}:states:::aws-sdk:emrserverless"
     return {
-        "Comment": "Starts the Spark job unless a run of it is under way",
+        "Comment": "Looks after the Spark job: starts, replaces or leaves its run",
         "QueryLanguage": "JSONata",
-        "StartAt": "Plan",
+        "StartAt": "Look",
         "States": {
-            "Plan": {"Type": "Pass", "Assign": {"plan": dict(run.plan)}, "Next": "Look"},
             "Look": {
                 "Type": "Task",
-                "Resource": f"{service}:listJobRuns",
-                "Arguments": {"ApplicationId": run.application_id, "States": list(UNDER_WAY)},
-                "Output": {"underWay": "{% $count($states.result.JobRuns) %}"},
+                "Resource": f"arn:{partition}:states:::lambda:invoke",
+                "Arguments": {
+                    "FunctionName": look.function_arn,
+                    "Payload": {
+                        "Name": run.name,
+                        "Stack": look.stack_id,
+                        "Fleet": look.fleet,
+                        "GraceSeconds": look.stop_seconds,
+                        "Plan": dict(run.plan),
+                        "StartJobRun": _start(run),
+                    },
+                },
+                "Output": "{% $states.result.Payload %}",
                 "Retry": [_retry()],
-                "Next": "IsRunning",
+                "End": True,
             },
-            "IsRunning": {
-                "Type": "Choice",
-                "Choices": [{"Condition": "{% $states.input.underWay > 0 %}", "Next": "Done"}],
-                "Default": "Start",
-            },
-            "Start": {
-                "Type": "Task",
-                "Resource": f"{service}:startJobRun",
-                "Arguments": _start(run),
-                "Retry": [_retry()],
-                "Next": "Done",
-            },
-            "Done": {"Type": "Succeed"},
         },
     }
 
@@ -90,16 +100,12 @@ def _start(run: JobRun) -> dict[str, Any]:
         logging["EncryptionKeyArn"] = run.data_key_arn
     arguments: dict[str, Any] = {
         "ApplicationId": run.application_id,
-        "ClientToken": "{% $hash($states.context.Execution.Name, 'SHA-256') %}",
         "ExecutionRoleArn": run.role_arn,
-        "Name": run.name,
         "Mode": "STREAMING" if run.streaming else "BATCH",
+        # For ever: a batch run would be cancelled after twelve hours (fact R01).
+        "ExecutionTimeoutMinutes": 0,
         "JobDriver": {
-            "SparkSubmit": {
-                "EntryPoint": run.entry_point,
-                "EntryPointArguments": ["{% $string($plan) %}"],
-                "SparkSubmitParameters": conf,
-            }
+            "SparkSubmit": {"EntryPoint": run.entry_point, "SparkSubmitParameters": conf}
         },
         "ConfigurationOverrides": {
             "MonitoringConfiguration": {"CloudWatchLoggingConfiguration": logging}

@@ -1,17 +1,20 @@
 """`SparkPipeline`: what is deployed, who may do what, and that the job understands its plan."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.local.emr_serverless.requests import check
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.publish.figures import LAG, NAMESPACE
 from tests.cdk.templates import definition, of_type, only, rights, spelled
 
+ROLE = "arn:aws:iam::111122223333:role/job"
 LEASE_ACTIONS = ("DeleteItem", "DescribeTable", "GetItem", "PutItem", "Scan", "UpdateItem")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,21 +29,31 @@ def counting(template_of):
     return template_of("SparkEverything")
 
 
+def spark_look():
+    """The module of the function that looks."""
+    file = ROOT / "functions/spark_job/spark_look.py"
+    spec = importlib.util.spec_from_file_location("deployed_spark_look", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def named(template, kind, prefix):
     (name,) = [name for name in of_type(template, kind) if name.startswith(prefix)]
     return name
 
 
+def event_of(template):
+    """What the state machine hands to the function that looks."""
+    return definition(template)["States"]["Look"]["Arguments"]["Payload"]
+
+
 def driver_of(template):
-    return definition(template)["States"]["Start"]["Arguments"]
+    return event_of(template)["StartJobRun"]
 
 
 def plan_of(template):
-    assert driver_of(template)["JobDriver"]["SparkSubmit"]["EntryPointArguments"] == [
-        "{% $string($plan) %}"
-    ]
-    plan = definition(template)["States"]["Plan"]["Assign"]["plan"]
-    return PipelinePlan.from_json(json.dumps(plan))
+    return PipelinePlan.from_json(json.dumps(event_of(template)["Plan"]))
 
 
 def test_the_job_understands_its_plan(archive, counting):
@@ -109,16 +122,51 @@ def test_python_and_the_packages_are_named_to_driver_and_executors(counting):
     assert ".zip#environment" in submitted
 
 
-def test_a_run_is_started_only_when_none_is_under_way(archive):
-    states = definition(archive)["States"]
+def test_a_run_is_asked_for_in_words_that_the_service_knows(archive, counting):
+    """R01: for as long as it takes; R06: the token is the function's, of 64 characters."""
+    for template in (archive, counting):
+        assert driver_of(template)["ExecutionTimeoutMinutes"] == 0
+        event = json.loads(json.dumps(event_of(template)).replace("<", "").replace(">", ""))
+        request = spark_look().in_sdk_words(event["StartJobRun"])
+        known = {"applicationId": "00f1", "executionRoleArn": ROLE, "name": event["Name"]}
+        monitoring = request["configurationOverrides"]["monitoringConfiguration"]
+        assert monitoring["cloudWatchLoggingConfiguration"]["enabled"] is True
+        check("StartJobRun", request | known | {"clientToken": "a" * 64})
 
-    assert "RUNNING" in states["Look"]["Arguments"]["States"]
-    assert "SUCCESS" not in states["Look"]["Arguments"]["States"]
-    assert states["IsRunning"]["Choices"][0]["Next"] == "Done"
-    assert states["IsRunning"]["Default"] == "Start"
-    # The same for a repeated call, another for the next execution, and never too long.
-    token = states["Start"]["Arguments"]["ClientToken"]
-    assert token == "{% $hash($states.context.Execution.Name, 'SHA-256') %}"
+
+def test_a_replaced_run_has_time_for_its_batch(archive):
+    assert event_of(archive)["GraceSeconds"] == 120
+    assert set(event_of(archive)) == {
+        "Fleet",
+        "GraceSeconds",
+        "Name",
+        "Plan",
+        "Stack",
+        "StartJobRun",
+    }
+
+
+def test_two_runs_at_once_are_queued_by_the_service(archive):
+    application = only(archive, "AWS::EMRServerless::Application")
+    assert application["SchedulerConfiguration"] == {"MaxConcurrentRuns": 1}
+
+
+def test_the_job_is_ended_before_its_application_is_changed_and_before_it_goes(archive):
+    """Finding A3: what comes before is what the other depends on."""
+    ends = of_type(archive, "Custom::ShardFleetSparkJob")
+    (before,) = [name for name, each in ends.items() if each["On"] == "Update"]
+    (after,) = [name for name, each in ends.items() if each["On"] == "Delete"]
+    application = named(archive, "AWS::EMRServerless::Application", "Archive")
+    assert before in archive["Resources"][application]["DependsOn"]
+    assert application in archive["Resources"][after]["DependsOn"]
+    assert ends[before]["Application"] == application
+    assert "emr-spark-8.0.0" in spelled(ends[before]["Settings"])
+    policy = named(archive, "AWS::IAM::Policy", "ArchiveJobEndRights")
+    assert policy in archive["Resources"][after]["DependsOn"]
+    # The end waits for looks that began before: as long as their function may run.
+    look = named(archive, "AWS::Lambda::Function", "ArchiveJobLook")
+    timeout = archive["Resources"][look]["Properties"]["Timeout"]
+    assert {each["WatchSeconds"] for each in ends.values()} == {timeout}
 
 
 def test_the_job_of_an_archive_may_exactly_this(archive):
@@ -166,17 +214,31 @@ def test_a_sink_is_written_and_not_read(counting):
     }
 
 
-def test_the_machine_may_look_start_and_hand_over_the_jobs_role(archive):
-    role = named(archive, "AWS::IAM::Role", "ArchiveWatchRole")
+def test_each_function_may_do_its_part_and_the_machine_invokes_one(archive):
     application = f"<{named(archive, 'AWS::EMRServerless::Application', 'Archive')}.Arn>"
     job = f"<{named(archive, 'AWS::IAM::Role', 'ArchiveJobRole')}.Arn>"
+    look = f"<{named(archive, 'AWS::Lambda::Function', 'ArchiveJobLook')}.Arn>"
 
-    found = {right for right in rights(archive, role) if not right.startswith("logs:")}
+    def found(prefix):
+        role = named(archive, "AWS::IAM::Role", prefix)
+        return {right for right in rights(archive, role) if not right.startswith("logs:")}
 
-    assert found == {
+    assert found("ArchiveWatchRole") == {f"lambda:InvokeFunction on {look}"}
+    assert found("ArchiveJobLookRole") == {
+        "cloudformation:DescribeStacks on <AWS::StackId>",
         f"emr-serverless:ListJobRuns on {application}",
         f"emr-serverless:StartJobRun on {application}",
+        f"emr-serverless:CancelJobRun on {application}/jobruns/*",
+        f"emr-serverless:GetJobRun on {application}/jobruns/*",
         f"iam:PassRole on {job} if iam:PassedToService StringEquals emr-serverless.amazonaws.com",
+    }
+    assert found("ArchiveJobEndRole") == {
+        "cloudformation:DescribeStackResource on <AWS::StackId>",
+        f"emr-serverless:GetApplication on {application}",
+        f"emr-serverless:ListJobRuns on {application}",
+        f"emr-serverless:StopApplication on {application}",
+        f"emr-serverless:CancelJobRun on {application}/jobruns/*",
+        f"emr-serverless:GetJobRun on {application}/jobruns/*",
     }
 
 
@@ -192,10 +254,16 @@ def test_what_stops_or_falls_behind_is_told(archive, counting):
         "ExecutionsFailed",
         "FailedJobs",
         "RunningJobs",
+        "job_failures_in_a_row",
         "millis_behind_latest",
     }
     assert alarms["RunningJobs"]["TreatMissingData"] == "breaching"
     assert alarms["millis_behind_latest"]["Threshold"] == 900_000
+    assert alarms["job_failures_in_a_row"]["Threshold"] == 3
+    assert spark_look().FAILURES in alarms
+    assert alarms["job_failures_in_a_row"]["Namespace"] == spark_look().NAMESPACE
+    (dimension,) = alarms["job_failures_in_a_row"]["Dimensions"]
+    assert dimension == {"Name": "fleet", "Value": event_of(archive)["Fleet"]}
     # It is not meant to run all the time, and says nothing of itself.
     own = {"RunningJobs", "millis_behind_latest"}
     assert set(finite) == (set(alarms) - own) | {"GetRecords.IteratorAgeMilliseconds"}
@@ -217,7 +285,7 @@ def test_the_work_bucket_is_kept_closed_and_private(archive):
 def test_the_boundary_is_on_every_role(counting):
     roles = of_type(counting, "AWS::IAM::Role", inside="Counting")
 
-    assert len(roles) == 3
+    assert len(roles) == 5
     assert all("boundary" in spelled(role["PermissionsBoundary"]) for role in roles.values())
 
 
@@ -248,8 +316,8 @@ def test_contradicting_options_are_refused(tmp_path):
         SparkPipeline(
             stack, "Both", source=stream, code=code, work=PipelineWork(transform="archive")
         )
-    with pytest.raises(ConfigurationError, match=r"release_label.*schedule.*cpu_most"):
-        SparkOptions(release_label="8.0", schedule="hourly", cpu_most=0)
+    with pytest.raises(ConfigurationError, match=r"release_label.*schedule.*cpu_most.*stop_seco"):
+        SparkOptions(release_label="8.0", schedule="hourly", cpu_most=0, stop_seconds=14)
     with pytest.raises(ConfigurationError, match="no module sums"):
         TransformCode(folder=tmp_path, function="sums:transform")
 

@@ -45,7 +45,7 @@ CLIENT = re.compile(r'client\(\s*"([a-z0-9-]+)"')
 # A call that the SDK makes for us, and those that the definitions of our state machines make.
 CALLED_OTHERWISE = {"sts AssumeRole"}
 TASK = re.compile(r":states:::(?:aws-sdk:)?(\w+):(\w+)")
-SERVICE_OF_TASK = {"states": "stepfunctions", "emrserverless": "emr-serverless"}
+SERVICE_OF_TASK = {"states": "stepfunctions"}
 # Actions of our roles that are no operations, or that AWS's own services take in our name.
 SERVICE_OF_ACTION = {"states": "stepfunctions"}
 NAMES_OF_ACTIONS = {"lambda InvokeFunction": "lambda Invoke"}
@@ -186,7 +186,6 @@ def called_by_state_machines():
     found = set()
     for path in sorted((ROOT / "cdk").rglob("*.py")):
         source = path.read_text("utf-8")
-        source = source.replace("{service}:", ":states:::aws-sdk:emrserverless:")
         for service, task in TASK.findall(source):
             if task[0].islower():
                 name = f"{SERVICE_OF_TASK.get(service, service)} {task[0].upper()}{task[1:]}"

@@ -28,8 +28,13 @@ _OVERHEAD = 1.1  # Spark asks for a tenth beside the memory of a driver or execu
 def _jobs(template: Template) -> Iterator[tuple[TemplateResource, Mapping[str, Any]]]:
     for machine in template.resources(MACHINE):
         for _, state in states_of(machine):
-            if str(state.get("Resource", "")).endswith(":emrserverless:startJobRun"):
-                yield machine, arguments_of(state)
+            task, arguments = str(state.get("Resource", "")), arguments_of(state)
+            if task.endswith(":emrserverless:startJobRun"):
+                yield machine, arguments
+            payload = arguments.get("Payload")
+            # A function of ours starts it with a token of its own.
+            if isinstance(payload, dict) and isinstance(payload.get("StartJobRun"), dict):
+                yield machine, payload["StartJobRun"]
 
 
 def _submitted(job: Mapping[str, Any]) -> Mapping[str, Any]:
