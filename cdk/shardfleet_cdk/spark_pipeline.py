@@ -23,6 +23,7 @@ from shardfleet.domain.template.limits import INITIAL_EXECUTORS
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk import acknowledgements as nag
 from shardfleet_cdk import spark_permissions as permissions
+from shardfleet_cdk import spark_price
 from shardfleet_cdk.failed_records import dead_letter_queue
 from shardfleet_cdk.functions import log_group
 from shardfleet_cdk.lease_table import lease_table
@@ -124,6 +125,8 @@ class SparkPipeline(Construct):
             publishes=self.lease_table is not None,
         )
         make_alarms(self, watched, alarms or SparkAlarms(), streaming=work.streaming)
+        price = spark_price.told(spark, streaming=work.streaming)
+        Annotations.of(self).add_info_v2("shardfleet:spark-cost", price)
         if not operations.tracing:
             nag.acknowledge(self, nag.UNTRACED)
         if operations.permissions_boundary:

@@ -82,3 +82,35 @@ def test_make_synth_prints_it_for_the_repositorys_stack(cdk, tmp_path):
     assert note.startswith("info: expected cost of the fleet a month")
     own = r"\(the shards themselves \$43\.80\)"
     assert re.search(rf"4 shards, \d+ workers?: \$\d+\.\d\d {own}", note)
+
+
+@pytest.mark.parametrize(
+    ("conf", "driver", "whole"),
+    [
+        # 4 vCPU and 16 GB each, 730 hours: 4 x 0.052624 + 16 x 0.0057785 = 0.302952 dollars.
+        ({}, "$221.15", "$663.46"),
+        # The executors 2 vCPU and 9 GB, a tenth of 8 being beside them: 0.1572545 dollars.
+        ({"spark.executor.cores": "2", "spark.executor.memory": "8g"}, "$221.15", "$450.75"),
+    ],
+)
+def test_a_spark_job_is_estimated_with_its_driver_alone_and_whole(
+    cdk, new_app, conf, driver, whole
+):
+    """Finding A18; the prices are those of the EMR Serverless pricing page, x86_64."""
+    from aws_cdk import Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+
+    stack = Stack(new_app(), "Stack")
+    pipeline = cdk.SparkPipeline(
+        stack,
+        "Archive",
+        source=kinesis.Stream(stack, "Orders"),
+        work=cdk.PipelineWork(transform="archive"),
+        spark=cdk.SparkOptions(executors_most=2, conf=conf),
+    )
+    notes = [str(entry.data) for entry in pipeline.node.metadata]
+    (note,) = [note for note in notes if note.startswith("expected cost")]
+
+    assert f"its driver alone {driver} a month" in note
+    assert f"with all 2 executors {whole}" in note
+    assert PRICES.as_of in note

@@ -162,6 +162,11 @@ def per_month(config: FleetConfig, setup: Setup, prices: Prices = PRICES) -> Cos
     return Costs(found)
 
 
+def spark_per_month(cpu: float, memory_gb: float, prices: Prices = PRICES) -> float:
+    """Return what workers of so many vCPU and GB cost that run all the time, dollars a month."""
+    return HOURS_PER_MONTH * (cpu * prices.spark_cpu_hour + memory_gb * prices.spark_gb_hour)
+
+
 def stream_per_month(shards: int, prices: Prices = PRICES) -> float:
     """Return what the stream's shards cost by themselves, records put not counted."""
     return shards * HOURS_PER_MONTH * prices.shard_hour

@@ -35,6 +35,8 @@ class Prices:
         shard_hour: Kinesis, provisioned.
         object_write: S3 Standard, a PUT or LIST request.
         object_read: S3 Standard, a GET request.
+        spark_cpu_hour: EMR Serverless, a vCPU; x86_64, arm64 is about a fifth less.
+        spark_gb_hour: EMR Serverless, a GB of memory; likewise.
 
     """
 
@@ -54,6 +56,8 @@ class Prices:
     shard_hour: float
     object_write: float
     object_read: float
+    spark_cpu_hour: float
+    spark_gb_hour: float
 
 
 PRICES = Prices(
@@ -73,6 +77,8 @@ PRICES = Prices(
     shard_hour=0.015,
     object_write=5.0 / 1_000_000,
     object_read=0.40 / 1_000_000,
+    spark_cpu_hour=0.052624,
+    spark_gb_hour=0.0057785,
 )
 
 

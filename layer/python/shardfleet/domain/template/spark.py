@@ -114,8 +114,8 @@ def small_applications(template: Template) -> Iterator[TemplateFault]:
             continue
         conf = _conf(job)
         first = int(conf.get("spark.dynamicAllocation.initialExecutors", INITIAL_EXECUTORS))
-        cpu = _cores(conf, "driver") + first * _cores(conf, "executor")
-        memory = _gigabytes(conf, "driver") + first * _gigabytes(conf, "executor")
+        driver, executor = worker_size(conf, "driver"), worker_size(conf, "executor")
+        cpu, memory = (one + first * each for one, each in zip(driver, executor, strict=True))
         has = [_leading(capacity.get(part)) for part in ("Cpu", "Memory")]
         if (has[0] and has[0] < cpu) or (has[1] and has[1] < memory):
             yield TemplateFault(
@@ -127,6 +127,11 @@ def small_applications(template: Template) -> Iterator[TemplateFault]:
                 allowed="a capacity that holds the driver and the executors that a job begins with",
                 remedy="raise the capacity, or begin with fewer or smaller executors",
             )
+
+
+def worker_size(conf: Mapping[str, str], role: str) -> tuple[int, int]:
+    """Return vCPU and GB of a ``driver`` or an ``executor`` by Spark's settings."""
+    return _cores(conf, role), _gigabytes(conf, role)
 
 
 def _cores(conf: Mapping[str, str], role: str) -> int:
