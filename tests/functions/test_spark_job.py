@@ -6,6 +6,7 @@ Deploys, destructions, events that come twice or late, crashes and failing jobs,
 
 import contextlib
 import importlib
+import json
 import random
 import sys
 from datetime import UTC, datetime
@@ -408,3 +409,59 @@ def test_an_application_that_is_gone_is_ended():
     world = World()
     world.application = "gone"
     assert "no application gone" in world.end(sleep=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "minutes", "status", "reason"),
+    [
+        ("Delete", 10, "SUCCESS", "1 runs were cancelled, the application is STOPPED"),
+        ("Delete", 0, "FAILED", "runs under way: 00r"),
+        ("Create", 10, "SUCCESS", "nothing is ended at Create"),
+    ],
+)
+def test_cloudformation_is_answered_what_became_of_the_job(
+    kind, minutes, status, reason, monkeypatch
+):
+    world, answers = World(), []
+    world.look()
+    world.wait(60)
+    handler = module("spark_job")
+    monkeypatch.setattr(handler.boto3, "client", lambda _: world.emr)
+    monkeypatch.setattr(handler.time, "monotonic", lambda: world.now_s)
+    monkeypatch.setattr(handler.time, "sleep", world.wait)
+
+    def put(request, timeout):
+        assert timeout
+        answers.append(json.loads(request.data))
+        assert request.headers["Content-type"] == "", "the signature covers an empty one"
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(handler.urllib.request, "urlopen", put)
+    end_s = world.now_s + 60 * minutes
+
+    class Context:
+        def get_remaining_time_in_millis(self):
+            return (end_s - world.now_s) * 1_000
+
+    event = {
+        "RequestType": kind,
+        "ResponseURL": "http://127.0.0.1/answer",
+        "StackId": "stack",
+        "RequestId": "request",
+        "LogicalResourceId": "BeforeDelete",
+        "ResourceProperties": {
+            "On": "Delete",
+            "ApplicationId": world.application,
+            "WatchSeconds": str(WATCH_S),
+            "GraceSeconds": str(GRACE_S),
+        },
+    }
+    handler.end(event, Context())
+
+    (answer,) = answers
+    assert answer["Status"] == status
+    assert reason in answer["Reason"]
+    assert (answer["LogicalResourceId"], answer["PhysicalResourceId"]) == (
+        "BeforeDelete",
+        "spark-job",
+    )
