@@ -98,6 +98,37 @@ def test_what_is_due_while_its_holder_is_frozen_is_parked():
     run_virtual(main())
 
 
+@pytest.mark.parametrize("freezes", [False, True])
+def test_a_pause_ends_at_its_time_unless_whoever_pauses_is_frozen(freezes):
+    class Parking:
+        is_frozen = False
+
+        def park(self, callback, args, context):
+            parked.append((callback, args, context))
+
+    parked, told, holder = [], [], Parking()
+
+    async def pauses():
+        await asyncio.get_running_loop().pause(1.5)
+        told.append(asyncio.get_running_loop().time())
+
+    async def main():
+        loop, context = asyncio.get_running_loop(), copy_context()
+        context.run(HOLDER.set, holder)
+        task = loop.create_task(pauses(), context=context)
+        await asyncio.sleep(1)
+        holder.is_frozen = freezes
+        await asyncio.sleep(1)
+        assert (told, len(parked)) == (([], 1) if freezes else ([1.5], 0))
+        holder.is_frozen = False
+        for callback, args, own in parked:
+            loop.call_soon(callback, *args, context=own)
+        await task
+
+    run_virtual(main())
+    assert told == [2.0 if freezes else 1.5]
+
+
 def test_a_wait_that_nothing_can_end_is_an_error():
     async def main():
         await asyncio.get_running_loop().create_future()

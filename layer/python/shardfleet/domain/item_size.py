@@ -37,13 +37,13 @@ def value_bytes(value: object) -> int:
             return 1
         case int() | float():
             return len(str(value)) // 2 + 2
-        case Mapping():
+        case dict() | Mapping():  # what is asked first is answered quickest
             inner = sum(
                 len(str(name).encode()) + value_bytes(each) + _ELEMENT_BYTES
                 for name, each in value.items()
             )
             return _COLLECTION_BYTES + inner
-        case Sequence():
+        case list() | tuple() | Sequence():
             return _COLLECTION_BYTES + sum(value_bytes(each) + _ELEMENT_BYTES for each in value)
         case _:
             return len(str(value)) // 2 + 2

@@ -52,7 +52,7 @@ class _Entry(asyncio.TimerHandle):
     One is made for each callback: nothing of the parent's is set, which looks for slow callbacks.
     """
 
-    __slots__ = ("args", "at_s", "callback", "context", "holder", "is_cancelled", "loop")
+    __slots__ = ("args", "at_s", "callback", "context", "holder", "is_cancelled", "loop", "waiter")
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -66,6 +66,7 @@ class _Entry(asyncio.TimerHandle):
         self.is_cancelled = False
         self.at_s: float
         self.loop: VirtualTimeLoop | None = None  # As long as it waits for its time.
+        self.waiter: asyncio.Future[None] | None = None  # Of one who does nothing but wait.
 
     def __lt__(self, other: object) -> bool:
         return False
@@ -154,20 +155,34 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         self._is_over = True
         super().stop()
 
+    async def pause(self, duration_s: float) -> None:
+        """
+        Sleep for a while that ends when nothing else happens, as one drawn by chance.
+
+        Whoever sleeps runs as soon as the time has come, and not after what else is due then.
+        """
+        waiter: asyncio.Future[None] = self.create_future()
+        entry = _Entry(_wake, (waiter,), None)
+        entry.at_s, entry.loop, entry.waiter = self._virtual_s + duration_s, self, waiter
+        heappush(self._timers, (entry.at_s, entry))
+        try:
+            await waiter
+        finally:
+            entry.cancel()
+
     def _run_once(self) -> None:
         """Run until the loop is stopped: what is due, then what the clock jumps to."""
         soon, timers = self._soon, self._timers
         self._is_over = False
         while not self._is_over:
-            if self.cancelled_timers:
+            if self.cancelled_timers and (
+                len(timers) > _TIMERS_KEPT or (timers and timers[0][1].is_cancelled)
+            ):
                 self._drop_cancelled()
             if not soon:
                 self._jump()
-            due_s = self._virtual_s + _RESOLUTION_S
-            while timers and timers[0][0] < due_s:
-                entry = heappop(timers)[1]
-                entry.loop = None
-                soon.append(entry)
+            if timers and timers[0][0] < self._virtual_s + _RESOLUTION_S:
+                self._take_due()
             for _ in range(len(soon)):
                 entry = soon.popleft()
                 if entry.is_cancelled:
@@ -183,6 +198,18 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
                 except BaseException as error:  # noqa: BLE001 - as asyncio's own loop
                     told = {"message": f"exception in {entry.callback!r}", "exception": error}
                     self.call_exception_handler(told)
+
+    def _take_due(self) -> None:
+        """Let what is due run in this round; whoever only waited goes on in it."""
+        soon, timers, due_s = self._soon, self._timers, self._virtual_s + _RESOLUTION_S
+        while timers and timers[0][0] < due_s:
+            entry = heappop(timers)[1]
+            entry.loop = None
+            waiter, holder = entry.waiter, entry.holder
+            if waiter is None or entry.is_cancelled or (holder is not None and holder.is_frozen):
+                soon.append(entry)
+            else:
+                _wake(waiter)
 
     def stall(self, seconds: float) -> None:
         """Let time pass in which nothing is called, whatever is due."""
@@ -207,6 +234,11 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         while timers and timers[0][1].is_cancelled:
             heappop(timers)
             self.cancelled_timers -= 1
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class VirtualClock:

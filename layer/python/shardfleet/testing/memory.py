@@ -152,10 +152,15 @@ class MemoryStateStore:
         return document
 
 
+_PLAIN = (str, int, float, type(None))
+
+
 def _copied(value: Any) -> Any:
     """Copy what JSON can say, and tuples; everything else in it never changes."""
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, dict | Mapping):
+        return {
+            key: item if isinstance(item, _PLAIN) else _copied(item) for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return type(value)([_copied(item) for item in value])
     return value

@@ -228,7 +228,10 @@ class Faults:
         self._chances = {
             kind.name: random.Random(f"{seed}/{kind.name}") for kind in fields(FaultMix)
         }
-        self._rates = {kind: 0.0 if kind in muted else getattr(mix, kind) for kind in self._chances}
+        self._dice = {
+            kind: (0.0 if kind in muted else getattr(mix, kind), chance.random)
+            for kind, chance in self._chances.items()
+        }
 
     def strike(self, kind: str, about: str = "") -> bool:
         """
@@ -239,10 +242,8 @@ class Faults:
             about: whom it strikes, apart from the invocation that asks: its words name them.
 
         """
-        probability = self._rates[kind]
-        if not self.are_on or not probability:
-            return False
-        if self._chances[kind].random() >= probability:
+        probability, roll = self._dice[kind]
+        if not probability or not self.are_on or roll() >= probability:
             return False
         self.counts[kind] += 1
         self.struck(kind, about)

@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from functools import partial
 from typing import Any, cast
 
 from shardfleet.domain.leases.lease import Lease, LeaseChange
@@ -76,6 +78,7 @@ class Surroundings:
         }
         self._keeps_log = keeps_log
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._outside: Context | None = None
 
     @property
     def now_ms(self) -> int:
@@ -92,6 +95,14 @@ class Surroundings:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def later(self, delay_s: float, call: Callable[..., None], *arguments: object) -> None:
+        """Make a call that belongs to no invocation, in so many virtual seconds."""
+        if self._outside is None:
+            self._outside = outside_actors()
+        # As a task would that sleeps first: once whoever asked for it waits.
+        send = partial(self.loop.call_later, delay_s, call, *arguments, context=self._outside)
+        self.loop.call_soon(send, context=self._outside)
 
     def freeze(self, actor: Actor, duration_s: float) -> None:
         """Let nothing of an invocation run for so long."""
