@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +21,12 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.engine.ownership import checkpointer
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.writer import LeaseWriter
+from shardfleet.engine.shard import deaggregation
 from shardfleet.engine.shard.consumer import ShardConsumer
 from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.events.delivery import PositionLost
+from shardfleet.kpl.content import at_once
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import (
     CHECKERS,
@@ -79,6 +82,20 @@ def children_at_once(monkeypatch):
 def test_a_batch_skipped_after_an_exception_is_found(checker, skipping_what_failed):
     failing = replace(FaultMix.none(), handler_raises=0.1, kill_between=0.02)
     assert first_violation(checker, mix=failing)
+
+
+def test_aggregates_taken_apart_without_a_pause_are_found(monkeypatch):
+    async def at_a_stretch(steps):
+        return at_once(steps)
+
+    monkeypatch.setattr(deaggregation, "_paced", at_a_stretch)
+    monkeypatch.setattr(deaggregation, "asyncio", SimpleNamespace(sleep=no_pause))
+    bombs = replace(FaultMix.none(), decode_bomb=0.02)
+    assert first_violation(checkers.DecodingMakesWay, mix=bombs)
+
+
+async def no_pause(_seconds):
+    pass
 
 
 @pytest.mark.parametrize("checker", [checkers.ParentsBeforeChildren, checkers.OrderWithinKey])

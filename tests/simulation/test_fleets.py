@@ -39,6 +39,16 @@ def test_what_one_consumer_raises_stops_no_other_shard():
         assert result.faults["consumer_raises"] > 10
 
 
+def test_aggregates_that_take_long_to_be_taken_apart_cost_no_lease():
+    results = [
+        run_seed(Options(seed=seed, busy_s=BUSY_S, mix=replace(FaultMix.none(), decode_bomb=0.03)))
+        for seed in (2, 6)
+    ]
+
+    assert [str(violation) for result in results for violation in result.violations] == []
+    assert min(result.faults["decode_bomb"] for result in results) > 1
+
+
 def test_a_fleet_that_shares_its_stream_with_a_kcl_like_worker_breaks_no_invariant():
     wanted = {
         r" java#\d+ +handled ",

@@ -179,6 +179,11 @@ class MemoryStream(Polled):
         log.records.append(record)
         return record.sequence_number
 
+    @property
+    def sequence(self) -> int:
+        """Return the number of the latest record, or of what a reshard took."""
+        return self._sequence
+
     def skip_to(self, sequence: int) -> None:
         """Let no sequence number from here on be less than this one."""
         self._sequence = max(self._sequence, sequence - 1)

@@ -209,6 +209,9 @@ class Checker:
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """See a diagnostic event."""
 
+    def computed(self, at_ms: int, by: Suspect, *, lasted_ms: int) -> None:
+        """See a stretch in which an invocation's processor did one thing only."""
+
     def turn_over(self, at_ms: int, by: Suspect, *, left: Sequence[str], error: str) -> None:
         """See an invocation that returned; ``left`` names the tasks of it that still run."""
 

@@ -34,6 +34,8 @@ _HEARS_MS = 100
 _EARLY_MOST = 3
 # No longer than a call takes that is not slow.
 _QUICK_MS = 100
+# A step of decoding costs less, whatever is in 10 MiB (kpl/content.py, content_in_steps).
+_STRETCH_MOST_MS = 250
 # A few calls, each as slow as calls may be.
 _AT_ONCE_MS = 10_000
 # Batches of one shard while another one waits with a page in hand.
@@ -354,3 +356,13 @@ class ReplacedStreamIsLeft(Checker):
         if since_ms is not None and at_ms - since_ms > _LAST_READ_MS:
             text = f"{by.name} reads it, {at_ms - since_ms} ms after the stream was created again"
             self.found(at_ms, shard_id, text)
+
+
+class DecodingMakesWay(Checker):
+    """Nobody takes records apart for so long at a stretch that renewals have no turn (H17)."""
+
+    def computed(self, at_ms: int, by: Suspect, *, lasted_ms: int) -> None:
+        """Look at how long a stretch lasted."""
+        if lasted_ms > _STRETCH_MOST_MS:
+            text = f"{by.name} did nothing else for {lasted_ms} ms"
+            self.found(at_ms, by.worker_id, text)

@@ -32,7 +32,8 @@ class Actor:
         is_dead: killed, or its process has ended.
         ended: resolved at its return or death, whichever is first.
         tasks: those that run, in the order of their creation.
-        frozen_ms: how long it has been frozen so far, milliseconds.
+        frozen_ms: how long it has been frozen so far, milliseconds; computing is no freeze.
+        to_compute_s: for how long its processor has work still, beyond what is under way.
         faults: what was done to it, in order: milliseconds and what.
         execution: start epoch and generation of the execution that invoked it.
 
@@ -47,10 +48,12 @@ class Actor:
         self.ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.frozen_ms = 0
+        self.to_compute_s = 0.0
         self.faults: list[tuple[int, str]] = []
         self.execution = (0, 0)
         self._now_ms = now_ms
         self._frozen_since_ms = 0
+        self._is_computing = False
         self._parked: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
 
     def suffered(self, what: str) -> None:
@@ -100,11 +103,27 @@ class Actor:
         if not self.is_frozen and not self.is_dead:
             self.is_frozen, self._frozen_since_ms = True, self._now_ms()
 
+    def compute(self, duration_s: float) -> bool:
+        """
+        Let it do nothing else for so long from its next wait on: its processor is at work.
+
+        Returns:
+            Whether it begins with that: :meth:`thaw` is to be called when nothing is left to do.
+
+        """
+        self.to_compute_s += duration_s
+        begins = not self.is_frozen and not self.is_dead
+        if begins:
+            self.is_frozen = self._is_computing = True
+        return begins
+
     def thaw(self) -> None:
         """Let it run again: all that was due meanwhile, in order."""
         if not self.is_frozen:
             return
-        self.frozen_ms += self._now_ms() - self._frozen_since_ms
+        if not self._is_computing:
+            self.frozen_ms += self._now_ms() - self._frozen_since_ms
+        self._is_computing = False
         self.is_frozen = False
         parked, self._parked = self._parked, []
         loop = asyncio.get_running_loop()

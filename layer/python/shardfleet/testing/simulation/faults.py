@@ -41,7 +41,8 @@ class FaultMix:
     being read. ``consumer_raises`` is per page that a worker reads and per handler call: the port
     raises an error of no kind that the engine knows. ``duplicated_write``: the request lands a
     second time, a moment later; ``false_no_stream``: the whole stream is not found, for once;
-    ``malformed_lease`` is per lease and second: a stranger makes a row unreadable for a while.
+    ``malformed_lease`` is per lease and second: a stranger makes a row unreadable for a while;
+    ``decode_bomb`` per put: many aggregates at once, each of which takes long to take apart.
     """
 
     # --- DynamoDB and Step Functions
@@ -108,6 +109,9 @@ class FaultMix:
     duplicated_write: float = 0.01
     false_no_stream: float = 0.04
     malformed_lease: float = 0.001
+
+    # --- what takes a worker's processor
+    decode_bomb: float = 0.004
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:

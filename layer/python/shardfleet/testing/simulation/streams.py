@@ -9,9 +9,12 @@ moment ago.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any
+
+import msgspec
 
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
@@ -23,8 +26,10 @@ from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.checkers import SourceRecord, Suspect
+from shardfleet.records import StreamRecord
+from shardfleet.testing.checkers import SourceRecord
 from shardfleet.testing.memory_stream import MemoryStream, Polled
+from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Wire
 
@@ -34,6 +39,23 @@ _VISIBLE_AFTER_MS = 1_500
 _RETENTION_MS = 120_000
 _DAMAGED_ONE_IN = 20
 _LISTS_NOTHING = 2
+# As large as an aggregate that is taken apart by itself, and as slow as a step of that may be.
+_BOMB_BYTES = 257 * 1024
+_BOMB_S = 0.25
+
+
+class _Bomb(bytes):
+    """The data of a small aggregate that says it is large, and takes long to be taken apart."""
+
+    explode: Callable[[], None]
+
+    def __len__(self) -> int:
+        return _BOMB_BYTES
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice) and place.start == len(MAGIC):
+            self.explode()
+        return super().__getitem__(place)
 
 
 class TrueStream:
@@ -44,6 +66,7 @@ class TrueStream:
         memory: the stream.
         reshards: how many there were.
         read_to: shard to the greatest sequence number that any read has returned.
+        bombs: sequence numbers of records that take long to be taken apart.
 
     """
 
@@ -52,6 +75,7 @@ class TrueStream:
         self.memory = MemoryStream(around.clock, shards=shards)
         self.reshards = 0
         self.read_to: dict[str, int] = {}
+        self.bombs: set[str] = set()
         self._around = around
         self._chance = around.chance("stream")
         self._listings: deque[tuple[int, Sequence[Shard]]] = deque(maxlen=16)
@@ -69,12 +93,26 @@ class TrueStream:
             payloads[0] = MAGIC + payloads[0] + bytes(ENVELOPE_BYTES)
         self.send(key, payloads, kills=kills)
 
-    def send(self, key: str, payloads: Sequence[bytes], *, kills: bool = False) -> None:
-        """Put records of a key, as one aggregate if there are several; one may kill."""
+    def put_bombs(self, key: str, count: int) -> None:
+        """Put aggregates of a key, one after the other, that take long to be taken apart."""
+        for _ in range(count):
+            number = self._around.ledger.last_number(key) + 1
+            self.send(key, [f"{key}/{number}".encode()], is_aggregate=True)
+            self.bombs.add(str(self.memory.sequence))
+
+    def send(
+        self,
+        key: str,
+        payloads: Sequence[bytes],
+        *,
+        kills: bool = False,
+        is_aggregate: bool = False,
+    ) -> None:
+        """Put records of a key, as one aggregate if there are several or told; one may kill."""
         ledger, now_ms, users = self._around.ledger, self._around.now_ms, len(payloads)
         numbers = [ledger.next_number(key) for _ in payloads]
         outer, data = key, payloads[0]
-        if users > 1:
+        if users > 1 or is_aggregate:
             outer = "a"  # as the KPL does (amazon-kinesis-producer issue 439)
             builder = AggregateBuilder()
             for payload in payloads:
@@ -187,9 +225,7 @@ class TrueStream:
 class FaultyStream(Polled):
     """The stream as one invocation reaches it."""
 
-    def __init__(
-        self, stream: TrueStream, wire: Wire, *, around: Surroundings, by: Suspect
-    ) -> None:
+    def __init__(self, stream: TrueStream, wire: Wire, *, around: Surroundings, by: Actor) -> None:
         """Reach the stream over a wire."""
         super().__init__()
         self._stream = stream
@@ -289,7 +325,24 @@ class FaultyStream(Polled):
             # What was seen once stays visible.
             newest = int(page.records[-1].sequence_number)
             self._stream.read_to[shard_id] = max(self._stream.read_to.get(shard_id, 0), newest)
+        bombs = self._stream.bombs
+        if bombs and not bombs.isdisjoint(each.sequence_number for each in page.records):
+            return replace(page, records=[self._armed(each, shard_id) for each in page.records])
         return page
+
+    def _armed(self, record: StreamRecord, shard_id: str) -> StreamRecord:
+        """Return a record as it is for a worker of ours, which takes it apart at some time."""
+        actor = self._by
+        if record.sequence_number not in self._stream.bombs or actor.execution == (0, 0):
+            return record
+
+        def explode() -> None:
+            self._around.faults.struck("decode_bomb", shard_id)
+            self._around.compute(actor, _BOMB_S)
+
+        data = _Bomb(record.data)
+        data.explode = explode
+        return msgspec.structs.replace(record, data=data)
 
 
 def _contradictory(page: RecordsPage, shard_id: str, iterator: str) -> RecordsPage:

@@ -115,6 +115,20 @@ class Surroundings:
         actor.freeze()
         self.spawn(thaw(), f"thaw {actor.name}")
 
+    def compute(self, actor: Actor, duration_s: float) -> None:
+        """Let an invocation's processor be at work for so long, which is no fault of its own."""
+
+        async def finish() -> None:
+            while actor.to_compute_s > 0:
+                left_s, actor.to_compute_s = actor.to_compute_s, 0.0
+                for computed in self.seers["computed"]:
+                    computed(self.now_ms, actor, lasted_ms=round(left_s * 1000))
+                await asyncio.sleep(left_s)
+            actor.thaw()
+
+        if actor.compute(duration_s):
+            self.spawn(finish(), f"{actor.name} computes")
+
     def log(self, who: str, what: str, *details: object) -> None:
         """Write one line of the event log."""
         if self._keeps_log:

@@ -31,6 +31,8 @@ from shardfleet.testing.simulation.wire import FREEZE_S, Outage
 
 _MINUTE_S = 60.0
 _KEYS = 40
+# At once; the most are what one answer of GetRecords holds, 10 MiB.
+_BOMBS = (10, 40)
 _SHARDS_LEAST = 8
 # The stream grows for a while, then shrinks, so that slots are started and drained.
 _TREND_MS = 150_000
@@ -333,7 +335,10 @@ class World:
             if self._puts and self._around.ledger.recreated_ms is None:
                 users = self._chance.choice((1, 1, 1, 2, 5))
                 kills = self._around.faults.strike("poison")
-                self.stream.put(f"key-{self._chance.randrange(_KEYS)}", users=users, kills=kills)
+                key = f"key-{self._chance.randrange(_KEYS)}"
+                self.stream.put(key, users=users, kills=kills)
+                if self._around.faults.strike("decode_bomb"):
+                    self.stream.put_bombs(key, self._around.faults.whole("decode_bomb", *_BOMBS))
 
     async def _reshard(self) -> None:
         if not self._shape.instant_s:
