@@ -14,8 +14,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -342,7 +340,8 @@ class FaultyStream(Polled):
 
         data = _Bomb(record.data)
         data.explode = explode
-        return msgspec.structs.replace(record, data=data)
+        arrival_ms = record.approximate_arrival_ms
+        return StreamRecord(data, record.partition_key, record.sequence_number, arrival_ms)
 
 
 def _contradictory(page: RecordsPage, shard_id: str, iterator: str) -> RecordsPage:
