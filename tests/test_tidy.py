@@ -52,6 +52,7 @@ ARROWS = {
         (
             *("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
             *("domain.delivery.attempts", "domain.delivery.contract", "domain.template.limits"),
+            "domain.template.spark",  # How large a job's workers are, for their price.
         ),
         ("aws_cdk", "constructs", "cdk_nag", "jsii"),
     ),

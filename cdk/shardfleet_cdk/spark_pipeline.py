@@ -125,12 +125,15 @@ class SparkPipeline(Construct):
             publishes=self.lease_table is not None,
         )
         make_alarms(self, watched, alarms or SparkAlarms(), streaming=work.streaming)
-        price = spark_price.told(spark, streaming=work.streaming)
-        Annotations.of(self).add_info_v2("shardfleet:spark-cost", price)
+        self._tell_price(work, spark)
         if not operations.tracing:
             nag.acknowledge(self, nag.UNTRACED)
         if operations.permissions_boundary:
             iam.PermissionsBoundary.of(self).apply(operations.permissions_boundary)
+
+    def _tell_price(self, work: PipelineWork, spark: SparkOptions) -> None:
+        price = spark_price.told(spark, streaming=work.streaming)
+        Annotations.of(self).add_info_v2("shardfleet:spark-cost", price)
 
     @property
     def grant_principal(self) -> iam.IPrincipal:
