@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from tests.spark.conftest import SETTINGS
 
 
 def main(plan, die):
-    """Run the plan; where it is wanted, kill Java and this process after the first write."""
+    """Run the plan; where it is wanted, kill Java and this process after a new batch's write."""
     few = {"spark.databricks.delta.snapshotPartitions": "2"}
     settings = SETTINGS | delta_settings(pyspark.__version__) | few
     session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
@@ -26,6 +27,10 @@ def main(plan, die):
 
         def write(batch, number):
             append(batch, number)
+            killed = Path(f"{PipelinePlan.from_json(plan).checkpoint}-killed-{number}")
+            if killed.exists():
+                return  # This life repeats what the last one wrote, and goes on to the next batch.
+            killed.touch()
             java = session.sparkContext._gateway.proc.pid
             os.kill(java, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
