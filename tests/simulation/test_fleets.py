@@ -6,6 +6,9 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
+
+from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 from tests.simulation.mutants.arenas import ARENAS
@@ -47,6 +50,32 @@ def test_aggregates_that_take_long_to_be_taken_apart_cost_no_lease():
 
     assert [str(violation) for result in results for violation in result.violations] == []
     assert min(result.faults["decode_bomb"] for result in results) > 1
+
+
+def small_fleets(**rates):
+    mix = replace(FaultMix.none(), **rates)
+    given = [Options(seed=seed, busy_s=BUSY_S, mix=mix, is_small=True) for seed in (1, 3, 5)]
+    return [run_seed(options) for options in given]
+
+
+@pytest.mark.parametrize("rates", [{"clock_jumps": 0.03}, {"clocks_jump": 0.02}])
+def test_wall_clocks_that_jump_an_hour_break_no_invariant(rates):
+    results = small_fleets(**rates)
+
+    assert [str(violation) for result in results for violation in result.violations] == []
+    assert sum(sum(result.faults.values()) for result in results) >= 3
+
+
+def test_an_age_by_the_wall_clock_alone_is_found_where_it_jumps_and_nowhere_else(monkeypatch):
+    """Hazard H15 without its rule."""
+
+    def by_the_wall(self, held):
+        return self.instant().wall_ms - held.confirmed.wall_ms
+
+    monkeypatch.setattr(LeaseWriter, "age_ms", by_the_wall)
+
+    assert not any(result.violations for result in small_fleets())
+    assert all(result.violations for result in small_fleets(clock_jumps=0.03))
 
 
 def test_a_fleet_that_shares_its_stream_with_a_kcl_like_worker_breaks_no_invariant():

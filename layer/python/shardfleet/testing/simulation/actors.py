@@ -33,6 +33,7 @@ class Actor:
         ended: resolved at its return or death, whichever is first.
         tasks: those that run, in the order of their creation.
         frozen_ms: how long it has been frozen so far, milliseconds; computing is no freeze.
+        clock_off_ms: by how much its wall clock has jumped, beside what all have.
         to_compute_s: for how long its processor has work still, beyond what is under way.
         faults: what was done to it, in order: milliseconds and what.
         execution: start epoch and generation of the execution that invoked it.
@@ -48,6 +49,7 @@ class Actor:
         self.ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.frozen_ms = 0
+        self.clock_off_ms = 0
         self.to_compute_s = 0.0
         self.faults: list[tuple[int, str]] = []
         self.execution = (0, 0)

@@ -42,6 +42,8 @@ class FaultMix:
     raises an error of no kind that the engine knows. ``duplicated_write``: the request lands a
     second time, a moment later; ``false_no_stream``: the whole stream is not found, for once;
     ``malformed_lease`` is per lease and second: a stranger makes a row unreadable for a while;
+    ``clock_jumps`` is per invocation and second, ``clocks_jump``, of all at once, per second: wall
+    clocks are an hour ahead or behind from then on, or right again;
     ``decode_bomb`` per put: many aggregates at once, each of which takes long to take apart.
     """
 
@@ -112,6 +114,10 @@ class FaultMix:
 
     # --- what takes a worker's processor
     decode_bomb: float = 0.004
+
+    # --- wall clocks: in runs of their own
+    clock_jumps: float = 0.0
+    clocks_jump: float = 0.0
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:

@@ -50,12 +50,14 @@ class ActorClock:
         drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
         if drifts and around.drifts_most:
             drift_ms = _DRIFT_MS if drift_ms > 0 else -_DRIFT_MS
+        self._around = around
         self._began_ms = around.clock.now_ms() - around.now_ms + drift_ms
         self._stands_still = drifts and drift_ms % 2 == 0
 
     def now_ms(self) -> int:
         """Return this sandbox's idea of the epoch milliseconds."""
-        return self._began_ms + self._loop.virtual_ms
+        jumped_ms = self._actor.clock_off_ms + self._around.clocks_off_ms
+        return self._began_ms + self._loop.virtual_ms + jumped_ms
 
     def monotonic_ms(self) -> int:
         """Return milliseconds that may leave out the time spent frozen."""

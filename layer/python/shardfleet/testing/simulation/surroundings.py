@@ -43,6 +43,7 @@ class Surroundings:
         seers: hook of a checker to that method of each checker that has one of its own.
         focus: calls, by how their names begin, that invocations freeze or die in; empty: all.
         freeze_s: the shortest and the longest freeze.
+        clocks_off_ms: by how much the wall clocks of all invocations have jumped.
         drifts_most: a clock that is wrong is as wrong as it may be.
 
     """
@@ -69,6 +70,7 @@ class Surroundings:
         self.freezes = 0
         self.focus: tuple[str, ...] = ()
         self.freeze_s = (0.5, 45.0)
+        self.clocks_off_ms = 0
         self.drifts_most = False
         self.checkers = [kind(self.ledger, self.violated, renew_ms=renew_ms) for kind in checkers]
         self.seers: dict[str, list[Callable[..., None]]] = {

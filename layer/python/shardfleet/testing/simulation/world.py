@@ -31,6 +31,7 @@ from shardfleet.testing.simulation.wire import FREEZE_S, Outage
 
 _MINUTE_S = 60.0
 _KEYS = 40
+_JUMP_MS = 3_600_000
 # At once; the most are what one answer of GetRecords holds, 10 MiB.
 _BOMBS = (10, 40)
 _SHARDS_LEAST = 8
@@ -400,7 +401,13 @@ class World:
         faults = self._around.faults
         while True:
             await asyncio.sleep(self._chance.uniform(0.5, 1.5))
+            if faults.strike("clocks_jump"):
+                self._around.clocks_off_ms = faults.whole("clocks_jump", -1, 1) * _JUMP_MS
+                self._around.log("world", "all clocks are off by", self._around.clocks_off_ms)
             for actor in list(self.functions.alive):
+                if faults.strike("clock_jumps", actor.worker_id):
+                    actor.clock_off_ms = faults.whole("clock_jumps", -1, 1) * _JUMP_MS
+                    self._around.log(actor.name, "has a clock off by", actor.clock_off_ms)
                 if faults.strike("kill_between", actor.worker_id):
                     actor.suffered("killed")
                     self._around.log(actor.name, "killed")
