@@ -62,6 +62,28 @@ def test_a_table_is_appended_to():
         delta_writer(SimpleNamespace(), plan)
 
 
+def live(plan, die, aws):
+    """Run a driver's life in a process of its own; one that is to die ends by SIGKILL."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.delta_life", plan.to_json(), die],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            **aws,
+            "JAVA_HOME": str(find_java()),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=LIFE_LIMIT_S,
+        check=False,
+    )
+    if "unresolved dependency" in done.stderr or "download failed" in done.stderr:
+        pytest.skip("Delta's jars cannot be had: Maven Central is out of reach")
+    return done
+
+
 @pytest.mark.processes
 def test_whenever_a_driver_dies_behind_a_write_each_row_is_there_once(
     embedded_aws, make_stream, spark_account, tmp_path
@@ -86,32 +108,10 @@ def test_whenever_a_driver_dies_behind_a_write_each_row_is_there_once(
         checkpoint=str(tmp_path / "checkpoint"),
     )
 
-    def live(die):
-        command = [sys.executable, "-m", "tests.spark.delta_life", plan.to_json(), die]
-        environment = {
-            **os.environ,
-            **embedded_aws.environment(),
-            "JAVA_HOME": str(find_java()),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIFE_LIMIT_S,
-            check=False,
-        )
-        if "unresolved dependency" in done.stderr or "download failed" in done.stderr:
-            pytest.skip("Delta's jars cannot be had: Maven Central is out of reach")
-        return done
-
     for _ in range(KILLS):
-        died = live("1")
+        died = live(plan, "1", embedded_aws.environment())
         assert died.returncode == -signal.SIGKILL, died.stderr[-4_000:]
-    end = live("0")
+    end = live(plan, "0", embedded_aws.environment())
 
     assert end.returncode == 0, end.stderr[-4_000:]
     assert end.stdout.split()[-2:] == [str(count), str(count)]
