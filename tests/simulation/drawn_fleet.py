@@ -43,6 +43,7 @@ class DrawnFleet(Fleet):
             initial_position=draw.choice(("LATEST", "TRIM_HORIZON")),
             sleep=draw.random() < 0.7,
             lag_objective_ms=120_000,
+            scale_down_ms=60_000,
             budget_cents_per_day=draw.choice((0, 500)),
         )
         self.stream = MemoryStream(self.clock, shards=draw.choice((1, 4, 9)))
