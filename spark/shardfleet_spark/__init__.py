@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shardfleet_spark.data_source import ShardfleetDataSource
-    from shardfleet_spark.host.cluster import of_cluster
+    from shardfleet_spark.host.session import of_cluster
 
 __all__ = ["ShardfleetDataSource", "of_cluster"]
 
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return ShardfleetDataSource
     if name == "of_cluster":
-        from shardfleet_spark.host.cluster import of_cluster  # noqa: PLC0415
+        from shardfleet_spark.host.session import of_cluster  # noqa: PLC0415
 
         return of_cluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

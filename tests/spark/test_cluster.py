@@ -1,49 +1,24 @@
-"""How many tasks a source has: as many as the cluster has cores, where a session tells."""
+"""
+How many tasks a source has: as many as the cluster has cores.
+
+Over Spark Connect: `test_connect.py`.
+"""
 
 from types import SimpleNamespace
 
 import pytest
-from pyspark.errors import PySparkAttributeError
 
-from shardfleet_spark.host.cluster import of_cluster
+from shardfleet_spark.host.session import of_cluster
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import _spread
-
-
-class Connected:
-    """A session of Spark Connect: settings, and no context (its own class and words)."""
-
-    def __init__(self, **settings):
-        found = {name.replace("_", "."): value for name, value in settings.items()}
-        self.conf = SimpleNamespace(get=found.get)
-
-    @property
-    def sparkContext(self):  # noqa: N802 - Spark's name
-        raise PySparkAttributeError(
-            errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED",
-            messageParameters={"attr_name": "sparkContext"},
-        )
 
 
 def classic(cores):
     return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores))
 
 
-@pytest.mark.parametrize(
-    ("spark", "partitions"),
-    [
-        (classic(48), {"partitions": "48"}),
-        (Connected(spark_default_parallelism="40"), {"partitions": "40"}),
-        (
-            Connected(spark_executor_instances="3", spark_executor_cores="4"),
-            {"partitions": "12"},
-        ),
-        (Connected(spark_executor_instances="3"), {"partitions": "3"}),
-        (Connected(), {}),
-    ],
-)
-def test_a_source_has_a_task_per_core_of_the_cluster(spark, partitions):
-    assert of_cluster(spark) == partitions
+def test_a_source_has_a_task_per_core_of_the_cluster():
+    assert of_cluster(classic(48)) == {"partitions": "48"}
 
 
 @pytest.mark.parametrize(

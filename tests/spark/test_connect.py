@@ -94,6 +94,23 @@ def options_of_sink(aws):
     )
 
 
+def test_a_source_has_a_task_per_core_of_the_servers_cluster(server):
+    ask = """
+import sys
+from pyspark.sql import SparkSession
+from shardfleet_spark import of_cluster
+print(of_cluster(SparkSession.builder.remote(sys.argv[1]).getOrCreate()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", ask, server],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_LIMIT_S,
+        check=False,
+    )
+    assert done.stdout == "{'partitions': '2'}\n", done.stderr[-8_000:]
+
+
 def test_from_a_stream_to_a_stream(pipeline, embedded_aws, make_stream):
     copy = make_stream(shards=2)
 

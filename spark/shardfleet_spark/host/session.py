@@ -25,6 +25,16 @@ def tasks_at_once(spark: SparkSession) -> int:
         return int(last[0]) + 1
 
 
+def of_cluster(spark: SparkSession) -> dict[str, str]:
+    """
+    Return the options with which a source has one task per core of the cluster.
+
+    Use: ``spark.readStream.format("shardfleet").options(**of_cluster(spark))``. The source cannot
+    find it out: Spark asks it in Python processes that have neither session nor context.
+    """
+    return {"partitions": str(tasks_at_once(spark))}
+
+
 def query_id(spark: SparkSession, checkpoint: str) -> str:
     """
     Return the id of a streaming query that has begun: the same as long as its checkpoint is.

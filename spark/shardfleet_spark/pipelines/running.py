@@ -13,8 +13,7 @@ from pyspark.sql import functions as sf
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.host.cluster import of_cluster
-from shardfleet_spark.host.session import query_id
+from shardfleet_spark.host.session import of_cluster, query_id
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
 from shardfleet_spark.pipelines.delta import DELTA, delta_writer
