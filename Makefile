@@ -65,7 +65,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install ## run the tests in JOBS=4 processes; ARGS="-k name" is passed to pytest [13 min]
+test: install ## run the tests in JOBS=4 processes; ARGS="-k name" is passed to pytest [17 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
@@ -75,7 +75,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [98 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [103 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -123,7 +123,7 @@ audit: install ## ask a source of advisories about every locked package; fails w
 runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [6 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.deployed.run $(ARGS)
 
-first-hour: install ## the wheel with one extra in an empty environment: README's blocks, every command on two fleets; ARGS=spark: that extra alone [5 min]
+first-hour: install ## the wheel with one extra in an empty environment: README's blocks, every command on two fleets; ARGS=spark: that extra alone [10 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.first_hour $(ARGS)
 
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
@@ -142,7 +142,7 @@ bench: install ## run the benchmarks, one after the other; writes benchmarks/RES
 synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line) [1 min]
 	@$(WITH_NODE) CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py
 
-pr: install ## lint, types, test: what CI runs, but for its parts of slow [15 min]
+pr: install ## lint, types, test: what CI runs, but for its parts of slow [20 min]
 	@$(MAKE) lint
 	@$(MAKE) types
 	@$(MAKE) test
