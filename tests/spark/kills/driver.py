@@ -69,6 +69,9 @@ class Driver:
             "master": self.master,
             "spark": SPARK
             | {
+                # Spark draws the secret of a session of its own; a cluster's would have to be given
+                # to master, workers and drivers alike.
+                "spark.authenticate": "true" if self.master == LOCAL else "false",
                 "spark.eventLog.dir": self.events.as_uri(),
                 "spark.local.dir": str(self.folder / "local"),
                 "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
