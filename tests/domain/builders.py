@@ -14,6 +14,7 @@ from pathlib import Path
 from shardfleet.domain.balance.by_count import WorkerView
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.failure import FailureKind, LastFailure
+from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
@@ -91,6 +92,18 @@ def a_failure(**changes):
     given = {"kind": FailureKind.IMPORT, "message": "no settings", "where": "/o.py, line 3"}
     given |= {"times": 3, "first_ms": 960_000, "last_ms": 999_000, "epoch": 4}
     return LastFailure(**given | changes)
+
+
+def a_failing_slot(**changes):
+    """Build the record of a running slot whose worker fails of what is given, as `a_failure`."""
+    return Slot(
+        slot_id="s1",
+        worker_id="a",
+        state=SlotState.RUNNING,
+        name="n",
+        start_epoch=1,
+        failure=a_failure(**changes),
+    )
 
 
 def a_worker(text):

@@ -20,7 +20,7 @@ from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
-from tests.domain.builders import a_failure, a_lease
+from tests.domain.builders import a_failing_slot, a_failure, a_lease
 
 NOW_MS = 10_000_000
 CONFIG = FleetConfig(
@@ -230,14 +230,7 @@ def test_an_account_without_room_for_workers_and_manager_is_told_with_what_to_do
     ],
 )
 def test_what_workers_fail_of_is_an_error_with_its_remedy(kind, code):
-    slot = Slot(
-        slot_id="s1",
-        worker_id="a",
-        state=SlotState.RUNNING,
-        name="n",
-        start_epoch=1,
-        failure=a_failure(kind=kind),
-    )
+    slot = a_failing_slot(kind=kind)
     (finding,) = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
 
     assert (finding.severity, finding.code) == (Severity.ERROR, code)
@@ -246,15 +239,7 @@ def test_what_workers_fail_of_is_an_error_with_its_remedy(kind, code):
 
 
 def test_one_crash_that_need_not_come_again_is_a_warning():
-    failure = a_failure(kind=FailureKind.EXIT, times=1)
-    slot = Slot(
-        slot_id="s1",
-        worker_id="a",
-        state=SlotState.RUNNING,
-        name="n",
-        start_epoch=1,
-        failure=failure,
-    )
+    slot = a_failing_slot(kind=FailureKind.EXIT, times=1)
     (finding,) = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
 
     assert finding.severity is Severity.WARNING

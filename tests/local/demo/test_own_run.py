@@ -7,10 +7,9 @@ import pytest
 
 from shardfleet.domain.explain.fleet_view import failures
 from shardfleet.domain.slots.failure import FailureKind
-from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.local.demo.own_run import OwnRunOptions, is_hopeless, own_run
 from shardfleet.local.demo.source import read_source
-from tests.domain.builders import a_failure
+from tests.domain.builders import a_failing_slot
 
 HANDLER = """
 import json
@@ -56,15 +55,7 @@ def test_a_failing_record_stops_its_shard_at_its_line_and_the_others_go_on(tmp_p
 
 
 def a_row(kind, times=1):
-    slot = Slot(
-        slot_id="s1",
-        worker_id="a",
-        state=SlotState.RUNNING,
-        name="n",
-        start_epoch=1,
-        failure=a_failure(kind=kind, times=times),
-    )
-    return failures([slot], now_ms=1_000_000)
+    return failures([a_failing_slot(kind=kind, times=times)], now_ms=1_000_000)
 
 
 @pytest.mark.parametrize("kind", ["LOAD", "IMPORT", "SIGNATURE", "RIGHT"])
