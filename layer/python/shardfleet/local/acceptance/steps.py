@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,7 +136,7 @@ async def time_out(scene: Scene) -> Measured:
 
 
 async def stop_execution(scene: Scene) -> Measured:
-    """Stop one worker slot's execution, and wait for its successor."""
+    """Stop one worker slot's execution, and wait until there are as many as are wanted again."""
     before = await scene.running()
     if not before:
         raise StepFailed("no execution is running, so none can be stopped")
@@ -143,20 +144,41 @@ async def stop_execution(scene: Scene) -> Measured:
     since_ms = scene.clock.now_ms()
     client = scene.client("stepfunctions")
     await asyncio.to_thread(client.stop_execution, executionArn=victim)
-    deadline_ms = scene.clock.monotonic_ms() + _STEP_MS
-    while not set(await scene.running()) - set(before):
-        if scene.clock.monotonic_ms() > deadline_ms:
-            raise StepFailed(f"no execution was started within {_STEP_MS // 1000} s")
-        await scene.clock.sleep_ms(_LOOK_EVERY_MS)
-    took_s = (scene.clock.now_ms() - since_ms) / 1000
     return await _disturbed(
         scene,
         since_ms=since_ms,
         what="after an execution was stopped",
-        why=f"another execution after {took_s:.1f} s",
+        why=await replacement(scene, set(before), stopped=victim),
         # The stopped one's invocation went on; its leases expire after that.
         passing_ms=scene.size.failover_ms,
     )
+
+
+async def replacement(scene: Scene, before: AbstractSet[str], *, stopped: str) -> str:
+    """
+    Wait until an execution has taken a stopped one's place, and say so.
+
+    Where a worker stood still just before, its stand-in runs (docs/protocol.md Z8), and with it as
+    many others as the fleet wants: then there is nothing to start.
+
+    Args:
+        scene: of the run.
+        before: executions that ran until then.
+        stopped: the one of them that was stopped.
+
+    Raises:
+        StepFailed: there was none in time.
+
+    """
+    others, wanted = len(before - {stopped}), scene.size.config["workers_min"]
+    if others >= wanted:
+        return f"{others} others ran on, and {wanted} are wanted"
+    began_ms = scene.clock.monotonic_ms()
+    while not set(await scene.running()) - before:
+        if scene.clock.monotonic_ms() > began_ms + _STEP_MS:
+            raise StepFailed(f"no execution was started within {_STEP_MS // 1000} s")
+        await scene.clock.sleep_ms(_LOOK_EVERY_MS)
+    return f"another execution after {(scene.clock.monotonic_ms() - began_ms) / 1000:.1f} s"
 
 
 async def split(scene: Scene) -> Measured:

@@ -1,0 +1,39 @@
+"""What a step waits for, against a scene that only tells which executions run."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shardfleet.local.acceptance.plan import SHORT
+from shardfleet.local.acceptance.scene import StepFailed
+from shardfleet.local.acceptance.steps import replacement
+from shardfleet.testing.clock import VirtualClock, run_virtual
+
+
+def a_scene(*answers):
+    """A fleet of two workers at least; each look sees the next answer, and then the last one."""
+    left = list(answers)
+
+    async def running():
+        return dict.fromkeys(left.pop(0) if len(left) > 1 else left[0], 0)
+
+    return SimpleNamespace(size=SHORT, clock=VirtualClock(), running=running)
+
+
+def replaced(before, stopped, *answers):
+    return run_virtual(replacement(a_scene(*answers), set(before), stopped=stopped))
+
+
+def test_another_execution_takes_the_place_of_a_stopped_one():
+    # It is listed as running for a moment more.
+    assert replaced("ab", "a", "ab", "b", "bc") == "another execution after 1.0 s"
+
+
+def test_beside_a_stand_in_for_a_worker_that_stood_still_nothing_is_to_be_started():
+    """Z8: three run where two are wanted, and which of them is stopped is chance."""
+    assert replaced("abc", "a", "bc") == "2 others ran on, and 2 are wanted"
+
+
+def test_a_place_that_nobody_takes_fails_the_step():
+    with pytest.raises(StepFailed, match="no execution was started within 180 s"):
+        replaced("ab", "a", "b")
