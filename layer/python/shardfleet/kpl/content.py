@@ -11,6 +11,7 @@ that does not hold (a field twice, hash keys for some records) records are looke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -30,6 +31,9 @@ _AT_A_STEP = 20_000  # fields or texts: 10 ms
 # Wire types of protobuf; groups consist of fields.
 _KIND, _VARINT, _VARINTS, _MORE = 7, 0, (0, 2), 0x80
 _FIXED_BYTES = {1: 8, 5: 4}
+# A UTF-16 surrogate in the form of UTF-8, or its beginning; what stands for text that is none.
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_UNKNOWN = "\ufffd".encode()
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -160,20 +164,38 @@ def content_in_steps(body: bytes, *, max_records: int) -> Steps[Content | Fault]
         if not shape.IsInitialized():
             return Fault.BAD_ENCODING
         yield
-        message: Any = AggregatedColumns.FromString(body)
+        message: Any
+        try:
+            message = AggregatedColumns.FromString(body)
+        except DecodeError:  # To it alone an index of another wire type is packed numbers.
+            message = AggregatedColumns()
         yield
         keys, hash_keys = message.partition_key_table, message.explicit_hash_key_table
         columns = message.records
         data, indexes = columns.data, columns.partition_key_index
         if len(data) == len(indexes) == count:
             places = _hash_key_places(body, columns, count) if hash_keys else ()
+            if places and max(places) >= len(hash_keys):
+                return Fault.BAD_INDEX  # Each has one, so none that reads as absent is.
             if places is not None:
                 return (yield from _content(data, (keys, indexes), (hash_keys, places)))
         yield
-        records = AggregatedRecord.FromString(body).records
+        message = AggregatedRecord.FromString(body)
     except DecodeError:  # Also in a tag, which nobody needs; but then the rest is odd, too.
         return Fault.BAD_ENCODING
+    return (yield from _one_by_one(message))
+
+
+def _one_by_one(message: Any) -> Steps[Content | Fault]:
+    """Find the same by a look at each record."""
+    keys, hash_keys = message.partition_key_table, message.explicit_hash_key_table
+    records = message.records
     places = [record.explicit_hash_key_index for record in records] if hash_keys else ()
+    if any(
+        place == _ABSENT and record.HasField("explicit_hash_key_index")
+        for place, record in zip(places, records, strict=False)
+    ):
+        return Fault.BAD_INDEX
     indexes = [record.partition_key_index for record in records]
     data = [record.data for record in records]
     return (yield from _content(data, (keys, indexes), (hash_keys, places)))
@@ -228,9 +250,14 @@ def _texts(
     for start in range(0, len(table), _AT_A_STEP):
         # Each access decodes the text anew; a list shares one string among all records of a key.
         some = table[start : start + _AT_A_STEP]
-        texts += [e if isinstance(e, str) else e.decode(errors="replace") for e in some]
+        texts += [e if isinstance(e, str) else _text_as_in_java(e) for e in some]
         yield
     return texts, places
+
+
+def _text_as_in_java(malformed: bytes) -> str:
+    """Return what Java's ``String`` makes of what is no UTF-8: a surrogate is one fault there."""
+    return _SURROGATE.sub(_UNKNOWN, malformed).decode(errors="replace")
 
 
 def _hash_key_places(body: bytes, columns: Any, count: int) -> Sequence[int] | None:
