@@ -412,6 +412,26 @@ def test_an_instant_in_the_future_is_a_matter_of_configuration(stream):
         stream.iterator(SHARD_0, start)
 
 
+def test_a_stream_is_described_with_the_time_by_the_service_s_clock(monkeypatch):
+    """The ``Date`` of the answer (RFC 9110), which botocore's retries go by as well."""
+    summary = {
+        "StreamName": "orders",
+        "StreamARN": "arn:aws:kinesis:eu-central-1:000000000000:stream/orders",
+        "StreamStatus": "ACTIVE",
+        "RetentionPeriodHours": 24,
+        "StreamCreationTimestamp": 1_600_000_000,
+        "EnhancedMonitoring": [],
+        "OpenShardCount": 1,
+    }
+    with serving(Service((200, {"StreamDescriptionSummary": summary}))) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        before_s = int(time.time())
+        found = run(Stream(endpoint, "orders").reader.incarnation())
+        after_s = int(time.time())
+    assert before_s <= found.service_ms / 1000 <= after_s
+    assert found.retention_ms == 86_400_000
+
+
 def test_an_unanswered_put_is_unknown_because_a_repeat_would_write_twice(stream):
     stream.inject("LostReply", Operation="PutRecords", Count=1)
     with pytest.raises(OutcomeUnknown):

@@ -37,6 +37,11 @@ class Somebody:
     def __init__(self, name="s0001#1", worker_id="fleet-s0001", execution=(1, 0)):
         self.name, self.worker_id, self.execution = name, worker_id, execution
         self.frozen_ms, self.faults = 0, []
+        self.clock_ms = 0
+
+    def wall_ms(self):
+        """Tell the time."""
+        return self.clock_ms
 
 
 ME, MANAGER = Somebody(), Somebody("manager#1", "", (0, 0))
@@ -56,11 +61,10 @@ def writes(checker, change, *, before, after, at_ms=0, by=ME):
     checker.lease_written(LeaseWrite(at_ms=at_ms, by=by, change=change, before=before, after=after))
 
 
-def stores(checker, after, *, before=None, kind=SLOT, at_ms=0, epoch_ms=0, by=MANAGER):
+def stores(checker, after, *, before=None, kind=SLOT, at_ms=0, by=MANAGER):
     checker.document_written(
         DocumentWrite(
             at_ms=at_ms,
-            epoch_ms=epoch_ms,
             by=by,
             kind=kind,
             name=SLOT_ID,
@@ -302,13 +306,26 @@ def test_a_lease_that_nobody_takes_while_nothing_goes_wrong_is_found(at_ms, viol
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(("epoch_ms", "violations"), [(30_000, 0), (1_000, 1)])
-def test_a_turn_lock_taken_before_its_time_is_over_is_found(epoch_ms, violations):
+@pytest.mark.parametrize(("clock_ms", "violations"), [(30_000, 0), (20_000, 0), (19_999, 1)])
+def test_a_turn_lock_taken_before_its_time_is_over_is_found(clock_ms, violations):
+    """By the clock of who takes it, whatever it says later."""
     checker, found = planted(checkers.OneManagerAtATime)
+    taker = Somebody("manager#2", "", (0, 0))
     mine, his = ({"holder": holder, "until_ms": 20_000} for holder in ("a", "b"))
 
-    stores(checker, his, before=mine, kind=LOCK, epoch_ms=epoch_ms)
+    for taker.clock_ms in (clock_ms, 10_000):
+        checker.document_read(0, taker, kind=LOCK, body=mine)
+    stores(checker, his, before=mine, kind=LOCK, by=taker)
     assert len(found) == violations
+
+
+def test_a_turn_lock_taken_without_a_look_is_found():
+    checker, found = planted(checkers.OneManagerAtATime)
+
+    stores(
+        checker, {"holder": "b", "until_ms": 9}, before={"holder": "a", "until_ms": 9}, kind=LOCK
+    )
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(("by", "violations"), [(MANAGER, 0), (ME, 1)])
@@ -362,7 +379,7 @@ def test_a_death_between_the_note_of_a_call_and_the_call_counts(deaths_before_ca
     checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
     entry = SourceRecord(KEY, (7, 1), "k", 1, 0, b"", calls=2)
     note = {"first": "7:0", "last": "7:2", "count": 3, "crashes": 1, "is_open": True}
-    given = {"before": None, "after": note, "at_ms": 0, "epoch_ms": 0, "kind": NOTE, "name": KEY}
+    given = {"before": None, "after": note, "at_ms": 0, "kind": NOTE, "name": KEY}
 
     for number in range(2):
         by = Somebody(f"s0001#{number}")

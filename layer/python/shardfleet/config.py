@@ -18,6 +18,8 @@ from shardfleet.errors import ConfigurationError
 
 ENV_PREFIX = "SHARDFLEET_"
 MANAGER_EVERY_MS = 60_000  # EventBridge Scheduler: once a minute is the most often
+# What a manager keeps is older by a wrong clock only, or when three invocations did not come.
+KEPT_MOST_MS = 3 * MANAGER_EVERY_MS
 # From a look that finds a record to its handler: a slot is started, and its function is cold.
 WAKING_MS = 5_000
 

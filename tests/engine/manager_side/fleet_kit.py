@@ -47,11 +47,12 @@ class ListedStream:
         """List these shards; the filter AT_LATEST shows the open ones."""
         self.shards = list(shards)
         self.created_ms = 1_600_000_000_000
+        self.service_ms = lambda: None
         self.asked = []
 
     async def incarnation(self):
         """Describe the stream."""
-        return StreamIncarnation(ARN, self.created_ms)
+        return StreamIncarnation(ARN, self.created_ms, service_ms=self.service_ms())
 
     async def list_shards(self, listing=ListingFilter.NONE, *, instant_ms=None):
         """List the shards as the filter says."""

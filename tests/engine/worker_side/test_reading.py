@@ -13,7 +13,7 @@ from shardfleet.events.delivery import IteratorRenewed, ReadDelayed
 from shardfleet.events.worker import LeaseLost
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import World, a_lease, at, key
 
@@ -205,6 +205,22 @@ def test_a_latest_lease_is_pinned_before_its_first_read_and_the_first_pin_holds(
         assert world.numbers == [4, 5]
         assert starts(world)[0].kind is StartKind.AT_TIMESTAMP
         assert starts(world)[0].instant_ms == pinned_ms
+
+    in_world(scenario, leases=[a_lease(checkpoint=AT_LATEST)])
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_a_lease_of_somebody_else_s_at_the_tip_is_pinned_by_the_clock_of_the_stream(by_ms):
+    """K71: Kinesis refuses an instant ahead of its own clock, and what came until then is lost."""
+
+    async def scenario(world):
+        world.put(1, 3)
+        await world.clock.sleep_ms(60_000)
+        producing = asyncio.create_task(_producing(world, 4, 13))
+        await world.turn(turn_ms=20_000, clock=VirtualClock(world.clock.start_ms + by_ms))
+        await producing
+        assert world.numbers == list(range(4, 14))
+        assert [start.instant_ms for start in starts(world)] == [world.clock.start_ms + 55_000]
 
     in_world(scenario, leases=[a_lease(checkpoint=AT_LATEST)])
 

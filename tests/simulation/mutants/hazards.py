@@ -21,7 +21,7 @@ NOTES, EXPIRY, POSITION = (
 )
 CURSOR, UPKEEP = "domain/reading/cursor.py", "engine/manager/slots.py"
 PAGES = "domain/reading/pages.py"
-GONE = "domain/stream/gone_shards.py"
+GONE, TURN = "domain/stream/gone_shards.py", "domain/turn.py"
 
 _MANAGER_TESTS = "tests/engine/manager_side"
 _WORKER_TESTS = "tests/engine/worker_side"
@@ -148,9 +148,9 @@ HAZARDS = (
         arena="at the tip",
     ),
     mutant(
-        "a pin allows for no slow clock",
+        "a pin goes by the manager's clock",
         "H7",
-        ("domain/leases/sync.py", "PIN_BACK_MS = 5_000", "PIN_BACK_MS = 0"),
+        (TURN, "return now_ms - PIN_BACK_MS", "return snapshot.at_ms"),
         arena="at the tip",
     ),
     mutant(

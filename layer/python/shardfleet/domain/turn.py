@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from shardfleet.config import FleetConfig
+from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentPlan, count_to_read
 from shardfleet.domain.balance.loads import Loads, smoothed
 from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
@@ -81,6 +81,8 @@ class TurnSnapshot:
         reading: when the lease table was read, by the wall clock.
         watching: the same by this process's monotonic clock.
         survey: of the lease table.
+        service_ms: the time by the stream's own clock just before, epoch milliseconds; None: it
+            did not say.
         shards: the unfiltered listing.
         listed_at_initial: the listing of a new application's initial position; None: not new.
         finished: ids of listed shards that are done with, as kept; None: never kept.
@@ -126,6 +128,7 @@ class TurnSnapshot:
     rebalance: bool = True
     draw: str = ""
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    service_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,7 +380,12 @@ def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
         graces=graces,
     )
     expired |= seen_to_expire | orphans(leases, snapshot.slots)
-    handovers = pending_handovers(snapshot.handovers, leases, now_ms=snapshot.at_ms)
+    handovers = pending_handovers(
+        snapshot.handovers,
+        leases,
+        now_ms=snapshot.at_ms,
+        age_most_ms=config.handover_limit_ms + KEPT_MOST_MS,
+    )
     overdue = overdue_handovers(
         handovers,
         leases,
@@ -431,9 +439,12 @@ def _sync(
 
 
 def _pin_ms(snapshot: TurnSnapshot, sync: LeaseSyncPlan) -> int:
-    """Return where others began, for what begins late, else a moment ago (H7)."""
+    """Return where others began, for what begins late, else a moment ago, by the stream (H7)."""
     began_ms = snapshot.evidence.began_ms if snapshot.evidence and sync.begins_late else None
-    return snapshot.at_ms - PIN_BACK_MS if began_ms is None else began_ms
+    if began_ms is not None:
+        return began_ms
+    now_ms = snapshot.at_ms if snapshot.service_ms is None else snapshot.service_ms
+    return now_ms - PIN_BACK_MS
 
 
 def _with_created(leases: Sequence[Lease], sync: LeaseSyncPlan) -> Sequence[Lease]:

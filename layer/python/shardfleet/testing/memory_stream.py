@@ -21,6 +21,7 @@ from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
 from shardfleet.engine.ports import Clock, ListingFilter, PutOutcome
 from shardfleet.errors import (
+    ConfigurationError,
     ForeignPosition,
     IteratorExpired,
     OutcomeUnknown,
@@ -257,7 +258,7 @@ class MemoryStream(Polled):
         if self._incarnation is None:
             message = "no such stream"
             raise StreamGone(message)
-        return self._incarnation
+        return replace(self._incarnation, service_ms=self._clock.now_ms())
 
     async def list_shards(
         self, listing: ListingFilter = ListingFilter.NONE, *, instant_ms: int | None = None
@@ -283,7 +284,7 @@ class MemoryStream(Polled):
     # --- ShardSource
 
     async def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
-        """Get an iterator; a number beyond what the shard has had is refused."""
+        """Get an iterator; a number beyond what the shard has had is refused, and the future."""
         await self._called("shard_iterator", shard_id, start=start)
         log = self._log(shard_id)
         after, instant_ms = -1, 0
@@ -294,6 +295,9 @@ class MemoryStream(Polled):
             after = number
         elif start.kind is StartKind.AT_TIMESTAMP:
             instant_ms = start.instant_ms or 0
+            if instant_ms > self._clock.now_ms():
+                message = f"the instant {instant_ms} is in the future"  # fact K71
+                raise ConfigurationError(message)
         if number and number < int(log.shard.starting_sequence_number):
             message = f"sequence number {number} is another shard's, used on {shard_id}"
             raise ForeignPosition(message)

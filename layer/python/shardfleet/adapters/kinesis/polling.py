@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -204,6 +205,7 @@ class KinesisPolling:
             self._stream_arn,
             epoch_ms(summary["StreamCreationTimestamp"]),
             retention_ms=summary["RetentionPeriodHours"] * 3_600_000,
+            service_ms=_service_ms(answer),
         )
 
     def _shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
@@ -268,6 +270,12 @@ def _refused_number(text: str) -> ShardfleetError:
     """
     is_foreign = any(words in text for words in _FOREIGN)
     return ForeignPosition(text) if is_foreign else PositionTrimmed(text)
+
+
+def _service_ms(answer: Mapping[str, Any]) -> int | None:
+    """Return the time by the service's clock: HTTP's ``Date``, to the second below (RFC 9110)."""
+    stated = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return None if stated is None else epoch_ms(parsedate_to_datetime(stated))
 
 
 def _stated(start: StartingPosition) -> str:

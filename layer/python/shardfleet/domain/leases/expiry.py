@@ -4,7 +4,7 @@ Which leases have lost their owner: expiry by persisted sightings.
 A lease holds no timestamp. That its counter stands still is something the manager must have seen
 itself, over two readings, and remember across invocations (protocol.md §0.4).
 
-Rules: docs/protocol.md E1-E6 (§1.7; hazards H15, H16).
+Rules: docs/protocol.md E1-E7 (§1.7; hazards H15, H16).
 """
 
 from __future__ import annotations
@@ -120,6 +120,25 @@ def update_sightings(
         else:
             sightings[lease.lease_key] = now
     return sightings
+
+
+def in_step(
+    kept: Mapping[str, Sighting], *, now_ms: int, apart_most_ms: int
+) -> Mapping[str, Sighting]:
+    """
+    Return what was kept, or nothing if even the newest of it is too old (E7).
+
+    Then it was kept by a clock that is behind this one, and all that owners have renewed since
+    would seem to have stood still; or nobody has looked for as long. Either way all begins anew.
+
+    Args:
+        kept: by whoever was the manager before.
+        now_ms: the clock, epoch milliseconds.
+        apart_most_ms: between a manager's last look and the next one's first.
+
+    """
+    newest_ms = max((seen.first_seen_ms for seen in kept.values()), default=now_ms)
+    return kept if now_ms - newest_ms <= apart_most_ms else {}
 
 
 def earliest(

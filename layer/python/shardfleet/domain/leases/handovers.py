@@ -32,7 +32,7 @@ class Handover:
 
 
 def pending_handovers(
-    previous: Mapping[str, Handover], leases: Iterable[Lease], *, now_ms: int
+    previous: Mapping[str, Handover], leases: Iterable[Lease], *, now_ms: int, age_most_ms: int
 ) -> dict[str, Handover]:
     """
     Return lease key to handover, for unfinished leases; another pair of owners is a new one.
@@ -41,6 +41,8 @@ def pending_handovers(
         previous: what was remembered.
         leases: what was read.
         now_ms: epoch milliseconds; a beginning that lies after it is forgotten.
+        age_most_ms: none is older, since it is forced before; one that seems to be was first seen
+            by a clock that is behind this one, and is forgotten likewise.
 
     """
     found: dict[str, Handover] = {}
@@ -53,7 +55,7 @@ def pending_handovers(
             seen.old_owner,
             seen.next_owner,
         )
-        if before is not None and is_same and before.since_ms <= now_ms:
+        if before is not None and is_same and 0 <= now_ms - before.since_ms <= age_most_ms:
             seen = before
         found[lease.lease_key] = seen
     return found

@@ -122,12 +122,15 @@ class StreamIncarnation:
         retention_ms: how long records are kept, as last described; it may change within a life.
             Where nobody has said, the longest that AWS allows: whoever waits for it waits too long
             rather than not long enough.
+        service_ms: the time by the service's clock when it described the stream, epoch
+            milliseconds; None: it did not say.
 
     """
 
     stream_arn: str
     created_ms: int
     retention_ms: int = field(default=LONGEST_RETENTION_MS, compare=False, repr=False)
+    service_ms: int | None = field(default=None, compare=False, repr=False)
 
 
 @total_ordering

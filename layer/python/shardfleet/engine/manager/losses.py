@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shardfleet.config import FleetConfig
-from shardfleet.domain.leases.expiry import Reading, Sighting, earliest, sighted
+from shardfleet.config import KEPT_MOST_MS, FleetConfig
+from shardfleet.domain.leases.expiry import Reading, Sighting, earliest, in_step, sighted
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import Clock, LeaseStore
@@ -84,7 +84,12 @@ class LossWatch:
             for key, seen in self._sightings.items()
         }
         if own:
-            await self._state.write_sightings(earliest(own, await self._state.sightings()))
+            kept = in_step(
+                await self._state.sightings(),
+                now_ms=self._clock.now_ms(),
+                apart_most_ms=KEPT_MOST_MS,
+            )
+            await self._state.write_sightings(earliest(own, kept))
 
     def _behind_ms(self) -> int:
         """Return what is to be added to the monotonic clock for the wall clock."""

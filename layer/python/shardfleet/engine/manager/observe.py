@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardfleet.config import FleetConfig
+from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.loads import Loads
-from shardfleet.domain.leases.expiry import Reading
+from shardfleet.domain.leases.expiry import Reading, in_step
 from shardfleet.domain.leases.holes import Evidence, Suspicion
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.stream.shards import Shard
@@ -88,7 +88,7 @@ class Observer:
             listed_at_initial=listed,
             finished=await state.finished(),
             slots=[found.slot for found in slots],
-            sightings=sightings,
+            sightings=in_step(sightings, now_ms=started_ms, apart_most_ms=KEPT_MOST_MS),
             handovers=handovers,
             pauses=pauses,
             naps=[nap for nap, _ in naps],

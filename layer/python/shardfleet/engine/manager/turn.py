@@ -157,6 +157,7 @@ class LeaseManager:
         snapshot = await observer.observe()
         snapshot = replace(
             snapshot,
+            service_ms=incarnation.service_ms,
             watched=self.losses.learn(snapshot.sightings),
             is_thrifty=self._regimes.name is not Regime.EAGER,
             rebalance=self._turns % config.rebalance_turns == 0,

@@ -53,7 +53,7 @@ async def start_position(
         incarnation: the stream's life that the lease belongs to.
         config: for the instant of AT_TIMESTAMP.
         state: for the pins.
-        clock: for a pin of our own, when a Java worker made the lease.
+        clock: the stream's, for a pin of our own, when a Java worker made the lease.
 
     """
     shard_id = lease.lease_key

@@ -250,6 +250,10 @@ class FleetState:
         """
         Take or prolong the turn lock (hazard H13).
 
+        It saves calls and is no proof of being alone: a holder that was frozen goes on when its
+        time is long over, and clocks differ. So every write to leases and slots has a condition of
+        its own; what is overwritten without one is at worst older than it could be.
+
         An end further away than ``longest_ms``, the longest hold and the skew allowed between two
         clocks, was written by a clock ahead of this one. It is brought back to that, once: a dead
         holder is waited for no longer than any other, and one that lives prolongs its hold.
@@ -258,8 +262,8 @@ class FleetState:
             The fencing token (rises with each hold), None while another holder's time runs.
 
         """
-        now_ms = self._clock.now_ms()
         current = await self._store.read(LOCK, MANAGER)
+        now_ms = self._clock.now_ms()
         if current is not None:
             held = current.body["until_ms"] > now_ms and current.body["holder"] != holder
             if held and current.body["until_ms"] > now_ms + longest_ms:

@@ -18,6 +18,7 @@ from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ownership.writer import LeaseWriter
+from shardfleet.engine.ports import Clock
 from shardfleet.engine.retry import Halt, Halted, Patience
 from shardfleet.engine.shard.consumer import ConsumerPorts, ShardConsumer
 from shardfleet.engine.shard.crash_notes import CrashNotes
@@ -31,6 +32,7 @@ from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.sleep_state import NapRecord
+from shardfleet.engine.stream_clock import StreamClock
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.errors import MalformedLease
@@ -98,12 +100,13 @@ class ShardWork:
 
         """
         found = await self._patience.persist(self._ports.stream.incarnation, halt)
+        clock = StreamClock(self._ports.clock, found)
         await self._patience.persist(lambda: self._ports.fleet_state.check_incarnation(found), halt)
-        self._consumer_ports = self._wire(found)
+        self._consumer_ports = self._wire(found, clock)
 
-    def _wire(self, incarnation: StreamIncarnation) -> ConsumerPorts:
+    def _wire(self, incarnation: StreamIncarnation, clock: Clock) -> ConsumerPorts:
         ports, config, patience = self._ports, self._config, self._patience
-        tips = TipMarks(ports.state, ports.clock)
+        tips = TipMarks(ports.state, clock)
         dispatcher = Dispatcher(
             DispatchPorts(
                 handler=ports.handler,
@@ -121,7 +124,7 @@ class ShardWork:
         return ConsumerPorts(
             incarnation=incarnation,
             reading=ReadPorts(
-                source=ports.source, clock=ports.clock, events=ports.events, patience=patience
+                source=ports.source, clock=clock, events=ports.events, patience=patience
             ),
             delivery=DeliveryPorts(
                 dispatcher=dispatcher,
@@ -138,7 +141,7 @@ class ShardWork:
                 stream=ports.stream,
                 record=GoneRecord(ports.state),
                 tips=tips,
-                clock=ports.clock,
+                clock=clock,
                 entropy=ports.entropy,
                 events=ports.events,
             ),

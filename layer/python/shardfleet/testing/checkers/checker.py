@@ -37,6 +37,10 @@ class Suspect(Protocol):
         """Return how long it has been frozen so far."""
 
     @property
+    def wall_ms(self) -> Callable[[], int]:
+        """Return what tells the time by its own wall clock, epoch milliseconds."""
+
+    @property
     def faults(self) -> Sequence[tuple[int, str]]:
         """Return what was done to it: milliseconds and what."""
 
@@ -69,7 +73,6 @@ class DocumentWrite:
 
     Attributes:
         at_ms: milliseconds of the simulation.
-        epoch_ms: the true time, epoch milliseconds.
         by: who sent it.
         kind: of the document, e.g. ``slot``.
         name: its id.
@@ -79,7 +82,6 @@ class DocumentWrite:
     """
 
     at_ms: int
-    epoch_ms: int
     by: Suspect
     kind: str
     name: str
@@ -184,7 +186,7 @@ class Checker:
         """See a write to the fleet-state table that landed."""
 
     def document_read(self, at_ms: int, by: Suspect, *, kind: str, body: Mapping[str, Any]) -> None:
-        """See a document of the fleet-state table that somebody has read."""
+        """See a document of the fleet-state table that somebody has just read."""
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a call of GetRecords begin."""

@@ -37,6 +37,8 @@ class Actor:
         to_compute_s: for how long its processor has work still, beyond what is under way.
         faults: what was done to it, in order: milliseconds and what.
         execution: start epoch and generation of the execution that invoked it.
+        wall_ms: tells the time by its wall clock, epoch milliseconds; the simulation's own time
+            until it has one.
 
     """
 
@@ -53,6 +55,7 @@ class Actor:
         self.to_compute_s = 0.0
         self.faults: list[tuple[int, str]] = []
         self.execution = (0, 0)
+        self.wall_ms = now_ms
         self._now_ms = now_ms
         self._frozen_since_ms = 0
         self._is_computing = False

@@ -115,9 +115,9 @@ class FaultMix:
     # --- what takes a worker's processor
     decode_bomb: float = 0.004
 
-    # --- wall clocks: in runs of their own
-    clock_jumps: float = 0.0
-    clocks_jump: float = 0.0
+    # --- wall clocks
+    clock_jumps: float = 0.006
+    clocks_jump: float = 0.01
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:

@@ -40,7 +40,13 @@ _COLD_MOST_S = 8.0
 
 
 class ActorClock:
-    """The ``Clock`` port of one invocation."""
+    """
+    The ``Clock`` port of one invocation.
+
+    Of its two clocks one at most is wrong by more than a second: where the monotonic one stands
+    still, which Lambda's does not (fact L03), the wall clock does not jump. Nobody can tell from
+    within that both are wrong (H15).
+    """
 
     def __init__(self, actor: Actor, around: Surroundings) -> None:
         """Choose how wrong it is, and whether it stands still while frozen."""
@@ -53,11 +59,13 @@ class ActorClock:
         self._around = around
         self._began_ms = around.clock.now_ms() - around.now_ms + drift_ms
         self._stands_still = drifts and drift_ms % 2 == 0
+        actor.wall_ms = self.now_ms
 
     def now_ms(self) -> int:
         """Return this sandbox's idea of the epoch milliseconds."""
         jumped_ms = self._actor.clock_off_ms + self._around.clocks_off_ms
-        return self._began_ms + self._loop.virtual_ms + jumped_ms
+        steady_ms = self._began_ms + self._loop.virtual_ms
+        return steady_ms if self._stands_still else steady_ms + jumped_ms
 
     def monotonic_ms(self) -> int:
         """Return milliseconds that may leave out the time spent frozen."""

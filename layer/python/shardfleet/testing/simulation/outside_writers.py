@@ -32,6 +32,7 @@ class _Person:
     execution: tuple[int, int] = (0, 0)
     frozen_ms: int = 0
     faults: Sequence[tuple[int, str]] = field(default_factory=list)
+    wall_ms: Callable[[], int] = int
 
 
 class OtherHands:

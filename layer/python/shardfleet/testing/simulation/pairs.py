@@ -16,8 +16,8 @@ from shardfleet.testing.clock import HOLDER
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.tables import LeaseTable
 
-# A table that refuses and a manager that is missing, or there twice, concern every lease.
-_ON_EVERYBODY = frozenset({"table_outage", "manager_missing", "manager_twice"})
+# A table that refuses, a manager that is missing or there twice, all clocks: they are everybody's.
+_ON_EVERYBODY = frozenset({"table_outage", "manager_missing", "manager_twice", "clocks_jump"})
 # What the manager reads wrongly of all leases and all shards.
 _OF_EVERY_LEASE = frozenset({"stale_read", "stale_listing", "torn_listing"})
 _SHARD = re.compile(r"shardId-\d+")

@@ -189,7 +189,6 @@ class Surroundings:
         """Show a document of the fleet state that was written to the checkers."""
         write = DocumentWrite(
             at_ms=self.now_ms,
-            epoch_ms=self.clock.now_ms(),
             by=by,
             kind=kind,
             name=name,

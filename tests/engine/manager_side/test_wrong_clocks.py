@@ -1,0 +1,89 @@
+"""What a manager makes of what another one kept when one of their wall clocks is wrong (E7)."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.turn import LeaseManager
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import SeededEntropy
+from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
+
+HOUR_MS = 3_600_000
+
+
+def ports_ahead(fleet, *, by_ms):
+    """Return the ports of a manager whose wall clock is so far ahead of the fleet's."""
+    clock = VirtualClock(fleet.clock.start_ms + by_ms)
+    state = FleetState(fleet.store, clock)
+    return replace(fleet.ports(), clock=clock, state=state, entropy=SeededEntropy(8))
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+@pytest.mark.parametrize("is_second", [True, False])
+def test_nobody_who_renews_is_robbed_by_a_clock_that_is_an_hour_off(by_ms, is_second):
+    """The counters stand still between the two readings, as between two renewals they do."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        await running_fleet(fleet)
+        wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
+        right = LeaseManager(fleet.config, fleet.ports())
+        one, other = (right, wrong) if is_second else (wrong, right)
+        before = fleet.owners()
+        await one.turn()
+        await fleet.clock.sleep_ms(2_000)
+        await other.turn()
+        assert fleet.owners() == before
+        assert fleet.named("ManagerTurnDone")[-1].expired_leases == 0
+
+    run_virtual(main())
+
+
+def test_nobody_is_robbed_when_the_clock_jumps_between_two_turns_of_one_manager():
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        await running_fleet(fleet)
+        await fleet.manager.turn()
+        before = fleet.owners()
+        await fleet.clock.sleep_ms(2_000)
+        fleet.clock.start_ms += HOUR_MS
+        await fleet.manager.turn()
+        assert fleet.owners() == before
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS, 0])
+def test_a_lost_owner_is_found_within_one_invocation_whoever_s_clock_is_wrong(by_ms):
+    """Nothing kept is believed then, so that its own look must see a failover time go by."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        await running_fleet(fleet)
+        wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
+        await wrong.turn()
+        began_ms = fleet.clock.monotonic_ms()
+        await run_manager(fleet.config, fleet.ports(), run_ms=20_000)
+        found = [e for e in fleet.named("ManagerTurnDone") if e.expired_leases]
+        assert found
+        assert fleet.clock.monotonic_ms() - began_ms <= 20_000
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_the_tip_is_pinned_by_the_clock_of_the_stream(by_ms):
+    """By a manager's own that is ahead, all that came until then would be left out."""
+
+    async def main():
+        fleet = Fleet(initial_position="LATEST")
+        fleet.stream.service_ms = fleet.clock.now_ms
+        await LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms)).turn()
+        pins = await fleet.store.list("pin")
+        assert len(pins) == 4
+        assert {pin.body["instant_ms"] for pin in pins} == {fleet.clock.now_ms() - 5_000}
+
+    run_virtual(main())
