@@ -9,6 +9,9 @@ import time
 
 import pytest
 
+from shardfleet.testing.simulation.campaign import campaign
+from shardfleet.testing.simulation.running import Options
+
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60
@@ -24,6 +27,22 @@ def anybody_of(group):
     except ProcessLookupError:
         return False
     return True
+
+
+def test_the_sums_tell_the_rate_of_a_core_apart_from_that_of_the_run():
+    told = []
+    totals = campaign(
+        iter((1, 2)),
+        minutes=10,
+        jobs=1,
+        options=Options(seed=0, is_small=True, busy_s=10.0),
+        done=lambda result, _: told.append(result.seed),
+    )
+    body = totals.body()
+    assert told == [1, 2]
+    assert body["cpu_s"] > 0
+    assert body["port_calls_per_core_s"] == round(body["port_calls"] / totals.cpu_s)
+    assert {body["seeds_by_pair"][pair] for pair in body["pairs_of_fewest_seeds"]} == {0}
 
 
 def test_the_processes_of_a_run_that_is_killed_end_too():

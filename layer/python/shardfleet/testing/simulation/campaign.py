@@ -19,6 +19,7 @@ from shardfleet.testing.simulation.running import Options, RunResult, run_seed
 
 _HOUR_MS = 3_600_000
 _ALLOCATIONS_BETWEEN_LOOKS = 50_000
+_PAIRS_NAMED = 10
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Totals:
 
     Attributes:
         elapsed_s: wall-clock seconds.
+        cpu_s: of a processor core, in all processes together.
         seeds: of the runs that are done, in the order of their ends.
         failed: results with violations.
         virtual_ms: how long the fleets lived, together.
@@ -39,6 +41,7 @@ class Totals:
     """
 
     elapsed_s: float = 0.0
+    cpu_s: float = 0.0
     seeds: list[int] = field(default_factory=list)
     failed: list[RunResult] = field(default_factory=list)
     virtual_ms: int = 0
@@ -47,8 +50,9 @@ class Totals:
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     numbers: Counter[str] = field(default_factory=Counter)
 
-    def add(self, result: RunResult) -> None:
-        """Count one run."""
+    def add(self, result: RunResult, *, cpu_s: float = 0.0) -> None:
+        """Count one run, which took so long on one core."""
+        self.cpu_s += cpu_s
         self.seeds.append(result.seed)
         if result.violations:
             self.failed.append(result)
@@ -73,6 +77,8 @@ class Totals:
             "elapsed_s": round(self.elapsed_s, 1),
             "port_calls": self.calls.total(),
             "port_calls_per_s": round(self.calls.total() / max(self.elapsed_s, 0.001)),
+            "cpu_s": round(self.cpu_s, 1),
+            "port_calls_per_core_s": round(self.calls.total() / max(self.cpu_s, 0.001)),
             "faults": self.faults.total(),
             "faults_per_s": round(self.faults.total() / max(self.elapsed_s, 0.001)),
             "killed_or_frozen": self.numbers["ended_hard"] + self.numbers["freezes"],
@@ -82,6 +88,7 @@ class Totals:
             "pairs": len(met),
             "pairs_met": sum(1 for seeds in met.values() if seeds),
             "pairs_met_least": min(met.values()),
+            "pairs_of_fewest_seeds": sorted(met, key=lambda pair: (met[pair], pair))[:_PAIRS_NAMED],
             "seeds_by_pair": met,
         }
 
@@ -92,7 +99,7 @@ class Totals:
         took = ""
         if self.elapsed_s:
             took = f" in {body['elapsed_s']:,} s"
-            calls += f" ({body['port_calls_per_s']:,}/s)"
+            calls += f" ({body['port_calls_per_s']:,}/s, {body['port_calls_per_core_s']:,} a core)"
             faults += f" ({body['faults_per_s']:,}/s)"
         return (
             f"{body['fleet_hours']:,} fleet-hours from {body['seeds']:,} seeds{took}: "
@@ -130,20 +137,27 @@ def campaign(
     totals = Totals()
     each = options or Options(seed=0)
     with ProcessPoolExecutor(max_workers=jobs, initializer=_begin) as pool:
-        running: set[Future[RunResult]] = set()
+        running: set[Future[tuple[RunResult, float]]] = set()
         while True:
             while len(running) < jobs and time.monotonic() - began_s < minutes * 60:
                 seed = next(wanted, None)
                 if seed is None:
                     break
-                running.add(pool.submit(run_seed, replace(each, seed=seed)))
+                running.add(pool.submit(_timed, replace(each, seed=seed)))
             if not running:
                 return totals
             ended, running = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
-                totals.add(future.result())
+                result, cpu_s = future.result()
+                totals.add(result, cpu_s=cpu_s)
                 totals.elapsed_s = time.monotonic() - began_s
-                done(future.result(), totals)
+                done(result, totals)
+
+
+def _timed(options: Options) -> tuple[RunResult, float]:
+    """Run a seed; return how long it took on its core as well, whoever else used it meanwhile."""
+    began_s = time.process_time()
+    return run_seed(options), time.process_time() - began_s
 
 
 def _begin() -> None:
