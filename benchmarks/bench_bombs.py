@@ -24,7 +24,8 @@ from side_by_side import Contest
 
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.columns import put_together, take_apart
-from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, deaggregate_records
+from shardfleet.kpl.content import at_once
+from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, records_in_steps
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet.kpl.packing import OutgoingRecord, varint
 from shardfleet.records import Batch, StreamRecord
@@ -67,13 +68,15 @@ def sound() -> bytes:
 
 
 def in_worker(data: bytes) -> int:
-    found = deaggregate_records(
-        data,
-        partition_key="outer",
-        origin=ORIGIN,
-        limits=ExpansionLimits(),
-        hash_range=ALL_HASHES,
-        policy="deliver",
+    found = at_once(
+        records_in_steps(
+            data,
+            partition_key="outer",
+            origin=ORIGIN,
+            limits=ExpansionLimits(),
+            hash_range=ALL_HASHES,
+            policy="deliver",
+        )
     )
     return told(found.records)
 

@@ -30,12 +30,13 @@ from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.content import at_once
 from shardfleet.kpl.deaggregate import (
     ExpansionLimits,
     Origin,
     deaggregate,
-    deaggregate_records,
     records_after,
+    records_in_steps,
 )
 from shardfleet.kpl.envelope import MAGIC
 from shardfleet.kpl.packing import OutgoingRecord
@@ -239,13 +240,15 @@ heaps = st.builds(
 def cpu_of(data, policy):
     """Return the CPU time of taking a record apart, in seconds, as a worker does it."""
     began = time.process_time()
-    deaggregate_records(
-        data,
-        partition_key="key",
-        origin=Origin("7", "shard", 0, None),
-        limits=ExpansionLimits(),
-        hash_range=(0, 2**127),
-        policy=policy,
+    at_once(
+        records_in_steps(
+            data,
+            partition_key="key",
+            origin=Origin("7", "shard", 0, None),
+            limits=ExpansionLimits(),
+            hash_range=(0, 2**127),
+            policy=policy,
+        )
     )
     return time.process_time() - began
 

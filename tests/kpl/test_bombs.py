@@ -8,7 +8,8 @@ what leaves for another process. Of a sound aggregate that is a few times its si
 import pytest
 
 from shardfleet.kpl.columns import put_together, take_apart
-from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, Verdict, deaggregate_records
+from shardfleet.kpl.content import at_once
+from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, Verdict, records_in_steps
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from tests.kpl.bombs import BEYOND, LOOKS_MOST, SHAPES, WITHIN, Work, bomb
 
@@ -19,13 +20,15 @@ both_policies = pytest.mark.parametrize("policy", ["deliver", "in-range", "kpl"]
 
 
 def read_in_worker(data, policy):
-    return deaggregate_records(
-        data,
-        partition_key="outer",
-        origin=ORIGIN,
-        limits=ExpansionLimits(),
-        hash_range=ALL_HASHES,
-        policy=policy,
+    return at_once(
+        records_in_steps(
+            data,
+            partition_key="outer",
+            origin=ORIGIN,
+            limits=ExpansionLimits(),
+            hash_range=ALL_HASHES,
+            policy=policy,
+        )
     )
 
 

@@ -172,7 +172,7 @@ def deaggregate(
     return found
 
 
-def deaggregate_records(
+def records_in_steps(
     data: bytes,
     *,
     partition_key: str,
@@ -180,9 +180,9 @@ def deaggregate_records(
     limits: ExpansionLimits,
     hash_range: tuple[int, int] | None,
     policy: MisroutedPolicy,
-) -> Deaggregated[Record]:
+) -> Steps[Deaggregated[Record]]:
     """
-    Return the same as :func:`deaggregate`, as what a handler gets.
+    Find the same as :func:`deaggregate`, as what a handler gets; step by step.
 
     Args:
         data: the Kinesis record's data.
@@ -193,28 +193,6 @@ def deaggregate_records(
         policy: what to do with an aggregate that the shard's range does not cover entirely.
 
     """
-    return at_once(
-        records_in_steps(
-            data,
-            partition_key=partition_key,
-            origin=origin,
-            limits=limits,
-            hash_range=hash_range,
-            policy=policy,
-        )
-    )
-
-
-def records_in_steps(
-    data: bytes,
-    *,
-    partition_key: str,
-    origin: Origin,
-    limits: ExpansionLimits,
-    hash_range: tuple[int, int] | None,
-    policy: MisroutedPolicy,
-) -> Steps[Deaggregated[Record]]:
-    """Find the same as :func:`deaggregate_records` step by step, see ``content_in_steps``."""
     made = partial(records_of, origin=origin)
     found = yield from _expanded(data, made, limits=limits, hash_range=hash_range, policy=policy)
     if isinstance(found, Verdict):
