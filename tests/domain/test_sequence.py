@@ -2,7 +2,6 @@
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
@@ -116,53 +115,6 @@ def at(kind, **more):
     return Position(incarnation=STREAM, shard_id="shardId-000000000000", kind=kind, **more)
 
 
-def positions():
-    """Draw positions of two shards of two incarnations."""
-    return st.builds(
-        lambda created_ms, shard, point: Position(
-            StreamIncarnation(STREAM.stream_arn, created_ms), shard, **point
-        ),
-        st.sampled_from([1, 2]),
-        st.sampled_from(["shardId-0", "shardId-1"]),
-        st.one_of(
-            st.sampled_from([{"kind": PointKind.TRIM_HORIZON}, {"kind": PointKind.END}]),
-            st.builds(
-                lambda ms: {"kind": PointKind.INSTANT, "instant_ms": ms},
-                st.integers(min_value=0, max_value=3),
-            ),
-            st.builds(lambda done: {"kind": PointKind.SEQUENCE, "done": done}, real_numbers()),
-        ),
-    )
-
-
-def test_positions_of_one_shard_go_from_the_trim_horizon_over_instants_and_numbers_to_the_end():
-    ordered = [
-        at(PointKind.TRIM_HORIZON),
-        at(PointKind.INSTANT, instant_ms=1),
-        at(PointKind.INSTANT, instant_ms=20),
-        at(PointKind.SEQUENCE, done=number("9")),
-        at(PointKind.SEQUENCE, done=number("10:3")),
-        at(PointKind.SEQUENCE, done=number("10:20")),
-        at(PointKind.END),
-    ]
-
-    assert sorted([*ordered[4:], *ordered[:4]]) == ordered
-
-
-@given(positions(), positions(), positions())
-def test_positions_are_totally_ordered(a, b, c):
-    assert [a < b, a == b, a > b].count(True) == 1
-    low, middle, high = sorted([a, b, c])
-    assert low <= middle <= high
-    assert low <= high
-
-
-@given(positions(), positions())
-def test_another_life_of_the_stream_never_mixes_with_this_one(a, b):
-    if a.incarnation < b.incarnation:
-        assert a < b
-
-
 @pytest.mark.parametrize(
     "point",
     [
@@ -180,8 +132,3 @@ def test_another_life_of_the_stream_never_mixes_with_this_one(a, b):
 def test_a_position_that_contradicts_itself_is_refused(point):
     with pytest.raises(ProtocolError, match="position"):
         at(**point)
-
-
-def test_a_position_does_not_compare_with_anything_else():
-    with pytest.raises(TypeError):
-        assert at(PointKind.END) < 5

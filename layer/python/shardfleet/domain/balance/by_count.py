@@ -130,8 +130,8 @@ def plan_balanced(
             heapreplace(roomy, (held + 1, chosen))
         else:
             heappop(roomy)
-    stolen = _even_out(table, load, workers=by_id, busy=busy)
-    return AssignmentPlan((*assignments, *stolen), in_key_order(left))
+    assignments += _even_out(table, load, workers=by_id, busy=busy)
+    return AssignmentPlan(tuple(assignments), in_key_order(left))
 
 
 def _even_out(
@@ -140,24 +140,21 @@ def _even_out(
     *,
     workers: Sequence[WorkerView],
     busy: Collection[str],
-) -> tuple[Assignment, ...]:
+) -> list[Assignment]:
     """Plan one steal from the fullest to the emptiest worker, or none (A6)."""
     # By load the next turns would take back what a busy worker is given for its number.
     quiet = [w for w in workers if w.worker_id not in busy or not load[w.worker_id]]
     roomy = [w.worker_id for w in quiet if load[w.worker_id] < w.leases_most]
     if not roomy:
-        return ()
-    emptiest = min(roomy, key=lambda worker_id: load[worker_id])
-    donors = sorted((w.worker_id for w in workers), key=lambda w: (-load[w], w))
-    for donor in donors:
-        if load[donor] - load[emptiest] < STEAL_DIFFERENCE:
-            break
-        movable = table.movable(donor)
-        if movable:
-            lease = min(movable, key=lambda le: (le.owner_switches_since_checkpoint, le.lease_key))
-            reason = HoldsMore(donor, load[donor], emptiest, load[emptiest])
-            return (Assignment(lease, emptiest, AssignmentKind.STEAL, reason),)
-    return ()
+        return []
+    return _steal_one(
+        table,
+        {worker.worker_id: load[worker.worker_id] for worker in workers},
+        min(roomy, key=lambda worker_id: load[worker_id]),
+        order=lambda movable: sorted(
+            movable, key=lambda le: (le.owner_switches_since_checkpoint, le.lease_key)
+        ),
+    )
 
 
 def plan_greedy(
@@ -195,21 +192,24 @@ def plan_greedy(
         obstacle = WorkerIsFull(worker.worker_id, worker.leases_most)
     left = dict(table.waiting) | {lease.lease_key: obstacle for lease, _ in wanted[most:]}
     if not wanted and most > 0:
-        assignments += _steal_one(table, worker.worker_id, order=order)
+        assignments += _steal_one(table, table.load, worker.worker_id, order=order)
     return AssignmentPlan(tuple(assignments), in_key_order(left))
 
 
 def _steal_one(
-    table: LeaseGroups, thief: str, *, order: Callable[[Sequence[Lease]], Sequence[Lease]]
+    table: LeaseGroups,
+    load: Mapping[str, int],
+    thief: str,
+    *,
+    order: Callable[[Sequence[Lease]], Sequence[Lease]],
 ) -> list[Assignment]:
-    """Plan one steal from the fullest worker that has something movable, or none (A9)."""
-    mine = table.load[thief]
-    for donor in sorted(table.load, key=lambda w: (-table.load[w], w)):
-        if table.load[donor] - mine < STEAL_DIFFERENCE:
+    """Plan one steal from the fullest worker that has something movable, or none (A6, A9)."""
+    mine = load.get(thief, 0)
+    for donor in sorted(load, key=lambda w: (-load[w], w)):
+        if load[donor] - mine < STEAL_DIFFERENCE:
             break
-        movable = table.movable(donor)
-        if movable:
-            reason = HoldsMore(donor, table.load[donor], thief, mine)
+        if movable := table.movable(donor):
+            reason = HoldsMore(donor, load[donor], thief, mine)
             return [Assignment(order(movable)[0], thief, AssignmentKind.STEAL, reason)]
     return []
 

@@ -100,7 +100,7 @@ AT_SHARD_END = ExtendedSequenceNumber(SHARD_END)
 
 
 class PointKind(StrEnum):
-    """What a position points at, in the order of the total order."""
+    """What a position points at."""
 
     TRIM_HORIZON = "TRIM_HORIZON"
     INSTANT = "INSTANT"
@@ -108,10 +108,7 @@ class PointKind(StrEnum):
     END = "END"
 
 
-_KIND_RANK = {kind: rank for rank, kind in enumerate(PointKind)}
-
-
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamIncarnation:
     """
     One life of a stream: a deleted and re-created stream is another one (hazard H12).
@@ -133,16 +130,12 @@ class StreamIncarnation:
     service_ms: int | None = field(default=None, compare=False, repr=False)
 
 
-@total_ordering
 @dataclass(frozen=True, slots=True)
 class Position:
     """
     Where a reader stands: the one position type of fleet, probe and Spark (hazard H4).
 
     ``SEQUENCE`` means *everything up to and including* (sequence, sub-sequence) is done.
-    Positions of one shard are totally ordered: trim horizon, instants by time, sequence numbers,
-    end; positions of different shards order by incarnation and shard id, so that sorting a mixed
-    list is deterministic.
 
     Attributes:
         incarnation: which life of which stream.
@@ -161,8 +154,8 @@ class Position:
 
     def __post_init__(self) -> None:
         """Refuse a position whose parts contradict each other."""
-        is_sequence = self.kind is PointKind.SEQUENCE
-        if (self.done is not None) != is_sequence or (is_sequence and self._has_sentinel):
+        has_number = self.done is not None and not self.done.is_sentinel
+        if has_number != (self.kind is PointKind.SEQUENCE) or (self.done and not has_number):
             message = (
                 f"position {self.kind} of {self.shard_id}: {self.done} found; SEQUENCE has a "
                 "sequence number, nothing else has"
@@ -174,19 +167,3 @@ class Position:
                 "INSTANT has one of 0 or more, nothing else has"
             )
             raise ProtocolError(message)
-
-    @property
-    def _has_sentinel(self) -> bool:
-        return self.done is not None and self.done.is_sentinel
-
-    @property
-    def sort_key(self) -> tuple[StreamIncarnation, str, int, int, tuple[int, int, int]]:
-        """Return the key of the total order."""
-        number = self.done.sort_key if self.done is not None else (0, 0, 0)
-        return (self.incarnation, self.shard_id, _KIND_RANK[self.kind], self.instant_ms, number)
-
-    def __lt__(self, other: object) -> bool:
-        """Order by the total order described above."""
-        if not isinstance(other, Position):
-            return NotImplemented
-        return self.sort_key < other.sort_key

@@ -36,7 +36,8 @@ class ShardMap:
         owners: list[Shard] = []
         for shard in sorted(childless, key=_start):
             if owners and shard.hash_key_range.start <= owners[-1].hash_key_range.end:
-                owners.append(max(owners.pop(), shard, key=_age))  # Nonsense: the younger counts.
+                # Nonsense: the younger counts.
+                owners.append(max(owners.pop(), shard, key=lambda each: each.creation_order))
             else:
                 owners.append(shard)
         self.owners = tuple(owners)
@@ -61,7 +62,3 @@ class ShardMap:
 
 def _start(shard: Shard) -> int:
     return shard.hash_key_range.start
-
-
-def _age(shard: Shard) -> tuple[int, str]:
-    return shard.creation_order

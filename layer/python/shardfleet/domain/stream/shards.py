@@ -113,7 +113,8 @@ class ShardGraph:
         for shard in shards:
             other = found.setdefault(shard.shard_id, shard)
             if other is not shard:
-                found[shard.shard_id] = max(other, shard, key=_closed_rather)
+                # Closed rather than open; the text decides among the equally closed.
+                found[shard.shard_id] = max(other, shard, key=lambda s: (not s.is_open, repr(s)))
         self.shards: Mapping[str, Shard] = MappingProxyType(dict(sorted(found.items())))
         children: dict[str, list[str]] = {}
         for shard in self.shards.values():
@@ -157,8 +158,3 @@ class ShardGraph:
             for shard_id, shard in self.shards.items()
             if shard.is_open and any(self.shards[p].is_open for p in self.parents(shard_id))
         )
-
-
-def _closed_rather(shard: Shard) -> tuple[bool, str]:
-    """Rank what a listing says of one shard; the text decides among the equally closed."""
-    return (not shard.is_open, repr(shard))

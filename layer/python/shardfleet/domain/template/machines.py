@@ -89,7 +89,9 @@ def impatient_tasks(template: Template) -> Iterator[TemplateFault]:
     for machine in template.resources(MACHINE):
         for name, state in states_of(machine):
             function = _function_of(template, arguments_of(state).get("FunctionName"))
-            waits, runs = number(state.get("TimeoutSeconds")), _time_out(function)
+            waits = number(state.get("TimeoutSeconds"))
+            # Lambda: a function that says nothing has three seconds.
+            runs = (number(function.properties.get("Timeout")) or 3) if function else 0
             if function is not None and waits is not None and waits <= runs:
                 yield TemplateFault(
                     certain=True,
@@ -109,11 +111,6 @@ def _function_of(template: Template, value: object) -> TemplateResource | None:
         if found is not None and found.kind in ("AWS::Lambda::Alias", "AWS::Lambda::Version"):
             found = template.referenced(found.properties.get("FunctionName"))
     return found if found is not None and found.kind == "AWS::Lambda::Function" else None
-
-
-def _time_out(function: TemplateResource | None) -> float:
-    """Return a function's time-out; Lambda's own is 3 s."""
-    return (number(function.properties.get("Timeout")) or 3) if function else 0
 
 
 def large_definitions(template: Template) -> Iterator[TemplateFault]:

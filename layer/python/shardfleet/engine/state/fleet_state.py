@@ -14,8 +14,7 @@ from typing import Any
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.leases.handovers import Handover
+from shardfleet.domain.leases.expiry import Handover, Sighting
 from shardfleet.domain.slots.slot import Slot, slot_body, slot_from_body
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
