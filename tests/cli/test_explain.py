@@ -7,7 +7,8 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.cli.instants import spoken_duration, spoken_instant
-from shardfleet.domain.slots.slot import Slot, SlotState, slot_body
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.engine.state.fleet_state import slot_body
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 

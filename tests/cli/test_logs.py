@@ -10,7 +10,8 @@ import pytest
 from shardfleet.cli import app as application
 from shardfleet.cli import logs
 from shardfleet.cli.fleets import DeployedFleet
-from shardfleet.domain.slots.slot import Slot, SlotState, slot_body
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.engine.state.fleet_state import slot_body
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 from tests.domain.test_log_lines import TWO, engine

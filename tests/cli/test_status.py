@@ -5,7 +5,8 @@ import json
 import pytest
 
 from shardfleet.cli import app as application
-from shardfleet.domain.slots.slot import Slot, SlotState, slot_body
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.engine.state.fleet_state import slot_body
 from tests.domain.builders import a_failure, a_lease
 
 NUMBER = "49590338271490256608559692538361571095921575989136588898"

@@ -22,10 +22,9 @@ from shardfleet.domain.slots.slot import (
     end_of_dead,
     fail_turn,
     intend_start,
-    slot_body,
-    slot_from_body,
     worked,
 )
+from shardfleet.engine.state.fleet_state import slot_body, slot_from_body
 from shardfleet.errors import HandlerNotLoaded, HandlerTimedOut, KeyDenied
 
 BROKEN = Failure(FailureKind.IMPORT, "KeyError: x", "/var/task/orders.py, line 3")

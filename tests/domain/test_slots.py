@@ -23,9 +23,8 @@ from shardfleet.domain.slots.slot import (
     end_of_dead,
     heartbeat,
     intend_start,
-    slot_body,
-    slot_from_body,
 )
+from shardfleet.engine.state.fleet_state import slot_body, slot_from_body
 from shardfleet.errors import ConfigurationError, ProtocolError
 
 SPANS = {"slot_id": "s0001", "worker_id": "fleet-s0001", "name_prefix": "fleet"}

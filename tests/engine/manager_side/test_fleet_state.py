@@ -5,10 +5,10 @@ import pytest
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain, slot_body
+from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Document
-from shardfleet.engine.state.fleet_state import CrashNote, FleetState
+from shardfleet.engine.state.fleet_state import CrashNote, FleetState, slot_body
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.slots.slot import intend_start, slot_body, slot_from_body
+from shardfleet.domain.slots.slot import intend_start
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.retry import Patience
+from shardfleet.engine.state.fleet_state import slot_body, slot_from_body
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Never, Protocol
 
+import msgspec
+
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -191,9 +193,12 @@ class ShardSource(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutOutcome:
-    """The answer to one entry: either shard and sequence number, or an error code."""
+class PutOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="pascal"):
+    """
+    The answer to one entry: either shard and sequence number, or an error code.
+
+    ``PutRecordsResultEntry`` names its members so; a request has hundreds.
+    """
 
     shard_id: str | None = None
     sequence_number: str | None = None

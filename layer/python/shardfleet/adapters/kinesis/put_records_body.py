@@ -18,18 +18,10 @@ from shardfleet.engine.ports import PutOutcome
 from shardfleet.kpl.packing import OutgoingRecord
 
 
-class _Result(msgspec.Struct, gc=False):
-    """``PutRecordsResultEntry``."""
-
-    ShardId: str | None = None
-    SequenceNumber: str | None = None
-    ErrorCode: str | None = None
-
-
 class _Answer(msgspec.Struct, gc=False):
     """``PutRecordsOutput``."""
 
-    Records: list[_Result]
+    Records: list[PutOutcome]
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -58,11 +50,4 @@ def decode_put_records(body: bytes) -> list[PutOutcome]:
         ValueError: the body is no such answer.
 
     """
-    return [
-        PutOutcome(
-            shard_id=found.ShardId,
-            sequence_number=found.SequenceNumber,
-            error_code=found.ErrorCode,
-        )
-        for found in _DECODER.decode(body).Records
-    ]
+    return _DECODER.decode(body).Records

@@ -7,8 +7,10 @@ producer repeats what failed and counts it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from shardfleet.adapters.kinesis.shards import list_shards
 from shardfleet.adapters.sdk_errors import SdkCall
@@ -83,7 +85,7 @@ class KinesisWriter:
             StreamARN=self._stream_arn,
             Records=[_entry(entry) for entry in entries],
         )
-        return [_outcome(found) for found in answer["Records"]]
+        return msgspec.convert(answer["Records"], list[PutOutcome])
 
     @in_threads_of("_pool")
     def list_shards(self) -> Sequence[Shard]:
@@ -103,11 +105,3 @@ def _entry(entry: OutgoingRecord) -> dict[str, Any]:
     if entry.explicit_hash_key is not None:
         found["ExplicitHashKey"] = entry.explicit_hash_key
     return found
-
-
-def _outcome(answer: Mapping[str, Any]) -> PutOutcome:
-    return PutOutcome(
-        shard_id=answer.get("ShardId"),
-        sequence_number=answer.get("SequenceNumber"),
-        error_code=answer.get("ErrorCode"),
-    )

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from shardfleet.errors import HandlerNotLoaded, HandlerTimedOut, RightMissing, told
 
@@ -36,6 +35,11 @@ class FailureKind(StrEnum):
     MEMORY = "MEMORY"  # Lambda killed the process
     EXIT = "EXIT"  # the process ended
     TURN = "TURN"  # anything else that ended an invocation
+
+    @classmethod
+    def _missing_(cls, _: object) -> FailureKind:
+        """Read a kind that another version has named."""
+        return cls.TURN
 
 
 _IN_WORDS: Mapping[FailureKind, str] = {
@@ -134,22 +138,6 @@ class LastFailure:
         """Say what failed and where."""
         where = f" ({self.where})" if self.where else ""
         return f"{_IN_WORDS[self.kind]}: {self.message}{where}"
-
-    def body(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return asdict(self) | {"kind": self.kind.value}
-
-
-_FIELDS = tuple(each.name for each in fields(LastFailure))
-
-
-def failure_from_body(body: Mapping[str, Any] | None) -> LastFailure | None:
-    """Read it back; fields and kinds of a later version are passed over (H19)."""
-    if body is None:
-        return None
-    values = {name: body[name] for name in _FIELDS}
-    known = values["kind"] in FailureKind.__members__
-    return LastFailure(**values | {"kind": FailureKind(values["kind"] if known else "TURN")})
 
 
 def again(before: LastFailure | None, failure: Failure, *, epoch: int, now_ms: int) -> LastFailure:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -25,7 +25,6 @@ from shardfleet.domain.slots.failure import (
     Failure,
     LastFailure,
     again,
-    failure_from_body,
     failure_of_fault,
 )
 from shardfleet.domain.slots.usage import UNKNOWN, Usage
@@ -261,29 +260,6 @@ class Slot:
             start_epoch=self.start_epoch,
             generation=self.generation,
         )
-
-
-_FIELDS = tuple(each.name for each in fields(Slot))
-
-
-def slot_body(slot: Slot) -> dict[str, Any]:
-    """Return the slot as a document body (plain JSON values)."""
-    body = {name: getattr(slot, name) for name in _FIELDS}
-    body["state"] = slot.state.value
-    body["assigned"] = list(slot.assigned)
-    body["lags_ms"] = dict(slot.lags_ms)
-    body["failure"] = slot.failure.body() if slot.failure else None
-    return body
-
-
-def slot_from_body(body: Mapping[str, Any]) -> Slot:
-    """Read a slot back from its document body; fields of a later version are passed over (H19)."""
-    values = {name: body[name] for name in _FIELDS if name in body}
-    values["state"] = SlotState(values["state"])
-    values["assigned"] = tuple(values.get("assigned", ()))
-    values["lags_ms"] = dict(values.get("lags_ms", {}))
-    values["failure"] = failure_from_body(values.get("failure"))
-    return Slot(**values)
 
 
 def _after(slot: Slot, event: SlotEvent, **changes: Any) -> Slot | None:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import msgspec
+
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Handover, Sighting
-from shardfleet.domain.slots.slot import Slot, slot_body, slot_from_body
+from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
 from shardfleet.engine.state.rows import read_rows, write_rows
@@ -366,6 +368,17 @@ class FleetState:
         raise ProtocolError(
             f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
         )
+
+
+def slot_body(slot: Slot) -> dict[str, Any]:
+    """Return the body of a slot's document."""
+    body: dict[str, Any] = msgspec.to_builtins(slot)
+    return body
+
+
+def slot_from_body(body: Mapping[str, Any]) -> Slot:
+    """Read the body of a slot's document; fields of a later version are passed over (H19)."""
+    return msgspec.convert(body, Slot)
 
 
 def _slot(document: Document) -> VersionedSlot:
