@@ -11,7 +11,7 @@ from shardfleet.adapters.telemetry import metrics as measured
 from shardfleet.adapters.telemetry.emf import FLUSH_MS, EmfEventSink, Telling
 from shardfleet.domain.reasons import HoldsFewest
 from shardfleet.events.base import Event, LeaseEvent, Level
-from shardfleet.events.delivery import BatchFailed, BatchHandled, ReadDelayed
+from shardfleet.events.delivery import BatchFailed, BatchHandled, ReadDelayed, RecordsFiltered
 from shardfleet.events.manager import LeaseAssigned, ManagerTurnDone, ManagerTurnFailed
 from shardfleet.events.worker import SlotDelayed, TurnBegun, TurnEnded, TurnEnding, WorkerBeat
 from tests.event_kinds import event_kinds
@@ -160,6 +160,14 @@ def test_records_are_added_up_per_shard_and_the_greatest_lag_of_each_counts(sink
     assert by_shard["records_by_shard"] == {"shardId-000000000000": 3, "shardId-000000000001": 9}
     assert by_shard["handler_ms"] == [12, 12]
     assert by_shard["millis_behind_latest"] == [50, 60]
+
+
+def test_a_fleet_whose_filters_leave_nothing_is_not_silent(sink, out):
+    sink.emit(RecordsFiltered(lease_key="shardId-000000000000", count=4))
+    sink.emit(handled("shardId-000000000000", done=2))
+    sink.flush()
+
+    assert (total(out, "records_filtered"), total(out, "records")) == (4, 6)
 
 
 def test_shard_ids_are_metadata_of_the_lags_and_no_dimension(sink, out):

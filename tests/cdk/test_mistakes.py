@@ -332,3 +332,9 @@ def test_a_handler_that_a_worker_can_call_is_taken(cdk, tmp_path, source, contra
     (tmp_path / "handler.py").write_text(source, "utf-8")
 
     assert cdk.HandlerCode(folder=tmp_path, contract=contract)
+
+
+def test_a_wrong_filter_is_refused_by_its_field(a_fleet):
+    found = refusal(a_fleet, config={"filters": '[{"data": {"kind": "order"}}]'})
+
+    assert 'filters[0].data.kind: "order" found; allowed: a list' in found

@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Self
 
 from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
+from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.errors import ConfigurationError
 
 ENV_PREFIX = "SHARDFLEET_"
@@ -208,6 +209,11 @@ class FleetConfig:
     )
 
     # --- handling
+    filters: str = _text(
+        "",
+        "which records reach the handler: a JSON list of patterns as the event source mapping's, "
+        "one of which a record must match; the others are done, and counted (records_filtered)",
+    )
     batch_records_most: int = _number(1_000, "records per handler call", low=1, high=100_000)
     batch_bytes_most: int = _number(
         4 * 1024 * 1024, "payload bytes per handler call (one larger record goes alone)", low=1
@@ -321,6 +327,10 @@ class FleetConfig:
                 f"sleep_after_ms: {self.sleep_after_ms} found, at most half of turn_most_ms "
                 f"({self.turn_most_ms // 2}) allowed: a shard is idle within one turn"
             )
+        try:
+            RecordFilter(self.filters)
+        except ConfigurationError as error:
+            problems.append(str(error))
         if problems:
             message = "configuration: " + "; ".join(problems)
             raise ConfigurationError(message)

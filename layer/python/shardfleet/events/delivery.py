@@ -56,6 +56,15 @@ class AggregatesNotExpanded(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsFiltered(LeaseEvent):
+    """Records that match none of ``filters``: they are done, and no handler gets them."""
+
+    count: int
+
+    level: ClassVar[Level] = Level.DEBUG  # one per batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PositionLost(LeaseEvent):
     """A position is older than what the stream retains: records may be lost."""
 

@@ -49,11 +49,16 @@ READINGS: Mapping[str, Mapping[str, str]] = {
 AMOUNTS: Mapping[str, Mapping[str, str]] = {
     "PageRead": {"size_bytes": "bytes"},
     "BatchHandled": {"duration_ms": "handler_busy_ms"},
+    "RecordsFiltered": {"count": "records_filtered"},
     "ConsumptionTold": {"cost_microdollars": "cost_microdollars"},
 }
 # Added up per shard, and told as one value for each shard: their sum is the fleet's, and the
 # greatest over the average shows a hot shard.
-SHARD_AMOUNTS: Mapping[str, Mapping[str, str]] = {"BatchHandled": {"done": "records"}}
+SHARD_AMOUNTS: Mapping[str, Mapping[str, str]] = {
+    "BatchHandled": {"done": "records"},
+    # A fleet whose filters leave nothing is not silent (alarm `silent`).
+    "RecordsFiltered": {"count": "records"},
+}
 # Told as 0 by who handles none, so that the metric has a point where no worker runs: CloudWatch's
 # FILL fills gaps, and promises nothing where there is no point (alarm `silent`).
 ZEROES: Mapping[str, tuple[str, ...]] = {"ManagerTurnDone": ("records",)}

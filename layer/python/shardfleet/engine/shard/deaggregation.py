@@ -1,5 +1,5 @@
 """
-From a page of stream records to user records: deaggregated, behind the checkpoint, counted.
+From a page of stream records to user records: deaggregated, behind the checkpoint, filtered.
 
 Some at a time, when the handler is about to get them: as objects a page of small user records takes
 three times its size, and a worker holds a page of every shard. What the policy discards and what
@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
-from shardfleet.events.delivery import AggregatesNotExpanded
+from shardfleet.events.delivery import AggregatesNotExpanded, RecordsFiltered
 from shardfleet.kpl.columns import put_together
 from shardfleet.kpl.content import Steps, at_once
 from shardfleet.kpl.deaggregate import (
@@ -75,7 +76,8 @@ class UserRecords:
     async def waiting(self, count: int) -> Sequence[Record]:
         """Return the next records: so many, unless the page has fewer."""
         while self._left and len(self.records) < count:
-            until = min(count, len(self.records) + _RECORDS_AT_A_STRETCH)
+            known = len(self.records)
+            until = min(count, known + _RECORDS_AT_A_STRETCH)
             if is_large(self._left[-1]):
                 taken = await self._deaggregator.take_apart_large(
                     self._left.pop(), self.records, done=self._done
@@ -84,6 +86,7 @@ class UserRecords:
                 taken = self._deaggregator.take_apart(
                     self._left, self.records, until=until, done=self._done
                 )
+            await self._deaggregator.leave_out(self.records, since=known)
             self.end = ExtendedSequenceNumber(*taken)
             if self._left and len(self.records) < count:
                 await asyncio.sleep(0)
@@ -115,7 +118,24 @@ class Deaggregator:
         self._hash_range = None if hash_range is None else (hash_range.start, hash_range.end)
         self._limits = ExpansionLimits(config.aggregate_records_most, config.aggregate_bytes_most)
         self._policy = cast("MisroutedPolicy", config.misrouted)
+        self._filter = RecordFilter(config.filters)
         self._sink = sink
+
+    async def leave_out(self, made: list[Record], *, since: int) -> None:
+        """Take what the handler is not to get out of the records from an index on."""
+        if self._filter.is_open:
+            return
+        fresh, stretch = made[since:], 0
+        del made[since:]
+        for record in fresh:
+            if self._filter.passes(record):
+                made.append(record)
+            stretch += len(record.data)
+            if stretch > _BYTES_AT_A_STRETCH:
+                stretch = 0
+                await asyncio.sleep(0)
+        if count := since + len(fresh) - len(made):
+            self._sink.emit(RecordsFiltered(lease_key=self._shard_id, count=count))
 
     async def expand(
         self, records: Sequence[StreamRecord], done: ExtendedSequenceNumber | None
