@@ -128,6 +128,14 @@ def test_a_message_is_the_invocation_record_with_the_event_in_it(places):
     ]
 
 
+def test_what_was_too_old_is_told_in_the_mappings_word(places):
+    clients, queue, _, url = places
+    run(queue.record(replace(failed(b"one"), is_too_old=True)))
+    (message,) = received(clients, url)
+
+    assert message["requestContext"]["condition"] == "RecordAgeExceeded"
+
+
 def test_the_event_in_it_is_one_that_powertools_parser_accepts(places):
     clients, queue, _, url = places
     run(queue.record(failed(b"one")))

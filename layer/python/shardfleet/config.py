@@ -222,6 +222,11 @@ class FleetConfig:
     max_attempts: int = _number(
         5, "handler attempts per record before on_exhausted; 0 retries for ever"
     )
+    max_record_age_ms: int = _number(
+        0,
+        "an older record is not handled: on_exhausted, sqs or s3, at once; 0: however old (the "
+        "mapping's MaximumRecordAgeInSeconds)",
+    )
     on_exhausted: str = field(
         default="stop",
         metadata={
@@ -317,6 +322,11 @@ class FleetConfig:
         policy = POLICIES.get(self.on_exhausted)
         if policy and policy.kept_in and not getattr(self, policy.kept_in):
             problems.append(f"{policy.kept_in}: needed for on_exhausted {self.on_exhausted}")
+        if self.max_record_age_ms and policy and policy.stops:
+            problems.append(
+                f"on_exhausted: {self.on_exhausted} found, sqs or s3 needed for max_record_age_ms: "
+                "a shard that stops at an old record would stop there again"
+            )
         if self.workers_min > self.workers_max:
             problems.append(
                 f"workers_min: {self.workers_min} found, at most workers_max "

@@ -180,7 +180,7 @@ def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str
         "requestContext": {
             "requestId": invocation.request_id,
             "functionArn": invocation.function_arn,
-            "condition": "RetryAttemptsExhausted",
+            "condition": "RecordAgeExceeded" if failed.is_too_old else "RetryAttemptsExhausted",
             "approximateInvokeCount": failed.attempts,
         },
         "responseContext": {

@@ -283,7 +283,7 @@ class HandlerRunner(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRecords:
     """
-    Records given up after ``max_attempts``, in full.
+    Records given up after ``max_attempts``, or as too old, in full.
 
     Attributes:
         stream_arn: the stream.
@@ -292,6 +292,7 @@ class FailedRecords:
         attempts: how often they were tried.
         worker_id: who tried.
         at_ms: epoch milliseconds.
+        is_too_old: they are older than ``max_record_age_ms``; the handler need not have seen them.
 
     """
 
@@ -301,6 +302,7 @@ class FailedRecords:
     attempts: int
     worker_id: str
     at_ms: int
+    is_too_old: bool = False
 
 
 class DeadLetters(Protocol):

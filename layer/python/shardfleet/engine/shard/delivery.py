@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.progress import check_order, position_of
@@ -29,6 +30,11 @@ from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetErro
 from shardfleet.events.delivery import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
 from shardfleet.events.worker import WriteDelayed
 from shardfleet.records import Record
+
+# Kept together where they are too old: with base64 and the event's fields about half of what an SQS
+# message holds (1 MiB).
+_KEPT_RECORDS_MOST = 100
+_KEPT_BYTES_MOST = 256 * 1024
 
 
 class StoppedByPolicy(Exception):
@@ -85,10 +91,14 @@ class ShardDelivery:
         """
         config = self._config
         while waiting := await records.waiting(config.batch_records_most):
+            if old := self._too_old(waiting):
+                await self._give_up_old(old)
+                records.drop(len(old))
+                continue
             deaths = self._attempts.deaths_over(waiting[0])
             if deaths:
                 error = f"the process died {deaths} times while it handled this record (H9)"
-                await self._give_up(waiting[0], error=error, attempts=deaths)
+                await self._give_up(waiting[:1], error=error, attempts=deaths)
                 records.drop(1)
                 continue
             batch = cut_batch(
@@ -132,43 +142,63 @@ class ShardDelivery:
             )
         )
         if failure.gives_up:
-            await self._give_up(record, error=error, attempts=failure.attempt)
+            await self._give_up((record,), error=error, attempts=failure.attempt)
             return 1
         await ports.patience.pause(back_off_ms, self._held.halt)
         return done
 
-    async def _give_up(self, record: Record, *, error: str, attempts: int) -> None:
-        """Keep a record elsewhere in full, stop the shard, or go on behind it: by policy."""
-        policy, position = self._config.failure_policy, position_of(record)
+    def _too_old(self, waiting: Sequence[Record]) -> Sequence[Record]:
+        """Return the next records that the handler is not to get because of their age."""
+        age_ms = self._config.max_record_age_ms
+        if not age_ms:
+            return ()
+        since_ms = self._ports.clock.now_ms() - age_ms
+        old = list(takewhile(lambda record: record.approximate_arrival_ms < since_ms, waiting))
+        return old and cut_batch(old, records_most=_KEPT_RECORDS_MOST, bytes_most=_KEPT_BYTES_MOST)
+
+    async def _give_up_old(self, old: Sequence[Record]) -> None:
+        age_ms = self._ports.clock.now_ms() - old[0].approximate_arrival_ms
+        most_ms = self._config.max_record_age_ms
+        error = f"{age_ms} ms old, max_record_age_ms is {most_ms}"
+        attempts = self._attempts.attempt - 1
+        await self._give_up(old, error=error, attempts=attempts, is_too_old=True)
+
+    async def _give_up(
+        self, records: Sequence[Record], *, error: str, attempts: int, is_too_old: bool = False
+    ) -> None:
+        """Keep records elsewhere in full, stop the shard, or go on behind them: by policy."""
+        policy, position = self._config.failure_policy, position_of(records[0])
         kept_at = ""
         if policy.kept_in:
             failed = FailedRecords(
                 stream_arn=self._stream_arn,
-                records=(record,),
+                records=tuple(records),
                 error=error,
                 attempts=attempts,
                 worker_id=self._ports.checkpointer.worker_id,
                 at_ms=self._ports.clock.now_ms(),
+                is_too_old=is_too_old,
             )
             kept_at = await self._keep(failed)
         if policy.stops:
             await self.stop(str(position), error=error, attempts=attempts)
-        self._held.note_progress(position)
-        self._ports.events.emit(
-            RecordSkipped(
-                lease_key=self._held.lease_key,
-                worker_id=self._ports.checkpointer.worker_id,
-                position=str(position),
-                attempts=attempts,
-                kept_at=kept_at,
+        self._held.note_progress(position_of(records[-1]))
+        for record in records:
+            self._ports.events.emit(
+                RecordSkipped(
+                    lease_key=self._held.lease_key,
+                    worker_id=self._ports.checkpointer.worker_id,
+                    position=str(position_of(record)),
+                    attempts=attempts,
+                    kept_at=kept_at,
+                )
             )
-        )
         # At once: another record that kills would have this one counted anew, for ever (H9).
         await self.flush_if_due(force=True)
-        self._attempts.gave_up(record)
+        self._attempts.gave_up(records[-1])
 
     async def _keep(self, failed: FailedRecords) -> str:
-        """Keep a record elsewhere; as long as that fails, the shard waits."""
+        """Keep records elsewhere; as long as that fails, the shard waits."""
         dead_letters = self._ports.dead_letters
         if dead_letters is None:
             message = f"on_exhausted: {self._config.on_exhausted} found, but nothing keeps records"
