@@ -247,6 +247,35 @@ def test_an_alarm_about_nothing_is_found():
     assert found
 
 
+@pytest.mark.parametrize(("was_harmed", "violations"), [(False, 1), (True, 0)])
+def test_an_alarm_about_nothing_is_found_after_others_were_lost(was_harmed, violations):
+    """Who was killed may have read further than it has noted."""
+    checker, found = planted(checkers.AlarmsAreTrue)
+    reader = Somebody()
+    reader.faults = [(0, "killed")] if was_harmed else []
+
+    checker.read_begun(1, reader, "shard-0")
+    checker.ledger.open_shard("shard-0", ())
+    checker.ledger.trim(2, before_ms=2)
+    checker.told(3, Somebody(), PositionLost(lease_key="shard-0", done="7", policy="stop"))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("is_told", "violations"), [(False, 1), (True, 0)])
+def test_records_that_were_trimmed_unread_and_told_to_nobody_are_found(is_told, violations):
+    checker, found = planted(checkers.AlarmsAreTrue)
+    done = replace(LEASE, checkpoint=ExtendedSequenceNumber("1"))
+
+    checker.ledger.open_shard("shard-0", ())
+    checker.ledger.put(SourceRecord("shard-0", (2, 0), "k", 2, 0, b"k/2"))
+    checker.lease_written(a_write(create(done), before=None, after=done))
+    checker.ledger.trim(9, before_ms=5)
+    if is_told:
+        checker.told(9, Somebody(), PositionLost(lease_key="shard-0", done="1", policy="stop"))
+    checker.over(10, keys=["shard-0"])
+    assert len(found) == violations
+
+
 def test_an_innocent_record_that_is_given_up_is_found():
     checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
     entry = SourceRecord("shard-0", (1, 0), "k", 1, 0, b"k/1", calls=3)

@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.engine.ownership.writer import LeaseWriter
+from shardfleet.engine.shard.consumer import ShardConsumer
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
+from shardfleet.testing.simulation.world import Shape
 from tests.simulation.mutants.arenas import ARENAS
 
 BUSY_S = 120.0
@@ -50,6 +52,29 @@ def test_aggregates_that_take_long_to_be_taken_apart_cost_no_lease():
 
     assert [str(violation) for result in results for violation in result.violations] == []
     assert min(result.faults["decode_bomb"] for result in results) > 1
+
+
+def left_alone():
+    """Run fleets that nobody invokes for longer than records are kept."""
+    given = [Options(seed=seed, is_small=True, reshape=Shape.left) for seed in (1, 4, 10)]
+    return [run_seed(replace(options, keeps_log=True)) for options in given]
+
+
+def test_what_is_trimmed_while_nothing_is_invoked_is_told_and_nothing_else():
+    results = left_alone()
+
+    assert [str(violation) for result in results for violation in result.violations] == []
+    told = [line for result in results for line in result.lines if "event PositionLost" in line]
+    assert len(told) > 3
+
+
+def test_a_loss_that_is_told_to_nobody_is_found(monkeypatch):
+    async def say_nothing(self, error):
+        del self, error
+
+    monkeypatch.setattr(ShardConsumer, "_judge_gap", say_nothing)
+
+    assert all(result.violations for result in left_alone())
 
 
 def small_fleets(**rates):

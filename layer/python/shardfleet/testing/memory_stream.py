@@ -36,7 +36,7 @@ from shardfleet.records import StreamRecord
 MEMORY_STREAM_ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/memory"
 # Kinesis quota: an iterator lives 5 minutes.
 ITERATOR_LIFE_MS = 300_000
-_DAY_MS = 24 * 3_600_000
+DAY_MS = 24 * 3_600_000
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class MemoryStream(Polled):
     """
 
     def __init__(
-        self, clock: Clock, *, shards: int = 1, retention_ms: int = _DAY_MS, first_sequence: int = 1
+        self, clock: Clock, *, shards: int = 1, retention_ms: int = DAY_MS, first_sequence: int = 1
     ) -> None:
         """
         Create the stream now.

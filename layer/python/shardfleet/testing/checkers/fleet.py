@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardfleet.events.base import Event
-from shardfleet.events.delivery import PositionLost
-from shardfleet.events.worker import TurnFailed
-from shardfleet.testing.checkers.checker import Checker, Suspect, Window
+from shardfleet.events.delivery import PositionLost, PositionOutlived
+from shardfleet.events.worker import ShardExpired, TurnFailed
+from shardfleet.testing.checkers.checker import Checker, LeaseWrite, Suspect, Window
+from shardfleet.testing.checkers.ledger import SourceRecord
 
 _HOUR_MS = 3_600_000
 # Failures of a turn that the design provides for.
@@ -65,10 +66,60 @@ class CallsAreBounded(Checker):
 
 
 class AlarmsAreTrue(Checker):
-    """Nobody is told of a loss: a simulated stream trims nothing that is not handled."""
+    """
+    Nobody is told of a loss where there is none, and each record that is lost is told (§5.1).
+
+    A loss is told by shard, behind a position; of one that was left at its tip nothing is known,
+    which is told as well, as it is where its last reader died. Of a shard of which nothing has been
+    done there is no position, and nothing to tell: it begins with what there is.
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing told."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._told: set[str] = set()
+        # Of which something was done before records were trimmed, and who read them last.
+        self._numbered: set[str] = set()
+        self._readers: dict[str, Suspect] = {}
+
+    def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """Remember who read a shard last before records were trimmed."""
+        del at_ms
+        if self.ledger.trimmed_ms is None:
+            self._readers[shard_id] = by
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Remember of which shards something was done before records were trimmed."""
+        after = write.after
+        if self.ledger.trimmed_ms is not None or after is None:
+            return
+        self._numbered.discard(after.lease_key)
+        if not after.checkpoint.is_sentinel:
+            self._numbered.add(after.lease_key)
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look for news of records that may be lost."""
-        if isinstance(event, PositionLost):
+        if isinstance(event, PositionLost) and not self._may_be_lost(event.lease_key):
             text = f"{by.name} says that records behind {event.done} may be lost; none is"
             self.found(at_ms, event.lease_key, text)
+        if self.ledger.trimmed_ms is None:
+            return
+        if isinstance(event, PositionLost | PositionOutlived | ShardExpired):
+            self._told.add(event.lease_key)
+
+    def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
+        """Look for shards of which something was lost that nobody was told."""
+        del keys
+        for key in sorted(self._numbered - self._told):
+            if lost := self._lost(key):
+                text = f"{len(lost)} records were trimmed unread, {lost[0]} first, and nobody told"
+                self.found(at_ms, key, text)
+
+    def _may_be_lost(self, key: str) -> bool:
+        """Tell whether records are lost, or who read last may not have noted where it left."""
+        if self.ledger.trimmed_ms is None:
+            return False
+        return bool(self._lost(key) or key not in self._readers or self._readers[key].faults)
+
+    def _lost(self, key: str) -> Sequence[SourceRecord]:
+        return [entry for entry in self.ledger.shards[key].entries if entry.is_trimmed]

@@ -30,6 +30,7 @@ class SourceRecord:
         times: how often it was handled.
         is_excused: it need not be handled: older than where the fleet was told to begin.
         is_kept: it was given up and kept in full elsewhere.
+        is_trimmed: it left the stream before anybody had handled it.
         kills: whoever handles it dies of it.
         calls: handler calls that it was part of.
 
@@ -46,13 +47,14 @@ class SourceRecord:
     times: int = 0
     is_excused: bool = False
     is_kept: bool = False
+    is_trimmed: bool = False
     kills: bool = False
     calls: int = 0
 
     @property
     def is_done(self) -> bool:
         """Tell whether nobody needs to handle it any more."""
-        return bool(self.times) or self.is_kept or self.is_excused
+        return bool(self.times) or self.is_kept or self.is_excused or self.is_trimmed
 
     def __str__(self) -> str:
         return f"{self.key}/{self.number} at {self.position[0]}:{self.position[1]}"
@@ -93,6 +95,7 @@ class RunLedger:
 
     Attributes:
         shards: by id.
+        trimmed_ms: when records were trimmed that nobody had handled, None if there was nothing.
         recreated_ms: when the stream was deleted and created again, None if it was not.
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
 
@@ -104,6 +107,7 @@ class RunLedger:
         self._by_position: dict[tuple[str, int, int], SourceRecord] = {}
         self._numbers: dict[str, int] = {}
         self.recreated_ms: int | None = None
+        self.trimmed_ms: int | None = None
         self.wanted_from_ms = 0
 
     def open_shard(self, shard_id: str, parents: Sequence[str]) -> None:
@@ -139,6 +143,13 @@ class RunLedger:
         for truth in self.shards.values():
             for entry in truth.entries:
                 entry.is_excused = True
+
+    def trim(self, at_ms: int, *, before_ms: int) -> None:
+        """Nobody can handle any more what was put before a moment."""
+        self.trimmed_ms = at_ms
+        for truth in self.shards.values():
+            for entry in truth.entries:
+                entry.is_trimmed = entry.put_ms < before_ms and not entry.is_done
 
     def find(self, shard_id: str, sequence_number: str, sub: int) -> SourceRecord | None:
         """Find a record by where it stands."""

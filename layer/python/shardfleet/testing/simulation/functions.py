@@ -128,6 +128,7 @@ class Functions:
         turns: worker turns begun.
         latest: the latest invocation of each slot.
         handler_of: makes the ``HandlerRunner`` port of an invocation.
+        is_reachable: while it is not set, nothing is invoked.
 
     """
 
@@ -151,11 +152,14 @@ class Functions:
         self._box_ms = worker_box_ms
         self._overlaps = handlers_overlap
         self.handler_of: Callable[[Actor, Clock], HandlerRunner] = self._scripted
+        self.is_reachable = asyncio.Event()
+        self.is_reachable.set()
         self._numbers = 0
 
     async def worker(self, given: SlotInput) -> TurnOutcome | None:
         """Invoke the worker function; None is a crash, as far as the caller can tell."""
         faults = self._around.faults
+        await self.is_reachable.wait()
         await self._cold_start(self.worker_id(given.slot_id))
         actor = self._begin_worker(given)
         if faults.strike("duplicate_call", actor.worker_id):
@@ -177,7 +181,9 @@ class Functions:
         return outcome if isinstance(outcome, TurnOutcome) else None
 
     def manager(self, launcher_of: Callable[[Actor], WorkerLauncher]) -> None:
-        """Invoke the manager function, asynchronously."""
+        """Invoke the manager function, asynchronously; nobody repeats what is not invoked."""
+        if not self.is_reachable.is_set():
+            return
         actor = self._new_actor("manager", "")
         clock = ActorClock(actor, self._around)
         stream = self._stream(actor)

@@ -18,6 +18,7 @@ from shardfleet.testing.simulation.world import Shape, World
 
 _STORY_LINES = 40
 _SLEEPS_ONE_IN = 8  # seeds: in their fleets idle shards sleep
+_LEFT_ONE_IN = 11  # seeds: their fleets stand still for a day
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
 
 
@@ -95,18 +96,26 @@ def run_seed(options: Options) -> RunResult:
         return runner.run(_run(options))
 
 
-async def _run(options: Options) -> RunResult:
-    seed = options.seed
-    chance = random.Random(f"{seed}/shape")
+def _shape(options: Options, chance: random.Random) -> Shape:
+    """Draw the fleet; of some seeds it sleeps, begins at an instant, or stands still for a day."""
+    seed, play = options.seed, options.play
     draw = Shape.small if options.is_small else Shape.drawn
-    play, muted = options.play, options.muted
     shape = shape_of(play, chance) if play else draw(chance, busy_s=options.busy_s)
     if options.reshape is not None:
-        shape = options.reshape(shape)
-    elif play is None and options.mix is None and seed % _SLEEPS_ONE_IN == 0:
-        shape = shape.sleeping(random.Random(f"{seed}/sleep"))
-    elif play is None and options.mix is None and seed % _INSTANT_ONE_IN == 0:
-        shape = shape.from_instant(random.Random(f"{seed}/instant"))
+        return options.reshape(shape)
+    if play is not None or options.mix is not None:
+        return shape
+    if seed % _SLEEPS_ONE_IN == 0:
+        return shape.sleeping(random.Random(f"{seed}/sleep"))
+    if seed % _INSTANT_ONE_IN == 0:
+        return shape.from_instant(random.Random(f"{seed}/instant"))
+    return shape.left() if seed % _LEFT_ONE_IN == 0 else shape
+
+
+async def _run(options: Options) -> RunResult:
+    seed, play, muted = options.seed, options.play, options.muted
+    chance = random.Random(f"{seed}/shape")
+    shape = _shape(options, chance)
     if play is not None:
         muted |= muted_in(play)
     if shape.config.failure_policy.stops:
@@ -132,7 +141,7 @@ async def _run(options: Options) -> RunResult:
     return RunResult(
         seed=seed,
         violations=tuple(around.violations),
-        virtual_ms=around.now_ms,
+        virtual_ms=around.now_ms - world.left_ms,
         calls=dict(sorted(around.calls.items())),
         faults=dict(sorted(faults.counts.items())),
         records=around.ledger.records,

@@ -18,7 +18,7 @@ from shardfleet.engine.state.fleet_state import PIN, FleetState
 from shardfleet.testing.checkers import Window
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import MemoryStateStore
-from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
+from shardfleet.testing.memory_stream import DAY_MS, MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.functions import Functions, Services
 from shardfleet.testing.simulation.outside_writers import OtherHands
@@ -32,6 +32,9 @@ from shardfleet.testing.simulation.wire import FREEZE_S, Outage
 _MINUTE_S = 60.0
 _KEYS = 40
 _JUMP_MS = 3_600_000
+# Longer than an invocation lasts, so that what is put until then is left unread.
+_LEFT_AWAKE_S = 200.0
+_LEFT_S = 25 * 3_600.0
 # At once; the most are what one answer of GetRecords holds, 10 MiB.
 _BOMBS = (10, 40)
 _SHARDS_LEAST = 8
@@ -77,6 +80,7 @@ class Shape:
         pauses_every_s: how often a person pauses something; 0: never.
         recreated_s: when the stream is deleted and created again; 0: never.
         instant_s: for AT_TIMESTAMP: when the fleet is to begin; it is deployed soon after.
+        is_left: after the busy time Lambda invokes nothing for longer than records are kept.
 
     """
 
@@ -105,6 +109,7 @@ class Shape:
     pauses_every_s: float = 0.0
     recreated_s: float = 0.0
     instant_s: float = 0.0
+    is_left: bool = False
 
     @classmethod
     def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
@@ -167,6 +172,10 @@ class Shape:
             self, config=config, instant_s=instant_s, has_peer=False, measures_quiet=False
         )
 
+    def left(self) -> Shape:
+        """Let nothing be invoked for a day, so that what is unread then is trimmed."""
+        return replace(self, is_left=True, has_peer=False, measures_quiet=False)
+
 
 def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
     on_exhausted = chance.choice(("stop", "sqs"))
@@ -195,7 +204,13 @@ def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
 
 
 class World:
-    """One run."""
+    """
+    One run.
+
+    Attributes:
+        left_ms: for how long of it nothing happened at all.
+
+    """
 
     def __init__(self, around: Surroundings, shape: Shape) -> None:
         """Create the stream and deploy the fleet."""
@@ -231,6 +246,9 @@ class World:
         around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
         self._puts = True
         self._begun = asyncio.Event()
+        self._is_awake = asyncio.Event()
+        self._is_awake.set()
+        self.left_ms = 0
 
     async def run(self) -> None:
         """Run until all is read after the last fault, or until an invariant is broken."""
@@ -270,6 +288,8 @@ class World:
         await asyncio.sleep(shape.busy_s)
         for task in busy:
             task.cancel()
+        if shape.is_left:
+            await self._stand_still()
         around.faults.are_on = False
         around.log("world", "calm from here on")
         await asyncio.sleep(_MINUTE_S)
@@ -284,6 +304,23 @@ class World:
             self._puts = False
             await asyncio.sleep(_MINUTE_S)
         self._end()
+
+    async def _stand_still(self) -> None:
+        """Let nothing be invoked for so long that what is unread then is trimmed."""
+        around, functions = self._around, self.functions
+        around.log("world", "nothing is invoked from here on")
+        functions.is_reachable.clear()
+        await asyncio.sleep(_LEFT_AWAKE_S)
+        self._is_awake.clear()
+        await asyncio.sleep(_LEFT_S)
+        self.left_ms = round(_LEFT_S * 1000)
+        around.ledger.trim(around.now_ms, before_ms=around.now_ms - DAY_MS)
+        for actor in functions.latest.values():
+            actor.suffered("nobody was invoked")
+        around.log("world", "functions are invoked again")
+        functions.is_reachable.set()
+        self._is_awake.set()
+        await asyncio.sleep(_MINUTE_S)
 
     def _is_behind(self) -> bool:
         """Tell whether any record put until a moment ago is unfinished."""
@@ -333,6 +370,7 @@ class World:
     async def _produce(self) -> None:
         while True:
             await asyncio.sleep(self._chance.expovariate(self._shape.records_per_s))
+            await self._is_awake.wait()
             if self._puts and self._around.ledger.recreated_ms is None:
                 users = self._chance.choice((1, 1, 1, 2, 5))
                 kills = self._around.faults.strike("poison")
@@ -380,6 +418,7 @@ class World:
         if instant_s:
             await asyncio.sleep(instant_s + self._chance.uniform(0.0, 30.0))
         while True:
+            await self._is_awake.wait()
             if not faults.strike("manager_missing"):
                 self.functions.manager(self._machine.launcher)
             if faults.strike("manager_twice"):
@@ -392,6 +431,7 @@ class World:
         state = FleetState(self._state, self._around.clock)
         while True:
             await asyncio.sleep(_MINUTE_S / 2)
+            await self._is_awake.wait()
             for stop in await state.stops():
                 self._around.log("operator", "resumes", stop.lease_key, stop.error)
                 await state.resume(stop.lease_key)
