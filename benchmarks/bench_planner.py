@@ -33,7 +33,7 @@ from shardfleet.domain.balance.by_count import (
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.expiry import Sighting, expired_leases, update_sightings
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, SlotPlan, plan_slots
@@ -150,7 +150,7 @@ class Turn:
     def run(self) -> AssignmentPlan:
         """Plan; assert that the decisions are the right ones."""
         fleet = self._fleet
-        initial = InitialPosition("TRIM_HORIZON")
+        initial = ExtendedSequenceNumber("TRIM_HORIZON")
         sync = self._timed(
             "sync",
             lambda: plan_lease_sync(

@@ -20,8 +20,9 @@ from typing import Any
 
 from boto3.dynamodb.types import TypeDeserializer
 
-from shardfleet.domain.slots.slot import Slot, SlotState, slot_from_body
+from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX
+from shardfleet.engine.state.fleet_state import slot_from_body
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.ledger import LedgerLine
 from shardfleet.local.demo.probe.ledger_probe import digest

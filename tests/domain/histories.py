@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
@@ -84,7 +84,7 @@ class Application:
     """The leases, what was read to its end, and every creation there ever was."""
 
     def __init__(self, stream, kind, instant):
-        self.stream, self.initial, self.instant = stream, InitialPosition(kind), instant
+        self.stream, self.initial, self.instant = stream, ExtendedSequenceNumber(kind), instant
         self.leases, self.finished, self.created = {}, set(), []
         self.scope_at_start = [shard.shard_id for shard in stream.open_at(instant)]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync, start_of_child
+from shardfleet.domain.leases.sync import plan_lease_sync, start_of_child
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from tests.domain.histories import Stream
@@ -111,7 +111,7 @@ class Play:
         return plan_lease_sync(
             self.stream.listing(),
             list(self.leases.values()),
-            initial=InitialPosition(self.kind),
+            initial=ExtendedSequenceNumber(self.kind),
             listed_at_initial=None if self.leases else self.stream.open_at(self.begin),
             finished=self.kept,
             lost=lost,

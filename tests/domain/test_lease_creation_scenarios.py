@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from tests.domain.builders import a_lease, a_shard, load_scenarios
 
 STREAMS, CASES = load_scenarios("lease_creation.json")
@@ -15,7 +16,7 @@ def planned(case, turn=list):
     return plan_lease_sync(
         turn([a_shard(text) for text in listing]),
         turn([a_lease(text) for text in case["leases"]]),
-        initial=InitialPosition(case["initial"]),
+        initial=ExtendedSequenceNumber(case["initial"]),
         listed_at_initial=None if listed is None else turn([a_shard(text) for text in listed]),
         finished=case.get("finished"),
         lost=case.get("lost", ()),

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange, tiles_exactly
-from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.errors import ProtocolError
 from tests.domain.generators import any_shards, lease_tables
 from tests.domain.histories import Application, Stream
 
@@ -35,7 +34,7 @@ def test_any_listing_and_any_table_give_a_plan_that_does_not_depend_on_their_ord
         return plan_lease_sync(
             shards,
             leases,
-            initial=InitialPosition(kind),
+            initial=ExtendedSequenceNumber(kind),
             listed_at_initial=list(shards) if filtered else None,
         )
 
@@ -59,7 +58,7 @@ def test_any_listing_and_any_table_give_a_plan_that_does_not_depend_on_their_ord
 def test_applied_again_and_again_it_comes_to_rest(shards, leases, kind):
     for _ in range(len(shards) + 2):
         plan = plan_lease_sync(
-            shards, leases, initial=InitialPosition(kind), listed_at_initial=None
+            shards, leases, initial=ExtendedSequenceNumber(kind), listed_at_initial=None
         )
         if not plan.create:
             return
@@ -216,12 +215,6 @@ def test_leases_deleted_by_hand_are_covered_again_from_the_trim_horizon(
     assert {lease.lease_key for lease in held} == {s.shard_id for s in stream.open_shards()}
 
 
-@pytest.mark.parametrize("kind", ["", "latest", "SHARD_END", "5"])
-def test_only_the_three_initial_positions_exist(kind):
-    with pytest.raises(ProtocolError, match="initial position"):
-        InitialPosition(kind)
-
-
 @pytest.mark.parametrize("kind", ["TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"])
 def test_a_shard_that_a_lease_names_as_its_parent_is_not_begun_again_by_a_stale_listing(kind):
     """It was read to its end, and its lease deleted, since the listing was made."""
@@ -233,7 +226,7 @@ def test_a_shard_that_a_lease_names_as_its_parent_is_not_begun_again_by_a_stale_
     plan = plan_lease_sync(
         [Shard(shard_id="a", hash_key_range=whole)],
         [child],
-        initial=InitialPosition(kind),
+        initial=ExtendedSequenceNumber(kind),
         listed_at_initial=None,
     )
 

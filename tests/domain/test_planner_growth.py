@@ -8,7 +8,7 @@ from shardfleet.domain.balance.by_count import WorkerView, plan_balanced
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.expiry import expired_leases, update_sightings
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, plan_slots
@@ -84,7 +84,9 @@ def donors_with_nothing_to_give(n):
 def leases_to_create(n):
     shards = [Shard(shard_id=f"s{i:06d}", hash_key_range=part(i, n)) for i in range(n)]
     known = [Lease(lease_key="other", checkpoint=AT_LATEST)]
-    plan = plan_lease_sync(shards, known, initial=InitialPosition("LATEST"), listed_at_initial=None)
+    plan = plan_lease_sync(
+        shards, known, initial=ExtendedSequenceNumber("LATEST"), listed_at_initial=None
+    )
     assert len(plan.create) == n
 
 
@@ -105,7 +107,9 @@ def suspects_in_long_lines(n):
         Lease(lease_key=f"x{i:06d}", checkpoint=READ, parent_shard_ids=(f"l{n - 8 + i:06d}",))
         for i in range(4)
     ]
-    plan = plan_lease_sync(shards, known, initial=InitialPosition("LATEST"), listed_at_initial=None)
+    plan = plan_lease_sync(
+        shards, known, initial=ExtendedSequenceNumber("LATEST"), listed_at_initial=None
+    )
     assert len(plan.suspects) == n
     assert len(plan.create) == 4
 
@@ -129,7 +133,9 @@ def siblings_of_what_was_lost(n):
                 parent_shard_ids=(f"parent-{i:06d}",),
             )
         )
-    plan = plan_lease_sync(shards, known, initial=InitialPosition("LATEST"), listed_at_initial=None)
+    plan = plan_lease_sync(
+        shards, known, initial=ExtendedSequenceNumber("LATEST"), listed_at_initial=None
+    )
     assert all(wanted.lease.checkpoint != AT_LATEST for wanted in plan.create)
     assert len(plan.create) == n
 

@@ -7,7 +7,7 @@ import pytest
 
 from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import Applied, Lease
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.positions.position_import import ImportAction, plan_import
 from shardfleet.domain.positions.positions import (
     Positions,
@@ -174,7 +174,7 @@ def test_what_lies_between_a_lease_and_its_descendants_is_ended_and_never_begun_
     sync = plan_lease_sync(
         SHARDS,
         list(table.values()),
-        initial=InitialPosition("TRIM_HORIZON"),
+        initial=ExtendedSequenceNumber("TRIM_HORIZON"),
         listed_at_initial=None,
     )
     assert sync.create == ()

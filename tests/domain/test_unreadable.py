@@ -4,8 +4,9 @@ import pytest
 
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.lease import Survey
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.leases.unreadable import Unreadable
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease
 from tests.domain.builders import a_lease, a_shard
 
@@ -35,7 +36,7 @@ def planned(unreadable, known, kind="TRIM_HORIZON"):
     plan = plan_lease_sync(
         SHARDS,
         [*known, *unreadable.stand_ins],
-        initial=InitialPosition(kind),
+        initial=ExtendedSequenceNumber(kind),
         listed_at_initial=None,
     )
     return [wanted.lease.lease_key for wanted in unreadable.spared(plan).create]

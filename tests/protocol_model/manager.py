@@ -14,9 +14,10 @@ from shardfleet.domain.balance.by_count import Assignment, AssignmentKind, Worke
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.expiry import expired_leases, update_sightings
 from shardfleet.domain.leases.lease import Applied, ChangeResult, Lease, LeaseChange
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.slots.slot import SlotState, intend_start
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from tests.protocol_model.checks import ModelViolation
 from tests.protocol_model.outcomes import send
 from tests.protocol_model.rules import Rules
@@ -98,7 +99,7 @@ def _table_work(rules: Rules, leases: Sequence[Lease]) -> tuple[Letter, ...]:
     sync = plan_lease_sync(
         SHARDS,
         leases,
-        initial=InitialPosition("TRIM_HORIZON"),
+        initial=ExtendedSequenceNumber("TRIM_HORIZON"),
         listed_at_initial=None if leases else SHARDS[:1],
     )
     cleanup = plan_lease_cleanup(SHARDS, leases)

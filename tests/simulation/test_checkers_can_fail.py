@@ -10,8 +10,7 @@ import pytest
 from shardfleet.domain import turn as planned_turn
 from shardfleet.domain.balance import by_count as assignment
 from shardfleet.domain.leases.changes import checkpoint, create, delete
-from shardfleet.domain.leases.cleanup import LeaseToDelete
-from shardfleet.domain.leases.lease import Lease, LeaseField
+from shardfleet.domain.leases.lease import Lease, LeaseAndWhy, LeaseField
 from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
@@ -167,7 +166,7 @@ def test_deleting_an_unfinished_lease_is_found(monkeypatch):
     def too_early(shards, leases, **options):
         plan = real(shards, leases, **options)
         started = [le for le in leases if le.checkpoint != AT_TRIM_HORIZON]
-        extra = tuple(LeaseToDelete(lease, "too early") for lease in started[:1])
+        extra = tuple(LeaseAndWhy(lease, "too early") for lease in started[:1])
         return replace(plan, delete=(*plan.delete, *extra))
 
     monkeypatch.setattr(planned_turn, "plan_lease_cleanup", too_early)

@@ -1,7 +1,7 @@
 """What a manager does for many slots and shards, it does some at a time."""
 
-from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.sync import LeaseSyncPlan, LeaseToCreate
+from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
+from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.reasons import EmptyTable
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.retry import CALLS_AT_ONCE
@@ -40,7 +40,7 @@ def test_many_slots_are_started_some_at_a_time_and_never_more():
 
 def a_lease_to_create(key, *parents):
     lease = Lease(lease_key=key, checkpoint=AT_TRIM_HORIZON, parent_shard_ids=parents)
-    return LeaseToCreate(lease, EmptyTable())
+    return LeaseAndWhy(lease, EmptyTable())
 
 
 def test_a_lease_is_never_written_beside_its_parents():

@@ -159,8 +159,8 @@ MUSEUM = (
         "§8 row 7, KCL #751",
         (
             SYNC,
-            "return initial.repair, HoleBesideSibling()",
-            "return initial.checkpoint, HoleBesideSibling()",
+            "return start_of_child(initial), HoleBesideSibling()",
+            "return initial, HoleBesideSibling()",
         ),
         _TIP_OF_NOW,
         arena="holes",
@@ -199,7 +199,7 @@ MUSEUM = (
         (
             CLEANUP,
             "                kept.append((key, Unlisted()))\n",
-            "                delete.append(LeaseToDelete(lease, AgedOut()))\n",
+            "                delete.append(LeaseAndWhy(lease, AgedOut()))\n",
         ),
         arena="short retention",
     ),

@@ -44,7 +44,6 @@ from shardfleet.domain.leases.holes import Evidence, Suspicion, suspicions
 from shardfleet.domain.leases.lease import Lease, LeaseChange, Survey
 from shardfleet.domain.leases.sync import (
     PIN_BACK_MS,
-    InitialPosition,
     LeaseSyncPlan,
     plan_lease_sync,
 )
@@ -70,6 +69,7 @@ from shardfleet.domain.slots.upkeep import (
     stays,
 )
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.events.base import Event
 from shardfleet.events.manager import HandoverForced, LeaseDeleted
@@ -427,7 +427,7 @@ def _sync(
     config: FleetConfig, snapshot: TurnSnapshot, known: Sequence[Lease]
 ) -> tuple[LeaseSyncPlan, Mapping[str, Suspicion]]:
     """Plan without evidence, and with what is certain by it, as far as that is needed."""
-    initial = InitialPosition(config.initial_position)
+    initial = ExtendedSequenceNumber(config.initial_position)
     listed, evidence = snapshot.listed_at_initial, snapshot.evidence
     plan_sync = partial(
         plan_lease_sync,

@@ -60,7 +60,7 @@ def put_together(
     policy: MisroutedPolicy,
 ) -> Deaggregated[Record]:
     """
-    Return what :func:`take_apart` was given as ``deaggregate_records`` would have.
+    Return what :func:`take_apart` was given as ``records_in_steps`` would have.
 
     Args:
         columns: from there.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
     AgedOut,
     ChildNotStarted,
@@ -28,14 +28,6 @@ from shardfleet.domain.stream.shards import Shard, ShardGraph
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseToDelete:
-    """A lease to delete, and why."""
-
-    lease: Lease
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
 class CleanupPlan:
     """
     What to delete, ordered by lease key throughout.
@@ -49,7 +41,7 @@ class CleanupPlan:
 
     """
 
-    delete: tuple[LeaseToDelete, ...]
+    delete: tuple[LeaseAndWhy, ...]
     kept: tuple[tuple[str, Reason], ...]
     learn_children: tuple[tuple[Lease, tuple[str, ...]], ...]
 
@@ -67,7 +59,7 @@ def plan_lease_cleanup(
 
     """
     table = _Table(shards, leases, finished)
-    delete: list[LeaseToDelete] = []
+    delete: list[LeaseAndWhy] = []
     kept: list[tuple[str, Reason]] = []
     learn: list[tuple[Lease, tuple[str, ...]]] = []
     for key, lease in table.leases.items():
@@ -80,7 +72,7 @@ def plan_lease_cleanup(
         obstacle = table.obstacle(lease, children)
         if obstacle is None:
             why = ChildrenStarted(children) if children else AgedOut()
-            delete.append(LeaseToDelete(lease, why))
+            delete.append(LeaseAndWhy(lease, why))
             continue
         kept.append((key, obstacle))
         if found and not lease.child_shard_ids:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shardfleet.domain.reasons import Reason
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease
@@ -90,6 +91,14 @@ class Survey:
         if self.unreadable:
             raise MalformedLease("; ".join(self.unreadable.values()))
         return self.leases
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAndWhy:
+    """A lease to create, as it should be written, or to delete; and why."""
+
+    lease: Lease
+    reason: Reason
 
 
 def keys_by_owner(leases: Iterable[Lease]) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
     ChildOfFinished,
     EmptyTable,
@@ -33,57 +33,12 @@ from shardfleet.domain.stream.sequence import (
     AT_TIMESTAMP,
     AT_TRIM_HORIZON,
     LATEST,
-    TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.errors import ProtocolError
 
 # H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
 PIN_BACK_MS = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class InitialPosition:
-    """
-    Where the leases of a new application begin.
-
-    Attributes:
-        kind: ``TRIM_HORIZON``, ``LATEST`` or ``AT_TIMESTAMP``; the instant of ``AT_TIMESTAMP`` is
-            configuration, a lease holds the word only (protocol.md §1.5).
-
-    Raises:
-        ProtocolError: another word.
-
-    """
-
-    kind: str
-
-    def __post_init__(self) -> None:
-        """Refuse what no lease can begin with."""
-        if self.kind not in (TRIM_HORIZON, LATEST, AT_TIMESTAMP):
-            raise ProtocolError(
-                f"initial position {self.kind!r}: expected {TRIM_HORIZON}, {LATEST} or "
-                f"{AT_TIMESTAMP}"
-            )
-
-    @property
-    def checkpoint(self) -> ExtendedSequenceNumber:
-        """Return the checkpoint of a lease that begins here."""
-        return ExtendedSequenceNumber(self.kind)
-
-    @property
-    def repair(self) -> ExtendedSequenceNumber:
-        """Return where a lost lease begins: all that its shard holds, from the instant on."""
-        return self.checkpoint if self.kind == AT_TIMESTAMP else AT_TRIM_HORIZON
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseToCreate:
-    """A lease that should exist, as it should be written, and why."""
-
-    lease: Lease
-    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +58,7 @@ class LeaseSyncPlan:
 
     """
 
-    create: tuple[LeaseToCreate, ...] = ()
+    create: tuple[LeaseAndWhy, ...] = ()
     problems: tuple[Reason, ...] = ()
     suspects: tuple[str, ...] = ()
     repairs: frozenset[str] = frozenset()
@@ -122,9 +77,9 @@ class LeaseSyncPlan:
         """Tell whether what became of earlier leases has a say in it."""
         return bool(self.suspects) or self.begins_late
 
-    def generations(self) -> Iterator[tuple[LeaseToCreate, ...]]:
+    def generations(self) -> Iterator[tuple[LeaseAndWhy, ...]]:
         """Return ``create`` in parts, of which no lease is a parent of another in its part."""
-        part: dict[str, LeaseToCreate] = {}
+        part: dict[str, LeaseAndWhy] = {}
         for wanted in self.create:
             if not part.keys().isdisjoint(wanted.lease.parent_shard_ids):
                 yield tuple(part.values())
@@ -140,9 +95,10 @@ def start_of_child(parent: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
 
     A parent at AT_TIMESTAMP had no record from the instant on, so its child may have older ones
     and inherits it, as in kcl-rust (Java: TRIM_HORIZON); all other children begin at their start.
+    So does a lease that was lost: with all that its shard holds, from the instant on.
 
     Args:
-        parent: checkpoint of the parent's lease before it ends.
+        parent: checkpoint of the parent's lease before it ends; of a lost one, the initial one.
 
     """
     return parent if parent.sequence_number == AT_TIMESTAMP else AT_TRIM_HORIZON
@@ -152,7 +108,7 @@ def plan_lease_sync(
     shards: Sequence[Shard],
     leases: Sequence[Lease],
     *,
-    initial: InitialPosition,
+    initial: ExtendedSequenceNumber,
     listed_at_initial: Sequence[Shard] | None,
     finished: Collection[str] | None = None,
     lost: Collection[str] = (),
@@ -163,7 +119,7 @@ def plan_lease_sync(
     Args:
         shards: the unfiltered listing.
         leases: all leases of the table.
-        initial: where a new application begins.
+        initial: where a new application begins; of AT_TIMESTAMP the word only (§1.5).
         listed_at_initial: the listing filtered by the initial position, for an empty table; it
             is ignored when there are leases. Without it an empty table is treated as one in
             which everything is missing.
@@ -187,7 +143,7 @@ def plan_lease_sync(
     wanted = _in_write_order(graph.shards[key] for key in missing if key not in suspects)
     return LeaseSyncPlan(
         create=tuple(
-            LeaseToCreate(_new_lease(s, missing[s.shard_id][0]), missing[s.shard_id][1])
+            LeaseAndWhy(_new_lease(s, missing[s.shard_id][0]), missing[s.shard_id][1])
             for s in wanted
         ),
         suspects=tuple(sorted(suspects)),
@@ -206,15 +162,15 @@ _LOST = (AT_TRIM_HORIZON, LeaseLostUnseen())
 
 
 def _first_leases(
-    graph: ShardGraph, listed: Sequence[Shard], initial: InitialPosition
+    graph: ShardGraph, listed: Sequence[Shard], initial: ExtendedSequenceNumber
 ) -> LeaseSyncPlan:
     """S2: an empty table gets a lease for every shard of the filtered listing, if that tiles."""
     first = ShardGraph(listed).shards.values()
     if not tiles_exactly(shard.hash_key_range for shard in first):
-        return LeaseSyncPlan(problems=(ListingUntiled(initial.kind, len(first)),))
-    leases = [_new_lease(shard, initial.checkpoint) for shard in _in_write_order(first)]
+        return LeaseSyncPlan(problems=(ListingUntiled(initial.sequence_number, len(first)),))
+    leases = [_new_lease(shard, initial) for shard in _in_write_order(first)]
     return LeaseSyncPlan(
-        create=tuple(LeaseToCreate(lease, EmptyTable()) for lease in leases),
+        create=tuple(LeaseAndWhy(lease, EmptyTable()) for lease in leases),
         finished=_Lineage(graph, leases, initial=initial).to_keep(),
     )
 
@@ -241,7 +197,7 @@ class _Lineage:
         graph: ShardGraph,
         leases: Sequence[Lease],
         *,
-        initial: InitialPosition,
+        initial: ExtendedSequenceNumber,
         finished: Collection[str] | None = None,
     ) -> None:
         self.graph = graph
@@ -254,7 +210,7 @@ class _Lineage:
         self.is_known = finished is not None
         read = {k for k, le in self.leases.items() if le.checkpoint > AT_LATEST}
         self.is_read = bool(read)
-        later = (le.lease_key for le in leases if le.checkpoint != initial.checkpoint)
+        later = (le.lease_key for le in leases if le.checkpoint != initial)
         self.begun = {parent for key in later for parent in self.parents[key]}
         # Whoever has been read has seen its parents finished (§4.7); what waits has not.
         proven = _reached(self.leases if finished is None else read, self.parents)
@@ -288,7 +244,7 @@ def _reached(shard_ids: Iterable[str], edges: Mapping[str, Collection[str]]) -> 
     return found
 
 
-def _missing(lineage: _Lineage, *, initial: InitialPosition) -> _Missing:
+def _missing(lineage: _Lineage, *, initial: ExtendedSequenceNumber) -> _Missing:
     """S3-S8, S10: what the shards without a lease need, oldest first, one generation."""
     leases, done, missing = lineage.leases, lineage.done, _Missing()
     # A shard that a lease names as its parent is not open: the listing is older than the lease.
@@ -307,10 +263,10 @@ def _missing(lineage: _Lineage, *, initial: InitialPosition) -> _Missing:
         if (shard.is_open and key in closed) or (not waits.isdisjoint(parents) and not is_awaited):
             pass
         elif any(p in leases and leases[p].is_finished for p in parents):
-            missing[key] = (initial.repair, ChildOfFinished())
+            missing[key] = (start_of_child(initial), ChildOfFinished())
         elif key in lineage.ahead:
-            missing[key] = (initial.repair, LostAhead())
-        elif initial.kind != LATEST or _is_wanted_at_latest(lineage, shard, waits):
+            missing[key] = (start_of_child(initial), LostAhead())
+        elif initial.sequence_number != LATEST or _is_wanted_at_latest(lineage, shard, waits):
             missing[key] = _beginning(lineage, shard, initial=initial)
         else:
             continue
@@ -327,18 +283,18 @@ def _is_wanted_at_latest(lineage: _Lineage, shard: Shard, waits: Collection[str]
 
 
 def _beginning(
-    lineage: _Lineage, shard: Shard, *, initial: InitialPosition
+    lineage: _Lineage, shard: Shard, *, initial: ExtendedSequenceNumber
 ) -> tuple[ExtendedSequenceNumber, Reason]:
     """S4, S7, S10: where a line without any lease begins."""
     if not lineage.begun.isdisjoint(shard.parent_shard_ids):
-        return initial.repair, HoleBesideSibling()
-    if initial.kind != LATEST:
-        return initial.checkpoint, NoLeasedRelative() if shard.is_open else OldestOfItsLine()
+        return start_of_child(initial), HoleBesideSibling()
+    if initial.sequence_number != LATEST:
+        return initial, NoLeasedRelative() if shard.is_open else OldestOfItsLine()
     # Once anything was read, nothing is new without a parent that has a lease; made at LATEST, what
     # came meanwhile would be skipped.
     if lineage.is_read:
         return _LOST
-    return initial.checkpoint, NoLeasedRelative() if shard.is_open else OtherParent()
+    return initial, NoLeasedRelative() if shard.is_open else OtherParent()
 
 
 def _in_write_order(shards: Iterable[Shard]) -> list[Shard]:

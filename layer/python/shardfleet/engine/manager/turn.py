@@ -19,8 +19,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.leases.changes import create as creation
-from shardfleet.domain.leases.lease import Applied, LeaseChange
-from shardfleet.domain.leases.sync import LeaseToCreate
+from shardfleet.domain.leases.lease import Applied, LeaseAndWhy, LeaseChange
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.domain.stream.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.turn import TurnPlan, plan_turn
@@ -249,7 +248,7 @@ class LeaseManager:
         for problem in plan.sync.problems:
             events.emit(LeaseSyncProblem(problem=problem))
 
-        async def create(wanted: LeaseToCreate) -> None:
+        async def create(wanted: LeaseAndWhy) -> None:
             key, reason = wanted.lease.lease_key, wanted.reason
             if wanted.lease.checkpoint == AT_LATEST:
                 await state.pin(key, instant_ms=plan.pin_ms, created_ms=created_ms)
