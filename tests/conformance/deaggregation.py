@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
-from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, Verdict, deaggregate_records
+from shardfleet.kpl.content import at_once
+from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, Verdict, records_in_steps
 from shardfleet.kpl.messages_pb2 import AggregatedRecord
 from tests.conformance.judge import Area, Deliberate
 
@@ -247,13 +248,15 @@ def ours(case):
     """Return (records as the driver tells the KCL's, verdict)."""
     limits = ExpansionLimits(max_sub_records=FEW) if case["few"] else LIMITS
     ends = case["range"]
-    found = deaggregate_records(
-        base64.b64decode(case["data"]),
-        partition_key=case["key"],
-        origin=ORIGIN,
-        limits=limits,
-        hash_range=(int(ends[0]), int(ends[1])) if ends else None,
-        policy="kpl",
+    found = at_once(
+        records_in_steps(
+            base64.b64decode(case["data"]),
+            partition_key=case["key"],
+            origin=ORIGIN,
+            limits=limits,
+            hash_range=(int(ends[0]), int(ends[1])) if ends else None,
+            policy="kpl",
+        )
     )
     records = [
         [
