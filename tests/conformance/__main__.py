@@ -5,11 +5,14 @@ import json
 import sys
 from pathlib import Path
 
-from tests.conformance import checkpoints, deaggregation
+from tests.conformance import checkpoints, cleanup, deaggregation, shard_sync
 from tests.conformance.judge import compare
 from tests.conformance.kcl import Kcl, why_not
 
-AREAS = {area.name: area for area in (deaggregation.AREA, checkpoints.AREA)}
+AREAS = {
+    area.name: area
+    for area in (deaggregation.AREA, checkpoints.AREA, shard_sync.AREA, cleanup.AREA)
+}
 
 
 def main(arguments):
