@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.delivery.attempts import POLICIES, Attempts, CrashCharge, back_off_ms
+from shardfleet.domain.delivery.attempts import (
+    POLICIES,
+    RETRIES,
+    Attempts,
+    CrashCharge,
+    back_off_ms,
+)
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.records import Record
 
@@ -28,8 +34,10 @@ def records_of(count):
     ]
 
 
-def machine(most=3, *, policy="sqs", crashes_most=3):
-    return Attempts(POLICIES[policy], attempts_most=most, crashes_most=crashes_most)
+def machine(most=3, *, policy="sqs", crashes_most=3, retry="retry"):
+    return Attempts(
+        POLICIES[policy], attempts_most=most, crashes_most=crashes_most, retry=RETRIES[retry]
+    )
 
 
 @dataclass
@@ -85,10 +93,12 @@ DRAWN = st.tuples(
 )
 
 
-@given(DRAWN, st.integers(1, 6))
-def test_each_record_is_done_once_in_order_or_given_up_and_none_is_passed(drawn, most):
+@given(DRAWN, st.integers(1, 6), st.sampled_from(sorted(RETRIES)))
+def test_each_record_is_done_once_in_order_or_given_up_and_none_is_passed(drawn, most, retry):
     count, fails, together, declares = drawn
-    played = play(machine(most), count, fails=fails, together=together, declares=declares)
+    played = play(
+        machine(most, retry=retry), count, fails=fails, together=together, declares=declares
+    )
     assert sorted([*played.done, *played.given_up]) == list(range(count))
     assert played.done == sorted(played.done)
     # Only what fails is given up, and whatever fails for good is.
@@ -111,11 +121,11 @@ def test_no_record_has_more_attempts_than_are_allowed_and_none_is_given_up_befor
         assert not declares or played.tried[n] >= failure.attempt
 
 
-@given(DRAWN)
-def test_without_a_limit_everything_is_done_in_the_end_and_nothing_is_given_up(drawn):
+@given(DRAWN, st.sampled_from(sorted(RETRIES)))
+def test_without_a_limit_everything_is_done_in_the_end_and_nothing_is_given_up(drawn, retry):
     count, fails, together, declares = drawn
     fails = {n: min(times, 40) for n, times in fails.items()}
-    played = play(machine(0), count, fails=fails, together=together, declares=declares)
+    played = play(machine(0, retry=retry), count, fails=fails, together=together, declares=declares)
     assert played.done == list(range(count))
     assert not played.given_up
 
@@ -142,6 +152,52 @@ def test_a_batch_that_failed_goes_again_with_nobody_who_was_not_in_it(drawn, mos
         assert attempt == 1 or call.stop <= furthest
         if call in played.failed:
             furthest = max(furthest, call.stop)
+
+
+# --- bisect: "splits do not consume a retry" (Lambda's API, BisectBatchOnFunctionError)
+
+
+@given(DRAWN, st.integers(1, 6))
+def test_who_is_given_up_in_halves_was_alone_in_each_of_its_attempts(drawn, most):
+    count, fails, together, _ = drawn
+    played = play(machine(most, retry="bisect"), count, fails=fails, together=together)
+    for n, failure in played.given_up.items():
+        assert failure.attempt == most
+        assert played.failed.count(range(n, n + 1)) == most
+
+
+@given(st.integers(1, 64), st.integers(0, 63), st.integers(1, 6))
+def test_halves_know_one_poison_in_as_many_failures_as_the_batch_can_be_halved(size, bad, most):
+    bad %= size
+    together = play(machine(most, retry="bisect"), size, fails={bad: ALWAYS}, together=size)
+    assert together.done == [n for n in range(size) if n != bad]
+    halvings = (size - 1).bit_length()
+    assert len(together.failed) <= halvings + most
+    # The neighbours go in halves, too, and not one by one.
+    assert len(together.calls) - len(together.failed) <= halvings
+
+
+@given(DRAWN, st.integers(1, 6))
+def test_what_was_split_goes_with_nobody_who_was_not_in_it(drawn, most):
+    count, fails, together, declares = drawn
+    played = play(
+        machine(most, retry="bisect"), count, fails=fails, together=together, declares=declares
+    )
+    furthest = 0
+    for call, _ in played.calls:
+        assert call.start >= furthest or call.stop <= furthest
+        if call in played.failed:
+            furthest = max(furthest, call.stop)
+
+
+def test_where_the_handler_says_how_far_it_got_the_batch_is_split_there():
+    # Lambda developer guide: "the batch is bisected at the returned sequence number".
+    attempts, records = machine(3, retry="bisect"), records_of(8)
+    told = attempts.failed(records, done_count=3, error="no")
+    assert (told.attempt, told.gives_up) == (1, False)
+    assert attempts.fitting(records[3:]) == 5
+    attempts.failed(records[3:], done_count=0, error="no")
+    assert (attempts.fitting(records[3:]), attempts.attempt) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Self
 
-from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
+from shardfleet.domain.delivery.attempts import POLICIES, RETRIES, FailurePolicy, RetryPolicy
 from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.errors import ConfigurationError
 
@@ -219,6 +219,15 @@ class FleetConfig:
         4 * 1024 * 1024, "payload bytes per handler call (one larger record goes alone)", low=1
     )
     handler_timeout_ms: int = _number(60_000, "time-out of one handler call (H10)", low=100)
+    on_failure: str = field(
+        default="retry",
+        metadata={
+            "doc": "a batch that failed: retry (together, and one record at a time for the last "
+            "attempt), or bisect (in halves until the failing record is alone; a split is no "
+            "attempt; the mapping's BisectBatchOnFunctionError)",
+            "choices": RETRIES,
+        },
+    )
     max_attempts: int = _number(
         5, "handler attempts per record before on_exhausted; 0 retries for ever"
     )
@@ -365,6 +374,11 @@ class FleetConfig:
     def failure_policy(self) -> FailurePolicy:
         """Return what becomes of a record that has used up its attempts."""
         return POLICIES[self.on_exhausted]
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """Return how the records of a call that failed go again."""
+        return RETRIES[self.on_failure]
 
     @property
     def renew_ms(self) -> int:

@@ -13,7 +13,13 @@ Between two records that are known to fail, the attempts of a shard are
 * *alone*: all but the last attempt are used up, so its records go one by one. One that fails as the
   batch did is the one that made it fail; one that fails otherwise begins with attempts of its own.
 
-What becomes of a record that is given up says :data:`POLICIES`.
+With ``on_failure`` ``bisect`` they are halved instead, as the event source mapping does with
+``BisectBatchOnFunctionError``: a batch that fails is split, which uses up no attempt, until the
+record that fails is alone. To know one of a thousand takes ten more failures, where ``retry`` takes
+none, and as many calls, where ``retry`` takes one for each neighbour.
+
+How a batch goes again says :data:`RETRIES`; what becomes of a record that is given up,
+:data:`POLICIES`.
 """
 
 from __future__ import annotations
@@ -57,6 +63,24 @@ By the values of ``on_exhausted``.
 A further policy is a row. If it keeps records in a place of its own, there are an option that names
 the place, what writes there (:func:`shardfleet.runtime.bootstrap.dead_letters`), and a grant.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """
+    How the records of a call that failed go again.
+
+    Attributes:
+        halves: split in two, and the halves again, before an attempt counts; else together, and
+            one by one for the last attempt.
+
+    """
+
+    halves: bool
+
+
+RETRIES = {"retry": RetryPolicy(halves=False), "bisect": RetryPolicy(halves=True)}
+"""By the values of ``on_failure``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,25 +130,36 @@ class Attempts:
     __slots__ = (
         "_batch_error",
         "_crashes_most",
+        "_ends",
         "_is_suspect",
         "_most",
         "_policy",
+        "_retry",
         "_through",
         "attempt",
         "charge",
     )
 
-    def __init__(self, policy: FailurePolicy, *, attempts_most: int, crashes_most: int) -> None:
+    def __init__(
+        self,
+        policy: FailurePolicy,
+        *,
+        attempts_most: int,
+        crashes_most: int,
+        retry: RetryPolicy = RETRIES["retry"],
+    ) -> None:
         """
         Begin with nothing tried.
 
         Args:
             policy: what becomes of records that are given up.
+            retry: how records of a call that failed go again.
             attempts_most: attempts per record; 0 tries for ever.
             crashes_most: deaths over one record.
 
         """
         self._policy = policy
+        self._retry = retry
         self._most = attempts_most
         self._crashes_most = crashes_most
         self.charge: CrashCharge | None = None
@@ -139,12 +174,17 @@ class Attempts:
         self._batch_error: str | None = None
         # The first record has failed with the batch only, not in a way of its own.
         self._is_suspect = False
+        # Of the ranges that failed and were split: where they end, the innermost last.
+        self._ends: list[ExtendedSequenceNumber] = []
 
     def fitting(self, records: Sequence[Record]) -> int:
         """Return how many of the next records, at least one, may go into one call."""
-        if self._through is None and self.charge is None:
+        if self._through is None and self.charge is None and not self._ends:
             return len(records)
         first = position_of(records[0])
+        while self._ends and self._ends[-1] < first:
+            self._ends.pop()
+            self.attempt = 1
         if self._through is not None and self._through < first:
             self.begin_anew()
         if self.charge is not None and self.charge.last < first:
@@ -155,6 +195,8 @@ class Attempts:
         count = len(records)
         if self._through is not None:
             count = bisect_right(records, self._through, key=position_of)
+        if self._ends:
+            count = min(count, bisect_right(records, self._ends[-1], key=position_of))
         if self.charge is not None:
             count = min(count, bisect_left(records, self.charge.first, key=position_of) or 1)
         return count
@@ -179,7 +221,7 @@ class Attempts:
     def gave_up(self, record: Record) -> None:
         """Go on behind a record that was given up; the policy was carried out."""
         self.passed(record)
-        self.begin_anew()
+        self._go_on()
 
     def handled(self) -> None:
         """All records of a call are done: count anew; among suspects, as if with the batch."""
@@ -187,7 +229,13 @@ class Attempts:
         if self._is_suspect:
             self.attempt = max(2, self._most)
         else:
-            self.begin_anew()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin anew behind a record; what was split off with it still goes by itself."""
+        ends = self._ends
+        self.begin_anew()
+        self._ends = ends
 
     def failed(self, records: Sequence[Record], *, done_count: int, error: str) -> FailedAttempt:
         """
@@ -199,6 +247,8 @@ class Attempts:
             error: what went wrong; the same words mean the same failure.
 
         """
+        if self._retry.halves and len(records) > 1:
+            return self._split(records[done_count:], is_known=done_count > 0)
         if done_count or (self._is_suspect and error != self._batch_error):
             # This call is the first that the record is known to fail.
             self.attempt, self._is_suspect = 1, False
@@ -214,6 +264,24 @@ class Attempts:
                 self._batch_error, self._is_suspect = error, True
         reason = f"attempt {attempt} of {most or 'any number'} failed"
         return FailedAttempt(attempt=attempt, gives_up=False, reason=reason)
+
+    def _split(self, left: Sequence[Record], *, is_known: bool) -> FailedAttempt:
+        """
+        Set records apart that failed together, the first half of them first.
+
+        Where the handler said how far it got, the batch is split there and the rest goes together
+        (AWS Lambda developer guide, "Configuring partial batch response").
+        """
+        if is_known:
+            self.attempt = 1
+        self._ends = [end for end in self._ends if end > position_of(left[-1])]
+        self._ends.append(position_of(left[-1]))
+        count = len(left)
+        if not is_known:
+            count //= 2
+            self._ends.append(position_of(left[count - 1]))
+        reason = f"split, which is no attempt: {count} of {len(left)} records go first"
+        return FailedAttempt(attempt=self.attempt, gives_up=False, reason=reason)
 
 
 def back_off_ms(attempt: int, *, first_ms: int, most_ms: int, jitter: float) -> int:

@@ -76,6 +76,7 @@ class CrashNotes:
                 config.failure_policy,
                 attempts_most=config.max_attempts,
                 crashes_most=config.crashes_most,
+                retry=config.retry_policy,
             )
         return self._attempts[lease_key]
 
