@@ -28,6 +28,8 @@ SLOW ?= judge conformance sim model alarms faults chaos acceptance runtime first
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
 export INPUT KEY CALLED_FROM
+# Each of hundreds of processes would compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Node 20 still works for the CDK; without this jsii prints a page about its end of life.
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 

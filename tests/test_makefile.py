@@ -148,6 +148,14 @@ def test_mutants_are_the_known_ones_or_drawn_by_chance(project):
     )
 
 
+def test_what_is_compiled_once_is_kept_whatever_the_caller_wants(project, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    told = "#!/bin/sh\nprintf '<%s>' \"${PYTHONDONTWRITEBYTECODE-kept}\"\n"
+    (project / ".venv/bin/python").write_text(told)
+
+    assert run_make("test", cwd=project) == "<kept>"
+
+
 def test_what_make_says_to_the_tests_is_among_what_they_are_left_with():
     # tests/conftest.py takes every other variable of ours away.
     said = re.findall(r"(SHARDFLEET_\w+)=\S* ", MAKEFILE)

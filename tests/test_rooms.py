@@ -6,6 +6,7 @@ them, each with its reason. Between floors the arrows are those of `test_tidy`.
 """
 
 import ast
+import functools
 import re
 import tomllib
 from collections import Counter, defaultdict
@@ -175,32 +176,37 @@ def crowded_rooms(trees):
             yield f"{room}: {modules} modules; its __init__.py says why it is one idea, or split it"
 
 
-TREES = {path: ast.parse((ROOT / path).read_text("utf-8")) for path in PYTHON}
+@functools.cache  # In whichever process needs it: each of `make test` imports this file.
+def all_trees():
+    """Return the syntax tree of each file of ours by its path."""
+    return {path: ast.parse((ROOT / path).read_text("utf-8")) for path in PYTHON}
 
 
 def test_rooms_are_entered_by_declared_arrows_that_lead_down():
-    expect_none(wrong_arrows(TREES, FLOORS))
+    expect_none(wrong_arrows(all_trees(), FLOORS))
 
 
 def test_names_are_imported_from_where_they_are_defined():
-    expect_none(detours(TREES))
+    expect_none(detours(all_trees()))
 
 
 def test_a_public_class_name_means_one_thing():
-    expect_none(shared_class_names(TREES))
+    expect_none(shared_class_names(all_trees()))
 
 
 def test_no_rooms_import_each_other_in_a_circle():
-    assert circle(TREES, FLOORS) == []
+    assert circle(all_trees(), FLOORS) == []
 
 
 def test_a_large_room_says_why_it_is_one_idea():
-    expect_none(crowded_rooms(TREES))
+    expect_none(crowded_rooms(all_trees()))
 
 
 def test_floors_with_folders_have_their_rooms_listed():
     folders = {
-        floor_of(name)[0] for path in TREES if (name := dotted(path)) and len(floor_of(name)[1]) > 1
+        floor_of(name)[0]
+        for path in all_trees()
+        if (name := dotted(path)) and len(floor_of(name)[1]) > 1
     }
 
     assert folders - {"events"} == FLOORS.keys()
@@ -336,7 +342,7 @@ def map_of(floors, trees):
 
 def test_the_page_about_the_architecture_has_the_rooms_as_they_are():
     page = (ROOT / "docs/architecture.md").read_text("utf-8")
-    expected = map_of(FLOORS, TREES)
+    expected = map_of(FLOORS, all_trees())
 
     if expected not in page:
         pytest.fail(f"docs/architecture.md, floors and rooms, should read:\n\n{expected}")
