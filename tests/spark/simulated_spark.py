@@ -49,6 +49,9 @@ class SimulatedSpark:
     `reader` replaces how a task reads (the control experiment).
     """
 
+    # Whether a batch that is read again may have lost rows; its sink knows the batch by its number.
+    may_lose = False
+
     def __init__(self, seed, *, crash=0.1, with_store=True, limits=None, reader=None):
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
@@ -173,9 +176,8 @@ class SimulatedSpark:
         for index, planned in enumerate(driver.partitions(start, end)):
             partitions[index] = await self._task(planned)
             self._may_die()
-        if batch in self.sink:
-            assert self.sink[batch] == partitions, f"batch {batch} was not the same again"
-        self.sink[batch] = partitions
+        before = self.sink.setdefault(batch, partitions)
+        assert self.may_lose or before == partitions, f"batch {batch} was not the same again"
         self._may_die()
         self.committed = batch + 1
         if self.rng.random() < 0.5:
@@ -188,7 +190,7 @@ class SimulatedSpark:
                 self._late.add(asyncio.ensure_future(self._zombie(planned)))
             twins = [self._reader(self, planned) for _ in range(1 + (self.rng.random() < 0.2))]
             found = await asyncio.gather(*twins)
-            assert all(rows == found[0] for rows in found), "twins differ"
+            assert self.may_lose or all(rows == found[0] for rows in found), "twins differ"
             if self.rng.random() >= self.crash:
                 return found[0]
 

@@ -13,6 +13,7 @@ from shardfleet.errors import Throttled
 from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet_spark.offsets.plan_token import token_from_json
 from shardfleet_spark.plan.planning import BatchLimits
+from shardfleet_spark.read.sealing import conform
 from shardfleet_spark.read.shard_pages import DataLost
 from tests.spark.test_source_driver import DAY_MS, HOUR_MS, at_record, in_query, read_from
 
@@ -83,6 +84,51 @@ def test_what_expires_between_two_batches_is_stated_where_that_was_asked_for():
         assert "records behind it may be lost" in str(end["stats"]["lost"])
 
     in_query(scenario, limits=BY_TWO_HUNDRED, fail_on_data_loss=False)
+
+
+@pytest.mark.parametrize("away_ms", [10_000, 60_000])
+def test_what_the_driver_has_read_and_is_gone_when_tasks_read_it_again_is_stated(away_ms, caplog):
+    async def scenario(query):
+        await at_the_horizon(query)
+        start = await query.driver.initial()
+        end = await query.driver.latest(start)
+        query.restart()  # The records that the driver had are gone with it.
+        await query.clock.sleep_ms(away_ms)
+        (planned,) = query.driver.partitions(start, end)
+        (part,) = planned.range.parts
+        (read,) = await conform(part, planned.sealed, query.ports, buffers=planned.records)
+        following = await query.driver.latest(end)
+        count = planned.sealed.shards[0].count
+        is_whole = len(read.records) == count > 0
+        assert is_whole == (away_ms == 10_000)
+        told = [each for each in following["stats"]["lost"] if f"of the {count} records" in each]
+        assert bool(told) != is_whole
+        assert ("the stream has 0" in caplog.text) != is_whole
+
+    in_query(scenario, store=False, limits=BY_TWO_HUNDRED, fail_on_data_loss=False)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_of_a_batch_is_gone_when_it_is_read_again_stops_the_query_or_is_stated(is_told):
+    async def scenario(query):
+        await at_the_horizon(query)
+        start = await query.driver.initial()
+        end, data = await query.batch(start)
+        assert len(data) == 200
+        await query.clock.sleep_ms(30_000)  # 20 s until the oldest goes, ten go in a second.
+        query.restart()
+        if not is_told:
+            with pytest.raises(DataLost, match="of the 200 records from"):
+                await query.read(start, end)
+            return
+        left = len(await query.read(start, end))
+        assert 0 < left < 200
+        following = await query.driver.latest(end)
+        (lost,) = following["stats"]["lost"]
+        assert f"of the 200 records from 2 to 201 the stream has {left}" in lost
+        assert query.driver.report()["lost"] == [lost]
+
+    in_query(scenario, limits=BY_TWO_HUNDRED, fail_on_data_loss=not is_told)
 
 
 def test_what_expires_between_two_pages_of_a_batch_stops_it():

@@ -6,11 +6,13 @@ is about the 24 hours for which the stream keeps them.
 """
 
 import asyncio
+import json
 import random
 import sys
 from dataclasses import replace
 
 from shardfleet.testing.clock import run_virtual
+from shardfleet_spark.plan import driver
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.read import shard_pages
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ReadPolicy
@@ -51,11 +53,12 @@ class AtTheHorizon(SimulatedSpark):
             if self.rng.random() < 0.5:
                 await self._stand_still(driver)
             for _ in range(steps):
+                self.last = driver
                 self._produce()
                 try:
                     await self._trigger(driver)
                 except Killed:
-                    driver = self.driver()
+                    driver = self.last = self.driver()
                 await self.clock.sleep_ms(self.rng.choice(self.pauses_ms))
             self.crash, idle = 0.0, 0
             while idle < 3:
@@ -101,6 +104,42 @@ class AtTheHorizon(SimulatedSpark):
 
         return {each for each, shard in self.shard_of.items() if is_owed(each, shard)} - read
 
+
+class GoesOn(AtTheHorizon):
+    """A query with failOnDataLoss=false: it states what it lost, and lives on."""
+
+    may_lose = True
+
+    def ports(self):
+        found = super().ports()
+        return replace(found, policy=replace(found.policy, fail_on_data_loss=False))
+
+    def told(self):
+        """Return plan numbers and what was stated as lost of that plan, in Spark's progress."""
+        stats = [json.loads(end)["stats"] for end in self.offsets] + [self.last.report()]
+        return {(each["plan"], text) for each in stats for text in each.get("lost", ())}
+
+    def silently_lost(self):
+        """
+        Return the lost records of which no batch says so in whose time they were passed over.
+
+        That is from the batch with the record before them to the one with the record behind.
+        """
+        lost, told, numbers = super().silently_lost(), self.told(), {}
+        for batch, shard_id, number in self.rows():
+            plan = json.loads(self.offsets[batch])["n"]
+            numbers.setdefault(shard_id, []).append((int(number), plan))
+
+        def is_told(number, shard_id):
+            known = numbers.get(shard_id, [])
+            first = max((plan for each, plan in known if each < int(number)), default=0)
+            last = min((plan for each, plan in known if each > int(number)), default=sys.maxsize)
+            return any(
+                first <= plan <= last and text.startswith(f"{shard_id}:") for plan, text in told
+            )
+
+        return {each for each in lost if not is_told(each, self.shard_of[each])}
+
     def _produce(self):
         for _ in range(self.rng.randrange(5)):
             shard_id = self.rng.choice(self.stream.open_shard_ids)
@@ -120,12 +159,14 @@ class AtTheHorizon(SimulatedSpark):
             self.stream.forget_shard(shard_id)
 
 
-def run(seeds, *, steps=8):
+def run(seeds, *, steps=8, kind=AtTheHorizon):
     """Return the seeds of queries that lost something silently, reported a loss, lost nothing."""
 
     async def one(seed):
-        query = AtTheHorizon(seed)
+        query = kind(seed)
         await query.live(steps=steps)
+        if query.may_lose:
+            query.reported = " ".join(text for _, text in query.told())
         return query
 
     silent, reported, whole = [], [], []
@@ -149,6 +190,21 @@ def test_every_loss_at_the_horizon_is_reported_over_a_thousand_seeds(seed):
     # Both happen, or nothing was tested.
     assert len(reported) > SEEDS // 10
     assert len(whole) > SEEDS // 10
+
+
+def test_every_loss_is_stated_by_a_query_that_goes_on_over_a_thousand_seeds(seed):
+    silent, reported, whole = run(drawn(seed, SEEDS), kind=GoesOn)
+
+    assert not silent
+    assert len(reported) > SEEDS // 10
+    assert len(whole) > SEEDS // 10
+
+
+def test_control_a_batch_that_is_read_again_with_fewer_rows_is_found_out(seed, monkeypatch):
+    """The rule of before: what is gone of the sealed records was nobody's concern."""
+    monkeypatch.setattr(driver, "noted_losses", lambda _stored: [])
+
+    assert any(run([each], kind=GoesOn)[0] for each in drawn(seed, SEEDS))
 
 
 def test_control_a_hinted_iterator_that_counts_as_proof_is_found_out(seed, monkeypatch):

@@ -143,6 +143,9 @@ class SealStore(Protocol):
 # The driver's own mark that a plan was made: it tells a plan whose seals were purged from one
 # that Spark never ran.
 MARK = 99_999_999
+# What a repeated reading found gone of the sealed records is noted beside the seals, under numbers
+# that no seal has: each text under one that it gives itself.
+_LOSSES, _LOSSES_ROOM = 50_000_000, 49_000_000
 
 
 def in_groups(shards: Sequence[T]) -> tuple[Sequence[T], ...]:
@@ -167,6 +170,25 @@ def executed_seals(stored: Mapping[int, bytes], *, seals: int) -> tuple[dict[int
     is_whole = MARK in stored or all(number in stored for number in range(seals))
     found = {number: seal_from_bytes(body) for number, body in stored.items() if number < seals}
     return found, is_whole
+
+
+def loss_note(key: SealKey, lost: Sequence[str]) -> tuple[SealKey, bytes]:
+    """Return where and how it is noted that sealed records are gone, as told to a person."""
+    body = json.dumps({"v": SEAL_VERSION, "lost": list(lost)}).encode()
+    number = int(blake2b(body, digest_size=8).hexdigest(), 16) % _LOSSES_ROOM
+    return replace(key, partition=_LOSSES + number), body
+
+
+def noted_losses(stored: Mapping[int, bytes]) -> list[str]:
+    """
+    Return what repeated readings of a plan found gone.
+
+    Args:
+        stored: what the store has of the plan.
+
+    """
+    notes = (stored[n] for n in sorted(stored) if _LOSSES <= n < _LOSSES + _LOSSES_ROOM)
+    return [text for note in notes for text in json.loads(note)["lost"]]
 
 
 def digest_of(sequence_numbers: Iterable[str]) -> str:

@@ -174,7 +174,7 @@ class SourceOptions(AccessOptions):
         boolean(),
         default="true",
         doc="Whether records that are gone before they were read stop the query; if not, the "
-        "loss is stated in the query progress.",
+        "loss is stated in the query progress (`lost`) and in the log.",
     )
     available_now_target_ms: int = option(
         integer(),

@@ -8,6 +8,7 @@ the last offset, the seals and the stream: every decision is made by :mod:`plann
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -31,6 +32,7 @@ from shardfleet_spark.offsets.seals import (
     SealStore,
     executed_seals,
     in_groups,
+    noted_losses,
 )
 from shardfleet_spark.options.starting import FLEET, Start
 from shardfleet_spark.plan.clean_up import CleanUp
@@ -49,12 +51,13 @@ from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
 from shardfleet_spark.plan.rhythm import Rhythm
 from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_spark.read.fetching import fetch
-from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist
+from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist, lost_since
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, Hint, ShardRange
 
 # What one task is handed at most: several copies are in Spark's driver, and a task's message may
 # have 128 MiB (spark.rpc.message.maxSize). A task with more reads again, exactly what was read.
 CARRIED_BYTES = 32 * 1024 * 1024
+LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
 
 
@@ -149,6 +152,8 @@ class SourceDriver:
         self._target_ms = 0
         self._converged: frozenset[str] = frozenset()
         self._prefetched: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
+        # The plan of a batch that tasks were told to read from the stream again.
+        self._read_again = ""
 
     # --- what Spark asks
 
@@ -229,6 +234,8 @@ class SourceDriver:
                 "option sealStore to the same store"
             )
         bodies, ranges = self._prefetched.get(token.key, ()), self._ranges(token)
+        if token.sealed is not None and not all(bodies[: len(ranges)] or [None]):
+            self._read_again = token.key
         return [
             PlannedPartition(
                 range=ranges[index],
@@ -280,7 +287,11 @@ class SourceDriver:
     async def _after_plan(self, token: PlanToken) -> Advanced:
         if self._after[0] == token.key:
             return self._after[1]
-        after = advance(token, await self._seals_of(token), self._after[1].inflows)
+        seals, lost = await self._seals_of(token)
+        after = advance(token, seals, self._after[1].inflows)
+        after = replace(after, stats={**after.stats, "lost": [*after.stats["lost"], *lost]})
+        for each in after.stats["lost"]:
+            LOG.warning("data loss: %s", each)
         for shard_id, sealed in after.seals.items():
             hint = Hint(
                 iterator=sealed.iterator,
@@ -294,12 +305,17 @@ class SourceDriver:
         self._after = (token.key, after)
         return after
 
-    async def _seals_of(self, token: PlanToken) -> dict[int, Seal]:
+    async def _seals_of(self, token: PlanToken) -> tuple[dict[int, Seal], list[str]]:
+        """Return the seals of a plan, and what was found gone when it was read again."""
         if token.sealed is not None:
-            return dict(enumerate(token.sealed))
+            lost = []
+            if token.key == self._read_again:
+                told = [await lost_since(seal, token.stands, self._ports) for seal in token.sealed]
+                lost = [text for texts in told for text in texts]
+            return dict(enumerate(token.sealed)), lost
         store = self._store
         if not token.layout or store is None:
-            return {}
+            return {}, []
         stored = await insist(lambda: store.read_plan(token.sid, token.key), self._ports)
         found, is_whole = executed_seals(stored, seals=len(token.groups))
         if not is_whole and self._ports.policy.fail_on_data_loss:
@@ -308,7 +324,7 @@ class SourceDriver:
                 "cannot be said what the last batch read. Restore the store, or set "
                 "failOnDataLoss=false to read that batch again (duplicates, no loss)"
             )
-        return found
+        return found, noted_losses(stored)
 
     # --- deciding
 

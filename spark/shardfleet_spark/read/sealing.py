@@ -12,6 +12,7 @@ dies later is repeated to the record.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,6 +34,7 @@ from shardfleet_spark.offsets.seals import (
     ShardSeal,
     check_layout,
     digest_of,
+    loss_note,
     seal_from_bytes,
     seal_to_bytes,
 )
@@ -40,15 +42,25 @@ from shardfleet_spark.read.fetching import Fetched, fetch, together
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ShardPages, ShardRange
 
 T = TypeVar("T")
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SealedRecords:
-    """What one shard contributes: its part of the seal, and exactly these records."""
+    """
+    What one shard contributes: its part of the seal, and exactly these records.
+
+    Attributes:
+        sealed: its part of the seal.
+        records: the sealed ones, but for those that are gone, where that may be.
+        lost: what is gone of them, for a person; empty for nothing.
+
+    """
 
     sealed: ShardSeal
     # asyncio.run, when it puts back the signal handler, makes a repr of what its task returned.
     records: Sequence[StreamRecord] = field(repr=False)
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +138,10 @@ async def read_sealed(
                 continue
         assert body is not None
         seal = seal_from_bytes(body)
-        found += await conform(part, seal, ports, buffers=fetched.records)
+        again = await conform(part, seal, ports, buffers=fetched.records)
+        if lost := [each.lost for each in again if each.lost]:
+            await insist(partial(store.put_if_absent, *loss_note(part.key, lost)), ports)
+        found += again
     return found
 
 
@@ -168,7 +183,7 @@ async def conform(
     buffers: Mapping[str, Sequence[StreamRecord]],
 ) -> list[SealedRecords]:
     """
-    Return exactly the sealed records.
+    Return exactly the sealed records; with failOnDataLoss=false those that are left, and say so.
 
     Args:
         part: what the plan says.
@@ -186,11 +201,16 @@ async def conform(
     incarnation = part.ranges[0].stand.position.incarnation
 
     async def one(sealed: ShardSeal) -> SealedRecords:
-        kept = within_seal(sealed, buffers.get(sealed.shard_id, ()))
+        kept, lost = within_seal(sealed, buffers.get(sealed.shard_id, ())), ""
         if not is_complete(sealed, kept):
             async with gate:
-                kept = await _read_again(sealed, incarnation, ports)
-        return SealedRecords(sealed, kept)
+                kept = await _read_again(sealed, incarnation, ports, most=sealed.count)
+            lost = "" if is_complete(sealed, kept) else _told(sealed, f"has {len(kept)}")
+        if lost and ports.policy.fail_on_data_loss:
+            raise DataLost(f"{lost}. To go on with what is there, set failOnDataLoss=false")
+        if lost:
+            LOG.warning("data loss: %s", lost)
+        return SealedRecords(sealed, kept, lost)
 
     return await together(map(one, seal.shards))
 
@@ -212,10 +232,40 @@ def is_complete(sealed: ShardSeal, records: Sequence[StreamRecord]) -> bool:
     )
 
 
+async def lost_since(seal: Seal, stands: Mapping[str, Stand], ports: FetchPorts) -> list[str]:
+    """
+    Return what may be lost of a batch that tasks have read again, for a person.
+
+    A record goes before those behind it, so nothing is where the first one still stands.
+
+    Args:
+        seal: what the batch was to be.
+        stands: of its shards.
+        ports: the stream and the rest.
+
+    """
+
+    async def one(sealed: ShardSeal) -> str:
+        incarnation = stands[sealed.shard_id].position.incarnation
+        found = await _read_again(sealed, incarnation, ports, most=1)
+        is_there = bool(found) and found[0].sequence_number == sealed.first
+        return "" if is_there else _told(sealed, "may have fewer")
+
+    told = await together(one(sealed) for sealed in seal.shards if sealed.count)
+    return [text for text in told if text]
+
+
+def _told(sealed: ShardSeal, has: str) -> str:
+    return (
+        f"{sealed.shard_id}: the batch was read again, but of the {sealed.count} records from "
+        f"{sealed.first} to {sealed.last} the stream {has}: the others are older than it retains"
+    )
+
+
 async def _read_again(
-    sealed: ShardSeal, incarnation: StreamIncarnation, ports: FetchPorts
+    sealed: ShardSeal, incarnation: StreamIncarnation, ports: FetchPorts, *, most: int
 ) -> Sequence[StreamRecord]:
-    """Read a sealed range from the stream."""
+    """Read a sealed range from the stream, or no more than the first records of it."""
     assert sealed.first is not None
     assert sealed.last is not None
     # At the first record, which is not done: behind it, anything may have been trimmed.
@@ -224,9 +274,9 @@ async def _read_again(
     now_ms = ports.clock.now_ms()
     pages = ShardPages(ShardRange(sealed.shard_id, Stand(position, tip_ms=now_ms)), ports)
     found: list[StreamRecord] = []
-    while True:
+    while len(found) < most:
         await pages.wait()
-        limit = min(ports.policy.records_per_read, max(1, sealed.count - len(found)))
+        limit = min(ports.policy.records_per_read, most - len(found))
         try:
             page = await pages.next(limit=limit)
         except ShardGone:
@@ -237,12 +287,6 @@ async def _read_again(
         at_tip = not page.records and not page.millis_behind_latest
         if beyond or at_tip or page.resume_token is None:
             break
-    if not is_complete(sealed, found) and ports.policy.fail_on_data_loss:
-        raise DataLost(
-            f"{sealed.shard_id}: the batch is to be read again, but of the {sealed.count} records "
-            f"from {sealed.first} to {sealed.last} the stream has {len(found)}: they are older "
-            "than it retains. To go on with what is there, set failOnDataLoss=false"
-        )
     return found
 
 
