@@ -78,14 +78,14 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [109 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [118 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
 judge: install ## each kind of fleet before its deploy: cfn-lint and the known ways of AWS, on every template [1 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.cdk.judge
 
-conformance: install .venv/.kcl ## ask the Java KCL's own code and ours the same, CASES (1,000,000) of each area; wants a JDK [6 min]
+conformance: install .venv/.kcl ## ask the Java KCL's own code and ours the same, CASES (1,000,000) of each area; wants a JDK [15 min]
 	@$(BIN)/python -m tests.conformance $(if $(CASES),--cases $(CASES)) \
 	  $(if $(SEED),--seed $(SEED)) --output $(RESULTS)/conformance.json $(ARGS)
 

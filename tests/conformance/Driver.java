@@ -3,6 +3,8 @@ package software.amazon.kinesis.leases;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
@@ -13,8 +15,10 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Date;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ScheduledExecutorService;
 
@@ -34,19 +38,24 @@ import software.amazon.awssdk.services.kinesis.model.Shard;
 import software.amazon.kinesis.common.InitialPositionInStream;
 import software.amazon.kinesis.common.InitialPositionInStreamExtended;
 import software.amazon.kinesis.common.StreamIdentifier;
+import software.amazon.kinesis.coordinator.assignment.LeaseAssignmentManager;
+import software.amazon.kinesis.coordinator.assignment.VarianceBasedLeaseAssignmentDecider;
 import software.amazon.kinesis.exceptions.internal.KinesisClientLibIOException;
+import software.amazon.kinesis.leases.LeaseManagementConfig.WorkerUtilizationAwareAssignmentConfig;
 import software.amazon.kinesis.leases.exceptions.LeasePendingDeletion;
 import software.amazon.kinesis.metrics.NullMetricsFactory;
 import software.amazon.kinesis.metrics.NullMetricsScope;
 import software.amazon.kinesis.retrieval.AggregatorUtil;
 import software.amazon.kinesis.retrieval.KinesisClientRecord;
 import software.amazon.kinesis.retrieval.kpl.ExtendedSequenceNumber;
+import software.amazon.kinesis.worker.metricstats.WorkerMetricStats;
 
 /**
  * Answers questions by asking the KCL: a line of JSON in, {"area": name, "cases": [...]}, a line
  * out, an array with the answer to each case. It decides nothing itself. It is in the KCL's package,
  * for some of what it asks is not public.
  */
+@SuppressWarnings("unchecked")
 public final class Driver {
     private static final JsonNodeFactory NEW = JsonNodeFactory.instance;
     private static final AggregatorUtil AGGREGATES = new AggregatorUtil();
@@ -55,6 +64,7 @@ public final class Driver {
     private static final ScheduledExecutorService NO_THREADS =
             fake(ScheduledExecutorService.class, (name, arguments) -> null);
     private static final Method TILES = tiles();
+    private static final Class<?> VIEW = view();
 
     private static Method tiles() {
         try {
@@ -101,6 +111,8 @@ public final class Driver {
                 return Driver::shardSync;
             case "cleanup":
                 return Driver::cleanup;
+            case "assignment":
+                return Driver::assignment;
             default:
                 throw new IllegalArgumentException(area);
         }
@@ -244,6 +256,74 @@ public final class Driver {
             decision.add(deleted[0]).add(learned);
         }
         return decisions;
+    }
+
+    /** {lease without an owner: the worker that it is given to}. */
+    private static JsonNode assignment(JsonNode theCase) throws Exception {
+        LeaseAssignmentManager manager = new LeaseAssignmentManager(
+                null, null, null, new WorkerUtilizationAwareAssignmentConfig(), "us", 10_000L,
+                new NullMetricsFactory(), NO_THREADS, System::nanoTime, theCase.get("most").asInt(), null, 20_000L);
+        List<WorkerMetricStats> workers = new ArrayList<>();
+        Map<String, Set<Lease>> held = new HashMap<>();
+        Map<String, Double> carried = new HashMap<>();
+        for (JsonNode each : theCase.get("workers")) {
+            Map<String, List<Double>> values = new HashMap<>();
+            Map<String, List<Long>> ranges = new HashMap<>();
+            each.get(1).fields().forEachRemaining(metric -> {
+                values.put(metric.getKey(), List.of(metric.getValue().asDouble()));
+                ranges.put(metric.getKey(), List.of(100L));
+            });
+            workers.add(WorkerMetricStats.builder()
+                    .workerId(each.get(0).asText()).metricStats(values).operatingRange(ranges).build());
+        }
+        List<Lease> leases = new ArrayList<>();
+        List<Lease> free = new ArrayList<>();
+        double total = 0;
+        for (JsonNode each : theCase.get("leases")) {
+            Lease lease = new Lease();
+            lease.leaseKey(each.get(0).asText());
+            lease.leaseOwner(each.get(1).textValue());
+            lease.throughputKBps(each.get(2).asDouble());
+            lease.lastCounterIncrementNanos(0L);
+            leases.add(lease);
+            total += lease.throughputKBps();
+            if (lease.leaseOwner() == null) {
+                free.add(lease);
+            }
+            held.computeIfAbsent(lease.leaseOwner(), owner -> new HashSet<>()).add(lease);
+            carried.merge(lease.leaseOwner(), lease.throughputKBps(), Double::sum);
+        }
+        Constructor<?> newView = VIEW.getDeclaredConstructors()[0];
+        newView.setAccessible(true);
+        Object view = newView.newInstance(manager);
+        field(view, "leaseList").set(view, leases);
+        field(view, "activeWorkerMetrics").set(view, workers);
+        field(view, "targetAverageThroughput").set(view, total / Math.max(1, workers.size()));
+        ((Map<String, Set<Lease>>) field(view, "workerToLeasesMap").get(view)).putAll(held);
+        ((Map<String, Double>) field(view, "workerToTotalAssignedThroughputMap").get(view)).putAll(carried);
+        Constructor<?> newDecider = VarianceBasedLeaseAssignmentDecider.class.getDeclaredConstructors()[0];
+        newDecider.setAccessible(true);
+        ((VarianceBasedLeaseAssignmentDecider) newDecider.newInstance(view, 60, 10, true))
+                .assignExpiredOrUnassignedLeases(free);
+        ObjectNode given = NEW.objectNode();
+        ((Map<Lease, String>) field(view, "leaseToNewAssignedWorkerMap").get(view))
+                .forEach((lease, worker) -> given.put(lease.leaseKey(), worker));
+        return given;
+    }
+
+    private static Field field(Object view, String name) throws NoSuchFieldException {
+        Field found = VIEW.getDeclaredField(name);
+        found.setAccessible(true);
+        return found;
+    }
+
+    private static Class<?> view() {
+        for (Class<?> each : LeaseAssignmentManager.class.getDeclaredClasses()) {
+            if (each.getSimpleName().equals("InMemoryStorageView")) {
+                return each;
+            }
+        }
+        throw new IllegalStateException("InMemoryStorageView");
     }
 
     private interface Call {

@@ -5,13 +5,13 @@ import json
 import sys
 from pathlib import Path
 
-from tests.conformance import checkpoints, cleanup, deaggregation, shard_sync
+from tests.conformance import assignment, checkpoints, cleanup, deaggregation, shard_sync
 from tests.conformance.judge import compare
 from tests.conformance.kcl import Kcl, why_not
 
 AREAS = {
-    area.name: area
-    for area in (deaggregation.AREA, checkpoints.AREA, shard_sync.AREA, cleanup.AREA)
+    module.AREA.name: module.AREA
+    for module in (deaggregation, checkpoints, shard_sync, cleanup, assignment)
 }
 
 
