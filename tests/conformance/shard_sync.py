@@ -6,8 +6,9 @@ Rules: protocol.md §4.2, §4.4.
 
 from functools import cached_property
 
-from shardfleet.domain.leases.sync import InitialPosition, plan_lease_sync
+from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.reasons import ListedMidReshard, ListingUntiled
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from tests.conformance.judge import Area, Deliberate
 from tests.conformance.tables import (
     INITIAL,
@@ -65,7 +66,7 @@ def ours(case):
     plan = plan_lease_sync(
         shards,
         leases,
-        initial=InitialPosition(case["initial"]),
+        initial=ExtendedSequenceNumber(case["initial"]),
         listed_at_initial=None if leases else shards,
         lost=[shard.shard_id for shard in shards],
     )
