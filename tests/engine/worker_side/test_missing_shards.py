@@ -9,6 +9,8 @@ until they have expired (ListShards, DescribeStreamSummary); ListShards is not a
 import asyncio
 from itertools import pairwise
 
+import pytest
+
 from shardfleet.domain.reasons import (
     ListedStill,
     MayHaveRecords,
@@ -20,7 +22,7 @@ from shardfleet.engine.state.fleet_state import TIP
 from shardfleet.engine.state.gone_record import GONE, GoneRecord
 from shardfleet.errors import ShardGone
 from shardfleet.events.worker import ShardExpired, ShardMissing
-from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.worker_kit import ME, World, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}
@@ -154,6 +156,24 @@ def test_after_one_retention_it_ends_as_a_loss_its_children_first_though_workers
         (lost,) = world.told(ShardExpired)
         assert lost.reason == MissedForRetention()
         assert not await GoneRecord(world.state).missed()
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("hours", [(3, 0), (0, -3), (0, 25), (-25, 0)])
+def test_nor_does_that_depend_on_the_wall_clocks_of_those_who_miss_it(hours):
+    async def scenario(world):
+        first, second = (
+            VirtualClock(world.clock.start_ms + by_hours * HOUR_MS) for by_hours in hours
+        )
+        gone_for_good(world)
+        await world.turn(turn_ms=60_000, clock=first)
+        later(DAY_MS - 5 * 60_000)
+        await world.turn(turn_ms=60_000, clock=second)
+        assert not world.lease(0).is_finished
+        later(5 * 60_000)
+        await world.turn(turn_ms=90_000, clock=second)
+        assert world.lease(0).is_finished
 
     in_world(scenario)
 
