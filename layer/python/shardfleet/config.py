@@ -218,6 +218,13 @@ class FleetConfig:
     batch_bytes_most: int = _number(
         4 * 1024 * 1024, "payload bytes per handler call (one larger record goes alone)", low=1
     )
+    batch_window_ms: int = _number(
+        0,
+        "how long records gather before a handler call; what comes of a shard that is behind is "
+        "handled at once; a record waits, and the lag is, up to so long (the mapping's "
+        "MaximumBatchingWindowInSeconds)",
+        high=300_000,
+    )
     handler_timeout_ms: int = _number(60_000, "time-out of one handler call (H10)", low=100)
     on_failure: str = field(
         default="retry",
@@ -335,6 +342,11 @@ class FleetConfig:
             problems.append(
                 f"on_exhausted: {self.on_exhausted} found, sqs or s3 needed for max_record_age_ms: "
                 "a shard that stops at an old record would stop there again"
+            )
+        if 0 < self.lag_objective_ms <= self.batch_window_ms:
+            problems.append(
+                f"batch_window_ms: {self.batch_window_ms} found, less than lag_objective_ms "
+                f"({self.lag_objective_ms}) allowed: records wait that long"
             )
         if self.workers_min > self.workers_max:
             problems.append(

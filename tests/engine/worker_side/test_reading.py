@@ -8,14 +8,14 @@ import pytest
 
 from shardfleet.domain.reading.pages import StartKind
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber
-from shardfleet.errors import IteratorExpired, OutcomeUnknown, Throttled
+from shardfleet.errors import ConfigurationError, IteratorExpired, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import IteratorRenewed, ReadDelayed
 from shardfleet.events.worker import LeaseLost
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
-from tests.engine.worker_side.worker_kit import World, a_lease, at, key
+from tests.engine.worker_side.worker_kit import World, a_config, a_lease, at, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 HOUR_MS = 3_600_000
@@ -392,6 +392,48 @@ def test_a_shard_that_has_something_again_is_read_at_full_rate_at_once():
         assert all(200 <= b - a < 300 for a, b in pairwise(busy)), "not slowed by the time before"
 
     in_world(scenario, idle_read_ms=8_000, records_per_read=1)
+
+
+@pytest.mark.parametrize("window_ms", [5_000, 300_000])
+def test_within_a_window_records_gather_for_one_call_and_none_waits_longer(window_ms):
+    async def scenario(world):
+        waits = []
+
+        async def look(batch):
+            waits.extend(world.clock.now_ms() - r.approximate_arrival_ms for r in batch)
+
+        async def feed():
+            for n in range(100):
+                await world.clock.sleep_ms(window_ms // 20)
+                world.put(n)
+
+        world.handler._script = look
+        feeding = asyncio.create_task(feed())
+        await world.turn(turn_ms=7 * window_ms + 20_000)
+        await feeding
+
+        assert world.numbers == list(range(100))
+        # Twenty came within each window, and none waited for the next one.
+        assert 5 <= len(world.handler.calls) <= 7
+        assert max(waits) <= window_ms + 1_000
+
+    in_world(scenario, batch_window_ms=window_ms, turn_most_ms=10**8)
+
+
+def test_a_shard_that_is_behind_is_read_on_without_waiting_for_the_window():
+    async def scenario(world):
+        world.put(1, 50)
+        await world.turn(turn_ms=60_000)
+        assert world.numbers == list(range(1, 51))
+        calls = [c.at_ms for c in world.stream.calls if c.operation == "get_records"]
+        assert calls[9] - calls[0] < 3_000
+
+    in_world(scenario, batch_window_ms=30_000, records_per_read=5)
+
+
+def test_a_window_is_shorter_than_the_lag_that_is_aimed_at():
+    with pytest.raises(ConfigurationError, match="batch_window_ms: 60000 found, less than lag_obj"):
+        a_config(batch_window_ms=60_000, lag_objective_ms=60_000)
 
 
 def test_an_empty_answer_with_lag_is_followed_at_once():

@@ -85,6 +85,7 @@ class ReadPace:
         bytes_per_s: of answers.
         idle_most_ms: longest pause of a shard that has nothing.
         back_off_ms: how long to wait after so many failures in a row; the jitter is the world's.
+        window_ms: how long records gather at the tip of a shard before they are asked for.
         attempts_most: failures in a row after which it is left at that; 0: never.
 
     """
@@ -94,6 +95,7 @@ class ReadPace:
     bytes_per_s: int
     idle_most_ms: int
     back_off_ms: Callable[[int], int]
+    window_ms: int = 0
     attempts_most: int = 0
 
     @classmethod
@@ -363,6 +365,8 @@ class ShardCursor:
             most_ms = self._pace.idle_most_ms
             pause_ms = idle_pause_ms(self._empty_reads, first_ms=_CALLS_APART_MS, most_ms=most_ms)
             self._wait_after(pause_ms, now)
+        if page.lag_ms == 0:
+            self._wait_after(self._pace.window_ms, now)
         if not page.says_nothing:
             self._began = None
         self.resume_token, self._in_doubt = page.resume_token, None

@@ -195,6 +195,7 @@ class ShardConsumer:
             call_ms=config.busy_read_ms,
             bytes_per_s=config.read_bytes_per_s,
             idle_most_ms=config.idle_read_ms,
+            window_ms=config.batch_window_ms,
             back_off_ms=self._patience.back_off_ms,
         )
         key, ports = self._held.lease_key, self._ports.reading
