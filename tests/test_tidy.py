@@ -333,7 +333,7 @@ def test_no_file_names_a_machine_or_a_registry():
     expect_none(complaints)
 
 
-@pytest.mark.parametrize("name", ["guarantees", "security"])
+@pytest.mark.parametrize("name", ["guarantees", "migrating", "security"])
 def test_every_promise_of_a_page_names_a_test_that_exists(name):
     page = ROOT / f"docs/{name}.md"
     expect_none(dead_references(page.read_text("utf-8") if page.exists() else "", ROOT))
