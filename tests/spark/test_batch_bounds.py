@@ -1,6 +1,11 @@
 """How much one batch reads and carries, whatever the records' size."""
 
-from shardfleet_spark.plan.planning import BatchLimits
+import logging
+
+import pytest
+from pyspark import cloudpickle
+
+from shardfleet_spark.plan.planning import DRIVER_BYTES, BatchLimits
 from shardfleet_spark.read.sealing import conform
 from tests.spark.test_source_driver import in_query
 
@@ -44,7 +49,7 @@ def test_once_sizes_are_known_many_shards_together_keep_within_the_bytes_of_a_ba
 
 
 def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch):
-    monkeypatch.setattr("shardfleet_spark.plan.driver.CARRIED_BYTES", 100)
+    monkeypatch.setattr("shardfleet_spark.plan.driver.CARRIED_BYTES", 300)
 
     async def scenario(query):
         handed, found = [], []
@@ -64,3 +69,64 @@ def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch
         assert found == [10, 1_000, 20]
 
     in_query(scenario, store=False)
+
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize(("size", "count"), [(1 * MIB - 5, 160), (100, 20_000)])
+def test_what_the_driver_hands_to_all_tasks_of_a_batch_is_bounded_whatever_the_size(
+    size, count, monkeypatch
+):
+    most = DRIVER_BYTES
+    if size == 100:
+        most = MIB  # Twenty thousand records, not a million.
+        monkeypatch.setattr("shardfleet_spark.plan.driver.DRIVER_BYTES", most)
+
+    async def scenario(query):
+        for number in range(count):
+            query.stream.put(b"x" * size, key=f"{number:04}")
+            await query.clock.sleep_ms(1)
+        start, handed, found = await query.driver.initial(), [], 0
+        for _ in range(40):
+            await query.clock.sleep_ms(20_000)
+            end = await query.driver.latest(start)
+            if end == start:
+                break
+            planned = query.driver.partitions(start, end)
+            handed.append(sum(len(cloudpickle.dumps(each.records)) for each in planned))
+            found += sum(len(records) for each in planned for records in each.records.values())
+            start = end
+        assert found == count
+        # One record of each shard may be beyond; the first answers are of unknown size.
+        assert max(handed) <= most + 8 * size + 100_000
+        assert max(handed) > most * 3 // 4
+
+    limits = BatchLimits(partitions=3, fetch_ms=60_000)
+    in_query(scenario, store=False, shards=8, limits=limits, records_per_read=1_000)
+
+
+def test_partitions_that_the_driver_reads_are_read_at_the_same_time():
+    async def scenario(query):
+        for number in range(400):
+            query.stream.put(b"x" * 10, key=str(number))
+        start, begun_ms = await query.driver.initial(), query.clock.monotonic_ms()
+        await query.driver.latest(start)
+        assert query.clock.monotonic_ms() - begun_ms <= 2_500  # Not three times two seconds.
+
+    limits = BatchLimits(partitions=3, fetch_ms=2_000)
+    in_query(scenario, store=False, shards=3, limits=limits, records_per_read=2)
+
+
+@pytest.mark.parametrize(("shards", "store"), [(1, False), (2, True), (2, False)])
+def test_a_query_whose_shards_may_take_more_than_the_driver_hands_on_says_so(shards, store, caplog):
+    async def scenario(query):
+        start = await query.driver.initial()
+        for _ in range(3):
+            await query.driver.latest(start)
+        is_told = shards > 1 and not store
+        assert caplog.text.count("set sealStore") == is_told
+        assert ("64 MiB a batch" in query.driver.report().get("notice", "")) == is_told
+
+    with caplog.at_level(logging.WARNING):
+        in_query(scenario, store=store, shards=shards)

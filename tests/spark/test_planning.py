@@ -16,7 +16,6 @@ from shardfleet_spark.offsets.plan_token import (
 )
 from shardfleet_spark.offsets.seals import (
     SealOfAnotherLayout,
-    ShardSeal,
     UnreadableSeal,
     seal_from_bytes,
     seal_to_bytes,
@@ -25,7 +24,6 @@ from shardfleet_spark.plan.planning import (
     Advanced,
     BatchLimits,
     advance,
-    carried_by_driver,
     is_converged,
     lay_out,
     next_token,
@@ -208,19 +206,6 @@ def plan_with_skew(*stands):
     return next_token(token([]), after(*stands), limits=BatchLimits(skew_ms=60), now_ms=NOW).quotas[
         0
     ]
-
-
-def test_what_the_driver_hands_to_its_tasks_is_bounded_whatever_the_records_size():
-    free = BatchLimits(bytes_per_partition=64 << 20)
-    small = {"a": ShardSeal(shard_id="a", count=1_000, size_bytes=1_000 << 10)}
-    large = {"a": ShardSeal(shard_id="a", count=3, size_bytes=30 << 20)}
-
-    unknown, of_1_kib, of_10_mib = (carried_by_driver(free, seals) for seals in ({}, small, large))
-
-    assert unknown.bytes_per_partition == of_1_kib.bytes_per_partition == 8 << 20
-    assert (unknown.records_per_shard, of_1_kib.records_per_shard) == (40, 2_048)
-    assert of_10_mib.records_per_shard == 1
-    assert carried_by_driver(BatchLimits(records_per_shard=7), small).records_per_shard == 7
 
 
 def test_no_shard_may_be_further_ahead_of_the_slowest_than_the_skew():

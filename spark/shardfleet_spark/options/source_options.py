@@ -98,7 +98,8 @@ class SourceOptions(AccessOptions):
         size_bytes(1),
         default="64m",
         doc="Most bytes that one task reads in a batch; up to `concurrency` answers may come on "
-        "top while it is unknown how large records are. Without a seal store 8 MiB at most.",
+        "top while it is unknown how large records are. Without a seal store a whole batch has 64 "
+        "MiB at most, each record counted with 150 bytes more.",
     )
     max_fetch_time_ms: int | None = option(
         or_auto(duration_ms()),

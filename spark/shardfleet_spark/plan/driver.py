@@ -21,6 +21,7 @@ from shardfleet_spark.offsets.lineage import Family, admit, first_family, needs_
 from shardfleet_spark.offsets.plan_token import (
     Emission,
     PlanToken,
+    Quota,
     Stand,
     token_from_json,
     token_to_json,
@@ -40,6 +41,7 @@ from shardfleet_spark.plan.discovery import Discovery
 from shardfleet_spark.plan.fleet_positions import LeaseReader, start_after
 from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import (
+    DRIVER_BYTES,
     Advanced,
     BatchLimits,
     advance,
@@ -50,13 +52,13 @@ from shardfleet_spark.plan.planning import (
 from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
 from shardfleet_spark.plan.rhythm import Rhythm
 from shardfleet_spark.publish.publication import CommittedStanding
-from shardfleet_spark.read.fetching import fetch
-from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist, lost_since
+from shardfleet_spark.read.fetching import CARRIAGE_BYTES, fetch
+from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist, lost_since, split
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, Hint, ShardRange
 
-# What one task is handed at most: several copies are in Spark's driver, and a task's message may
-# have 128 MiB (spark.rpc.message.maxSize). A task with more reads again, exactly what was read.
-CARRIED_BYTES = 32 * 1024 * 1024
+# What the tasks of a batch are handed at most, each record with what its carriage needs. A task of
+# what is more reads again, exactly what was read; that is for large records of unknown size alone.
+CARRIED_BYTES = DRIVER_BYTES * 5 // 4
 LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
 
@@ -154,6 +156,7 @@ class SourceDriver:
         self._prefetched: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
         # The plan of a batch that tasks were told to read from the stream again.
         self._read_again = ""
+        self._notice = ""
 
     # --- what Spark asks
 
@@ -202,6 +205,7 @@ class SourceDriver:
             fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
         )
         now_ms = self._ports.clock.now_ms()
+        self._take_notice(len(after.family.live))
         planned = await self._plan(token, after, limits)
         if planned is None:
             after = self._admitted(token, after)
@@ -257,9 +261,23 @@ class SourceDriver:
         """Return the lags now, and the figures of the last executed plan, for Spark's progress."""
         found = {**self._after[1].stats, **self._behind, "probes": self._prober.calls}
         found["probe_throttles"] = self._prober.throttles
+        if self._notice:
+            found["notice"] = self._notice
         if self._clean_up.trouble:
             found["clean_up_trouble"] = self._clean_up.trouble
         return found
+
+    def _take_notice(self, shards: int) -> None:
+        """Say once that more may come in than the driver can hand on, if that may be."""
+        if self._store is not None or shards <= 1 or self._notice:
+            return
+        self._notice = (
+            f"no seal store is named, so the driver itself reads: {DRIVER_BYTES >> 20} MiB a batch "
+            f"at most, which is {DRIVER_BYTES / 60e6:.1f} MB/s at a trigger of 60 s and "
+            f"{DRIVER_BYTES / 10e6:.1f} MB/s at 10 s. The {shards} open shards may take "
+            f"{shards} MiB/s: for as much, set sealStore (or a shorter trigger)"
+        )
+        LOG.warning("%s", self._notice)
 
     def _standing(self, token: PlanToken, family: Family) -> CommittedStanding:
         return CommittedStanding(token.sid, family, self._discovery.listing)
@@ -359,7 +377,7 @@ class SourceDriver:
     ) -> PlanToken | None:
         leave_out = self._converged if self._target_ms else frozenset()
         if self._store is None:
-            limits = carried_by_driver(limits, after.seals)
+            limits = carried_by_driver(limits)
         planned = next_token(
             token,
             after,
@@ -402,12 +420,7 @@ class SourceDriver:
             live = {s: after.family.stands[s] for s in after.family.live}
             if not await self._prober.has_work(live):
                 return None
-        seals, bodies = [], []
-        for each in self._ranges(planned):
-            fetched = await fetch(each.ranges, each.quota, self._ports, writer={})
-            seals.append(fetched.seal)
-            size = sum(each.size_bytes for each in fetched.seal.shards)
-            bodies.append(fetched.records if size <= CARRIED_BYTES else {})
+        seals, bodies = await self._read_here(planned)
         sealed = replace(planned, sealed=tuple(seals))
         self._prefetched = {sealed.key: bodies}
         brought = any(each.count or each.ended or each.lost for s in seals for each in s.shards)
@@ -419,6 +432,45 @@ class SourceDriver:
         if set(following.family.live) <= self._converged:
             return None
         return await self._plan(sealed, self._admitted(sealed, following), limits)
+
+    async def _read_here(
+        self, planned: PlanToken
+    ) -> tuple[list[Seal], list[Mapping[str, Sequence[StreamRecord]]]]:
+        """Read all partitions at once; return of each its seal, and the records if it gets them."""
+        ranges, quotas = self._ranges(planned), planned.quotas
+        # When the room is not for all, another partition has the first answers each time.
+        first = planned.number % max(1, len(ranges))
+        turn = [*range(first, len(ranges)), *range(first)]
+        records = [
+            most
+            for index in turn
+            for most in quotas[index].records or (0,) * len(planned.layout[index])
+        ]
+        whole = Quota(
+            total_bytes=min(DRIVER_BYTES, sum(each.total_bytes for each in quotas)),
+            fetch_ms=max((each.fetch_ms for each in quotas), default=0),
+            until_ms=max((each.until_ms for each in quotas), default=0),
+            records=tuple(records) if any(records) else (),
+        )
+        fetched = await fetch(
+            [each for index in turn for each in ranges[index].ranges],
+            whole,
+            self._ports,
+            writer={},
+            is_carried=True,
+        )
+        parts = [SealRange(ranges[index].parts[0].key, ranges[index].ranges) for index in turn]
+        by_index = dict(zip(turn, split(fetched.seal, parts), strict=True))
+        seals = [by_index[index] for index in range(len(ranges))]
+        bodies: list[Mapping[str, Sequence[StreamRecord]]] = []
+        left = CARRIED_BYTES
+        for seal in seals:
+            size = sum(each.size_bytes + CARRIAGE_BYTES * each.count for each in seal.shards)
+            fits = size <= left
+            left -= size if fits else 0
+            shards = [each.shard_id for each in seal.shards] if fits else []
+            bodies.append({shard_id: fetched.records[shard_id] for shard_id in shards})
+        return seals, bodies
 
     def _ranges(self, token: PlanToken) -> list[PartitionRange]:
         numbers, found = count(), []

@@ -31,11 +31,10 @@ _SOUNDING_RECORDS, _SOUNDING_UNTIL_MS = 1, 1
 # So long a shard that was read to its tip counts as read up to now: a query whose batches are
 # further apart than its skew limit would fall behind for ever.
 _TIP_HOLDS_MS = 60_000
-# Without a seal store: what the driver reads for one task, from how many shards at a time, and how
-# large a record is taken to be before one was seen (a KPL aggregate).
-_DRIVER_BYTES = 8 * 1024 * 1024
-_DRIVER_SHARDS = 4
-_UNKNOWN_RECORD_BYTES = 50 * 1024
+# Without a seal store: what the driver reads for one batch and hands to its tasks. The message of
+# a task may have 128 MiB (spark.rpc.message.maxSize), and a driver has 1 GiB (spark.driver.memory)
+# for the copies that Spark makes. A shard takes 60 MiB a minute (Kinesis quota: 1 MiB a second).
+DRIVER_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,27 +173,21 @@ class BatchLimits:
     shards_per_partition: int = 0
 
 
-def carried_by_driver(limits: BatchLimits, seals: Mapping[str, ShardSeal]) -> BatchLimits:
+def carried_by_driver(limits: BatchLimits) -> BatchLimits:
     """
     Lower limits to what the driver can hand to its tasks.
 
     Without a seal store the records travel inside the tasks, and several copies of them are in
-    Spark's driver at a time. The limit is one of records, so that nothing is read to be dropped.
+    Spark's driver at a time: :data:`DRIVER_BYTES` are for all tasks of a batch.
 
     Args:
         limits: of the options and of Spark.
-        seals: of the last batch, which tell how large records are.
 
     """
-    count = sum(sealed.count for sealed in seals.values())
-    size = sum(sealed.size_bytes for sealed in seals.values())
-    average = max(1, size // count) if count else _UNKNOWN_RECORD_BYTES
-    records = max(1, _DRIVER_BYTES // _DRIVER_SHARDS // average)
     return replace(
         limits,
-        bytes_per_partition=min(limits.bytes_per_partition, _DRIVER_BYTES),
+        bytes_per_partition=min(limits.bytes_per_partition, DRIVER_BYTES),
         partitions_most=0,
-        records_per_shard=min(limits.records_per_shard or records, records),
     )
 
 

@@ -31,6 +31,10 @@ from shardfleet_spark.read.shard_pages import (
 )
 
 T = TypeVar("T")
+# What a record that is handed on inside a task needs beside its data and key, as measured, and how
+# large one is taken to be before any was seen (Kinesis quota, but for UpdateMaxRecordSize).
+CARRIAGE_BYTES = 150
+_UNKNOWN_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class _Common:
     gate: asyncio.Semaphore
     bytes_left: int
     at_once: int
+    # What a record counts beside its data and key.
+    extra_bytes: int
     # Set by the first answer of any shard: then one that is refused no longer holds the rest.
     answered: bool = False
     # The largest average of a shard's answer; a shard that was not asked yet has no other measure.
@@ -118,9 +124,10 @@ class _Reading:
         fresh = list(dropwhile(partial(is_done, self._stand), taken))
         self.records += fresh
         size = size_of(fresh)
-        self._common.bytes_left -= size
+        counted = size + self._common.extra_bytes * len(fresh)
+        self._common.bytes_left -= counted
         if fresh:
-            self._record_bytes = size // len(fresh)
+            self._record_bytes = counted // len(fresh)
             self._common.record_bytes = max(self._common.record_bytes, self._record_bytes)
         lag_ms = -1 if page.millis_behind_latest is None else page.millis_behind_latest
         self.sealed = replace(
@@ -175,7 +182,12 @@ class _Reading:
 
 
 async def fetch(
-    ranges: Sequence[ShardRange], quota: Quota, ports: FetchPorts, *, writer: Mapping[str, str]
+    ranges: Sequence[ShardRange],
+    quota: Quota,
+    ports: FetchPorts,
+    *,
+    writer: Mapping[str, str],
+    is_carried: bool = False,
 ) -> Fetched:
     """
     Read the shards of one partition.
@@ -186,6 +198,8 @@ async def fetch(
             each at most) of shards of which nobody knows yet how large their records are.
         ports: the stream and the rest.
         writer: for the seal.
+        is_carried: the records are handed on inside tasks, which is not to be overshot: then a
+            record counts with what that needs, and is taken to be large until one was seen.
 
     Raises:
         DataLost: records are gone, and that stops the query.
@@ -199,6 +213,8 @@ async def fetch(
         gate=asyncio.Semaphore(ports.policy.concurrency),
         bytes_left=quota.total_bytes,
         at_once=max(1, min(ports.policy.concurrency, len(ranges))),
+        extra_bytes=CARRIAGE_BYTES if is_carried else 0,
+        record_bytes=_UNKNOWN_BYTES if is_carried else 0,
     )
     records = quota.records or (0,) * len(ranges)
     readings = [_Reading(common, *each) for each in zip(ranges, records, strict=True)]
