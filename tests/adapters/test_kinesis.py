@@ -140,6 +140,17 @@ def test_a_throttled_entry_has_its_error_code_and_the_others_are_written(stream)
     assert high.shard_id == SHARD_1
 
 
+def test_the_stream_says_how_large_a_record_may_be(stream):
+    assert run(stream.writer.record_bytes_most()) == 2**20
+
+    stream.admin.update_max_record_size(StreamARN=stream.arn, MaxRecordSizeInKiB=10_240)
+    stream.admin.get_waiter("stream_exists").wait(
+        StreamARN=stream.arn, WaiterConfig={"Delay": 1, "MaxAttempts": 30}
+    )
+
+    assert run(stream.writer.record_bytes_most()) == 10 * 2**20
+
+
 def test_reading_follows_the_limit_and_ends_with_the_lag_at_zero(stream):
     stream.put(*(entry(b"%d" % n) for n in range(5)))
     pages = stream.read(SHARD_0, limit=2)

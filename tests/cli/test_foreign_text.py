@@ -113,14 +113,14 @@ def chaos_outcome(text):
     )
 
 
-DEMO = an_outcome(seconds=1, rejects={"x": 1})
+DEMO = an_outcome(seconds=1, rejects={"x": (1,)})
 
 
 def demo(options, display, *, text):
     display.say(text)
     with display.watching(0):
         display.happened(FleetDisturbance(at_ms=1, kind=text, text=text))
-    source = replace(DEMO.source, name=text, rejects={text: 1})
+    source = replace(DEMO.source, name=text, rejects={text: (1,)})
     return replace(DEMO, source=source, unsettled={text: text})
 
 
@@ -261,7 +261,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(own_run, "own_run", lambda o, **k: own(o, **k, found=found))
         monkeypatch.setattr(serving, "serve", lambda *a, **k: serve(*a, **k, **with_text))
         monkeypatch.setattr(launcher, "EmbeddedAws", lambda **_: None)
-        monkeypatch.setattr(demo_fleet, "synthesized", lambda *_: tmp_path / "x.template.json")
+        monkeypatch.setattr(demo_fleet, "synthesized", lambda *_, say: tmp_path / "x.template.json")
         monkeypatch.setattr(server, "DashboardServer", lambda *a, **k: Page(*a, **k, **with_text))
         monkeypatch.setattr(campaign, "campaign", lambda *a, **k: simulated(*a, **k, **with_text))
         monkeypatch.setattr(chaos_run, "run_chaos", lambda o, say: disturbed(o, say, **with_text))

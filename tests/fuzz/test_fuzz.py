@@ -69,7 +69,7 @@ def test_a_line_of_json_that_is_nested_too_deeply_is_one_message(tmp_path):
 
     with pytest.raises(ConfigurationError, match=r"deep\.jsonl:2: .*nested too deeply"):
         read_source(str(file), "who")
-    assert read_source(str(file), "who", rejects=True).rejects == {"nested too deeply": 1}
+    assert read_source(str(file), "who", rejects=True).rejects == {"nested too deeply": [2]}
 
 
 @pytest.mark.parametrize("times", [0.5, 1, 5, 7])
@@ -80,7 +80,7 @@ def test_a_line_of_json_is_taken_or_rejected_however_deeply_it_is_nested(tmp_pat
 
     found = read_source(str(file), key, rejects=True)
     reasons = ("nested too deeply", "field 'deep' is no key")
-    assert len(found.records) + sum(found.rejects.get(reason, 0) for reason in reasons) == 2
+    assert len(found.records) + sum(len(found.rejects.get(reason, ())) for reason in reasons) == 2
 
 
 def fails(_):

@@ -7,7 +7,7 @@ import pytest
 
 from shardfleet.domain.explain.fleet_view import failures
 from shardfleet.domain.slots.failure import FailureKind
-from shardfleet.local.demo.own_run import OwnRunOptions, is_hopeless, own_run
+from shardfleet.local.demo.own_run import HandledSoFar, OwnRunOptions, is_hopeless, own_run
 from shardfleet.local.demo.source import read_source
 from tests.domain.builders import a_failing_slot
 
@@ -101,3 +101,43 @@ def test_a_handler_that_works_here_and_not_in_lambda_ends_the_run_with_its_cause
     assert failure.kind is FailureKind.IMPORT
     assert "KeyError: 'HOME'" in failure.said
     assert "orders.py, line 3)" in failure.said
+
+
+@pytest.mark.processes
+def test_a_record_of_ten_mebibytes_comes_through(tmp_path):
+    (tmp_path / "orders.py").write_text(
+        "def handle(batch):\n    print('largest', max(len(record.data) for record in batch))\n"
+    )
+    largest = json.dumps({"x": "x" * (10 * 2**20 - 20)})
+    (tmp_path / "orders.jsonl").write_text(f'{{"x": 1}}\n{largest}\n')
+    printed = []
+
+    result = own_run(
+        OwnRunOptions(
+            handler="orders:handle",
+            folder=tmp_path,
+            source=read_source(str(tmp_path / "orders.jsonl"), None),
+            shards=1,
+        ),
+        say=lambda _: None,
+        printed=printed.append,
+    )
+
+    assert result.passed
+    assert f"largest {len(largest)}" in printed
+
+
+def test_how_far_it_is_is_told_every_two_seconds_while_it_goes_on():
+    progress = HandledSoFar(5_000, began_ms=0)
+    looks = ((1_999, 1_000), (2_000, 1_200), (3_999, 3_000), (4_000, 1_200), (4_500, 3_000))
+
+    told = [progress.news(handled, now_ms=at_ms) for at_ms, handled in looks]
+
+    assert told == [
+        None,
+        "1,200 of 5,000 records handled",
+        None,
+        None,
+        "3,000 of 5,000 records handled",
+    ]
+    assert progress.news(5_000, now_ms=9_000) is None

@@ -79,7 +79,7 @@ def test_without_a_key_every_line_is_a_key_of_its_own(write):
         ('{"who": ""}\n', "clicks.jsonl:1: field 'who' is no key: a partition key has 0"),
         ("who,n\na,1\nb\n", "clicks.jsonl:3: wrong number of fields: 1, the header has 2"),
         ('{"who": "%s"}\n' % ("x" * 300), "has 300 characters"),
-        ('{"who": 1, "x": "%s"}\n' % ("x" * 2**20), "clicks.jsonl:1: too large: 1,04"),
+        ('{"who": 1, "x": "%s"}\n' % ("x" * 10 * 2**20), "clicks.jsonl:1: too large: 10,48"),
         (b'{"who": 1}\n{"who": "\xff"}\n', "clicks.jsonl:2: byte 0xff is no UTF-8"),
         ("", "clicks.jsonl: no record found in it"),
         ("who\n", "clicks.jsonl: no record found in it"),
@@ -100,7 +100,45 @@ def test_rejects_are_counted_by_reason_and_left_out(write):
     found = read_source(file, "who", rejects=True)
 
     assert [r.key for r in found.records] == ["1", "3"]
-    assert found.rejects == {"no JSON": 2, "no field 'who'": 1}
+    assert found.rejects == {"no JSON": [2, 3], "no field 'who'": [4]}
+    assert list(found.rejected()) == [
+        "rejected lines, no JSON: 2 (line 2, 3)",
+        "rejected lines, no field 'who': 1 (line 4)",
+    ]
+
+
+def test_of_many_rejects_the_first_are_named(write):
+    found = read_source(write('{"who": 1}\n' + "bad\n" * 2_000), "who", rejects=True)
+
+    assert list(found.rejected()) == [
+        "rejected lines, no JSON: 2,000 (line 2, 3, 4, 5, 6 and 1,995 more)"
+    ]
+
+
+def test_a_key_may_lie_inside_of_objects(write):
+    lines = '{"user": {"id": {"n": 7}}}\n{"user.id.n": "plain", "user": {"id": {"n": 8}}}\n'
+
+    assert [r.key for r in read_source(write(lines), "user.id.n").records] == ["7", "plain"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"user": {"name": 1}}', "no field 'user.id.n': at 'id' it has name"),
+        ('{"user": 1}', "no field 'user.id.n': at 'id' it has no fields"),
+        ('{"user": {"id": {"n": {}}}}', "field 'user.id.n' is no key: {} found"),
+    ],
+)
+def test_a_key_that_is_not_inside_is_told_by_its_place(write, line, message):
+    assert f"clicks.jsonl:1: {message}" in refusal(write(line + "\n"), "user.id.n")
+
+
+def test_a_record_of_ten_mebibytes_is_taken(write):
+    line = '{"who": 1, "x": "' + "x" * (10 * 2**20 - 20) + '"}'  # One byte of key to come.
+
+    found = read_source(write('{"who": 1}\n' + line + "\n"), "who")
+
+    assert found.largest() == (2, 10 * 2**20)
 
 
 def test_nothing_but_rejects_is_still_an_error(write):

@@ -34,7 +34,7 @@ def demo(
         str, typer.Option(metavar="FIELD", help="The field that is the partition key.")
     ] = "",
     rejects: Annotated[
-        bool, typer.Option("--rejects", help="Leave bad lines out and count them.")
+        bool, typer.Option("--rejects", help="Leave bad lines out, and name them.")
     ] = False,
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
@@ -60,6 +60,7 @@ def demo(
 ) -> None:
     """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
     from shardfleet.local.aws.settings import AwsBehaviour
+    from shardfleet.local.demo.assembly_cache import AssemblyCache, default_folder
     from shardfleet.local.demo.fleet import FleetPlan
     from shardfleet.local.demo.live import Display
     from shardfleet.local.demo.outcome import write_result
@@ -76,6 +77,7 @@ def demo(
             behaviour=AwsBehaviour(
                 unkind=unkind, page_items=pages, account_concurrency=concurrency
             ),
+            cache=AssemblyCache(default_folder()),
         ),
         spark=spark,
     )
@@ -129,9 +131,7 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
         ),
     ]
     rows += _spark_rows(outcome)
-    rows += [
-        (f"rejected lines: {why}", f"{count:,}") for why, count in outcome.source.rejects.items()
-    ]
+    rows += [("", line) for line in outcome.source.rejected()]
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows:
         table.add_row(name, value)

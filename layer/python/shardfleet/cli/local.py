@@ -38,19 +38,25 @@ def run(
         Path, typer.Option(help="Where the handler's top-level module or package lies.")
     ] = Path(),
     rejects: Annotated[
-        bool, typer.Option("--rejects", help="Leave bad lines out and count them.")
+        bool, typer.Option("--rejects", help="Leave bad lines out, and name them.")
     ] = False,
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
 ) -> None:
     """Feed records to your own handler in a fleet on an embedded AWS; print what it prints."""
+    from shardfleet.local.demo.assembly_cache import AssemblyCache, default_folder
     from shardfleet.local.demo.own_run import OwnRunOptions, own_run
     from shardfleet.local.demo.source import read_source
 
     source = read_source(input_file, key or None, rejects=rejects)
     options = OwnRunOptions(
-        handler=handler, folder=folder, source=source, shards=shards, enforce_iam=enforce_iam
+        handler=handler,
+        folder=folder,
+        source=source,
+        shards=shards,
+        enforce_iam=enforce_iam,
+        cache=AssemblyCache(default_folder()),
     )
     result = own_run(options, say=partial(say, err=True), printed=say)
     tell(None, _result_lines(result, source), as_json=False, err=True)
@@ -78,11 +84,12 @@ def up(
     from shardfleet.local.aws.launcher import EmbeddedAws
     from shardfleet.local.aws.serving import serve
     from shardfleet.local.aws.settings import AwsBehaviour
+    from shardfleet.local.demo.assembly_cache import AssemblyCache, default_folder
     from shardfleet.local.demo.fleet import FleetPlan, synthesized
 
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as work:
-        say("synthesizing the stack")
-        template = synthesized(Path(work) / "cdk.out", FleetPlan())
+        plan = FleetPlan(cache=AssemblyCache(default_folder()))
+        template = synthesized(Path(work) / "cdk.out", plan, say=say)
         serve(
             EmbeddedAws(
                 enforce_iam=enforce_iam, behaviour=AwsBehaviour(unkind=unkind, page_items=pages)
@@ -95,8 +102,7 @@ def up(
 
 def _result_lines(result: "OwnRunResult", source: "Source") -> Iterator[str | Text]:
     verdict = result.verdict
-    for why, count in source.rejects.items():
-        yield f"rejected lines, {why}: {count:,}"
+    yield from source.rejected()
     yield (
         f"{verdict.records_handled_distinct:,} of {verdict.records_in:,} records handled in "
         f"{result.took_ms / 1000:.1f} s, {verdict.duplicates:,} of them more than once, "

@@ -1,5 +1,6 @@
 """`shardfleet put`: JSON lines or CSV into the fleet's stream."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +14,15 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.telling import tell
+from shardfleet.cli.telling import say, tell
+from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from shardfleet.engine.producer.settings import ProducerCounts
     from shardfleet.local.demo.source import Source
+
+PROGRESS_EVERY_S = 2.0
+"""How often is told how far it is."""
 
 
 def put(
@@ -36,7 +41,7 @@ def put(
         bool, typer.Option("--aggregate", help="Send KPL aggregates: fewer, larger records.")
     ] = False,
     rejects: Annotated[
-        bool, typer.Option("--rejects", help="Leave bad lines out and count them.")
+        bool, typer.Option("--rejects", help="Leave bad lines out, and name them.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check the input; send nothing.")
@@ -56,7 +61,7 @@ def put(
         )
     found = {
         "read": len(source.records),
-        "rejected": dict(source.rejects),
+        "rejected": {why: list(lines) for why, lines in source.rejects.items()},
         "sent": asdict(counts) if counts else None,
     }
     tell(found, _lines(source, counts), as_json=as_json)
@@ -65,17 +70,34 @@ def put(
 async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "ProducerCounts":
     from shardfleet.adapters.system import SystemEntropy
     from shardfleet.engine.producer.sending import Producer
+    from shardfleet.engine.producer.settings import STREAM_RECORD_BYTES, ProducerSettings
     from shardfleet.kpl.packing import OutgoingRecord
 
-    producer = Producer(fleet.writer, clock=fleet.clock, entropy=SystemEntropy())
+    line, size = source.largest()
+    most = STREAM_RECORD_BYTES
+    if size > most:  # Only then is it worth a call, and a right.
+        most = await fleet.writer.record_bytes_most()
+    if size > most:
+        raise ConfigurationError(
+            f"{source.name}:{line}: {size:,} bytes with its key, this stream takes {most:,}. Cut "
+            "the record, or raise the stream's MaxRecordSizeInKiB (10,240 at most)"
+        )
+    producer = Producer(
+        fleet.writer,
+        clock=fleet.clock,
+        entropy=SystemEntropy(),
+        settings=ProducerSettings(record_bytes=most),
+    )
     records = [OutgoingRecord(each.key, each.data) for each in source.records]
-    await producer.send(records, aggregate=aggregate)
+    sending = asyncio.create_task(producer.send(records, aggregate=aggregate))
+    while not (await asyncio.wait({sending}, timeout=PROGRESS_EVERY_S))[0]:
+        say(f"{producer.counts.accepted:,} of {len(records):,} records sent", err=True)
+    await sending
     return producer.counts
 
 
 def _lines(source: "Source", counts: "ProducerCounts | None") -> Iterator[str | Text]:
-    for why, count in source.rejects.items():
-        yield f"rejected lines, {why}: {count:,}"
+    yield from source.rejected()
     if counts is None:
         yield f"{len(source.records):,} records read; nothing was sent (--dry-run)."
         return

@@ -99,6 +99,23 @@ class KinesisWriter:
         """
         return list_shards(self._control, self._stream_arn)
 
+    @in_threads_of("_pool")
+    def record_bytes_most(self) -> int:
+        """
+        Return what the stream takes of one record's data and key, in bytes.
+
+        Raises:
+            StreamGone: there is no such stream.
+            Throttled: try again later.
+
+        """
+        call = SdkCall(
+            f"DescribeStreamSummary of {self._stream_arn}",
+            codes={"ResourceNotFoundException": StreamGone},
+        )
+        answer = call.run(self._control.describe_stream_summary, StreamARN=self._stream_arn)
+        return 1024 * answer["StreamDescriptionSummary"]["MaxRecordSizeInKiB"]
+
 
 def _entry(entry: OutgoingRecord) -> dict[str, Any]:
     found: dict[str, Any] = {"Data": entry.data, "PartitionKey": entry.partition_key}

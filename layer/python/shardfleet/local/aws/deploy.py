@@ -129,7 +129,32 @@ def deploy(
     return _describe(cloudformation, stack, hashlib.sha256(template).hexdigest())
 
 
+def stack_of(assembly: Path) -> str:
+    """
+    Return the name of an assembly's only stack.
+
+    Raises:
+        ConfigurationError: the folder is no assembly, or it has no stack or several.
+
+    """
+    stacks = _stacks(assembly)
+    if len(stacks) != 1:
+        raise ConfigurationError(
+            f"{assembly} has {len(stacks)} stacks ({', '.join(stacks) or 'none'}), one expected"
+        )
+    return next(iter(stacks))
+
+
 def _stack_artifact(folder: Path, stack_name: str) -> dict[str, Any]:
+    stacks = _stacks(folder)
+    if stack_name not in stacks:
+        raise ConfigurationError(
+            f"{folder} has no stack '{stack_name}'; it has {', '.join(stacks) or 'none'}"
+        )
+    return stacks[stack_name]
+
+
+def _stacks(folder: Path) -> dict[str, dict[str, Any]]:
     manifest_file = folder / "manifest.json"
     try:
         manifest = json.loads(manifest_file.read_text(encoding="utf-8"))
@@ -137,17 +162,11 @@ def _stack_artifact(folder: Path, stack_name: str) -> dict[str, Any]:
         raise ConfigurationError(
             f"{manifest_file} does not exist: {folder} is no cloud assembly. Run `make synth` first"
         ) from error
-    stacks = {
+    return {
         artifact.get("properties", {}).get("stackName", key): artifact
         for key, artifact in manifest.get("artifacts", {}).items()
         if artifact.get("type") == "aws:cloudformation:stack"
     }
-    if stack_name not in stacks:
-        raise ConfigurationError(
-            f"{folder} has no stack '{stack_name}'; it has {', '.join(stacks) or 'none'}"
-        )
-    found: dict[str, Any] = stacks[stack_name]
-    return found
 
 
 def _bootstrap(account: DeployTarget) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +13,13 @@ from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ProducerCounts, Receipt
+from shardfleet.engine.producer.settings import (
+    STREAM_RECORD_BYTES,
+    ProducerCounts,
+    ProducerSettings,
+    Receipt,
+)
+from shardfleet.kpl.aggregate import MAX_RECORD_BYTES
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.demo.probe.ledger_probe import digest
@@ -140,7 +147,7 @@ async def feed_stream(
     on_sent: Callable[[Sequence[SentRecord]], None] = lambda _: None,
 ) -> tuple[list[SentRecord], ProducerCounts]:
     """
-    Feed a stream of the embedded AWS; see `feed`.
+    Feed a stream of the embedded AWS, which is told first to take the largest record; see `feed`.
 
     Returns:
         What was sent, and what the producer went through.
@@ -154,9 +161,29 @@ async def feed_stream(
         control=aws.client("kinesis"),
         pool=pool,
     )
-    producer = Producer(writer, clock=SystemClock(), entropy=SystemEntropy())
+    most = await asyncio.to_thread(_let_in, records, aws, stream_arn)
+    producer = Producer(
+        writer,
+        clock=SystemClock(),
+        entropy=SystemEntropy(),
+        settings=ProducerSettings(record_bytes=most),
+    )
     try:
         sent = await feed(records, producer, pace=pace, clock=SystemClock(), on_sent=on_sent)
     finally:
         await pool.close(within_ms=1000 * _SEND_TIMEOUT_S)
     return sent, producer.counts
+
+
+def _let_in(records: Sequence[InputRecord], aws: EmbeddedAws, stream_arn: str) -> int:
+    """Let the stream take the largest record; return the bytes of one that it takes then."""
+    if all(len(each.data) + len(each.key.encode()) <= STREAM_RECORD_BYTES for each in records):
+        return STREAM_RECORD_BYTES
+    kinesis = aws.client("kinesis")
+    kinesis.update_max_record_size(
+        StreamARN=stream_arn, MaxRecordSizeInKiB=MAX_RECORD_BYTES // 1024
+    )
+    kinesis.get_waiter("stream_exists").wait(
+        StreamARN=stream_arn, WaiterConfig={"Delay": 1, "MaxAttempts": 30}
+    )
+    return MAX_RECORD_BYTES

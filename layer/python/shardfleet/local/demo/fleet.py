@@ -23,9 +23,10 @@ from shardfleet.adapters.kinesis.shards import list_shards
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.aws.deploy import StackOutputs, deploy
+from shardfleet.local.aws.deploy import StackOutputs, deploy, stack_of
 from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed, WorkerProcess
 from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet.local.demo.assembly_cache import AssemblyCache, key_of
 from shardfleet.local.demo.ledger import DemoLedger
 
 HANDLER_VARIABLE = "SHARDFLEET_HANDLER"
@@ -45,6 +46,7 @@ class FleetPlan:
         enforce_iam: whether the functions have their roles' rights only.
         environment: further variables for the worker and manager processes.
         behaviour: how the services behave (default: quotas on, and kind).
+        cache: where the synthesized assembly is looked for first, and kept.
 
     """
 
@@ -53,6 +55,7 @@ class FleetPlan:
     enforce_iam: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     behaviour: AwsBehaviour = field(default_factory=AwsBehaviour)
+    cache: AssemblyCache | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +188,7 @@ def running_fleet(
     plan = plan or FleetPlan()
     ledger = DemoLedger(ledger_file)
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as folder:
-        say("synthesizing the stack")
-        template = synthesized(Path(folder) / "cdk.out", plan)
+        template = synthesized(Path(folder) / "cdk.out", plan, say=say)
         variables = {**plan.environment, **ledger.environment(handler_of(template))}
         say("starting an embedded AWS")
         with EmbeddedAws(
@@ -201,14 +203,24 @@ def running_fleet(
             say("stopping everything")
 
 
-def synthesized(folder: Path, plan: FleetPlan) -> Path:
+def synthesized(
+    folder: Path, plan: FleetPlan, *, say: Callable[[str], None] = lambda _: None
+) -> Path:
     """
     Write the cloud assembly without third-party packages and return the template's path.
+
+    An assembly that was made from the same code, settings, versions and environment is taken from
+    the plan's cache.
 
     Raises:
         ConfigurationError: the context is wrong, or the CDK or Node is missing.
 
     """
+    key = key_of(plan.project, plan.context) if plan.cache else ""
+    if plan.cache and plan.cache.take(key, folder):
+        say("nothing has changed since the stack was synthesized")
+        return folder / f"{stack_of(folder)}.template.json"
+    say("synthesizing the stack")
     try:
         from shardfleet_cdk.synthesis import synthesize  # noqa: PLC0415 - it starts Node
     except ImportError as error:
@@ -217,6 +229,8 @@ def synthesized(folder: Path, plan: FleetPlan) -> Path:
             "pip install 'shardfleet[local]'"
         ) from error
     written: Path = synthesize(folder, context=plan.context, project=plan.project)
+    if plan.cache:
+        plan.cache.keep(key, folder)
     return written
 
 

@@ -138,7 +138,7 @@ def result_of(outcome: Outcome) -> dict[str, Any]:
         "records_aggregated": outcome.aggregated,
         "aggregates_sent_again": outcome.counts.misrouted,
         "foreign": verdict.foreign,
-        "rejected_lines": dict(outcome.source.rejects),
+        "rejected_lines": {why: list(lines) for why, lines in outcome.source.rejects.items()},
         "unsettled_leases": dict(outcome.unsettled),
         "iam_enforced": outcome.enforce_iam,
         "leases_explained": sum(each.since_ms is not None for each in outcome.explained),

@@ -12,6 +12,7 @@ from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.fleet_view import FailureRow, failures
 from shardfleet.domain.slots.failure import CRASHES, FailureKind
+from shardfleet.local.demo.assembly_cache import AssemblyCache
 from shardfleet.local.demo.feed import FeedPace, SentRecord, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.handler_output import HandlerOutput
@@ -31,6 +32,8 @@ HANGING_MOST_MS = 10_000
 """So long without a record when a call has outlived its time-out."""
 
 LOOK_EVERY_MS = 500
+PROGRESS_EVERY_MS = 2_000
+"""How often is told how many records are handled, while it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,7 @@ class OwnRunOptions:
         source: what to feed.
         shards: of the stream.
         enforce_iam: whether roles have only their own rights.
+        cache: of synthesized assemblies.
 
     """
 
@@ -52,6 +56,7 @@ class OwnRunOptions:
     source: Source
     shards: int = SHARDS
     enforce_iam: bool = False
+    cache: AssemblyCache | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,23 @@ class OwnRunResult:
     def passed(self) -> bool:
         """Tell whether every record was handled, in order."""
         return self.verdict.passed and not self.stops
+
+
+class HandledSoFar:
+    """How many records are handled: told while it changes, and not too often."""
+
+    def __init__(self, records: int, *, began_ms: int) -> None:
+        self._records = records
+        self._told = 0
+        self._told_ms = began_ms
+
+    def news(self, handled: int, *, now_ms: int) -> str | None:
+        """Return what to say, if anything: it is less than all, more than was told, and time."""
+        is_time = now_ms - self._told_ms >= PROGRESS_EVERY_MS
+        if not is_time or not self._told < handled < self._records:
+            return None
+        self._told, self._told_ms = handled, now_ms
+        return f"{handled:,} of {self._records:,} records handled"
 
 
 def is_hopeless(failures: Sequence[FailureRow], *, still_ms: int) -> bool:
@@ -140,6 +162,7 @@ def own_run(
                 "shardfleet:config": {"log_errors": True},
             },
             enforce_iam=options.enforce_iam,
+            cache=options.cache,
         )
         with running_fleet(Path(folder) / "ledger.jsonl", plan, say=say) as fleet:
             return asyncio.run(_run(fleet, options, say=say, printed=printed))
@@ -163,9 +186,16 @@ async def _run(
         await asyncio.to_thread(_print_new, output, printed)
         await asyncio.wait({feeding}, timeout=LOOK_EVERY_MS / 1000)
     sent, _ = await feeding
-    found, stops, failing = await _until_handled(
-        fleet, sent, on_look=lambda: _print_new(output, printed)
-    )
+
+    progress = HandledSoFar(len(records), began_ms=SystemClock().monotonic_ms())
+
+    def on_look(handled: int) -> None:
+        _print_new(output, printed)
+        news = progress.news(handled, now_ms=SystemClock().monotonic_ms())
+        if news:
+            say(news)
+
+    found, stops, failing = await _until_handled(fleet, sent, on_look=on_look)
     ended_ms = max((line.at_ms for line in fleet.ledger.lines), default=began_ms)
     return OwnRunResult(
         verdict=found,
@@ -182,7 +212,7 @@ def _line_of(note: StopNote, sent: Sequence[SentRecord]) -> int | None:
 
 
 async def _until_handled(
-    fleet: RunningFleet, sent: Sequence[SentRecord], *, on_look: Callable[[], None]
+    fleet: RunningFleet, sent: Sequence[SentRecord], *, on_look: Callable[[int], None]
 ) -> tuple[RunVerdict, Sequence[StopNote], Sequence[FailureRow]]:
     """Look until every record is handled, or it is certain that the rest will not be."""
     clock = SystemClock()
@@ -190,17 +220,17 @@ async def _until_handled(
     seen = -1
     while True:
         fleet.ledger.read()
-        await asyncio.to_thread(on_look)
         shards = await asyncio.to_thread(fleet.shards)
         found = verdict(sent, fleet.ledger.lines, shards=shards)
         stops, failing = await _seen(fleet, now_ms=clock.now_ms())
         if found.records_handled_distinct > seen:
             seen, moved_ms = found.records_handled_distinct, clock.monotonic_ms()
+        await asyncio.to_thread(on_look, found.records_handled_distinct)
         stopped = {note.lease_key for note in stops}
         left = {r.receipt.shard_id for r in sent if r.number in set(found.lost)}
         still_ms = clock.monotonic_ms() - moved_ms
         if left <= stopped or still_ms > STILL_MOST_MS or is_hopeless(failing, still_ms=still_ms):
-            await asyncio.to_thread(on_look)
+            await asyncio.to_thread(on_look, found.records_handled_distinct)
             return found, stops, failing
         await clock.sleep_ms(LOOK_EVERY_MS)
 

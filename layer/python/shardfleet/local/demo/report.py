@@ -228,6 +228,6 @@ def _footer(outcome: Outcome) -> str:
         f"Whole run {outcome.wall_ms / 1000:.0f} s",
         f"Template <code>sha256 {outcome.template_sha256}</code>",
     ]
-    rejects = sum(outcome.source.rejects.values())
+    rejects = sum(map(len, outcome.source.rejects.values()))
     extra = [f"{rejects:,} lines of the input were rejected"] if rejects else []
     return f"<footer>{'<br>'.join(chain(facts, extra))}</footer>"

@@ -13,23 +13,27 @@ import io
 import json
 import random
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardfleet.errors import ConfigurationError, InvalidRecord
+from shardfleet.kpl.aggregate import MAX_RECORD_BYTES
 from shardfleet.kpl.hash_keys import check_partition_key
 from shardfleet.local.demo.feed import InputRecord
 
 RECORDS_MOST = 500_000
 """Everything is held in memory and judged record by record; more belongs into a benchmark."""
 
-RECORD_BYTES_MOST = 1024 * 1024
-"""Quota of a stream unless set otherwise: data and partition key of one record."""
+RECORD_BYTES_MOST = MAX_RECORD_BYTES
+"""Data and partition key of one record, in a stream whose ``MaxRecordSizeInKiB`` is the most."""
 
 STANDARD_INPUT = "-"
+
+REJECTS_NAMED = 5
+"""So many lines of each reason are named; the counts are of all."""
 
 _SHOWN = 60
 _PAGES = ("/", "/search", "/cart", "/checkout", "/help", "/account", "/orders", "/news")
@@ -43,13 +47,25 @@ class Source:
     Attributes:
         name: for a person: the file's name, or what was generated.
         records: in the order of the input.
-        rejects: why lines were left out, and how many each.
+        rejects: why lines were left out, and their numbers.
 
     """
 
     name: str
     records: tuple[InputRecord, ...]
-    rejects: Mapping[str, int] = field(default_factory=dict)
+    rejects: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def rejected(self) -> Iterator[str]:
+        """Say for a person, by reason, how many lines were left out, and the first of them."""
+        for why, lines in self.rejects.items():
+            named = ", ".join(f"{number:,}" for number in lines[:REJECTS_NAMED])
+            more = f" and {len(lines) - REJECTS_NAMED:,} more" if lines[REJECTS_NAMED:] else ""
+            yield f"rejected lines, {why}: {len(lines):,} (line {named}{more})"
+
+    def largest(self) -> tuple[int, int]:
+        """Return the line of the largest record, and its bytes with its key."""
+        found = max(self.records, key=_size)
+        return found.number, _size(found)
 
 
 class _Rejected(Exception):
@@ -83,7 +99,8 @@ def read_source(file: str, key: str | None, *, rejects: bool = False) -> Source:
 
     Args:
         file: its path.
-        key: the field that is the partition key; None: the line's number is (no order then).
+        key: the field that is the partition key, `a.b` for field `b` of the object `a`, unless
+            a field has that very name; None: the line's number is (no order then).
         rejects: leave bad lines out and count them, instead of refusing the file.
 
     Raises:
@@ -93,7 +110,7 @@ def read_source(file: str, key: str | None, *, rejects: bool = False) -> Source:
     """
     name, text = _text_of(file)
     found: list[InputRecord] = []
-    reasons: Counter[str] = Counter()
+    reasons: defaultdict[str, list[int]] = defaultdict(list)
     for number, parsed in _lines(name, text):
         try:
             if isinstance(parsed, _Rejected):
@@ -105,7 +122,7 @@ def read_source(file: str, key: str | None, *, rejects: bool = False) -> Source:
                     f"{name}:{number}: {problem}. Correct the line, or count such lines as rejects "
                     "with --rejects"
                 ) from None
-            reasons[str(problem).partition(":")[0]] += 1
+            reasons[str(problem).partition(":")[0]].append(number)
     if not found:
         raise ConfigurationError(
             f"{name}: no record found in it; expected JSON objects, one per line, or CSV with a "
@@ -196,20 +213,21 @@ def _csv_rows(name: str, text: str) -> Iterator[tuple[int, Parsed | _Rejected]]:
 def _record(number: int, parsed: Parsed, *, key: str | None) -> InputRecord:
     fields, data = parsed
     partition_key = str(number) if key is None else _key_of(fields, key)
-    size = len(data) + len(partition_key.encode())
-    if size > RECORD_BYTES_MOST:
+    record = InputRecord(number, partition_key, data)
+    if _size(record) > RECORD_BYTES_MOST:
         raise _Rejected(
-            f"too large: {size:,} bytes with its key, a stream takes {RECORD_BYTES_MOST:,}"
+            f"too large: {_size(record):,} bytes with its key, a stream takes "
+            f"{RECORD_BYTES_MOST:,} at most"
         )
-    return InputRecord(number, partition_key, data)
+    return record
+
+
+def _size(record: InputRecord) -> int:
+    return len(record.data) + len(record.key.encode())
 
 
 def _key_of(fields: Mapping[str, Any], key: str) -> str:
-    if key not in fields:
-        raise _Rejected(
-            f"no field '{key}': it has {', '.join(map(str, fields))[: 3 * _SHOWN] or 'no fields'}"
-        )
-    value = fields[key]
+    value = _value_of(fields, key)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise _Rejected(
             f"field '{key}' is no key: {json.dumps(value)[:_SHOWN]} found, text or a number "
@@ -223,7 +241,21 @@ def _key_of(fields: Mapping[str, Any], key: str) -> str:
     return text
 
 
-def _in_words(reasons: Mapping[str, int]) -> str:
+def _value_of(fields: Mapping[str, Any], key: str) -> Any:
+    if key in fields:
+        return fields[key]
+    inside: Any = fields
+    for name in key.split("."):
+        if not isinstance(inside, Mapping) or name not in inside:
+            names = ", ".join(map(str, inside)) if isinstance(inside, Mapping) else ""
+            where = f"at '{name}' " if "." in key else ""
+            raise _Rejected(f"no field '{key}': {where}it has {names[: 3 * _SHOWN] or 'no fields'}")
+        inside = inside[name]
+    return inside
+
+
+def _in_words(reasons: Mapping[str, Sequence[int]]) -> str:
     if not reasons:
         return ""
-    return " (rejected: " + ", ".join(f"{count:,} {why}" for why, count in reasons.items()) + ")"
+    found = ", ".join(f"{len(lines):,} {why}" for why, lines in reasons.items())
+    return f" (rejected: {found})"
