@@ -205,7 +205,6 @@ class SourceDriver:
             fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
         )
         now_ms = self._ports.clock.now_ms()
-        self._take_notice(len(after.family.live))
         planned = await self._plan(token, after, limits)
         if planned is None:
             after = self._admitted(token, after)
@@ -269,7 +268,7 @@ class SourceDriver:
 
     def _take_notice(self, shards: int) -> None:
         """Say once that more may come in than the driver can hand on, if that may be."""
-        if self._store is not None or shards <= 1 or self._notice:
+        if shards <= 1 or self._notice:
             return
         self._notice = (
             f"no seal store is named, so the driver itself reads: {DRIVER_BYTES >> 20} MiB a batch "
@@ -378,6 +377,7 @@ class SourceDriver:
         leave_out = self._converged if self._target_ms else frozenset()
         if self._store is None:
             limits = carried_by_driver(limits)
+            self._take_notice(len(after.family.live))
         planned = next_token(
             token,
             after,
