@@ -29,7 +29,7 @@ def test_serving_ends_when_told_and_leaves_nothing(tmp_path):
             said.append(f"{len(topics)} topic")
             ending.set()
 
-    serve(aws, assembly=tmp_path, stack_name="S", say=say, until=ending)
+    serve(aws, assembly=tmp_path, say=say, until=ending)
     text = "\n".join(said)
     assert "export AWS_ENDPOINT_URL=http://127.0.0.1:" in text
     assert "Stack S is deployed, 1 resources:\n  T = 1" in text

@@ -9,10 +9,14 @@ import typer
 from rich.text import Text
 
 from shardfleet.cli.telling import say, shown, tell
+from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from shardfleet.local.demo.own_run import OwnRunResult
     from shardfleet.local.demo.source import Source
+
+PORT = 4566
+"""Of `local up`, always the same, so that what was pasted into a shell keeps its endpoint."""
 
 group = typer.Typer(no_args_is_help=True, help="Run on an embedded AWS, without an account.")
 
@@ -67,6 +71,25 @@ def run(
 @group.command("up")
 def up(
     *,
+    app: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Deploy what `cdk synth` wrote there: an assembly of one stack."
+        ),
+    ] = None,
+    handler: Annotated[
+        str,
+        typer.Option(metavar="MODULE:FUNCTION", help="Deploy a fleet with your handler."),
+    ] = "",
+    folder: Annotated[
+        Path, typer.Option(help="Where the handler's top-level module or package lies.")
+    ] = Path(),
+    shards: Annotated[
+        int, typer.Option(help="Shards of the stream, unless it is --app's.", min=1, max=64)
+    ] = 4,
+    port: Annotated[
+        int, typer.Option(help="Of the endpoint; 0 takes a free one.", min=0, max=65_535)
+    ] = PORT,
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
@@ -78,25 +101,52 @@ def up(
         int | None, typer.Option(metavar="ITEMS", help="Most items of a page of any call.", min=1)
     ] = None,
 ) -> None:
-    """Deploy the stack to an embedded AWS and leave it running for boto3 and the AWS CLI."""
+    """Deploy a stack to an embedded AWS and leave it running for boto3 and the AWS CLI."""
     import tempfile
 
     from shardfleet.local.aws.launcher import EmbeddedAws
     from shardfleet.local.aws.serving import serve
     from shardfleet.local.aws.settings import AwsBehaviour
+    from shardfleet.local.aws.standing import lines_of
     from shardfleet.local.demo.assembly_cache import AssemblyCache, default_folder
     from shardfleet.local.demo.fleet import FleetPlan, synthesized
+    from shardfleet.local.demo.own_code import staged
 
+    if app and handler:
+        raise ConfigurationError(
+            f"--app {app} and --handler {handler}: one of them says what is deployed"
+        )
+    standing = default_folder().parent / f"up-{port}" if port else None
+    found = lines_of(standing) if standing else []
+    if found:
+        say("It runs already; Ctrl-C where it was started stops it, --port starts another.")
+        for line in found:
+            say(line)
+        return
     with tempfile.TemporaryDirectory(prefix="shardfleet-") as work:
-        plan = FleetPlan(cache=AssemblyCache(default_folder()))
-        template = synthesized(Path(work) / "cdk.out", plan, say=say)
+        if app is None:
+            context: dict[str, object] = {"shardfleet:stream": {"shards": shards}}
+            project = None
+            if handler:
+                project = staged(folder, handler, target=Path(work) / "project")
+                # On the developer's own machine, of the developer's own records.
+                context["shardfleet:config"] = {"log_errors": True}
+                context |= {"shardfleet:handler": ".", "shardfleet:function": handler}
+            plan = FleetPlan(
+                project=project, context=context, cache=AssemblyCache(default_folder())
+            )
+            assembly = synthesized(Path(work) / "cdk.out", plan, say=say).parent
+        else:
+            assembly = app
         serve(
             EmbeddedAws(
-                enforce_iam=enforce_iam, behaviour=AwsBehaviour(unkind=unkind, page_items=pages)
+                enforce_iam=enforce_iam,
+                behaviour=AwsBehaviour(unkind=unkind, page_items=pages),
+                port=port,
             ),
-            assembly=template.parent,
-            stack_name=template.name.removesuffix(".template.json"),
+            assembly=assembly,
             say=say,
+            standing_at=standing,
         )
 
 

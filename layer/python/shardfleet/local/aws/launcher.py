@@ -25,7 +25,7 @@ from urllib.parse import urlencode
 import boto3
 from botocore.config import Config
 
-from shardfleet.errors import ShardfleetError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet.local.access import AccessKey
 from shardfleet.local.aws.settings import AwsBehaviour, ServerSettings
 
@@ -73,6 +73,7 @@ class EmbeddedAws:
             then have their roles' permissions only, the clients made here are the account's root.
         lambda_environment: variables added to every Lambda process, visible in no configuration.
         behaviour: how the services behave (default: quotas on, and kind).
+        port: of the one endpoint; 0 takes a free one.
 
     """
 
@@ -84,6 +85,7 @@ class EmbeddedAws:
         enforce_iam: bool = False,
         lambda_environment: Mapping[str, str] | None = None,
         behaviour: AwsBehaviour | None = None,
+        port: int = 0,
     ) -> None:
         self.region = region
         self.account_id = account_id
@@ -93,6 +95,7 @@ class EmbeddedAws:
         self._behaviour = behaviour or AwsBehaviour()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
+        self._wanted_port = port
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -139,10 +142,21 @@ class EmbeddedAws:
         )
 
     def start(self) -> Self:
-        """Start the server and wait until it answers. Raises EmbeddedAwsFailed with its log."""
+        """
+        Start the server and wait until it answers. Raises EmbeddedAwsFailed with its log.
+
+        Raises ConfigurationError if the port is taken.
+        """
+        try:
+            listening = socket.create_server(("127.0.0.1", self._wanted_port), backlog=1024)  # ours
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {self._wanted_port}: {error.strerror}; name another one, or 0 for any that "
+                "is free"
+            ) from error
         folder = Path(tempfile.mkdtemp(prefix="shardfleet-aws-"))
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:  # ours
+        with listening:
             self._port = listening.getsockname()[1]
             settings = ServerSettings(
                 folder=folder,

@@ -1,40 +1,47 @@
 """Leaving an embedded AWS running for boto3, the AWS CLI and the browser, until Ctrl-C."""
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from shardfleet.local.aws.deploy import StackOutputs, deploy
+from shardfleet.local.aws.deploy import StackOutputs, deploy, stack_of
 from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.standing import Standing
 
 
 def serve(
     aws: EmbeddedAws,
     *,
-    assembly: Path | None = None,
-    stack_name: str | None = None,
-    parameters: Mapping[str, str] | None = None,
+    assembly: Path,
     say: Callable[[str], None] = print,
     until: threading.Event | None = None,
+    standing_at: Path | None = None,
 ) -> None:
     """
-    Start `aws`, deploy a stack if one is named, say how to use it, and wait.
+    Start `aws`, deploy an assembly's only stack, say how to use it, and wait.
 
+    Whoever connects to the socket `standing_at` meanwhile is told the same (`standing.lines_of`).
     Ends (stopping everything) at SIGINT or SIGTERM, or when `until` is set. Signals can be
     handled in the main thread only; elsewhere `until` is the way. Raises what starting and
     deploying raise.
     """
+    stack_name = stack_of(assembly)
     ending = until or threading.Event()
     with aws, _Signals(ending):
-        say(f"The embedded AWS answers at {aws.endpoint_url}")
-        for name, value in aws.environment().items():
-            say(f"export {name}={value}")
-        if assembly is not None and stack_name is not None:
-            for line in _summary(deploy(assembly, stack_name, aws, parameters=parameters)):
-                say(line)
-        say("Ctrl-C stops it and removes everything in it.")
-        ending.wait()
+        lines = [f"The embedded AWS answers at {aws.endpoint_url}"]
+        lines += [f"export {name}={value}" for name, value in aws.environment().items()]
+        lines.append(f"export SHARDFLEET_STACK={stack_name}")
+        for line in lines:
+            say(line)
+        summary = _summary(deploy(assembly, stack_name, aws))
+        for line in summary:
+            say(line)
+        lines += summary
+        with Standing(standing_at, lines) if standing_at else contextlib.nullcontext():
+            say("Ctrl-C stops it and removes everything in it.")
+            ending.wait()
 
 
 def _summary(stack: StackOutputs) -> list[str]:
