@@ -51,12 +51,13 @@ def test_leases_shows_owner_end_of_checkpoint_lag_and_why(running, capsys, monke
     monkeypatch.setenv("COLUMNS", "160")
     lines = output(capsys, "leases").splitlines()
 
-    assert [line.split()[:3] for line in lines[1:]] == [
+    assert [line.split()[:3] for line in lines[1:3]] == [
         ["shard-1", "reading", "clicks-s1"],
         ["shard-2", "stopped", "clicks-s1"],
     ]
     assert f"…{NUMBER[-18:]}" in lines[1]
-    assert "at 5:2: ValueError: x" in lines[2]
+    assert "at 5:2: ValueError: x" in lines[3]
+    assert len(lines) == 4
 
 
 def test_finished_leases_are_shown_when_asked_for(running, capsys):
@@ -154,9 +155,9 @@ def test_status_and_leases_name_what_a_worker_fails_of(running, capsys, monkeypa
     assert "failing  s1 fails: its handler cannot be imported: no settings" in output(
         capsys, "status"
     )
-    first = output(capsys, "leases").splitlines()[1]
+    _, first, reason, *_ = output(capsys, "leases").splitlines()
     assert "failing" in first
-    assert "no settings (/o.py, line 3)" in first
+    assert "no settings (/o.py, line 3)" in reason
     document = json.loads(output(capsys, "status", "--json"))
     assert document["failures"][0]["kind"] == "IMPORT"
     assert document["slot_rows"][0]["failure"]["times"] == 3

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +24,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import instant_ms
-from shardfleet.cli.telling import tell
+from shardfleet.cli.telling import date, tell
 from shardfleet.domain.positions.rewinds import RewindRow, RewindState, RewindTarget
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
@@ -153,8 +152,8 @@ def _preview(plan: "RewindPlan", kept_ms: int) -> Iterator[str]:
     )
     if asked_ms < kept_ms:
         yield (
-            f"The stream has only what arrived since {_time(kept_ms)}: records from "
-            f"{_time(asked_ms)} until then have expired"
+            f"The stream has only what arrived since {date(kept_ms)}: records from "
+            f"{date(asked_ms)} until then have expired"
         )
     if plan.keys:
         yield "What is handled until the shards are given up comes again as well."
@@ -166,12 +165,8 @@ def _row_words(row: RewindRow, *, will: str) -> str:
     least = "" if row.complete else "at least "
     when = ""
     if row.first_arrived_ms is not None and row.last_arrived_ms is not None:
-        when = f", arrived {_time(row.first_arrived_ms)} to {_time(row.last_arrived_ms)}"
+        when = f", arrived {date(row.first_arrived_ms)} to {date(row.last_arrived_ms)}"
     return (
         f"{row.lease_key} from {row.checkpoint} back to {row.to}: {least}{row.records} records "
         f"({row.bytes} bytes{when}) {will}"
     )
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from shardfleet.cli.fleet_access import (
@@ -20,7 +19,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import spoken_duration
-from shardfleet.cli.telling import TerminalConsole, plain_table, shown, tell
+from shardfleet.cli.telling import Listing, TerminalConsole, shown, tell
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     FleetSummary,
@@ -47,8 +46,6 @@ _COLOURS = {
     "UNREADABLE": "bold red",
 }
 _FIGURES = ("leases", "lag", "counter", "heartbeat")
-# A shard id, and a checkpoint, differ at their ends.
-_TAIL_OF_CHECKPOINT = 18
 
 
 def status(
@@ -139,43 +136,45 @@ def _lag_words(found: FleetSummary) -> str:
     return f"at most {_time(found.lag_ms)}{unknown}"
 
 
-def slot_table(rows: list[SlotRow]) -> Table:
+def slot_table(rows: list[SlotRow]) -> Listing:
     """Show worker slots, one per row."""
-    table = plain_table("slot", "worker", "state", "leases", "lag", "heartbeat", "", right=_FIGURES)
+    listing = Listing(
+        ("slot", "worker", "state", "leases", "lag", "heartbeat"),
+        right=_FIGURES,
+        given_up=("heartbeat", "leases", "lag"),
+    )
     for row in rows:
-        table.add_row(
+        state = row.state.lower()
+        cells = (
             row.slot_id,
             row.worker_id,
-            row.state.lower(),
+            f"{state}, draining" if row.draining else state,
             str(row.leases),
             _time(row.lag_ms),
             _time(row.heartbeat_ms),
-            "draining" if row.draining else "",
         )
-    return table
+        listing.rows.append((cells, ""))
+    return listing
 
 
-def lease_table(rows: list[LeaseRow]) -> Table:
-    """Show leases, one per row."""
-    table = plain_table(
-        "lease", "state", "owner", "checkpoint", "lag", "counter", "", right=_FIGURES
+def lease_table(rows: list[LeaseRow]) -> Listing:
+    """Show leases, one per row, and beneath it why its state is what it is."""
+    listing = Listing(
+        ("lease", "state", "owner", "checkpoint", "lag", "counter"),
+        right=_FIGURES,
+        given_up=("counter", "checkpoint", "lag", "owner"),
     )
     for row in rows:
-        table.add_row(
+        cells = (
             row.lease_key,
             Text(row.state.lower(), style=_COLOURS[row.state]),
             row.owner or "",
-            _shortened(row.checkpoint),
+            row.checkpoint,
             _time(row.lag_ms),
             str(row.counter),
-            row.why,
         )
-    return table
-
-
-def _shortened(checkpoint: str) -> str:
-    tail = checkpoint[-_TAIL_OF_CHECKPOINT:]
-    return checkpoint if len(tail) == len(checkpoint) else f"…{tail}"
+        listing.rows.append((cells, row.why))
+    return listing
 
 
 def _time(duration_ms: int | None) -> str:

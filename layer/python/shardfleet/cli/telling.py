@@ -9,14 +9,23 @@ break in it would forge a line. So text is shown: what Python does not call prin
 """
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+# Kinesis's sequence numbers have 56 digits, and differ at their ends.
+_NUMBER = re.compile(r"(?<!\d)\d{38}(?=\d{18}(?!\d))")
+_INSTANT = re.compile(r"(?<=AT_TIMESTAMP:)\d{12,14}(?!\d)")
+_BETWEEN_COLUMNS = "  "
 
 
 def shown(text: object) -> str:
@@ -25,6 +34,16 @@ def shown(text: object) -> str:
     if found.isprintable():
         return found
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in found)
+
+
+def brief(text: object) -> str:
+    """Return text as `shown`; of a sequence number its last 18 digits, of a checkpoint its date."""
+    return _INSTANT.sub(lambda found: date(int(found[0])), _NUMBER.sub("…", shown(text)))
+
+
+def date(at_ms: int) -> str:
+    """Return a point in time, which is epoch milliseconds, in UTC and as one word."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def say(line: object = "", *, err: bool = False) -> None:
@@ -40,16 +59,22 @@ def complain(error: object) -> None:
         say(f"    {line}", err=True)
 
 
-def tell(
-    document: object, lines: Iterable[str | Text | Table], *, as_json: bool, err: bool = False
-) -> None:
-    """Print the document, or the lines; these on standard error if asked."""
+def tell(document: object, lines: Iterable["Line"], *, as_json: bool, err: bool = False) -> None:
+    """
+    Print the document, or the lines; these on standard error if asked.
+
+    On a terminal lines end between words; what a program reads is not broken.
+    """
     if as_json:
         say_json(json.dumps(document, indent=2))
         return
     console = TerminalConsole(stderr=err)
     for line in lines:
-        console.print(line, soft_wrap=not isinstance(line, Table))
+        if console.is_terminal and isinstance(line, str):
+            text = line.lstrip(" ")
+            console.print(Padding(Text(brief(text)), (0, 0, 0, len(line) - len(text))))
+        else:
+            console.print(line, soft_wrap=not console.is_terminal and not isinstance(line, Table))
 
 
 def say_json(text: str) -> None:
@@ -66,14 +91,14 @@ class TerminalConsole(Console):
 
     def render_str(self, text: str, **styles: Any) -> Text:  # rich calls it with keywords only
         """Return what is to be shown of a text, also of one in a table."""
-        return super().render_str(shown(text), **styles | {"markup": False, "emoji": False})
+        return super().render_str(brief(text), **styles | {"markup": False, "emoji": False})
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """Render; a text that somebody styled is shown like any other."""
-        if isinstance(renderable, Text) and not renderable.plain.isprintable():
-            renderable = Text(shown(renderable.plain), style=renderable.style, end=renderable.end)
+        if isinstance(renderable, Text) and renderable.plain != brief(renderable.plain):
+            renderable = Text(brief(renderable.plain), style=renderable.style, end=renderable.end)
         return super().render(renderable, options)
 
 
@@ -83,3 +108,60 @@ def plain_table(*names: str, right: Iterable[str] = ()) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """
+    A table whose cells are never broken: a narrow terminal gets fewer columns.
+
+    Attributes:
+        columns: their names.
+        right: the columns that are aligned there.
+        given_up: the columns that are left out where there is no room for all, the first first.
+        rows: the cells of each row, and what is said on lines of their own beneath it.
+
+    """
+
+    columns: tuple[str, ...]
+    right: Collection[str] = ()
+    given_up: tuple[str, ...] = ()
+    rows: list[tuple[tuple[str | Text, ...], str]] = field(default_factory=list)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """Yield the head, and each row with what belongs to it."""
+        table = [
+            [cell if isinstance(cell, Text) else Text(brief(cell)) for cell in cells]
+            for cells, _ in self.rows
+        ]
+        head = [Text(name, "bold") for name in self.columns]
+        widths = {
+            name: max(row[at].cell_len for row in [head, *table])
+            for at, name in enumerate(self.columns)
+        }
+        for name in () if options.no_wrap else self.given_up:
+            room = sum(widths.values()) + len(_BETWEEN_COLUMNS) * (len(widths) - 1)
+            if room > options.max_width:
+                del widths[name]
+        yield self._line(head, widths)
+        for cells, (_, note) in zip(table, self.rows, strict=True):
+            yield self._line(cells, widths)
+            if note:
+                said = Text(brief(note))
+                yield Text("  ").append(said) if options.no_wrap else Padding(said, (0, 0, 0, 2))
+
+    def _line(self, cells: list[Text], widths: dict[str, int]) -> Text:
+        kept = []
+        for name, cell in zip(self.columns, cells, strict=True):
+            if name in widths:
+                padded = cell.copy()
+                padded.align("right" if name in self.right else "left", widths[name])
+                kept.append(padded)
+        line = Text(_BETWEEN_COLUMNS).join(kept)
+        line.rstrip()
+        return line
+
+
+Line = str | Text | Table | Listing

@@ -12,7 +12,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import instant_ms
-from shardfleet.cli.telling import tell
+from shardfleet.cli.telling import date, tell
 from shardfleet.domain.explain.answer import whereabouts
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
@@ -117,8 +117,8 @@ def _lines(key: str, answer: dict[str, Any]) -> Iterator[str]:
             return
         yield (
             f"No record of key {key} found in the pages searched, up to arrival at "
-            f"{answer['searched_to_ms']} ms on {answer['shard_id']}; search more with --pages, or "
-            "begin later with --at."
+            f"{date(answer['searched_to_ms'])} on {answer['shard_id']}; search more with "
+            "--pages, or begin later with --at."
         )
         return
     record = f"{answer['sequence_number']}:{answer['sub_sequence_number']}"

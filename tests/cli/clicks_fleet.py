@@ -1,0 +1,75 @@
+"""A fleet in memory as it stands in an account: long names, long numbers, a virtual clock."""
+
+from shardfleet.cli.fleet_access import FleetAccess
+from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.testing.clock import VirtualClock
+from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory_stream import MemoryStream
+from tests.domain.builders import a_failure, a_lease
+
+# As long as Kinesis's own: 56 digits.
+NUMBER = "49590338271490256608559692538361571095921575989136588898"
+FIRST, SECOND, SPLIT = (f"shardId-{number:012d}" for number in range(3))
+WORKERS = "clicks-consumer-s0001", "clicks-consumer-s0002"
+STATES = ("healthy", "stopped", "failing", "empty")
+
+
+async def clicks_fleet(state):
+    """Build the fleet in one of `STATES`: two workers, two shards read, one asleep."""
+    clock = VirtualClock()
+    now_ms = clock.now_ms()
+    stream = MemoryStream(clock, shards=2)
+    documents = FleetState(MemoryStateStore(), clock)
+    leases = MemoryLeaseStore([] if state == "empty" else _leases(now_ms))
+    if state != "empty":
+        for at, worker in enumerate(WORKERS, 1):
+            fails = state == "failing" and at == 1
+            times = {"first_ms": now_ms - 40_000, "last_ms": now_ms - 1_000}
+            slot = Slot(
+                slot_id=f"s000{at}",
+                worker_id=worker,
+                state=SlotState.RUNNING,
+                name=f"{worker}-0001",
+                start_epoch=1,
+                heartbeat_ms=now_ms - 480,
+                lags_ms={(FIRST, SECOND)[at - 1]: 90_000 * at},
+                failure=a_failure(**times) if fails else None,
+            )
+            await documents.write_slot(slot, None)
+        why = {"by": "ann", "since_ms": now_ms - 60_000, "reason": "a new index is built"}
+        body = {"fleet": None, "leases": {SPLIT: why}}
+        await documents.store.write("pause", "fleet", body, expected_version=None)
+    if state == "stopped":
+        await documents.write_stop(
+            StopNote(
+                lease_key=FIRST,
+                position=f"{NUMBER}:413",
+                error="ValueError: order 7 cannot be shipped",
+                attempts=5,
+                worker_id=WORKERS[0],
+                at_ms=now_ms - 5_000,
+            )
+        )
+    config = FleetConfig(
+        fleet="clicks-consumer",
+        stream_arn="arn:aws:kinesis:eu-central-1:123456789012:stream/clicks",
+        lease_table="clicks-leases",
+        state_table="clicks-state",
+    )
+    return FleetAccess(
+        config=config, leases=leases, state=documents, stream=stream, writer=None, clock=clock
+    )
+
+
+def _leases(now_ms):
+    first, second = WORKERS
+    return [
+        a_lease(f"{FIRST} at {NUMBER}:413 by {first} counter 1107"),
+        a_lease(f"{SECOND} at {NUMBER} by {second} counter 12"),
+        a_lease(f"{SPLIT} at {NUMBER}"),
+        a_lease("shardId-000000000003 at SHARD_END"),
+        a_lease(f"shardId-000000000004 at AT_TIMESTAMP:{now_ms} by {second}"),
+    ]

@@ -1,0 +1,156 @@
+"""
+What commands print for a person, at the widths of two terminals, against files that are kept.
+
+`SHARDFLEET_TEST_GOLDEN=write pytest tests/cli/test_presentation.py` writes the files anew; what
+they then say is read before it is committed.
+"""
+
+import difflib
+import os
+import re
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from shardfleet.cli import app as application
+from shardfleet.cli import approval, fleet_access, operating, rewind
+from shardfleet.cli.fleet_access import ApplicationTable
+from shardfleet.cli.telling import TerminalConsole
+from shardfleet.testing.clock import run_virtual
+from tests.cli.clicks_fleet import FIRST, NUMBER, STATES, clicks_fleet
+
+GOLDEN = Path(__file__).parent / "golden"
+WRITE = os.environ.get("SHARDFLEET_TEST_GOLDEN") == "write"
+WIDTHS = (80, 120)
+FLEET = ("status", "leases", "top --rounds 1", "explain", "explain fleet")
+CALLS = [
+    *((state, call) for state in STATES for call in FLEET),
+    ("healthy", "leases --finished"),
+    ("healthy", "status --application clicks-leases"),
+    ("healthy", "where --key k"),
+    ("healthy", "where --key nobody"),
+    ("healthy", "where --key nobody --pages 1"),
+    ("healthy", "what-if --workers 3"),
+    ("healthy", "what-if --lose clicks-consumer-s0001"),
+    ("healthy", "tail --since 1h --records 1"),
+    ("healthy", f"pause {FIRST} --dry-run"),
+    ("healthy", f"pause {FIRST}"),
+    ("healthy", "drain --dry-run"),
+    ("healthy", f"release {FIRST} --dry-run"),
+    ("healthy", "resume"),
+    ("stopped", "resume"),
+    ("stopped", f"resume {FIRST} --dry-run"),
+    ("stopped", f"explain {FIRST}"),
+    ("failing", "explain clicks-consumer-s0001"),
+    ("healthy", f"rewind {FIRST} --to TRIM_HORIZON --dry-run"),
+    ("healthy", f"rewind {FIRST} --to 15m --dry-run"),
+    ("healthy", "config"),
+    ("empty", "resume"),
+]
+# A page of Markdown, whose lines are not broken.
+PAGES = ("config",)
+
+
+def named(state, call, width):
+    return f"{state}-{re.sub(r'[^a-z0-9]+', '-', call.lower()).strip('-')}-{width}.txt"
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """Return a function: what a command prints at a fleet's state and a terminal's width."""
+
+    def say(state, call, width):
+        @asynccontextmanager
+        async def fleet(_name):
+            found = await clicks_fleet(state)
+            for shard in found.stream.open_shard_ids:
+                for _ in range(2):
+                    found.stream.put(b"an order", key="k", shard_id=shard)
+            yield found
+
+        @asynccontextmanager
+        async def table(name):
+            found = await clicks_fleet(state)
+            yield ApplicationTable(name, found.leases, found.clock)
+
+        # As on a terminal, of the kind that knows no colours.
+        for name, value in {
+            "COLUMNS": width,
+            "LINES": 50,
+            "FORCE_COLOR": 1,
+            "TERM": "dumb",
+        }.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(fleet_access, "_opened", fleet)
+        monkeypatch.setattr(fleet_access, "_opened_table", table)
+        monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
+        for each in (approval, operating, rewind):
+            monkeypatch.setattr(each, "person", lambda: "ann")
+        code = application.run(call.split())
+        found = capsys.readouterr()
+        lines = "".join(f"{line.rstrip()}\n" for line in found.out.splitlines())
+        errors = "".join(f"! {line.rstrip()}\n" for line in found.err.splitlines())
+        return f"$ shardfleet {call}\n{lines}{errors}exit code {code}\n"
+
+    return say
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("state", "call"), CALLS)
+def test_what_is_printed_is_what_is_kept(said, state, call, width):
+    text, file = said(state, call, width), GOLDEN / named(state, call, width)
+    if WRITE:
+        file.write_text(text, encoding="utf-8")
+    kept = file.read_text(encoding="utf-8") if file.exists() else ""
+    found = difflib.unified_diff(kept.splitlines(), text.splitlines(), "kept", "printed", n=2)
+    assert text == kept, (
+        "\n".join(["", *found])
+        + "\nIf it is meant: SHARDFLEET_TEST_GOLDEN=write pytest tests/cli/test_presentation.py"
+    )
+
+
+def test_every_kept_file_is_one_that_is_compared():
+    assert {file.name for file in GOLDEN.iterdir()} == {
+        named(state, call, width) for state, call in CALLS for width in WIDTHS
+    }
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("state", "call"), CALLS)
+def test_nothing_is_split_too_wide_or_a_number_for_machines(said, state, call, width):
+    _, *lines = said(state, call, width).splitlines()
+    text = "\n".join(lines)
+
+    if not call.startswith(PAGES):
+        assert not [line for line in lines if len(line) > width]
+    assert NUMBER not in text
+    assert not re.findall(r"(?<!\d)\d{13}(?!\d)", text), "epoch milliseconds"
+    for line in lines:
+        for start in re.findall(r"shardId-\d*|clicks-consumer\S*", line):
+            whole = re.fullmatch(r"shardId-\d{12}:?|clicks-consumer-s\d{4}\W*", start)
+            assert whole, f"split: {line!r}"
+
+
+def test_what_a_program_reads_has_all_columns_and_whole_lines(said, monkeypatch):
+    monkeypatch.setattr(TerminalConsole, "is_terminal", False)
+
+    lines = said("failing", "leases", 80).splitlines()
+
+    assert lines[1].split() == ["lease", "state", "owner", "checkpoint", "lag", "counter"]
+    assert lines[2].split()[3:] == [f"…{NUMBER[-18:]}:413", "1.5", "min", "1107"]
+    assert lines[3].endswith("3 times in a row since 40 s ago")
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (120, "lease state owner checkpoint lag counter"),
+        (94, "lease state owner checkpoint lag"),
+        (72, "lease state owner lag"),
+        (55, "lease state owner"),
+        (40, "lease state"),
+    ],
+)
+def test_columns_are_given_up_in_the_order_of_the_page(said, width, columns):
+    assert said("healthy", "leases", width).splitlines()[1].split() == columns.split()
