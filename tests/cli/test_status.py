@@ -128,8 +128,9 @@ def test_a_lease_that_nobody_can_read_is_shown_with_what_is_wrong(running, capsy
     item = {"leaseKey": {"S": "shard-8"}, "checkpoint": {"N": "5"}, "leaseCounter": {"N": "1"}}
     running.client.put_item(TableName="leases", Item=item)
 
-    (line,) = [each for each in output(capsys, "leases").splitlines() if "shard-8" in each]
+    line, reason = [each for each in output(capsys, "leases").splitlines() if "shard-8" in each]
     assert line.split()[:2] == ["shard-8", "unreadable"]
+    assert reason.startswith("  ")
 
 
 def test_what_a_record_says_is_shown_as_it_is(running, capsys, monkeypatch):
