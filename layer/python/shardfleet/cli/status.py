@@ -19,7 +19,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import spoken_duration
-from shardfleet.cli.telling import Listing, TerminalConsole, shown, tell
+from shardfleet.cli.telling import RowListing, TerminalConsole, shown, tell
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
     FleetSummary,
@@ -136,9 +136,9 @@ def _lag_words(found: FleetSummary) -> str:
     return f"at most {_time(found.lag_ms)}{unknown}"
 
 
-def slot_table(rows: list[SlotRow]) -> Listing:
+def slot_table(rows: list[SlotRow]) -> RowListing:
     """Show worker slots, one per row."""
-    listing = Listing(
+    listing = RowListing(
         ("slot", "worker", "state", "leases", "lag", "heartbeat"),
         right=_FIGURES,
         given_up=("heartbeat", "leases", "lag"),
@@ -157,9 +157,9 @@ def slot_table(rows: list[SlotRow]) -> Listing:
     return listing
 
 
-def lease_table(rows: list[LeaseRow]) -> Listing:
+def lease_table(rows: list[LeaseRow]) -> RowListing:
     """Show leases, one per row, and beneath it why its state is what it is."""
-    listing = Listing(
+    listing = RowListing(
         ("lease", "state", "owner", "checkpoint", "lag", "counter"),
         right=_FIGURES,
         given_up=("counter", "checkpoint", "lag", "owner"),

@@ -111,7 +111,7 @@ def plain_table(*names: str, right: Iterable[str] = ()) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class RowListing:
     """
     A table whose cells are never broken: a narrow terminal gets fewer columns.
 
@@ -164,4 +164,4 @@ class Listing:
         return line
 
 
-Line = str | Text | Table | Listing
+Line = str | Text | Table | RowListing
