@@ -104,6 +104,24 @@ class AtTheHorizon(SimulatedSpark):
 
         return {each for each, shard in self.shard_of.items() if is_owed(each, shard)} - read
 
+    def _produce(self):
+        for _ in range(self.rng.randrange(5)):
+            shard_id = self.rng.choice(self.stream.open_shard_ids)
+            self.shard_of[self.stream.put(b"x", shard_id=shard_id)] = shard_id
+        was_open = set(self.stream.open_shard_ids)
+        if self.rng.random() < 0.15:
+            self.stream.split(self.rng.choice(self.stream.open_shard_ids))
+        elif self.rng.random() < 0.15:
+            self._merge_some()
+        now_ms = self.clock.now_ms()
+        for shard_id in set(self.stream.open_shard_ids) - was_open:
+            self.parents[shard_id] = self.stream.shard(shard_id).parent_shard_ids
+        for shard_id in was_open - set(self.stream.open_shard_ids):
+            self.closed[shard_id] = now_ms
+        for shard_id in [each for each, at_ms in self.closed.items() if now_ms - at_ms > DAY_MS]:
+            del self.closed[shard_id]
+            self.stream.forget_shard(shard_id)
+
 
 class GoesOn(AtTheHorizon):
     """A query with failOnDataLoss=false: it states what it lost, and lives on."""
@@ -139,24 +157,6 @@ class GoesOn(AtTheHorizon):
             )
 
         return {each for each in lost if not is_told(each, self.shard_of[each])}
-
-    def _produce(self):
-        for _ in range(self.rng.randrange(5)):
-            shard_id = self.rng.choice(self.stream.open_shard_ids)
-            self.shard_of[self.stream.put(b"x", shard_id=shard_id)] = shard_id
-        was_open = set(self.stream.open_shard_ids)
-        if self.rng.random() < 0.15:
-            self.stream.split(self.rng.choice(self.stream.open_shard_ids))
-        elif self.rng.random() < 0.15:
-            self._merge_some()
-        now_ms = self.clock.now_ms()
-        for shard_id in set(self.stream.open_shard_ids) - was_open:
-            self.parents[shard_id] = self.stream.shard(shard_id).parent_shard_ids
-        for shard_id in was_open - set(self.stream.open_shard_ids):
-            self.closed[shard_id] = now_ms
-        for shard_id in [each for each, at_ms in self.closed.items() if now_ms - at_ms > DAY_MS]:
-            del self.closed[shard_id]
-            self.stream.forget_shard(shard_id)
 
 
 def run(seeds, *, steps=8, kind=AtTheHorizon):
