@@ -50,7 +50,7 @@ class Standing:
 
     def __enter__(self) -> Self:
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # ours
             self._path.parent.chmod(0o700)
             self._path.unlink(missing_ok=True)  # Of one that was killed: the port is ours now.
             self._socket.bind(str(self._path))
