@@ -164,6 +164,13 @@ def test_load_moves_with_its_lease_so_that_the_forecast_comes_to_rest():
     assert sorted(len(keys) for keys in forecast.after.values()) == [1, 3]
 
 
+def test_a_shard_that_moves_is_as_far_behind_with_its_next_worker():
+    lags = {f"shardId-{n:012d}": 90_000 for n in range(4)}
+    forecast = ask(a_snapshot((1, 1, 1, 1), [a_slot(1, lags_ms=lags)]))
+    assert forecast.settled
+    assert counts(forecast.after) == {f"f-s000{n}": 1 for n in (1, 2, 3, 4)}
+
+
 def test_paused_shards_stay_with_nobody_and_need_no_worker():
     pause = Pause("ann", NOW)
     paused = {f"shardId-{n:012d}": pause for n in range(2)}

@@ -494,7 +494,7 @@ class TooFarBehind(
     words="lag: {slot_id} is {lag_ms:seconds} behind with {leases:lease}, {lag_most_ms:seconds} "
     "allowed",
 ):
-    """More slots for those that are behind."""
+    """More slots for those that are behind, or at least none less."""
 
     slot_id: str
     lag_ms: int

@@ -589,6 +589,7 @@ def _sizing_limits(config: FleetConfig, *, is_thrifty: bool) -> SizingLimits:
         target=config.target_percent / 100,
         lag_most_ms=config.lag_objective_ms or LAG_MOST_MS,
         scale_down_ms=config.scale_down_ms,
+        shares_by_load=config.assignment == "balanced",
     )
 
 

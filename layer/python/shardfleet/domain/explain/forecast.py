@@ -6,7 +6,7 @@ here as there; what is made up here is the rest of the world. Workers are taken 
 once: a slot that is started runs at the next turn, one that is drained has given its leases back by
 then, a lease that is handed over has moved, and who is not silent renews. The execution of a silent
 slot is over, and shards that sleep have nothing to read. What a lease costs its worker (CPU,
-handler time) it costs the next one, too.
+handler time) it costs the next one, too, and it stays as far behind as it is.
 """
 
 from __future__ import annotations
@@ -212,6 +212,7 @@ class _Future:
             snapshot.loads.of_leases(snapshot.survey.leases),
             [snapshot.loads.of_slot(slot) for slot in snapshot.slots],
         )
+        self._lags_ms = {key: ms for slot in snapshot.slots for key, ms in slot.lags_ms.items()}
         self._others: list[Entry] = []  # what workers did since the turn before
         self.left: Mapping[str, Reason] = {}
 
@@ -396,11 +397,12 @@ class _Future:
             slot = claimed if isinstance(claimed, Slot) else slot
         if slot.state is SlotState.ENDED or now_ms - slot.heartbeat_ms > self._silent_ms:
             return False
+        held = _held(self.leases.values()).get(slot.worker_id, ())
         shown = heartbeat(
             slot,
             now_ms=now_ms + self._config.cycle_ms,
             served_seq=slot.assign_seq,
-            lags_ms=slot.lags_ms,
+            lags_ms={key: self._lags_ms[key] for key in held if key in self._lags_ms},
             usage=self._costs.loaded(slot, list(self.leases.values())).usage,
         )
         self._slots[slot.slot_id] = shown or slot

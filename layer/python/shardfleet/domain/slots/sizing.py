@@ -46,6 +46,8 @@ class SizingLimits:
         lag_most_ms: a lease further behind asks for a slot more.
         scale_down_ms: how long there must have been too many before one leaves, and after it the
             next; and how long after a raise by lag before another one.
+        shares_by_load: a lease goes to the slot with least to do, as far as that is known; else
+            to the one with fewest leases.
 
     """
 
@@ -55,6 +57,7 @@ class SizingLimits:
     target: float
     lag_most_ms: int
     scale_down_ms: int
+    shares_by_load: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +164,7 @@ def _needed(
     by_load, why = _by_load(needs, limits)
     if by_load > needed:
         needed, reason = by_load, why
-    by_lag, why = _by_lag(needs, limits, pace=pace, now_ms=now_ms)
+    by_lag, why = _by_lag(needs, unfinished, limits, pace=pace, now_ms=now_ms)
     if by_lag > needed:
         needed, reason = by_lag, why
     if needed > unfinished:
@@ -188,20 +191,35 @@ def _by_load(needs: Sequence[SlotNeed], limits: SizingLimits) -> tuple[int, Reas
 
 
 def _by_lag(
-    needs: Sequence[SlotNeed], limits: SizingLimits, *, pace: Pace, now_ms: int
+    needs: Sequence[SlotNeed],
+    unfinished: int,
+    limits: SizingLimits,
+    *,
+    pace: Pace,
+    now_ms: int,
 ) -> tuple[int, Reason]:
-    """One more for each slot that is behind, has enough to do, and has a lease to give; 0: none."""
-    asking = [
+    """
+    One more for each slot that is behind, has enough to do, and has a lease to give; 0: none.
+
+    Who is behind with a single lease gains nothing by another slot, but loses by one less if it is
+    given a lease of that one: at the next turn it would ask for a slot again.
+    """
+    behind = [
         need
         for need in needs
         if need.lag_ms > limits.lag_most_ms
-        and need.leases > 1
+        and need.leases
         and (need.used is None or need.used >= limits.target)
     ]
-    if not asking:
+    asking = [need for need in behind if need.leases > 1]
+    if not behind:
         return 0, NothingToRead()
-    if 0 <= now_ms - pace.raised_ms < limits.scale_down_ms:
+    if asking and 0 <= now_ms - pace.raised_ms < limits.scale_down_ms:
         return len(needs), CatchingUp()
-    worst = max(asking, key=lambda need: (need.lag_ms, need.slot_id))
+    worst = max(asking or behind, key=lambda need: (need.lag_ms, need.slot_id))
     why = TooFarBehind(worst.slot_id, worst.lag_ms, worst.leases, limits.lag_most_ms)
+    if not asking and limits.shares_by_load and all(need.used is not None for need in needs):
+        # Those left get what another one leaves, as long as they may have so many.
+        others = ceil((unfinished - len(behind)) / limits.leases_per_worker)
+        return min(len(needs), len(behind) + others), why
     return len(needs) + len(asking), why
