@@ -23,7 +23,12 @@ CASES ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge conformance sim model alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge conformance sim model whole alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
+# Tests of which `make test` runs a part.
+WHOLE := tests/end_to_end/test_many_shards.py \
+  tests/spark/test_trim_horizon.py::test_every_loss_at_the_horizon_is_reported_whatever_happens \
+  tests/spark/test_trim_horizon.py::test_every_loss_is_stated_by_a_query_that_goes_on_whatever_happens \
+  tests/functions/test_spark_job.py::test_any_schedule_has_one_run_new_code_in_time_and_ends
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -52,7 +57,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge conformance sim chaos acceptance runtime first-hour alarms faults model mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge conformance sim chaos acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -78,7 +83,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [118 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [120 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -109,6 +114,10 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 	@$(BIN)/python -m tests.protocol_model $(if $(STATES),--states $(STATES)) \
 	  --output $(RESULTS)/model.json
 	@$(BIN)/python -m tests.domain.lost_leases 10000
+
+whole: install ## of what make test runs a part: 1,000 Spark queries at the trim horizon, 1,000 schedules of a job, 1,001 shards [2 min]
+	@$(WITH_NODE) SHARDFLEET_TEST_DRAWN=1000 SHARDFLEET_TEST_SHARDS=1001 $(BIN)/python -m pytest \
+	  --numprocesses 2 --dist loadfile $(WHOLE) $(ARGS)
 
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew [13 min]
 	@$(BIN)/python -m tests.fuzz.run $(if $(N),--inputs $(N)) --output $(RESULTS)/fuzz.json

@@ -2,11 +2,12 @@
 A query that lives at the trim horizon: what is lost is reported, whatever dies, ages or splits.
 
 Days of virtual time in steps of minutes and hours, batches of few records, so that the query's lag
-is about the 24 hours for which the stream keeps them.
+is about the 24 hours for which the stream keeps them. `make whole` plays 1,000 seeds of each kind.
 """
 
 import asyncio
 import json
+import os
 import random
 import sys
 from dataclasses import replace
@@ -18,7 +19,8 @@ from shardfleet_spark.read import shard_pages
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ReadPolicy
 from tests.spark.simulated_spark import Killed, SeededEntropy, SimulatedSpark
 
-SEEDS = 1_000
+PLAYED = int(os.environ.get("SHARDFLEET_TEST_DRAWN", "150"))
+SEEDS = 1_000  # The most that a control draws until one fails.
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
@@ -183,21 +185,21 @@ def drawn(seed, count):
     return [rng.getrandbits(32) for _ in range(count)]
 
 
-def test_every_loss_at_the_horizon_is_reported_over_a_thousand_seeds(seed):
-    silent, reported, whole = run(drawn(seed, SEEDS))
+def test_every_loss_at_the_horizon_is_reported_whatever_happens(seed):
+    silent, reported, whole = run(drawn(seed, PLAYED))
 
     assert not silent
     # Both happen, or nothing was tested.
-    assert len(reported) > SEEDS // 10
-    assert len(whole) > SEEDS // 10
+    assert len(reported) > PLAYED // 10
+    assert len(whole) > PLAYED // 10
 
 
-def test_every_loss_is_stated_by_a_query_that_goes_on_over_a_thousand_seeds(seed):
-    silent, reported, whole = run(drawn(seed, SEEDS), kind=GoesOn)
+def test_every_loss_is_stated_by_a_query_that_goes_on_whatever_happens(seed):
+    silent, reported, whole = run(drawn(seed, PLAYED), kind=GoesOn)
 
     assert not silent
-    assert len(reported) > SEEDS // 10
-    assert len(whole) > SEEDS // 10
+    assert len(reported) > PLAYED // 10
+    assert len(whole) > PLAYED // 10
 
 
 def test_control_a_batch_that_is_read_again_with_fewer_rows_is_found_out(seed, monkeypatch):
