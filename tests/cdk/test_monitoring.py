@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from shardfleet.adapters.telemetry import metrics as emitted
+from shardfleet.cli.app import app
 from shardfleet.errors import ConfigurationError
 from tests.cdk.templates import of_type, only, spelled
 from tests.event_kinds import event_kinds
@@ -202,6 +204,26 @@ def test_the_dashboard_shows_every_alarm_and_the_log_event_of_lagging_shards(wat
     shown = re.search(r'message = "(\w+)"', log["properties"]["query"])[1]
     assert shown in {kind.__name__ for kind in event_kinds()}
     assert "FirstManagerLogs" in log["properties"]["query"]
+
+
+@pytest.mark.parametrize("fleet", ["First", "Second"])
+def test_dashboard_and_page_say_which_commands_tell_the_cause(watched, fleet):
+    (text,) = (
+        widget["properties"]["markdown"]
+        for widget in body(watched, inside=f"{fleet}Monitoring")["widgets"]
+        if widget["type"] == "text"
+    )
+    page = only(watched, COMPOSITE, inside=f"{fleet}Monitoring")["AlarmDescription"]
+    workers = of_type(watched, "AWS::Lambda::Function", inside=f"{fleet}Worker").values()
+    (name,) = {worker["Environment"]["Variables"]["SHARDFLEET_FLEET"] for worker in workers}
+
+    known = get_command(app).commands
+    for said in (text, page):
+        calls = [line.split() for line in re.findall(r"`shardfleet ([^`]+)`", said)]
+        assert [call[0] for call in calls] == ["doctor", "logs"]
+        for command, *options in calls:
+            given = known[command].make_context(command, options).params
+            assert (given["stack"], given["fleet_name"]) == ("Two", name)
 
 
 def test_the_widgets_fit_the_grid_and_do_not_overlap(watched, everything):

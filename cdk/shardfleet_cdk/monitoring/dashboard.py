@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from aws_cdk import Stack
 from aws_cdk import aws_cloudwatch as cw
 from aws_cdk import aws_sqs as sqs
 
-from shardfleet_cdk.monitoring.metrics import FleetMetrics, math
+from shardfleet_cdk.monitoring.metrics import FleetMetrics, WatchedFleet, math
 
 # What the manager logs of the leases that are furthest behind, each turn.
 LAG_EVENT = "LeaseBehind"
@@ -42,11 +43,21 @@ def fleet_widgets(
     return [list(row) for row in rows]
 
 
+def causes_told(fleet: WatchedFleet) -> str:
+    """Return the sentence that says which commands tell why a fleet is not well."""
+    which = f"--stack {Stack.of(fleet.worker).stack_name} --fleet {fleet.name}"
+    return (
+        f"`shardfleet doctor {which}` names cause and remedy, "
+        f"`shardfleet logs {which}` shows the lines."
+    )
+
+
 def _state(
     metrics: FleetMetrics, page: cw.IAlarm, alarms: Mapping[str, cw.Alarm]
 ) -> Sequence[cw.IWidget]:
     about = (
         f"**{metrics.fleet.name}**: shards behind, records handled, worker slots. "
+        f"{causes_told(metrics.fleet)} "
         "Each alarm's description points at its section of the run-book."
     )
     return [

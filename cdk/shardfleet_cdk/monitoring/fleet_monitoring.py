@@ -13,7 +13,7 @@ from constructs import Construct
 from shardfleet.domain.template.limits import look_back_seconds_most
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.monitoring.alarm_rules import AlarmRule, alarm_rules
-from shardfleet_cdk.monitoring.dashboard import fleet_widgets
+from shardfleet_cdk.monitoring.dashboard import causes_told, fleet_widgets
 from shardfleet_cdk.monitoring.metrics import FleetMetrics, WatchedFleet
 from shardfleet_cdk.monitoring.settings import (
     AlarmLevel,
@@ -122,7 +122,7 @@ class FleetMonitoring(Construct):
             "Page",
             alarm_rule=rule,
             alarm_description="Somebody must look at this fleet now: see which of its alarms is "
-            f"red. {self._options.runbook}#page",
+            f"red. {causes_told(self._metrics.fleet)} {self._options.runbook}#page",
         )
         for topic in self._options.page:
             composite.add_alarm_action(actions.SnsAction(topic))
