@@ -68,4 +68,4 @@ def let_node_end_first() -> None:
         except BrokenPipeError:
             stop(process)  # The pipe is closed now, so the rest is done.
 
-    _NodeProcess.stop = stop_or_find_stopped  # type: ignore[method-assign]
+    _NodeProcess.stop = stop_or_find_stopped  # type: ignore[method-assign, assignment]

@@ -5,6 +5,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.ledger import day_of
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MemoryStream
@@ -42,6 +43,11 @@ async def clicks_fleet(state):
         why = {"by": "ann", "since_ms": now_ms - 60_000, "reason": "a new index is built"}
         body = {"fleet": None, "leases": {SPLIT: why}}
         await documents.store.write("pause", "fleet", body, expected_version=None)
+        used = {"mb_ms": 256 * 43_200_000, "requests": 720, "write_tenths": 1_000}
+        times = {"began_ms": now_ms - 43_200_000, "until_ms": now_ms}
+        page = {"used": used, "metrics": ["lag", "records"]} | times
+        ledger = f"ledger {day_of(now_ms)}"
+        await documents.store.write(ledger, "manager", page, expected_version=None)
     if state == "stopped":
         await documents.write_stop(
             StopNote(

@@ -83,9 +83,7 @@ def test_objective_budget_and_regime_are_told(running, capsys, monkeypatch):
 
     assert "Objective: no shard more than 60 s behind." in out
     assert "Budget: $2.50 a day." in out
-    assert (
-        "Regime: thrifty since 2023-11-14 22:13:20 UTC: the day comes to $9.00 at this rate" in out
-    )
+    assert "Regime: thrifty since 2023-11-14T22:13:20Z: the day comes to $9.00 at this rate" in out
     assert json.loads(output(capsys, "--json"))["regime"] == chosen
 
 

@@ -64,7 +64,7 @@ def test_a_shard_is_explained_in_words_with_its_story(running, capsys):
     out = output(capsys, "shard-1", "--since", "2023-01-01T00:00:00Z")
 
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert lines[0].startswith("shard-1: reading, since 2023-11-14 22:13:20 UTC (")
+    assert lines[0].startswith("shard-1: reading, since 2023-11-14T22:13:20Z (")
     assert lines[0].endswith(" d ago)")
     assert lines[1].startswith("Now: clicks-s1 reads it.")
     assert lines[2] == (

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from shardfleet.cli import app as application
-from shardfleet.cli import approval, fleet_access, operating, rewind
+from shardfleet.cli import approval, cost, fleet_access, operating, rewind
 from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.telling import TerminalConsole
 from shardfleet.testing.clock import run_virtual
-from tests.cli.clicks_fleet import FIRST, NUMBER, STATES, clicks_fleet
+from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, STATES, clicks_fleet
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("SHARDFLEET_TEST_GOLDEN") == "write"
@@ -45,9 +45,20 @@ CALLS = [
     ("failing", "explain clicks-consumer-s0001"),
     ("healthy", f"rewind {FIRST} --to TRIM_HORIZON --dry-run"),
     ("healthy", f"rewind {FIRST} --to 15m --dry-run"),
+    ("healthy", f"pause {FIRST} --yes"),
+    ("healthy", f"resume {SPLIT} --yes"),
+    ("healthy", "cost"),
+    ("empty", "cost"),
     ("healthy", "config"),
     ("empty", "resume"),
 ]
+AROUND = {
+    "alarms": 20,
+    "dashboards": 1,
+    "worker_mb": 512,
+    "manager_mb": 256,
+    "worker_timeout_ms": 900_000,
+}
 # A page of Markdown, whose lines are not broken.
 PAGES = ("config",)
 
@@ -85,6 +96,7 @@ def said(monkeypatch, capsys):
         monkeypatch.setattr(fleet_access, "_opened", fleet)
         monkeypatch.setattr(fleet_access, "_opened_table", table)
         monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
+        monkeypatch.setattr(cost, "_around", lambda _: AROUND)
         for each in (approval, operating, rewind):
             monkeypatch.setattr(each, "person", lambda: "ann")
         code = application.run(call.split())
@@ -126,6 +138,7 @@ def test_nothing_is_split_too_wide_or_a_number_for_machines(said, state, call, w
         assert not [line for line in lines if len(line) > width]
     assert NUMBER not in text
     assert not re.findall(r"(?<!\d)\d{13}(?!\d)", text), "epoch milliseconds"
+    assert not re.findall(r"\d{4}-\d\d-\d\d \d\d:", text), "a date that may be broken"
     for line in lines:
         for start in re.findall(r"shardId-\d*|clicks-consumer\S*", line):
             whole = re.fullmatch(r"shardId-\d{12}:?|clicks-consumer-s\d{4}\W*", start)

@@ -172,7 +172,7 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
         (
             {"reading": replace(READING, pauses=Pauses(leases={"7": Pause("ann", 0, "index")}))},
             "shard-paused",
-            "7 is paused by ann since 1970-01-01 00:00:00Z: index",
+            "7 is paused by ann since 1970-01-01T00:00:00Z: index",
         ),
         ({"unread_shards": ("7",)}, "shards-unread", "open shards 7"),
         ({"unseen": (("the stream", "AccessDenied"),)}, "not-seen", "AccessDenied"),

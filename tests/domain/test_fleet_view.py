@@ -38,7 +38,7 @@ def states(reading):
 
 STILL = {"1": Sighting(counter=4, owner="a", first_seen_ms=NOW_MS - FAILOVER_MS)}
 NAP = Nap(lease_key="1", worker_id="a", since_ms=7_000, done=number("55"))
-WHY_ASLEEP = "asleep since 1970-01-01 00:00:07Z: a found nothing more to read"
+WHY_ASLEEP = "asleep since 1970-01-01T00:00:07Z: a found nothing more to read"
 STOPPED = {
     "1": StopNote(
         lease_key="1",

@@ -16,8 +16,8 @@ LEASES = [a_lease("0 at 5"), a_lease("1 at 5"), a_lease("2 at 5 by b")]
 
 
 def test_a_pause_says_who_since_when_and_why():
-    assert str(ANN) == "paused by ann since 2026-11-21 05:46:40Z: a new index"
-    assert str(BEN) == "paused by ben since 2026-11-21 05:46:49Z"
+    assert str(ANN) == "paused by ann since 2026-11-21T05:46:40Z: a new index"
+    assert str(BEN) == "paused by ben since 2026-11-21T05:46:49Z"
 
 
 def test_the_one_who_paused_a_lease_first_stays_its_pause():

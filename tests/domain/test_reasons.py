@@ -201,9 +201,9 @@ EXAMPLES = [
     (PersonDecided("ann"), "ann decided that it is over"),
     (OlderThanRetention(), "all that was known of it is older than the retention"),
     (MissedForRetention(), "it was not found for a whole retention"),
-    (Pause("ann", MORNING_MS), "paused by ann since 2026-11-21 05:46:40Z"),
-    (Pause("ann", MORNING_MS, "index"), "paused by ann since 2026-11-21 05:46:40Z: index"),
-    (Asleep(MORNING_MS, "a"), "asleep since 2026-11-21 05:46:40Z: a found nothing more to read"),
+    (Pause("ann", MORNING_MS), "paused by ann since 2026-11-21T05:46:40Z"),
+    (Pause("ann", MORNING_MS, "index"), "paused by ann since 2026-11-21T05:46:40Z: index"),
+    (Asleep(MORNING_MS, "a"), "asleep since 2026-11-21T05:46:40Z: a found nothing more to read"),
     (
         OtherApplication("java"),
         "java shares the lease table, and would take a lease that nobody renews",

@@ -225,5 +225,5 @@ def test_a_nap_survives_its_document():
 def test_a_nap_says_who_found_nothing_since_when():
     nap = Nap(lease_key="0", worker_id="f-s0001", since_ms=1_795_000_000_000, done=number("7"))
 
-    words = "asleep since 2026-11-18 11:06:40Z: f-s0001 found nothing more to read"
+    words = "asleep since 2026-11-18T11:06:40Z: f-s0001 found nothing more to read"
     assert str(nap.reason) == words

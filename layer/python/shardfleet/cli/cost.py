@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from shardfleet.cli.fleet_access import (
     FleetAccess,
@@ -17,7 +16,7 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
 from shardfleet.cli.instants import spoken_duration, spoken_instant
-from shardfleet.cli.telling import plain_table, tell
+from shardfleet.cli.telling import RowListing, tell
 from shardfleet.domain.cost.estimate import (
     DAYS_PER_MONTH,
     Setup,
@@ -131,7 +130,7 @@ async def _found(
     }
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str | Table]:
+def _lines(found: dict[str, Any]) -> Iterator[str | RowListing]:
     prices, estimate = found["prices"], found["estimate"]
     yield f"List prices of {prices['as_of']}, {prices['region']}; without free tier."
     yield ""
@@ -168,12 +167,14 @@ def _lines(found: dict[str, Any]) -> Iterator[str | Table]:
         )
 
 
-def _table(days: list[dict[str, Any]]) -> Table:
+def _table(days: list[dict[str, Any]]) -> RowListing:
     items = list(days[0]["by_item"])
     figures = [*(item.replace("_", " ") for item in items), "total", "covered"]
-    table = plain_table("day", *figures, right=figures)
+    listing = RowListing(
+        ("day", *figures), right=figures, given_up=(*reversed(figures[:-2]), "covered")
+    )
     for day in days:
         amounts = [f"${day['by_item'][item]:.4f}" for item in items]
         covered = spoken_duration(day["covered_ms"])
-        table.add_row(day["day"], *amounts, f"${day['total']:.4f}", covered)
-    return table
+        listing.rows.append(((day["day"], *amounts, f"${day['total']:.4f}", covered), ""))
+    return listing

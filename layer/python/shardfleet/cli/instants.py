@@ -53,6 +53,6 @@ def spoken_duration(duration_ms: int) -> str:
 
 
 def spoken_instant(at_ms: int, *, now_ms: int) -> str:
-    """Return a point in time in UTC; the date only if it is not today's."""
+    """Return a point in time in UTC, as one word; the date only if it is not today's."""
     at, now = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (at_ms, now_ms))
-    return at.strftime("%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S UTC")
+    return at.strftime("%H:%M:%SZ" if at.date() == now.date() else "%Y-%m-%dT%H:%M:%SZ")

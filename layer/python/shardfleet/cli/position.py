@@ -21,7 +21,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.telling import complain, plain_table, say, say_json, tell
+from shardfleet.cli.telling import RowListing, complain, say, say_json, tell
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.position_import import ImportPlan, ImportStep, plan_import
 from shardfleet.domain.positions.positions import (
@@ -283,10 +283,11 @@ async def _written(leases: "LeaseStore", step: ImportStep) -> str:
 
 
 def _print_plan(application: str, plan: ImportPlan) -> None:
-    table = plain_table("shard", "what", "now", "then")
+    listing = RowListing(("shard", "what", "now", "then"), given_up=("now",))
     for step in plan.steps:
-        table.add_row(step.lease_key, step.action.value.lower(), step.before, step.after)
-    tell(None, [f"Into the lease table {application}:", table, *plan.notes], as_json=False)
+        cells = (step.lease_key, step.action.value.lower(), step.before, step.after)
+        listing.rows.append((cells, ""))
+    tell(None, [f"Into the lease table {application}:", listing, *plan.notes], as_json=False)
     for obstacle in plan.obstacles:
         complain(obstacle)
 

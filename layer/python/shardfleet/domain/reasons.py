@@ -41,7 +41,7 @@ class _Wording(Formatter):
             case "dollars":
                 return f"${value / 100:.2f}"
             case "instant":
-                return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+                return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             case _:
                 return f"{value} {spec}" if value == 1 else f"{value} {spec}s"
 
