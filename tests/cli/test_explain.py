@@ -142,5 +142,5 @@ def test_a_duration_is_said_in_its_largest_unit(duration_ms, words):
 
 def test_an_instant_of_today_needs_no_date():
     noon = 1_795_262_400_000  # 2026-11-21 12:00 UTC
-    assert spoken_instant(noon - 1_000, now_ms=noon) == "11:59:59 UTC"
-    assert spoken_instant(noon - 86_400_000, now_ms=noon) == "2026-11-20 12:00:00 UTC"
+    assert spoken_instant(noon - 1_000, now_ms=noon) == "11:59:59Z"
+    assert spoken_instant(noon - 86_400_000, now_ms=noon) == "2026-11-20T12:00:00Z"

@@ -46,7 +46,7 @@ def test_what_is_known_is_shown_and_nothing_is_changed_without_a_yes(missing, ca
     out = capsys.readouterr().out
     assert "The stream keeps records for 24 h." in out
     assert "shard-1: not found and not listed" in out
-    assert "not found since: 1970-01-01 00:00:01 UTC" in out
+    assert "not found since: 1970-01-01T00:00:01Z" in out
     assert "last known to have had records, or to be open: unknown" in out
     assert "children: none are listed" in out
     assert "records after 77 that it may have had are lost" in out
