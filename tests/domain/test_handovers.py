@@ -1,6 +1,6 @@
 """Which handovers are pending, since when, and which have taken too long."""
 
-from shardfleet.domain.leases.expiry import Handover, overdue_handovers, pending_handovers
+from shardfleet.domain.leases.handovers import Handover, overdue_handovers, pending_handovers
 from tests.domain.builders import a_lease
 
 HELD = a_lease("0 at 5 by a")

@@ -2,7 +2,7 @@
 
 import random
 
-from shardfleet.domain.balance.strategy import waiting_for_a_merge
+from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
 from tests.domain.builders import a_lease, a_shard
 
 MERGE = [

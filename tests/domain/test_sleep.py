@@ -6,19 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
 from shardfleet.domain.reasons import OtherApplication, Reason
 from shardfleet.domain.sleep.sleep import (
     ITERATOR_AGE_MOST_MS,
-    Foreign,
     Found,
     Glance,
     Nap,
     after_look,
     are_due_to_be_stored,
-    foreign_owners,
     nap_from_body,
     next_glance,
-    noted_foreign,
     plan_naps,
 )
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON

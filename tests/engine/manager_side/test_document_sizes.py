@@ -6,7 +6,7 @@ from itertools import pairwise
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.item_size import value_bytes
-from shardfleet.domain.leases.expiry import Handover
+from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.shards import Shard

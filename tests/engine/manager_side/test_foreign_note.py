@@ -1,6 +1,6 @@
 """The note of another application in the lease table: kept, replaced, and taken back."""
 
-from shardfleet.domain.sleep.sleep import Foreign
+from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryStateStore

@@ -18,12 +18,8 @@ from functools import partial
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentPlan, count_to_read
 from shardfleet.domain.balance.loads import Loads, smoothed
-from shardfleet.domain.balance.strategy import (
-    AssignmentFacts,
-    graceful_workers,
-    plan_assignments,
-    waiting_for_a_merge,
-)
+from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
+from shardfleet.domain.balance.strategy import AssignmentFacts, graceful_workers, plan_assignments
 from shardfleet.domain.leases.changes import (
     assign,
     delete,
@@ -32,14 +28,9 @@ from shardfleet.domain.leases.changes import (
     set_hash_range,
 )
 from shardfleet.domain.leases.cleanup import CleanupPlan, plan_lease_cleanup
-from shardfleet.domain.leases.expiry import (
-    Handover,
-    Reading,
-    Sighting,
-    overdue_handovers,
-    pending_handovers,
-    sighted,
-)
+from shardfleet.domain.leases.expiry import Reading, Sighting, sighted
+from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
+from shardfleet.domain.leases.handovers import Handover, overdue_handovers, pending_handovers
 from shardfleet.domain.leases.holes import Evidence, Suspicion, suspicions
 from shardfleet.domain.leases.lease import Lease, LeaseChange, Survey
 from shardfleet.domain.leases.sync import (
@@ -50,13 +41,7 @@ from shardfleet.domain.leases.sync import (
 from shardfleet.domain.leases.unreadable import Unreadable
 from shardfleet.domain.reasons import OtherApplication, Pause, Reason
 from shardfleet.domain.sleep.pauses import Pauses
-from shardfleet.domain.sleep.sleep import (
-    Foreign,
-    Nap,
-    foreign_owners,
-    noted_foreign,
-    plan_naps,
-)
+from shardfleet.domain.sleep.sleep import Nap, plan_naps
 from shardfleet.domain.slots.lags import lags_of
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState

@@ -2,12 +2,6 @@
 Which strategy plans, for whom, and with what.
 
 Rules: docs/protocol.md A1-A11 and B1-B7. Who may be given leases at all is the same for all three.
-
-A closed shard whose merge needs another parent's lease first can only wait: it ends only when every
-other parent of its children has a lease, or has left the stream (protocol.md §4.6 step 2). Until
-then its lease is held, but costs next to nothing. If it took a place nevertheless, a fleet with a
-place for each open shard could stand still for ever: all places held by shards that wait for a
-lease which only the one shard without a place can bring about.
 """
 
 from __future__ import annotations
@@ -32,7 +26,6 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.reasons import Reason
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.stream.shards import Shard, ShardGraph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,29 +218,3 @@ def _views(
         )
         for worker_id, slot in sorted(able.items())
     ]
-
-
-def waiting_for_a_merge(shards: Sequence[Shard], leases: Sequence[Lease]) -> frozenset[str]:
-    """
-    Return the keys of unfinished leases that cannot be ended before another lease is created.
-
-    Not all leases of a table are ever among them: the merge that each waits for is younger than
-    the one which the ancestor of the missing parent waits for.
-
-    Args:
-        shards: the listing.
-        leases: all leases of the table.
-
-    """
-    graph = ShardGraph(shards)
-    known = {lease.lease_key for lease in leases}
-    missing = graph.shards.keys() - known
-    return frozenset(
-        lease.lease_key
-        for lease in leases
-        if not lease.is_finished
-        and any(
-            child in missing and not missing.isdisjoint(graph.shards[child].parent_shard_ids)
-            for child in graph.children(lease.lease_key)
-        )
-    )

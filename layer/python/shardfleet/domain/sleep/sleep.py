@@ -6,15 +6,11 @@ where it stood, and gives the lease up. The manager glances at such shards, with
 each, and takes the nap away at the first record, at the shard's end, and at whatever it does not
 understand: a shard is woken rather than lost. A nap is a note, never an owner: without it, or when
 it does not fit the lease, the lease is assigned as any other.
-
-To other applications that share the lease table a lease that nobody renews is free, so nothing may
-sleep while they are about (H6); and one that has lost all its leases for the moment is still about.
-They show as owners that are not ours. What they hold in good health needs no slot of ours (Z1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -256,57 +252,3 @@ def are_due_to_be_stored(
         return now_ms - before.made_ms >= ITERATOR_STORED_MS or now.failures != before.failures
 
     return any(is_due(nap) for nap in asleep)
-
-
-# As long after another application was last seen in the lease table, nothing falls asleep.
-FOREIGN_REST_MS = 3_600_000
-# While it is there it is noted again so often.
-FOREIGN_NOTED_MS = 600_000
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """
-    Another application that shares the lease table: to it, a lease that nobody renews is free.
-
-    Attributes:
-        owner: one of its workers.
-        seen_ms: when it was last noted, epoch milliseconds.
-
-    """
-
-    owner: str
-    seen_ms: int
-
-    def is_recent(self, now_ms: int) -> bool:
-        """Tell whether it may still be about."""
-        return now_ms - self.seen_ms < FOREIGN_REST_MS
-
-
-def foreign_owners(
-    leases: Iterable[Lease], *, ours: Collection[str], expired: Collection[str]
-) -> list[str]:
-    """Return who else has an unfinished lease that has not expired, in order."""
-    owners = {
-        owner
-        for lease in leases
-        if not lease.is_finished and lease.lease_key not in expired
-        for owner in (lease.lease_owner, lease.checkpoint_owner)
-        if owner is not None and owner not in ours
-    }
-    return sorted(owners)
-
-
-def noted_foreign(before: Foreign | None, owners: Sequence[str], *, now_ms: int) -> Foreign | None:
-    """Return whom to remember, None when nobody else has been about for long enough."""
-    if owners:
-        if (
-            before is not None
-            and before.owner in owners
-            and now_ms - before.seen_ms < FOREIGN_NOTED_MS
-        ):
-            return before
-        return Foreign(owners[0], now_ms)
-    if before is not None and not before.is_recent(now_ms):
-        return None
-    return before

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
 from shardfleet.domain.reading.pages import (
@@ -23,7 +24,6 @@ from shardfleet.domain.reading.pages import (
 )
 from shardfleet.domain.reasons import OtherApplication, Reason
 from shardfleet.domain.sleep.sleep import (
-    Foreign,
     Found,
     Glance,
     Nap,

@@ -16,7 +16,8 @@ import msgspec
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.leases.expiry import Handover, Sighting
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written

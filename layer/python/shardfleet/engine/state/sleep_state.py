@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from shardfleet.domain.sleep.sleep import Foreign, Glance, Nap, nap_from_body
+from shardfleet.domain.leases.foreign_owners import Foreign
+from shardfleet.domain.sleep.sleep import Glance, Nap, nap_from_body
 from shardfleet.engine.ports import StateStore, Written
 from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.errors import OutcomeUnknown
