@@ -4,7 +4,7 @@ import pytest
 
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.delivery import RecordSkipped
-from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import World, a_config, key
 
@@ -44,6 +44,23 @@ def test_what_is_too_old_is_kept_in_full_unhandled_and_what_is_not_is_handled():
         assert str(world.lease().checkpoint) == last_of(world)
 
     in_world(scenario, max_record_age_ms=HOUR_MS)
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_a_worker_s_wrong_wall_clock_makes_no_record_old_or_young(by_ms):
+    """Arrivals are by the service's clock."""
+
+    async def scenario(world):
+        world.put(1, 3)
+        await world.clock.sleep_ms(45 * 60_000)
+        world.put(4, 6)
+        clock = VirtualClock(world.clock.start_ms + by_ms)
+        await world.turn(turn_ms=20_000, clock=clock)
+
+        assert kept(world) == [1, 2, 3]
+        assert world.numbers == [4, 5, 6]
+
+    in_world(scenario, max_record_age_ms=30 * 60_000)
 
 
 def test_one_that_fails_for_ever_is_tried_until_it_is_too_old():

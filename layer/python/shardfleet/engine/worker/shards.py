@@ -132,7 +132,7 @@ class ShardWork:
                 notes=self._notes,
                 state=ports.fleet_state,
                 dead_letters=ports.dead_letters,
-                clock=ports.clock,
+                clock=clock,
                 events=ports.events,
                 patience=patience,
             ),
