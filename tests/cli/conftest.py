@@ -20,6 +20,14 @@ CONFIG = FleetConfig(
     lease_table="leases",
     state_table="state",
 )
+# What `cost` knows of the functions and the rest of a fleet.
+AROUND = {
+    "alarms": 20,
+    "dashboards": 1,
+    "worker_mb": 512,
+    "manager_mb": 256,
+    "worker_timeout_ms": 900_000,
+}
 
 
 class MotoFleet:

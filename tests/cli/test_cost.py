@@ -9,15 +9,8 @@ import pytest
 from shardfleet.cli import app as application
 from shardfleet.cli import cost as command
 from shardfleet.engine.state.ledger import day_of
-from tests.cli.conftest import CONFIG
+from tests.cli.conftest import AROUND, CONFIG
 
-AROUND = {
-    "alarms": 20,
-    "dashboards": 1,
-    "worker_mb": 512,
-    "manager_mb": 256,
-    "worker_timeout_ms": 900_000,
-}
 HOUR_MS = 3_600_000
 
 

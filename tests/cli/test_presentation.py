@@ -19,6 +19,7 @@ from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.telling import TerminalConsole
 from shardfleet.testing.clock import run_virtual
 from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, STATES, clicks_fleet
+from tests.cli.conftest import AROUND
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("SHARDFLEET_TEST_GOLDEN") == "write"
@@ -52,13 +53,6 @@ CALLS = [
     ("healthy", "config"),
     ("empty", "resume"),
 ]
-AROUND = {
-    "alarms": 20,
-    "dashboards": 1,
-    "worker_mb": 512,
-    "manager_mb": 256,
-    "worker_timeout_ms": 900_000,
-}
 # A page of Markdown, whose lines are not broken.
 PAGES = ("config",)
 

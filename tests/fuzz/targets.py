@@ -30,20 +30,17 @@ from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.kpl.aggregate import aggregate
-from shardfleet.kpl.content import at_once
 from shardfleet.kpl.deaggregate import (
     ExpansionLimits,
-    Origin,
     deaggregate,
     records_after,
-    records_in_steps,
 )
 from shardfleet.kpl.envelope import MAGIC
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
 from shardfleet.records import Record
 from tests.fuzz.avro_payloads import check_avro
-from tests.kpl.bombs import LOOKS_MOST, Work
+from tests.kpl.bombs import LOOKS_MOST, Work, read_in_worker
 
 MEBIBYTE = 1024 * 1024
 
@@ -240,16 +237,7 @@ heaps = st.builds(
 def cpu_of(data, policy):
     """Return the CPU time of taking a record apart, in seconds, as a worker does it."""
     began = time.process_time()
-    at_once(
-        records_in_steps(
-            data,
-            partition_key="key",
-            origin=Origin("7", "shard", 0, None),
-            limits=ExpansionLimits(),
-            hash_range=(0, 2**127),
-            policy=policy,
-        )
-    )
+    read_in_worker(data, policy, hash_range=(0, 2**127))
     return time.process_time() - began
 
 

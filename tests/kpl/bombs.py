@@ -4,8 +4,13 @@ import hashlib
 import sys
 
 import shardfleet.kpl.messages_pb2  # noqa: F401 - so that no first import is counted as work
+from shardfleet.kpl.content import at_once
+from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, records_in_steps
+from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet.kpl.packing import varint
 
+ORIGIN = Origin("7", "shardId-000000000000", 1_000, None)
+ALL_HASHES = (0, MAX_HASH_KEY)
 KEY_BYTES = 32 * 1024
 # Twice as many uses of the key as the default limit of 64 MiB has room for; and half as many.
 BEYOND, WITHIN = 4_096, 1_024
@@ -78,3 +83,17 @@ class Work:
             self.characters += len(of)
         self.decoded += isinstance(of, bytes) and called.__name__ == "decode"
         self.digests += called.__name__ == "openssl_md5"
+
+
+def read_in_worker(data, policy, *, hash_range=ALL_HASHES):
+    """Take a record apart with all its defaults as a worker does, at one stretch."""
+    return at_once(
+        records_in_steps(
+            data,
+            partition_key="outer",
+            origin=ORIGIN,
+            limits=ExpansionLimits(),
+            hash_range=hash_range,
+            policy=policy,
+        )
+    )

@@ -8,28 +8,21 @@ what leaves for another process. Of a sound aggregate that is a few times its si
 import pytest
 
 from shardfleet.kpl.columns import put_together, take_apart
-from shardfleet.kpl.content import at_once
-from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, Verdict, records_in_steps
-from shardfleet.kpl.hash_keys import MAX_HASH_KEY
-from tests.kpl.bombs import BEYOND, LOOKS_MOST, SHAPES, WITHIN, Work, bomb
+from shardfleet.kpl.deaggregate import ExpansionLimits, Verdict
+from tests.kpl.bombs import (
+    ALL_HASHES,
+    BEYOND,
+    LOOKS_MOST,
+    ORIGIN,
+    SHAPES,
+    WITHIN,
+    Work,
+    bomb,
+    read_in_worker,
+)
 
-ORIGIN = Origin("7", "shardId-000000000000", 1_000, None)
-ALL_HASHES = (0, MAX_HASH_KEY)
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 both_policies = pytest.mark.parametrize("policy", ["deliver", "in-range", "kpl"])
-
-
-def read_in_worker(data, policy):
-    return at_once(
-        records_in_steps(
-            data,
-            partition_key="outer",
-            origin=ORIGIN,
-            limits=ExpansionLimits(),
-            hash_range=ALL_HASHES,
-            policy=policy,
-        )
-    )
 
 
 @every_shape

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 
+from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import Crash
 
 
@@ -84,3 +85,27 @@ async def process(world, steps, **options):
     await world.kill(before)
     world.deaths.append(Crash(steps.names[-1]))
     return None
+
+
+def deaths(prepared, *, every, steps_least):
+    """
+    Let a worker die at its steps, and another one go on; yield each world, and where it was.
+
+    Args:
+        prepared: coroutine function that returns the world.
+        every: so many steps apart.
+        steps_least: a turn without a death has more.
+
+    """
+
+    async def once(act_at):
+        world, steps = await prepared(), Steps(act_at=act_at)
+        await process(world, steps, turn_ms=14_000)
+        await world.turn(turn_ms=30_000)
+        return world, steps
+
+    _, steps = run_virtual(once(None))
+    assert len(steps.names) > steps_least
+    for act_at in range(1, len(steps.names), every):
+        world, steps = run_virtual(once(act_at))
+        yield world, f"step {act_at}: {steps.names[act_at]}"

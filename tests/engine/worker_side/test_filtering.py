@@ -8,7 +8,7 @@ from shardfleet.events.delivery import RecordsFiltered
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
-from tests.engine.worker_side.steps_kit import Steps, process
+from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, at, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
@@ -92,19 +92,12 @@ def test_a_record_that_fails_is_not_passed_by_what_is_filtered_behind_it():
 
 
 def test_a_death_at_any_step_neither_loses_a_record_nor_hands_over_one_that_is_filtered():
-    async def once(act_at):
+    async def prepared():
         world = World(**SHORT, filters=EVEN, batch_records_most=2)
         world.handler._script = lambda batch: world.clock.sleep_ms(1_500)
         put(world, 1, 12)
-        steps = Steps(act_at=act_at)
-        await process(world, steps, turn_ms=14_000)
-        await world.turn(turn_ms=30_000)
-        return world, steps
+        return world
 
-    _, steps = run_virtual(once(None))
-    assert len(steps.names) > 50
-    for act_at in range(1, len(steps.names), 3):
-        world, steps = run_virtual(once(act_at))
-        where = f"step {act_at}: {steps.names[act_at]}"
+    for world, where in deaths(prepared, every=3, steps_least=50):
         assert set(numbers(world)) == {2, 4, 6, 8, 10, 12}, where
         assert str(world.lease().checkpoint) == last_of(world), where

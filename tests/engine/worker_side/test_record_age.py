@@ -5,7 +5,7 @@ import pytest
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.testing.clock import VirtualClock, run_virtual
-from tests.engine.worker_side.steps_kit import Steps, process
+from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, a_config, key
 
 KEPT = {"on_exhausted": "sqs", "failed_queue_url": "q"}
@@ -95,21 +95,14 @@ def test_without_an_age_however_old_a_record_is_it_is_handled():
 
 
 def test_a_death_at_any_step_passes_no_old_record_that_is_not_kept():
-    async def once(act_at):
+    async def prepared():
         world = World(**SHORT, max_record_age_ms=HOUR_MS)
         world.put(1, 3)
         await world.clock.sleep_ms(2 * HOUR_MS)
         world.put(4, 6)
-        steps = Steps(act_at=act_at)
-        await process(world, steps, turn_ms=14_000)
-        await world.turn(turn_ms=30_000)
-        return world, steps
+        return world
 
-    _, steps = run_virtual(once(None))
-    assert len(steps.names) > 30
-    for act_at in range(1, len(steps.names), 2):
-        world, steps = run_virtual(once(act_at))
-        where = f"step {act_at}: {steps.names[act_at]}"
+    for world, where in deaths(prepared, every=2, steps_least=30):
         assert set(kept(world)) == {1, 2, 3}, where
         assert set(world.numbers) == {4, 5, 6}, where
         assert str(world.lease().checkpoint) == last_of(world), where

@@ -24,6 +24,19 @@ def handle(batch):
 """
 
 
+def run_in(folder, handler, *, key=None, shards=1, printed=lambda _: None):
+    return own_run(
+        OwnRunOptions(
+            handler=handler,
+            folder=folder,
+            source=read_source(str(folder / "orders.jsonl"), key),
+            shards=shards,
+        ),
+        say=lambda _: None,
+        printed=printed,
+    )
+
+
 @pytest.mark.processes
 def test_a_failing_record_stops_its_shard_at_its_line_and_the_others_go_on(tmp_path):
     (tmp_path / "shop").mkdir()
@@ -32,15 +45,8 @@ def test_a_failing_record_stops_its_shard_at_its_line_and_the_others_go_on(tmp_p
     (tmp_path / "orders.jsonl").write_text("".join(json.dumps(each) + "\n" for each in orders))
     printed = []
 
-    result = own_run(
-        OwnRunOptions(
-            handler="shop.orders:handle",
-            folder=tmp_path,
-            source=read_source(str(tmp_path / "orders.jsonl"), "customer"),
-            shards=2,
-        ),
-        say=lambda _: None,
-        printed=printed.append,
+    result = run_in(
+        tmp_path, "shop.orders:handle", key="customer", shards=2, printed=printed.append
     )
 
     assert not result.passed
@@ -84,16 +90,7 @@ def test_a_handler_that_works_here_and_not_in_lambda_ends_the_run_with_its_cause
     (tmp_path / "orders.jsonl").write_text('{"a": 1}\n' * 20)
     began = time.monotonic()
 
-    result = own_run(
-        OwnRunOptions(
-            handler="orders:handle",
-            folder=tmp_path,
-            source=read_source(str(tmp_path / "orders.jsonl"), None),
-            shards=1,
-        ),
-        say=lambda _: None,
-        printed=lambda _: None,
-    )
+    result = run_in(tmp_path, "orders:handle")
 
     assert not result.passed
     assert time.monotonic() - began < 120
@@ -112,16 +109,7 @@ def test_a_record_of_ten_mebibytes_comes_through(tmp_path):
     (tmp_path / "orders.jsonl").write_text(f'{{"x": 1}}\n{largest}\n')
     printed = []
 
-    result = own_run(
-        OwnRunOptions(
-            handler="orders:handle",
-            folder=tmp_path,
-            source=read_source(str(tmp_path / "orders.jsonl"), None),
-            shards=1,
-        ),
-        say=lambda _: None,
-        printed=printed.append,
-    )
+    result = run_in(tmp_path, "orders:handle", printed=printed.append)
 
     assert result.passed
     assert f"largest {len(largest)}" in printed

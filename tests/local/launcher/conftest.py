@@ -22,6 +22,17 @@ def zipped(files):
     return archive.getvalue()
 
 
+def write_assembly(folder):
+    """Write what `cdk synth` would of a stack S with one topic."""
+    template = {"Resources": {"T": {"Type": "AWS::SNS::Topic"}}, "Outputs": {"T": {"Value": "1"}}}
+    (folder / "S.template.json").write_text(json.dumps(template))
+    artifact = {
+        "type": "aws:cloudformation:stack",
+        "properties": {"templateFile": "S.template.json"},
+    }
+    (folder / "manifest.json").write_text(json.dumps({"artifacts": {"S": artifact}}))
+
+
 class Function:
     """A function in the embedded AWS, called and looked at by its name."""
 

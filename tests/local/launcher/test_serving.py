@@ -1,24 +1,18 @@
 """`serve` starts, deploys, says how to use it, and stops when told."""
 
-import json
 import threading
 
 import pytest
 
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.aws.serving import serve
+from tests.local.launcher.conftest import write_assembly
 
 pytestmark = pytest.mark.processes
 
 
 def test_serving_ends_when_told_and_leaves_nothing(tmp_path):
-    template = {"Resources": {"T": {"Type": "AWS::SNS::Topic"}}, "Outputs": {"T": {"Value": "1"}}}
-    (tmp_path / "S.template.json").write_text(json.dumps(template))
-    artifact = {
-        "type": "aws:cloudformation:stack",
-        "properties": {"templateFile": "S.template.json"},
-    }
-    (tmp_path / "manifest.json").write_text(json.dumps({"artifacts": {"S": artifact}}))
+    write_assembly(tmp_path)
     aws = EmbeddedAws()
     said, ending = [], threading.Event()
 

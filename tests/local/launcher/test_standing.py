@@ -1,6 +1,5 @@
 """A second `local up` finds the first, whose key lies in no file; an app's own assembly goes up."""
 
-import json
 import socket
 import threading
 from pathlib import Path
@@ -12,6 +11,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.aws.serving import serve
 from shardfleet.local.aws.standing import Standing, lines_of
+from tests.local.launcher.conftest import write_assembly
 
 
 def test_who_stands_there_is_heard_by_its_own_user_alone_and_only_as_long_as_it_stands(tmp_path):
@@ -56,13 +56,7 @@ def test_an_app_and_a_handler_at_once_are_refused(capsys):
 @pytest.mark.processes
 def test_a_second_up_says_the_same_lines_and_ends_well(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    template = {"Resources": {"T": {"Type": "AWS::SNS::Topic"}}, "Outputs": {"T": {"Value": "1"}}}
-    (tmp_path / "S.template.json").write_text(json.dumps(template))
-    artifact = {
-        "type": "aws:cloudformation:stack",
-        "properties": {"templateFile": "S.template.json"},
-    }
-    (tmp_path / "manifest.json").write_text(json.dumps({"artifacts": {"S": artifact}}))
+    write_assembly(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     said, ending = [], threading.Event()
