@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Both wait where they have begun: the CDK's Node runs then. They go on when the signal ended it.
 WAITS = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background job ignores it.
 from jsii._runtime import kernel
 from shardfleet_cdk import synthesis
 
