@@ -52,7 +52,12 @@ def spoken_duration(duration_ms: int) -> str:
     return f"{max(0, duration_ms)} ms"
 
 
+def date(at_ms: int) -> str:
+    """Return a point in time, which is epoch milliseconds, in UTC and as one word."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def spoken_instant(at_ms: int, *, now_ms: int) -> str:
     """Return a point in time in UTC, as one word; the date only if it is not today's."""
-    at, now = (datetime.fromtimestamp(ms / 1_000, UTC) for ms in (at_ms, now_ms))
-    return at.strftime("%H:%M:%SZ" if at.date() == now.date() else "%Y-%m-%dT%H:%M:%SZ")
+    day, found = date(now_ms)[:10], date(at_ms)
+    return found[11:] if found.startswith(day) else found

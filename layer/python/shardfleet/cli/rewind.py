@@ -23,8 +23,8 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.instants import instant_ms
-from shardfleet.cli.telling import date, tell
+from shardfleet.cli.instants import date, instant_ms
+from shardfleet.cli.telling import tell
 from shardfleet.domain.positions.rewinds import RewindRow, RewindState, RewindTarget
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber

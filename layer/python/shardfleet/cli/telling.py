@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -21,6 +20,8 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from shardfleet.cli.instants import date
 
 # Kinesis's sequence numbers have 56 digits, and differ at their ends.
 _NUMBER = re.compile(r"(?<!\d)\d{38}(?=\d{18}(?!\d))")
@@ -39,11 +40,6 @@ def shown(text: object) -> str:
 def brief(text: object) -> str:
     """Return text as `shown`; of a sequence number its last 18 digits, of a checkpoint its date."""
     return _INSTANT.sub(lambda found: date(int(found[0])), _NUMBER.sub("…", shown(text)))
-
-
-def date(at_ms: int) -> str:
-    """Return a point in time, which is epoch milliseconds, in UTC and as one word."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def say(line: object = "", *, err: bool = False) -> None:

@@ -11,8 +11,8 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.instants import instant_ms
-from shardfleet.cli.telling import date, tell
+from shardfleet.cli.instants import date, instant_ms
+from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.answer import whereabouts
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
