@@ -134,6 +134,7 @@ class ShardFleet(Construct):
             price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
             Annotations.of(self).add_info_v2("shardfleet:sleep", price)
         self._make_functions(handler, worker=worker, manager=manager, operations=operations)
+        handler.note_at(self._worker.function)
         self.monitoring = self._watch(told=monitoring)
         if not operations.tracing:
             acknowledge(self, UNTRACED)

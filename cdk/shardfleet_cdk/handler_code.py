@@ -80,6 +80,11 @@ class HandlerCode:
             return package_code(folder, platform=platform, copy=True)
         return lambda_.Code.from_asset(str(folder), exclude=list(CACHES))
 
+    def note_at(self, function: lambda_.Function) -> None:
+        """Note in the assembly where the code is: `shardfleet local up` looks there for edits."""
+        source = {"folder": str(Path(self.folder).resolve()), "function": self.function}
+        function.node.find_child("Resource").node.add_metadata("shardfleet:handler", source)
+
 
 def _top_level(file: Path) -> dict[str, ast.stmt]:
     """Return what a module defines, by name: the last definition of each."""

@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 from shardfleet.cli import app as application
 from shardfleet.local.aws.deploy import deploy
 from shardfleet.local.demo.fleet import FleetPlan, running_fleet
+from shardfleet.local.demo.reloading import Reloader, deployed_handlers
 from tests.end_to_end.cloud import Fleet, wait_until
 from tests.end_to_end.watching import Feed
 
@@ -54,6 +55,7 @@ class Account:
 
     def __init__(self, folder, aws, stack, template):
         self.folder, self.aws, self.template = folder, aws, template
+        self.stack = stack
         self.fleet = Fleet(aws, dict(stack.outputs), folder)
         self.stream = stack.outputs["StreamArn"]
 
@@ -162,6 +164,23 @@ def test_new_code_takes_over_between_two_turns_and_so_does_the_old_again(account
     # The same executions went on: nobody had to start anything again.
     still = {each["executionArn"] for each in account.fleet.executions()}
     assert still == executions
+
+
+def test_an_edited_file_is_at_work_in_the_fleet_that_runs_and_no_record_comes_twice(
+    account, monkeypatch
+):
+    monkeypatch.setenv("LEDGER", str(account.folder / "tried.jsonl"))
+    said = []
+    handlers = deployed_handlers(account.template.parent)
+    reloader = Reloader(account.aws, handlers, say=said.append)
+    with Feed(account.fleet, name="edited") as feed:
+        by_version(account, 1)
+        (account.folder / "handler-1/versioned.py").write_text(HANDLER.format(version=11))
+        reloader.look(account.stack)
+        by_version(account, 11)
+
+    account.all_once(feed, account.fleet.outputs["WorkerFunction"])
+    assert said == ["reloaded versioned:handler: the next batch is handled by the new code"]
 
 
 def test_a_mistake_is_refused_before_anything_is_deployed(account):

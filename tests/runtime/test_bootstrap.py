@@ -216,11 +216,11 @@ def test_what_was_gathered_is_told_before_a_process_ends_itself(monkeypatch):
             told.append(out.getvalue())
             raise ProcessEndedError(reason)
 
-    async def hung(_given, *, ports, **_rest):
+    async def hung(turn):
         page = {"stream_records": 7, "brings": True, "size_bytes": 1, "millis_behind_latest": 0}
-        ports.events.emit(PageRead(lease_key="shard", **page))
+        turn._ports.events.emit(PageRead(lease_key="shard", **page))
         assert not out.getvalue()
-        ports.process.end("a handler hangs")
+        turn._ports.process.end("a handler hangs")
 
     @asynccontextmanager
     async def invocation(sandbox, *_, **__):
@@ -229,7 +229,7 @@ def test_what_was_gathered_is_told_before_a_process_ends_itself(monkeypatch):
     sandbox = sandbox_of(handler="a:b")
     events = EmfEventSink("orders", clock=sandbox.clock, stream=out)
     monkeypatch.setattr(entry_points, "_invocation", invocation)
-    monkeypatch.setattr(entry_points, "worker_turn", hung)
+    monkeypatch.setattr(entry_points.WorkerTurn, "run", hung)
     given = SlotInput(slot_id="s1", name="n", start_epoch=0, generation=0)
     work = entry_points._work(
         given, replace(sandbox, events=events, process=Ending()), context=CONTEXT, deadline_ms=0

@@ -1,6 +1,8 @@
 """The two Lambda functions with everything real behind them: the embedded AWS, and our engine."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -242,6 +244,28 @@ def test_a_worker_claims_its_slot_and_goes_on_when_the_turns_or_invocations_time
         {"S": "RUNNING"},
         {"BOOL": False},
     )
+
+
+@pytest.mark.processes
+def test_a_worker_that_is_told_to_end_ends_its_turn_in_good_order_and_goes_on(
+    fleet, monkeypatch, request
+):
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # Not ours: then the turn goes on.
+    request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
+    manager_handler({}, Context(6))
+    use(replace(fleet.config, idle_end_ms=DEADLINE_S * 1_000), monkeypatch)
+
+    def tell():
+        eventually(lambda: fleet.slot()["turn_open"]["BOOL"])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    telling = threading.Thread(target=tell)
+    telling.start()
+    context = Context(DEADLINE_S)
+    assert worker_handler(fleet.payload(), context) == {"version": 1, "outcome": "CONTINUE"}
+    telling.join()
+    assert context.get_remaining_time_in_millis() > DEADLINE_S * 500
+    assert fleet.slot()["turn_open"] == {"BOOL": False}
 
 
 @pytest.mark.processes

@@ -8,12 +8,13 @@ import pytest
 from shardfleet.domain.slots.slot import SlotState, TurnOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.retry import ATTEMPTS_MOST
+from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.errors import ShardGone, StreamGone, Throttled
 from shardfleet.events.worker import TurnBegun, TurnEnded, TurnFailed, TurnRefused
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
 from shardfleet.testing.memory_handler import MemoryHandler
-from tests.engine.worker_side.worker_kit import ME, World, a_lease, at, key
+from tests.engine.worker_side.worker_kit import ME, TURN_MS, World, a_lease, at, key
 
 
 def in_world(scenario, **world):
@@ -51,6 +52,25 @@ def test_the_next_turn_goes_on_behind_the_last_record():
         world.put(11, 20)
         await world.turn()
 
+        assert world.numbers == list(range(1, 21))
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("after_ms", [0, 60_000])
+def test_a_turn_that_is_told_to_leave_ends_as_when_its_time_is_over(after_ms):
+    async def scenario(world):
+        world.put(1, 20)
+        given, now_ms = await world.open_slot(), world.clock.monotonic_ms
+        began_ms, deadline_ms = now_ms(), now_ms() + TURN_MS
+        turn = WorkerTurn(given, config=world.config, ports=world.ports(), deadline_ms=deadline_ms)
+        asyncio.get_running_loop().call_later(after_ms / 1_000, turn.leave)
+
+        assert await turn.run() is TurnOutcome.CONTINUE
+        assert now_ms() - began_ms < after_ms + 2_000
+        slot = world.slot()
+        assert (slot.state, slot.turn_open, slot.open_turns) == (SlotState.RUNNING, False, 0)
+        await world.turn()
         assert world.numbers == list(range(1, 21))
 
     in_world(scenario)

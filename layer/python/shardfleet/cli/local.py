@@ -111,6 +111,7 @@ def up(
     from shardfleet.local.demo.assembly_cache import AssemblyCache, default_folder
     from shardfleet.local.demo.fleet import FleetPlan, synthesized
     from shardfleet.local.demo.own_code import staged
+    from shardfleet.local.demo.reloading import Reloader, deployed_handlers
 
     if app and handler:
         raise ConfigurationError(
@@ -138,16 +139,14 @@ def up(
             assembly = synthesized(Path(work) / "cdk.out", plan, say=say).parent
         else:
             assembly = app
-        serve(
-            EmbeddedAws(
-                enforce_iam=enforce_iam,
-                behaviour=AwsBehaviour(unkind=unkind, page_items=pages),
-                port=port,
-            ),
-            assembly=assembly,
-            say=say,
-            standing_at=standing,
+        aws = EmbeddedAws(
+            enforce_iam=enforce_iam,
+            behaviour=AwsBehaviour(unkind=unkind, page_items=pages),
+            port=port,
         )
+        handlers = deployed_handlers(assembly, folder=folder if handler else None)
+        look = Reloader(aws, handlers, say=say).look
+        serve(aws, assembly=assembly, say=say, standing_at=standing, look=look)
 
 
 def _result_lines(result: "OwnRunResult", source: "Source") -> Iterator[str | Text]:

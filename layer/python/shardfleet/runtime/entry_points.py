@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -22,7 +24,7 @@ from shardfleet.engine.ports import StateStore
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.worker.ports import WorkerPorts
-from shardfleet.engine.worker.turn import worker_turn
+from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.errors import ShardfleetError
 from shardfleet.events.cost import ConsumptionTold
 from shardfleet.runtime import bootstrap
@@ -59,7 +61,7 @@ def manager_handler(event: object, context: LambdaContext) -> dict[str, Any]:
 
 def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str, Any]:
     """
-    Run one turn of a worker slot.
+    Run one turn of a worker slot; SIGTERM ends it in good order, and the next one goes on.
 
     Args:
         event: the state machine's, see :class:`shardfleet.domain.slots.slot.SlotInput`.
@@ -117,7 +119,11 @@ async def _work(
             process=bootstrap.TellingProcess(sandbox),
             cpu=sandbox.cpu,
         )
-        return await worker_turn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
+        turn = WorkerTurn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
+        # The loop forgets it when it is closed; a program's other threads get no signals.
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, turn.leave)
+        return await turn.run()
 
 
 @asynccontextmanager

@@ -89,6 +89,10 @@ class WorkerTurn:
         self._watch_tasks = TurnTasks(self._fail)
         self._renew_tasks = TurnTasks(self._fail)
 
+    def leave(self) -> None:
+        """Let the turn end in good order now, as it does when its time is over."""
+        self._stopping.set()
+
     async def run(self) -> TurnOutcome:
         """Run the turn to its end."""
         loop = asyncio.get_running_loop()
@@ -122,7 +126,8 @@ class WorkerTurn:
         self._prepare(slot)
         self._renew_tasks.start(self._work.checkpointer.keep_renewing(self._renewing), name="renew")
         self._work_tasks.start(self._begin(slot), name="begin")
-        if not await self._stopping.wait(self._stop_at_ms - self._ports.clock.monotonic_ms()):
+        await self._stopping.wait(self._stop_at_ms - self._ports.clock.monotonic_ms())
+        if self._why is None:
             self._stop(TurnStop.TIME)
         return await self._leave()
 

@@ -10,6 +10,8 @@ from shardfleet.local.aws.deploy import StackOutputs, deploy, stack_of
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.aws.standing import Standing
 
+LOOK_EVERY_S = 0.3  # ours
+
 
 def serve(
     aws: EmbeddedAws,
@@ -18,11 +20,13 @@ def serve(
     say: Callable[[str], None] = print,
     until: threading.Event | None = None,
     standing_at: Path | None = None,
+    look: Callable[[StackOutputs], None] | None = None,
 ) -> None:
     """
     Start `aws`, deploy an assembly's only stack, say how to use it, and wait.
 
     Whoever connects to the socket `standing_at` meanwhile is told the same (`standing.lines_of`).
+    `look` is called every `LOOK_EVERY_S` seconds with what was deployed.
     Ends (stopping everything) at SIGINT or SIGTERM, or when `until` is set. Signals can be
     handled in the main thread only; elsewhere `until` is the way. Raises what starting and
     deploying raise.
@@ -35,13 +39,16 @@ def serve(
         lines.append(f"export SHARDFLEET_STACK={stack_name}")
         for line in lines:
             say(line)
-        summary = _summary(deploy(assembly, stack_name, aws))
+        stack = deploy(assembly, stack_name, aws)
+        summary = _summary(stack)
         for line in summary:
             say(line)
         lines += summary
         with Standing(standing_at, lines) if standing_at else contextlib.nullcontext():
             say("Ctrl-C stops it and removes everything in it.")
-            ending.wait()
+            while not ending.wait(LOOK_EVERY_S):
+                if look:
+                    look(stack)
 
 
 def _summary(stack: StackOutputs) -> list[str]:

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shardfleet.errors import ConfigurationError
@@ -37,7 +37,9 @@ except HandlerNotLoaded as error:
 """
 
 
-def staged(folder: Path, handler: str, *, target: Path) -> Path:
+def staged(
+    folder: Path, handler: str, *, target: Path, variables: Mapping[str, str] | None = None
+) -> Path:
     """
     Copy a folder of code to `target` and make sure that the handler can be imported from there.
 
@@ -47,6 +49,7 @@ def staged(folder: Path, handler: str, *, target: Path) -> Path:
         folder: where the handler's top-level module or package lies.
         handler: `module:function`.
         target: a folder that does not exist yet.
+        variables: what the environment has where it will run, and not here.
 
     Raises:
         ConfigurationError: no such folder, too much in it, or the handler does not import, or
@@ -58,7 +61,7 @@ def staged(folder: Path, handler: str, *, target: Path) -> Path:
     module, colon, name = handler.partition(":")
     if not (module and colon and name):
         raise ConfigurationError(f"--handler {handler!r}: package.module:function expected")
-    size = sum(path.stat().st_size for path in _files(folder))
+    size = sum(path.stat().st_size for path in code_files(folder))
     if size > UNZIPPED_BYTES_MOST:
         raise ConfigurationError(
             f"{folder} has {size / 2**20:,.0f} MiB, Lambda takes {UNZIPPED_BYTES_MOST // 2**20}; "
@@ -66,15 +69,18 @@ def staged(folder: Path, handler: str, *, target: Path) -> Path:
         )
     shutil.copytree(folder, target, ignore=_left_out, symlinks=False)
     (target / "requirements.txt").unlink(missing_ok=True)
-    _try_import(handler, folder, target=target)
+    _try_import(handler, folder, target=target, environment={**os.environ, **(variables or {})})
     return target
 
 
-def _try_import(handler: str, folder: Path, *, target: Path) -> None:
+def _try_import(
+    handler: str, folder: Path, *, target: Path, environment: Mapping[str, str]
+) -> None:
     try:
         tried = subprocess.run(
             [sys.executable, "-P", "-c", _CHECK, handler],
             cwd=target,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=IMPORT_LIMIT_S,
@@ -100,11 +106,12 @@ def _is_left_out(path: Path) -> bool:
     return hidden or path.is_symlink() or (path / "pyvenv.cfg").exists()
 
 
-def _files(folder: Path) -> Iterable[Path]:
+def code_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that go into an asset."""
     for path in folder.iterdir():
         if _is_left_out(path):
             continue
         if path.is_dir():
-            yield from _files(path)
+            yield from code_files(path)
         elif path.is_file():
             yield path
