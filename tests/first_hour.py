@@ -100,6 +100,19 @@ def local(newcomer):
     ]
     (newcomer.folder / "asked.sh").write_text("\n".join(lines), "utf-8")
     newcomer.run("python", "-c", DEPLOYED, "asked.sh")
+    init(newcomer)
+
+
+def init(newcomer):
+    """Write a project, and do with it what its README says, up to the deploy."""
+    newcomer.run("shardfleet", "init", "web-shop")
+    folder = newcomer.folder / "web-shop"
+    readme = (folder / "README.md").read_text("utf-8")
+    for begins in ("shardfleet local run", "pytest"):
+        (line,) = [line for line in readme.splitlines() if line.startswith(begins)]
+        newcomer.run("bash", "-exc", line, folder=folder)
+    unbundled = {"CDK_OUTDIR": "cdk.out", "CDK_CONTEXT_JSON": WITHOUT_BUNDLING}
+    newcomer.run("python", "app.py", folder=folder, **unbundled)
 
 
 def spark(newcomer):

@@ -28,6 +28,7 @@ from shardfleet.cli import (
     demo,
     doctor,
     explain,
+    init,
     local,
     logs,
     operating,
@@ -76,6 +77,7 @@ def root(
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {
+    "init": init.init,
     "demo": demo.demo,
     "chaos": chaos.chaos,
     "acceptance": acceptance.acceptance,
