@@ -39,6 +39,28 @@ with EmbeddedAws() as aws:
     environment = os.environ | aws.environment()
     sys.exit(subprocess.run(["bash", "-ex", sys.argv[1]], env=environment).returncode)
 """
+# The same of what `shardfleet template` wrote: its archives are copied, its template is a stack.
+COPIED = """
+import os, pathlib, subprocess, sys
+from shardfleet.local.aws.launcher import EmbeddedAws
+place = pathlib.Path("plain")
+with EmbeddedAws() as aws:
+    s3, stacks = aws.client("s3"), aws.client("cloudformation")
+    s3.create_bucket(Bucket="mine")
+    for file in [*place.glob("assets/*"), place / "template.json"]:
+        s3.upload_file(str(file), "mine", f"clicks/{file.name}")
+    given = {"AssetBucket": "mine", "AssetPrefix": "clicks/"}
+    stacks.create_stack(
+        StackName="Plain",
+        TemplateURL=f"{aws.endpoint_url}/mine/clicks/template.json",
+        Capabilities=["CAPABILITY_IAM"],
+        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in given.items()],
+    )
+    waiter = stacks.get_waiter("stack_create_complete")
+    waiter.wait(StackName="Plain", WaiterConfig={"Delay": 1})
+    environment = os.environ | aws.environment()
+    sys.exit(subprocess.run(["bash", "-ex", sys.argv[1]], env=environment).returncode)
+"""
 
 
 class Newcomer:
@@ -76,10 +98,18 @@ def block(begins):
     return found
 
 
+def until_read(options):
+    """Return a line of a script that waits until every shard is read, and fails after a minute."""
+    reading = f"shardfleet leases --json {options} | grep -o READING | wc -l"
+    return (
+        f'for n in $(seq 61); do [ "$({reading})" = {SHARDS} ] && break; [ $n -lt 61 ]; sleep 1; '
+        "done"
+    )
+
+
 def asked_of(fleet):
     """Return what is asked of a fleet, as a script: README's block, then every command."""
-    reading = f"shardfleet leases --json --fleet {fleet} | grep -o READING | wc -l"
-    yield f'for _ in $(seq 60); do [ "$({reading})" = {SHARDS} ] && break; sleep 1; done'
+    yield until_read(f"--fleet {fleet}")
     yield f"export SHARDFLEET_FLEET={fleet}"
     yield block("export SHARDFLEET_STACK")
     yield "unset SHARDFLEET_FLEET"
@@ -101,6 +131,7 @@ def local(newcomer):
     (newcomer.folder / "asked.sh").write_text("\n".join(lines), "utf-8")
     newcomer.run("python", "-c", DEPLOYED, "asked.sh")
     init(newcomer)
+    plain(newcomer)
 
 
 def init(newcomer):
@@ -113,6 +144,15 @@ def init(newcomer):
         newcomer.run("bash", "-exc", line, folder=folder)
     unbundled = {"CDK_OUTDIR": "cdk.out", "CDK_CONTEXT_JSON": WITHOUT_BUNDLING}
     newcomer.run("python", "app.py", folder=folder, **unbundled)
+
+
+def plain(newcomer):
+    """Write the fleet as plain CloudFormation, judge and deploy it."""
+    own = ["--handler", "handler:handle", "--folder", "handler"]
+    newcomer.run("shardfleet", "template", "--out", "plain", *own)
+    newcomer.run("shardfleet", "doctor", "--before", "plain/template.json")
+    (newcomer.folder / "read.sh").write_text(until_read("--stack Plain"), "utf-8")
+    newcomer.run("python", "-c", COPIED, "read.sh")
 
 
 def spark(newcomer):

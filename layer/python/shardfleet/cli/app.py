@@ -22,6 +22,7 @@ import typer
 from shardfleet.cli import (
     acceptance,
     chaos,
+    cloudformation,
     configuration,
     cost,
     dashboard,
@@ -78,6 +79,7 @@ def root(
 
 _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init.init,
+    "template": cloudformation.template,
     "demo": demo.demo,
     "chaos": chaos.chaos,
     "acceptance": acceptance.acceptance,

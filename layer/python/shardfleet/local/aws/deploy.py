@@ -181,7 +181,7 @@ def _publish_assets(folder: Path, artifact: Mapping[str, Any], account: DeployTa
     s3 = account.client("s3")
     template_file = artifact["properties"]["templateFile"]
     template_url = ""
-    for asset in _file_assets(folder, template_file):
+    for asset in file_assets(folder, template_file):
         path = folder / asset["source"]["path"]
         packaging = asset["source"].get("packaging", "file")
         for destination in asset["destinations"].values():
@@ -195,7 +195,8 @@ def _publish_assets(folder: Path, artifact: Mapping[str, Any], account: DeployTa
     return template_url
 
 
-def _file_assets(folder: Path, template_file: str) -> list[dict[str, Any]]:
+def file_assets(folder: Path, template_file: str) -> list[dict[str, Any]]:
+    """Return what the assembly says of a template's files: the CDK's asset manifest."""
     assets_file = folder / f"{template_file.removesuffix('.template.json')}.assets.json"
     if not assets_file.exists():
         return []
