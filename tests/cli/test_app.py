@@ -1,5 +1,6 @@
 """The console script: version, usage errors, errors of ours, and an installation without typer."""
 
+import signal
 import subprocess
 import sys
 from importlib.metadata import version
@@ -25,6 +26,20 @@ def run_with(monkeypatch, command, arguments=("go",)):
 def test_version_prints_the_installed_version(capsys):
     assert application.run(["--version"]) == 0
     assert capsys.readouterr().out == f"shardfleet {version('shardfleet')}\n"
+
+
+def test_ctrl_c_while_a_command_is_imported_is_quiet(monkeypatch, capsys):
+    class Importing:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "shardfleet.cli.app", Importing())
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert cli.main() == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_an_unknown_command_is_a_usage_error_that_names_it(capsys):

@@ -30,6 +30,9 @@ def main() -> int:
         )
         return 2
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    from shardfleet.cli.app import run
+    try:  # Also while much is imported.
+        from shardfleet.cli.app import run
 
-    return run()
+        return run()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
