@@ -1,11 +1,14 @@
 """A user's own folder: what is copied, and what a handler that does not import is told."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from shardfleet.errors import ConfigurationError
 from shardfleet.local.demo import own_code
 from shardfleet.local.demo.handler_output import HandlerOutput
-from shardfleet.local.demo.own_code import staged
+from shardfleet.local.demo.own_code import code_files, staged
 
 
 @pytest.fixture
@@ -29,6 +32,22 @@ def refusal(*arguments, target):
     with pytest.raises(ConfigurationError) as caught:
         staged(*arguments, target=target)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("temporary", ["tmp", "."])
+def test_a_temporary_folder_inside_of_it_is_no_code(project, monkeypatch, temporary):
+    place = project / temporary
+    place.mkdir(exist_ok=True)
+    (place / "shardfleet-other").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+
+    with tempfile.TemporaryDirectory(prefix="shardfleet-") as work:
+        target = staged(project, "shop.clicks:handle", target=Path(work) / "project")
+        found = {path.name for path in target.iterdir()}
+        seen = {path.relative_to(project).as_posix() for path in code_files(project)}
+
+    assert found == {"shop"}
+    assert seen == {"shop/clicks.py", "shop/prices.py", "requirements.txt"}
 
 
 def test_the_code_is_copied_without_environments_and_version_control(project, tmp_path):

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -103,7 +104,16 @@ def _left_out(folder: str, names: list[str]) -> set[str]:
 
 def _is_left_out(path: Path) -> bool:
     hidden = path.name.startswith(".") or path.name in LEFT_OUT or path.suffix == ".pyc"
-    return hidden or path.is_symlink() or (path / "pyvenv.cfg").exists()
+    environment = (path / "pyvenv.cfg").exists()
+    return hidden or path.is_symlink() or environment or _is_temporary(path)
+
+
+def _is_temporary(path: Path) -> bool:
+    """Tell whether it is, or holds, what we write ourselves meanwhile: no copy of the copy."""
+    temporary, found = Path(tempfile.gettempdir()).resolve(), path.resolve()
+    return found == temporary or (
+        found.parent == temporary and found.name.startswith("shardfleet-")
+    )
 
 
 def code_files(folder: Path) -> Iterator[Path]:
