@@ -128,10 +128,4 @@ def init(
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(Template(text).substitute(name=name, stack=stack), "utf-8")
-    say(f"{folder} has a handler, its test, a stack and a README with the next steps:")
-    say(f"  cd {folder}")
-    say("  pytest")
-    say(
-        "  shardfleet local run --handler handler:handle --folder handler --input events.jsonl "
-        "--key visitor"
-    )
+    say(f"{folder} has a handler, its test and a stack; {folder}/README.md has the next steps.")

@@ -26,7 +26,7 @@ from shardfleet.cli.fleet_access import (
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.instants import spoken_instant
 from shardfleet.cli.status import lease_table, slot_table
-from shardfleet.cli.telling import say, tell
+from shardfleet.cli.telling import tell
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.fleet_view import LeaseRow, SlotRow, lease_rows, slot_rows
 from shardfleet.domain.reasons import Pause
@@ -242,7 +242,8 @@ def _carry_out(
             await _print_json(fleet, task, written=go_on, left=left)
         elif go_on:
             await _show(fleet, task)
-            say(f"Not given up in time: {', '.join(left)}" if left else "Done.")
+            end = f"Not given up in time: {', '.join(left)}" if left else "Done."
+            tell(None, [end], as_json=False)
         return 1 if left else exit_code(done=go_on, dry_run=dry_run)
 
     raise typer.Exit(with_fleet(name, work))

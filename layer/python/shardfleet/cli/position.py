@@ -21,7 +21,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.telling import RowListing, complain, say, say_json, tell
+from shardfleet.cli.telling import RowListing, complain, say, say_json, tell, warn
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.position_import import ImportPlan, ImportStep, plan_import
 from shardfleet.domain.positions.positions import (
@@ -224,10 +224,9 @@ def _from_leases(
         )
     held = [lease.lease_key for lease in leases if lease.lease_owner and not lease.is_finished]
     if held:
-        say(
+        warn(
             f"{', '.join(held)}: somebody still reads them, so these positions are those of this "
-            "moment. To hand over, pause or drain the fleet first",
-            err=True,
+            "moment. To hand over, pause or drain the fleet first"
         )
     shards = {key: position for key, position in found.items() if position is not None}
     return Positions(incarnation=incarnation, shards=shards, origin=origin, at_ms=at_ms)

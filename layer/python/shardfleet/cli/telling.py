@@ -50,9 +50,16 @@ def say(line: object = "", *, err: bool = False) -> None:
 def complain(error: object) -> None:
     """Print an error; all but its first line is set in, so that none can pass for another."""
     first, *rest = str(error).splitlines() or [""]
-    say(f"shardfleet: {first}", err=True)
-    for line in rest:
-        say(f"    {line}", err=True)
+    warn(f"shardfleet: {first}", *(f"    {line}" for line in rest))
+
+
+def warn(*lines: str) -> None:
+    """Print lines on standard error, which on a terminal end between words."""
+    if TerminalConsole(stderr=True).is_terminal:
+        tell(None, lines, as_json=False, err=True)
+        return
+    for line in lines:
+        say(line, err=True)
 
 
 def tell(document: object, lines: Iterable["Line"], *, as_json: bool, err: bool = False) -> None:
