@@ -32,7 +32,7 @@ from shardfleet.local.chaos import run as chaos_run
 from shardfleet.local.chaos.outcome import ChaosOutcome
 from shardfleet.local.dashboard import server
 from shardfleet.local.demo import fleet as demo_fleet
-from shardfleet.local.demo import own_run, run
+from shardfleet.local.demo import own_run, reloading, run
 from shardfleet.local.demo.timeline import FleetDisturbance
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.simulation import campaign
@@ -189,6 +189,8 @@ CALLS = {
     "release": [["{stopped}", "--dry-run"], ["{gone}", "--ended", "--dry-run"]],
     "rewind": [["{stopped}", "--to", "TRIM_HORIZON", "--dry-run"], ["{text}", "--to", "{text}"]],
     "simulate": [["--seeds", "1"]],
+    "init": [["Clicks"]],
+    "template": [["--app", "{here}", "--out", "{here}/plain"]],
     "local run": [["--handler", "a:b", "--input", "{input}", "--rejects"]],
     "pipeline run": [
         ["--source", "json:{text}", "--sink", "console:{text}", "--print-plan"],
@@ -261,6 +263,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(own_run, "own_run", lambda o, **k: own(o, **k, found=found))
         monkeypatch.setattr(serving, "serve", lambda *a, **k: serve(*a, **k, **with_text))
         monkeypatch.setattr(launcher, "EmbeddedAws", lambda **_: None)
+        monkeypatch.setattr(reloading, "deployed_handlers", lambda *_, **__: [])
         monkeypatch.setattr(demo_fleet, "synthesized", lambda *_, say: tmp_path / "x.template.json")
         monkeypatch.setattr(server, "DashboardServer", lambda *a, **k: Page(*a, **k, **with_text))
         monkeypatch.setattr(campaign, "campaign", lambda *a, **k: simulated(*a, **k, **with_text))
