@@ -23,7 +23,7 @@ CASES ?=
 JOBS ?= 4
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge conformance sim model whole alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge conformance interop sim model whole alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
 # Tests of which `make test` runs a part.
 WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_trim_horizon.py::test_every_loss_at_the_horizon_is_reported_whatever_happens \
@@ -57,7 +57,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge conformance sim chaos acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge conformance interop sim chaos acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -83,7 +83,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [120 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [135 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -93,6 +93,9 @@ judge: install ## each kind of fleet before its deploy: cfn-lint and the known w
 conformance: install .venv/.kcl ## ask the Java KCL's own code and ours the same, CASES (1,000,000) of each area; wants a JDK [15 min]
 	@$(BIN)/python -m tests.conformance $(if $(CASES),--cases $(CASES)) \
 	  $(if $(SEED),--seed $(SEED)) --output $(RESULTS)/conformance.json $(ARGS)
+
+interop: install .venv/.kcl ## the Java KCL and a fleet in one lease table, either one first; ARGS="--order java-first"; wants a JDK [15 min]
+	@$(WITH_NODE) $(BIN)/python -m tests.interop --output $(RESULTS)/interop.json $(ARGS)
 
 sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results [1 min]
 	@$(BIN)/shardfleet simulate --jobs 2 --output $(RESULTS)/simulation.json \

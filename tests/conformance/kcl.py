@@ -22,12 +22,12 @@ def why_not():
     """Return why there is no KCL to be asked; "" if there is one."""
     if not next(JARS.glob("amazon-kinesis-client-3.*.jar"), None):
         return "the KCL is not there: make conformance brings it"
-    if not (_tool("javac") and _tool("java")):
+    if not (tool("javac") and tool("java")):
         return "no JDK: needs java and javac"
     return ""
 
 
-def _tool(name):
+def tool(name):
     home = os.environ.get("JAVA_HOME")
     return shutil.which(name, path=f"{home}/bin") if home else shutil.which(name)
 
@@ -39,9 +39,9 @@ class Kcl:
         """Compile the driver and start it."""
         self._folder = tempfile.TemporaryDirectory(prefix="shardfleet-kcl-")
         path = f"{self._folder.name}:{JARS}/*"
-        compiled = [_tool("javac"), "-nowarn", "-d", self._folder.name, "-cp", path, *SOURCES]
+        compiled = [tool("javac"), "-nowarn", "-d", self._folder.name, "-cp", path, *SOURCES]
         subprocess.run(compiled, check=True, timeout=300)
-        started = [_tool("java"), "-Xmx512m", "-XX:+UseSerialGC", "-cp", path, MAIN]
+        started = [tool("java"), "-Xmx512m", "-XX:+UseSerialGC", "-cp", path, MAIN]
         self._process = subprocess.Popen(
             ["nice", *started], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -1,0 +1,135 @@
+import java.io.FileOutputStream;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+import software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider;
+import software.amazon.awssdk.awscore.client.builder.AwsClientBuilder;
+import software.amazon.awssdk.http.Protocol;
+import software.amazon.awssdk.http.nio.netty.NettyNioAsyncHttpClient;
+import software.amazon.awssdk.regions.Region;
+import software.amazon.awssdk.services.cloudwatch.CloudWatchAsyncClient;
+import software.amazon.awssdk.services.dynamodb.DynamoDbAsyncClient;
+import software.amazon.awssdk.services.kinesis.KinesisAsyncClient;
+import software.amazon.kinesis.common.ConfigsBuilder;
+import software.amazon.kinesis.common.InitialPositionInStream;
+import software.amazon.kinesis.common.InitialPositionInStreamExtended;
+import software.amazon.kinesis.coordinator.Scheduler;
+import software.amazon.kinesis.lifecycle.events.InitializationInput;
+import software.amazon.kinesis.lifecycle.events.LeaseLostInput;
+import software.amazon.kinesis.lifecycle.events.ProcessRecordsInput;
+import software.amazon.kinesis.lifecycle.events.ShardEndedInput;
+import software.amazon.kinesis.lifecycle.events.ShutdownRequestedInput;
+import software.amazon.kinesis.metrics.NullMetricsFactory;
+import software.amazon.kinesis.processor.RecordProcessorCheckpointer;
+import software.amazon.kinesis.processor.ShardRecordProcessor;
+import software.amazon.kinesis.processor.SingleStreamTracker;
+import software.amazon.kinesis.retrieval.polling.PollingConfig;
+
+/**
+ * A consumer on the KCL's Scheduler with its default settings, polling: it writes down what it is
+ * given, one line a call, in the form of the demo's ledger, and shuts down in order once its
+ * standard input ends.
+ */
+public final class Consumer {
+    public static void main(String[] given) throws Exception {
+        URI endpoint = URI.create(given[0]);
+        String stream = given[1];
+        String application = given[2];
+        String worker = given[3];
+        FileOutputStream ledger = new FileOutputStream(given[4], true);
+        InitialPositionInStreamExtended start =
+                InitialPositionInStreamExtended.newInitialPosition(InitialPositionInStream.TRIM_HORIZON);
+        KinesisAsyncClient kinesis = at(KinesisAsyncClient.builder(), endpoint)
+                .httpClientBuilder(NettyNioAsyncHttpClient.builder().protocol(Protocol.HTTP1_1))
+                .build();
+        ConfigsBuilder all = new ConfigsBuilder(
+                new SingleStreamTracker(stream, start),
+                application,
+                kinesis,
+                at(DynamoDbAsyncClient.builder(), endpoint).build(),
+                at(CloudWatchAsyncClient.builder(), endpoint).build(),
+                worker,
+                () -> new Processor(ledger));
+        // Of this machine it is to ask nothing, and off it nobody: its metrics are of EC2's.
+        var leases = all.leaseManagementConfig();
+        leases.workerUtilizationAwareAssignmentConfig().disableWorkerMetrics(true);
+        Scheduler scheduler = new Scheduler(
+                all.checkpointConfig(),
+                all.coordinatorConfig(),
+                leases,
+                all.lifecycleConfig(),
+                all.metricsConfig().metricsFactory(new NullMetricsFactory()),
+                all.processorConfig(),
+                all.retrievalConfig().retrievalSpecificConfig(new PollingConfig(stream, kinesis)));
+        Thread running = new Thread(scheduler, "scheduler");
+        running.setDaemon(true);
+        running.start();
+        while (System.in.read() >= 0) {}
+        scheduler.startGracefulShutdown().get(60, TimeUnit.SECONDS);
+        System.exit(0);
+    }
+
+    private static <B extends AwsClientBuilder<B, C>, C> B at(B builder, URI endpoint) {
+        return builder.endpointOverride(endpoint)
+                .region(Region.US_EAST_1)
+                .credentialsProvider(EnvironmentVariableCredentialsProvider.create());
+    }
+
+    private static final class Processor implements ShardRecordProcessor {
+        private final FileOutputStream ledger;
+        private String shard;
+
+        Processor(FileOutputStream ledger) {
+            this.ledger = ledger;
+        }
+
+        @Override
+        public void initialize(InitializationInput given) {
+            shard = given.shardId();
+        }
+
+        @Override
+        public void processRecords(ProcessRecordsInput given) {
+            if (given.records().isEmpty()) {
+                return;
+            }
+            String rows = given.records().stream()
+                    .map(each -> "[\"" + each.sequenceNumber() + "\"," + each.subSequenceNumber() + ",\"\"]")
+                    .collect(Collectors.joining(","));
+            String line = "{\"at_ms\":" + System.currentTimeMillis() + ",\"pid\":"
+                    + ProcessHandle.current().pid() + ",\"shard\":\"" + shard + "\",\"rows\":["
+                    + rows + "]}\n";
+            try {
+                ledger.write(line.getBytes(StandardCharsets.UTF_8));
+            } catch (java.io.IOException error) {
+                throw new java.io.UncheckedIOException(error);
+            }
+            checkpoint(given.checkpointer());
+        }
+
+        @Override
+        public void leaseLost(LeaseLostInput given) {}
+
+        @Override
+        public void shardEnded(ShardEndedInput given) {
+            checkpoint(given.checkpointer());
+        }
+
+        @Override
+        public void shutdownRequested(ShutdownRequestedInput given) {
+            checkpoint(given.checkpointer());
+        }
+
+        private static void checkpoint(RecordProcessorCheckpointer checkpointer) {
+            try {
+                checkpointer.checkpoint();
+            } catch (software.amazon.kinesis.exceptions.ShutdownException lost) {
+                // The lease is another's: that one delivers it again.
+            } catch (software.amazon.kinesis.exceptions.InvalidStateException
+                    | software.amazon.kinesis.exceptions.ThrottlingException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+    }
+}
