@@ -162,7 +162,18 @@ def manager_rights(
                     "dynamodb",
                     ["DeleteItem", "GetItem", "PutItem", "Scan", "UpdateItem"],
                     [resources.lease_table.table_arn],
-                )
+                ),
+                # Where a KCL 3 keeps its workers' rows, and how far it has migrated, until 3.4.
+                _allow(
+                    "dynamodb",
+                    ["DeleteItem", "Scan", "UpdateItem"],
+                    [f"{resources.lease_table.table_arn}-WorkerMetricStats"],
+                ),
+                _allow(
+                    "dynamodb",
+                    ["GetItem"],
+                    [f"{resources.lease_table.table_arn}-CoordinatorState"],
+                ),
             ],
             "State": [
                 _allow(

@@ -39,7 +39,7 @@ from shardfleet.runtime.handler_call import HandlerCaller
 from shardfleet.runtime.handler_loading import load_handler
 from shardfleet.runtime.handler_runner import _call
 from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryLauncher, SeededEntropy
+from shardfleet.testing.memory import MemoryKcl3Store, MemoryLauncher, SeededEntropy
 from tests.cli.test_foreign_text import facts
 from tests.engine.worker_side.worker_kit import Crash, World
 
@@ -165,6 +165,7 @@ def test_a_managers_documents_tell_a_stopped_shard_and_not_what_it_stopped_at(ha
             world.config,
             ManagerPorts(
                 leases=world.leases,
+                kcl3=MemoryKcl3Store(),
                 state=FleetState(world.state, world.clock),
                 stream=world.stream,
                 source=world.stream,

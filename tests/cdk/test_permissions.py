@@ -87,6 +87,12 @@ def test_the_manager_may_exactly_this(minimum):
             ["DeleteItem", "GetItem", "PutItem", "Scan", "UpdateItem"],
             f"<{at['leases']}.Arn>",
         )
+        | on(
+            "dynamodb",
+            ["DeleteItem", "Scan", "UpdateItem"],
+            f"<{at['leases']}.Arn>-WorkerMetricStats",
+        )
+        | on("dynamodb", ["GetItem"], f"<{at['leases']}.Arn>-CoordinatorState")
         | on("dynamodb", ["DeleteItem", "GetItem", "Query", "UpdateItem"], f"<{at['state']}.Arn>")
         | on("states", ["StartExecution"], f"<{at['machine']}>")
         | on("states", ["DescribeExecution"], f"{execution}<{at['machine']}.Name>:*")

@@ -40,6 +40,7 @@ from shardfleet.domain.reasons import (
     HoldsMore,
     HoleBesideSibling,
     IteratorTooOld,
+    KclLeads,
     LeaseChanged,
     LeaseGone,
     LeaseLostUnseen,
@@ -139,6 +140,7 @@ EXAMPLES = [
             "exchanged for 7"
         ),
     ),
+    (KclLeads(), "the leader of a KCL 3 gives out the leases"),
     (NoWorkerRuns(), "no worker is running yet"),
     (NoWorkerHasRoom(), "every worker has as many shards as it may have"),
     (WorkerIsFull("a", 2), "a has as many shards as it may have (2)"),

@@ -116,6 +116,11 @@ class FleetConfig:
         "count",
         "greedy",
     )
+    kcl_leads: bool = _flag(
+        default=True,
+        doc="while workers of a KCL 3 share the lease table, its leader gives out the leases and "
+        "each slot shows it a row of worker metrics; otherwise the manager does, as if alone",
+    )
     graceful_handover: bool = _flag(
         default=True,
         doc="a lease that moves is handed over: the old owner finishes its batch first (KCL "

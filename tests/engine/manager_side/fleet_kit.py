@@ -13,6 +13,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import (
     MemoryEvents,
+    MemoryKcl3Store,
     MemoryLauncher,
     MemoryLeaseStore,
     MemoryStateStore,
@@ -75,6 +76,7 @@ class Fleet:
         )
         self.clock = VirtualClock()
         self.leases = MemoryLeaseStore()
+        self.kcl3 = MemoryKcl3Store()
         self.store = MemoryStateStore()
         self.state = FleetState(self.store, self.clock)
         self.stream = ListedStream(four_shards() if shards is None else shards)
@@ -91,6 +93,7 @@ class Fleet:
         """Return the manager's ports."""
         return ManagerPorts(
             leases=self.leases,
+            kcl3=self.kcl3,
             state=self.state,
             stream=self.stream,
             source=self.stream,

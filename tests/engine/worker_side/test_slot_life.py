@@ -152,6 +152,22 @@ def test_an_announced_assignment_that_is_never_written_counts_as_served_after_a_
     in_world(scenario, leases=[a_lease(lease_owner=OTHER)])
 
 
+def test_a_slot_that_is_announced_nothing_again_and_again_waits_for_what_others_give_it():
+    async def scenario(world):
+        async def manager():
+            for _ in range(2):
+                await world.clock.sleep_ms(20_000)
+                await world.change_slot(lambda slot: announce_assignment(slot, []))
+
+        task = asyncio.create_task(manager())
+        assert await world.turn() is TurnOutcome.IDLE
+        await task
+        last_ms = 2 * 20_000 + world.config.idle_end_ms
+        assert last_ms <= world.clock.monotonic_ms() <= last_ms + 10_000
+
+    in_world(scenario, leases=[a_lease(lease_owner=OTHER)], idle_end_ms=30_000)
+
+
 def lose_the_answer_to_the_end(world):
     """The write that ends the slot lands without an answer, and the look at it is throttled."""
     write, refused = world.state.write, []

@@ -157,6 +157,10 @@ class NoWorkerRuns(Reason, words="no worker is running yet"):
     """There is nobody to have it."""
 
 
+class KclLeads(Reason, words="the leader of a KCL 3 gives out the leases"):
+    """Our manager waits for it."""
+
+
 class NoWorkerHasRoom(Reason, words="every worker has as many shards as it may have"):
     """Every worker is full."""
 

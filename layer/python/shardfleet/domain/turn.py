@@ -17,6 +17,7 @@ from functools import partial
 
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentPlan, count_to_read
+from shardfleet.domain.balance.kcl3 import LEADERLESS_MS, Kcl3, Kcl3Plan, plan_beside
 from shardfleet.domain.balance.loads import Loads, smoothed
 from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
 from shardfleet.domain.balance.strategy import AssignmentFacts, graceful_workers, plan_assignments
@@ -90,6 +91,7 @@ class TurnSnapshot:
         stopped: keys of leases that are behind for another reason than too few slots.
         pace: of sizing, as kept.
         loads: what was compared in the turn before.
+        kcl3: what a KCL 3 keeps beside the leases.
         is_thrifty: for money's sake no more slots than the leases need, whatever ``workers_min``.
         rebalance: load is evened out in this turn.
         draw: what the greedy strategy shuffles by; another one in each turn.
@@ -116,6 +118,7 @@ class TurnSnapshot:
     stopped: Collection[str] = ()
     pace: Pace = field(default_factory=Pace)
     loads: Loads = field(default_factory=Loads)
+    kcl3: Kcl3 = field(default_factory=Kcl3)
     is_thrifty: bool = False
     rebalance: bool = True
     draw: str = ""
@@ -187,6 +190,7 @@ class TurnPlan:
         restarts: ids of silent slots that start again if their execution is over; others end.
         pace: of sizing, to be kept.
         loads: what is compared, to be kept; None: nothing is.
+        kcl3: what is done beside a KCL 3.
         assignment: who gets which lease.
         graceful: ids of workers that hand over when asked; from others a lease is stolen.
 
@@ -208,6 +212,7 @@ class TurnPlan:
     restarts: frozenset[str]
     pace: Pace
     loads: Loads | None
+    kcl3: Kcl3Plan
     assignment: AssignmentPlan
     graceful: frozenset[str]
 
@@ -294,14 +299,7 @@ class TurnPlan:
 
 
 def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
-    """
-    Decide everything that a turn decides.
-
-    Args:
-        config: of the fleet.
-        snapshot: what was read.
-
-    """
+    """Decide everything that a turn of a fleet so configured decides, by what was read."""
     shards = snapshot.shards
     losses = _losses(config, snapshot)
     unreadable = Unreadable.among(snapshot.survey, shards)
@@ -310,9 +308,14 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
     sync = unreadable.spared(sync)
     leases = _with_created(snapshot.survey.leases, sync)
     paused = snapshot.pauses.among(lease.lease_key for lease in leases)
-    sleepers = _sleepers(config, snapshot, leases, expired=losses.expired, paused=paused)
+    kcl3 = _kcl3(config, snapshot, losses)
+    sleepers = _sleepers(
+        config, snapshot, leases, expired=losses.expired, paused=paused, others=kcl3.others
+    )
     resting = _resting(unreadable, sleepers, paused)
-    slots, pace = _slots(config, snapshot, leases, expired=losses.expired, resting=resting)
+    slots, pace = _slots(
+        config, snapshot, leases, expired=losses.expired, resting=resting, led=kcl3.leads
+    )
     facts = AssignmentFacts(
         now_ms=snapshot.at_ms,
         expired=losses.expired,
@@ -321,6 +324,7 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
         leaving=_leaving(snapshot.slots, slots),
         rebalance=snapshot.rebalance,
         draw=snapshot.draw,
+        led=_led(snapshot, leases, losses) if kcl3.leads else frozenset(),
     )
     loads, compared, workers = _loads(config, snapshot, leases)
     return TurnPlan(
@@ -340,8 +344,9 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
         restarts=_restarts(snapshot.slots, slots, leases),
         pace=pace,
         loads=loads,
+        kcl3=kcl3,
         assignment=plan_assignments(config, compared, workers, facts=facts),
-        graceful=graceful_workers(config, compared, workers, facts=facts),
+        graceful=graceful_workers(config, compared, workers, facts=facts, others=kcl3.graceful),
     )
 
 
@@ -494,12 +499,13 @@ def _sleepers(
     *,
     expired: frozenset[str],
     paused: Collection[str],
+    others: Collection[str],
 ) -> Sleepers:
     """What a person has paused is neither looked at nor woken by a look."""
     if not config.sleep:
         return Sleepers()
     ours = {slot.worker_id for slot in snapshot.slots}
-    owners = foreign_owners(leases, ours=ours, expired=expired)
+    owners = sorted({*foreign_owners(leases, ours=ours, expired=expired), *others})
     foreign = noted_foreign(snapshot.foreign, owners, now_ms=snapshot.at_ms)
     off = None if foreign is None else OtherApplication(foreign.owner)
     plan = plan_naps(
@@ -515,6 +521,31 @@ def _sleepers(
     )
 
 
+# --- who gives out the leases
+
+
+def _kcl3(config: FleetConfig, snapshot: TurnSnapshot, losses: Losses) -> Kcl3Plan:
+    unfinished = [lease for lease in snapshot.survey.leases if not lease.is_finished]
+    return plan_beside(
+        config,
+        snapshot.kcl3,
+        snapshot.slots,
+        holders=_held_by(unfinished),
+        losers={le.effective_owner for le in unfinished if le.lease_key in losses.expired},
+        now_ms=snapshot.at_ms,
+    )
+
+
+def _led(snapshot: TurnSnapshot, leases: Iterable[Lease], losses: Losses) -> frozenset[str]:
+    """Return the leases that the KCL's leader gives out: all but those it has forgotten."""
+    since_ms = {key: seen.first_seen_ms for key, seen in losses.sightings.items()}
+    return frozenset(
+        lease.lease_key
+        for lease in leases
+        if snapshot.at_ms - since_ms.get(lease.lease_key, snapshot.at_ms) <= LEADERLESS_MS
+    )
+
+
 # --- how many slots read the rest
 
 
@@ -525,6 +556,7 @@ def _slots(
     *,
     expired: frozenset[str],
     resting: Collection[str],
+    led: bool,
 ) -> tuple[SlotPlan, Pace]:
     unfinished = [lease for lease in leases if not lease.is_finished]
     held = _held_by(unfinished)
@@ -533,7 +565,7 @@ def _slots(
         ours={slot.worker_id for slot in snapshot.slots},
         expired=expired,
         resting=resting,
-        steals=config.assignment == _STEALING,
+        steals=led or config.assignment == _STEALING,
     )
     sizing = plan_size(
         _slot_needs(config, snapshot, unfinished, held=held),

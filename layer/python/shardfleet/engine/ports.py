@@ -15,6 +15,7 @@ from typing import Any, Never, Protocol
 
 import msgspec
 
+from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -166,6 +167,28 @@ class StreamDirectory(Protocol):
         self, listing: ListingFilter = ListingFilter.NONE, *, instant_ms: int | None = None
     ) -> Sequence[Shard]:
         """List shards, all pages."""
+
+
+class Kcl3Store(Protocol):
+    """What a KCL 3 keeps beside the leases (protocol.md §2)."""
+
+    async def found(self, foreign: Sequence[str]) -> Kcl3:
+        """
+        Look for its workers' rows, ours among them, and for its migration item.
+
+        Args:
+            foreign: keys of items of the lease table that are no leases.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+
+    async def write(self, row: WorkerRow) -> None:
+        """Write a row of ours; OutcomeUnknown or Throttled: the next turn does."""
+
+    async def delete(self, row: WorkerRow) -> None:
+        """Delete a row of ours unless it was written since; raises as :meth:`write`."""
 
 
 class ShardSource(Protocol):

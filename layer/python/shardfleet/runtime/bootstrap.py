@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Never, cast
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
 from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
+from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.kinesis.polling import KinesisPolling
@@ -49,6 +50,7 @@ from shardfleet.engine.ports import (
     DeadLetters,
     Entropy,
     HandlerRunner,
+    Kcl3Store,
     LeaseStore,
     Process,
     StateStore,
@@ -213,6 +215,11 @@ def lease_store(sandbox: Sandbox, threads: TurnThreads) -> LeaseStore:
     """Return the lease table."""
     tables = _tables(sandbox, threads)
     return DynamoDBLeaseStore(sandbox.config.lease_table, tables, events=sandbox.events)
+
+
+def kcl3_store(sandbox: Sandbox, threads: TurnThreads) -> Kcl3Store:
+    """Return what a KCL 3 keeps beside the leases."""
+    return DynamoDBKcl3Store(sandbox.config.lease_table, _tables(sandbox, threads))
 
 
 def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:

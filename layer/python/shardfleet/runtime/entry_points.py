@@ -88,6 +88,7 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
         stream = bootstrap.stream(sandbox, threads)
         ports = ManagerPorts(
             leases=bootstrap.lease_store(sandbox, threads),
+            kcl3=bootstrap.kcl3_store(sandbox, threads),
             state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
             stream=stream,
             source=stream,

@@ -14,6 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
+from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
 from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import (
@@ -85,6 +86,40 @@ class MemoryLeaseStore:
     def _must_be_readable(self, lease_key: str) -> None:
         if lease_key in self.unreadable:
             raise MalformedLease(self.unreadable[lease_key])
+
+
+class MemoryKcl3Store:
+    """
+    The ``Kcl3Store`` port over a dictionary.
+
+    Attributes:
+        rows: worker id to the epoch seconds of its last row.
+        version: of the migration item; empty: none.
+
+    """
+
+    def __init__(self) -> None:
+        """Begin without a KCL 3."""
+        self.rows: dict[str, int] = {}
+        self.version = ""
+
+    async def found(self, foreign: Sequence[str]) -> Kcl3:
+        """Return all rows."""
+        del foreign
+        await asyncio.sleep(0)
+        rows = tuple(WorkerRow(worker_id, at_s) for worker_id, at_s in self.rows.items())
+        return Kcl3(rows=rows, version=self.version)
+
+    async def write(self, row: WorkerRow) -> None:
+        """Write a row."""
+        await asyncio.sleep(0)
+        self.rows[row.worker_id] = row.updated_s
+
+    async def delete(self, row: WorkerRow) -> None:
+        """Delete a row unless it was written since."""
+        await asyncio.sleep(0)
+        if self.rows.get(row.worker_id) == row.updated_s:
+            del self.rows[row.worker_id]
 
 
 class MemoryStateStore:

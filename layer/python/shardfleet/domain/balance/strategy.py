@@ -18,13 +18,14 @@ from shardfleet.domain.balance.by_count import (
     AssignmentKind,
     AssignmentPlan,
     WorkerView,
+    in_key_order,
     plan_balanced,
     plan_greedy,
 )
 from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease, LeaseChange
-from shardfleet.domain.reasons import Reason
+from shardfleet.domain.reasons import KclLeads, Reason
 from shardfleet.domain.slots.slot import Slot, SlotState
 
 
@@ -41,6 +42,7 @@ class AssignmentFacts:
         leaving: ids of workers whose leases are to be handed over to others.
         rebalance: load is evened out in this turn; it is also when a worker has nothing yet.
         draw: what the greedy strategy shuffles by; another one in each turn.
+        led: keys of leases that the leader of a KCL 3 gives out.
 
     """
 
@@ -51,6 +53,7 @@ class AssignmentFacts:
     leaving: frozenset[str] = frozenset()
     rebalance: bool = False
     draw: str = ""
+    led: frozenset[str] = frozenset()
 
 
 def plan_assignments(
@@ -68,6 +71,10 @@ def plan_assignments(
     """
     able = _able(config, leases, slots, facts=facts)
     views = _views(config, leases, able, facts=facts)
+    if facts.led:
+        return _without_led(
+            plan_balanced(leases, expired=facts.expired, workers=views, paused=facts.paused), facts
+        )
     if config.assignment == "balanced":
         owners = {lease.lease_owner for lease in leases if not lease.is_finished}
         return plan_by_load(
@@ -85,13 +92,37 @@ def plan_assignments(
     return _plan_greedily(config, leases, views, facts=facts)
 
 
+def _without_led(plan: AssignmentPlan, facts: AssignmentFacts) -> AssignmentPlan:
+    """Leave to the KCL's leader what it leads; only slots of ours that leave give to others."""
+    led = {
+        each.lease.lease_key
+        for each in plan.assignments
+        if each.lease.lease_key in facts.led and each.lease.lease_owner not in facts.leaving
+    }
+    named: dict[str, Reason] = {
+        each.lease.lease_key: KclLeads()
+        for each in plan.assignments
+        if each.lease.lease_key in led and each.kind is not AssignmentKind.STEAL
+    }
+    return AssignmentPlan(
+        tuple(each for each in plan.assignments if each.lease.lease_key not in led),
+        in_key_order({**dict(plan.left), **named}),
+    )
+
+
 def graceful_workers(
-    config: FleetConfig, leases: Sequence[Lease], slots: Sequence[Slot], *, facts: AssignmentFacts
+    config: FleetConfig,
+    leases: Sequence[Lease],
+    slots: Sequence[Slot],
+    *,
+    facts: AssignmentFacts,
+    others: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Return the ids of workers that hand over when asked: those that leave are among them."""
+    """Return the ids of workers that hand over when asked: ours, also if they leave, and others."""
     if not config.graceful_handover:
         return frozenset()
-    return frozenset(_well(config, slots, now_ms=facts.now_ms)) - _losers(leases, facts)
+    well = frozenset(_well(config, slots, now_ms=facts.now_ms))
+    return (well | others) - _losers(leases, facts)
 
 
 def change_of(

@@ -26,6 +26,7 @@ from shardfleet.domain.turn import TurnPlan, plan_turn
 from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.manager.history import TurnHistory
 from shardfleet.engine.manager.losses import LossWatch
+from shardfleet.engine.manager.neighbours import show_workers
 from shardfleet.engine.manager.observe import PACE, SUSPECTS, Observer
 from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.manager.report import TurnReport, report_turn
@@ -35,6 +36,7 @@ from shardfleet.engine.ports import (
     Clock,
     Entropy,
     EventSink,
+    Kcl3Store,
     LeaseStore,
     ShardSource,
     StreamDirectory,
@@ -64,6 +66,7 @@ class ManagerPorts:
     """Everything the manager asks of the world."""
 
     leases: LeaseStore
+    kcl3: Kcl3Store
     state: FleetState
     stream: StreamDirectory
     source: ShardSource
@@ -92,6 +95,7 @@ class LeaseManager:
         ports = replace(
             ports,
             leases=insisting(ports.leases, patience),
+            kcl3=insisting(ports.kcl3, patience),
             state=FleetState(insisting(ports.state.store, patience), ports.clock),
             stream=insisting(ports.stream, patience),
             events=self._history,
@@ -132,7 +136,7 @@ class LeaseManager:
         report = TurnReport(
             plan=plan, at_ms=self._ports.clock.now_ms(), quiet_ms=self.prober.quiet_ms
         )
-        self.rests = plan.snapshot.is_thrifty and plan.is_calm
+        self.rests = plan.snapshot.is_thrifty and plan.is_calm and not plan.kcl3.others
         ports = self._ports
         done = await report_turn(ports.state, ports.events, report, config=self._config)
         await self._regimes.choose(done.millis_behind_latest_max)
@@ -157,6 +161,7 @@ class LeaseManager:
         snapshot = replace(
             snapshot,
             service_ms=incarnation.service_ms,
+            kcl3=await self._ports.kcl3.found(snapshot.survey.foreign),
             watched=self.losses.learn(snapshot.sightings),
             is_thrifty=self._regimes.name is not Regime.EAGER,
             rebalance=self._turns % config.rebalance_turns == 0,
@@ -170,7 +175,7 @@ class LeaseManager:
 
     async def _carry_out(self, plan: TurnPlan, *, created_ms: int) -> None:
         """Do first what nobody reads for as long as it is not done, and clean up last."""
-        self._refusal = None
+        self._refusal, ports = None, self._ports
         existing = {lease.lease_key for lease in plan.snapshot.survey.leases}
         examined = plan.examined
         first: list[Assignment] = []
@@ -184,6 +189,7 @@ class LeaseManager:
         await self._step("sleep", lambda box: self.prober.carry_out(plan, box=box))
         await self._step("assignment", lambda box: self._assign(plan, first, box))
         await self._step("slots", lambda box: self._upkeep.carry_out(plan, box=box))
+        await self._step("rows", lambda box: show_workers(plan, ports.kcl3, ports.state, box=box))
         is_kept = await self._step("lineage", lambda _: self._keep_lineage(plan))
         if is_kept:
             await self._step("creation", lambda box: self._create(plan, box, created_ms=created_ms))

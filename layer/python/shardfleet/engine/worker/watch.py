@@ -161,6 +161,8 @@ class SlotWatch:
         if self._slot.assign_seq > known_seq:
             # Nobody assigns what is finished: a person has set it back since it was looked at.
             self._finished.difference_update(self._slot.assigned)
+            # It is wanted, though what it is to have may be for others to say (KCL 3).
+            self._idle_since_ms = None
         keys = list(self._unserved())
         if with_index:
             keys += await self._indexed()

@@ -22,7 +22,7 @@ from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.base import Event
-from shardfleet.testing.memory import MemoryStateStore, SeededEntropy
+from shardfleet.testing.memory import MemoryKcl3Store, MemoryStateStore, SeededEntropy
 from shardfleet.testing.simulation.actors import Actor, KilledError
 from shardfleet.testing.simulation.java_peer import JavaLikePeer
 from shardfleet.testing.simulation.streams import FaultyStream, TrueStream
@@ -189,6 +189,7 @@ class Functions:
         stream = self._stream(actor)
         ports = ManagerPorts(
             leases=self._leases(actor),
+            kcl3=MemoryKcl3Store(),
             state=FleetState(self._state(actor), clock),
             stream=stream,
             source=stream,

@@ -1,0 +1,147 @@
+"""
+Beside the KCL 3: whether its leader gives out the leases, and what our workers show it.
+
+The leader moves leases only to workers that show a fresh row of metrics (protocol.md §2.6). So each
+slot that works has one, beside Java, and the manager gives out nothing: two that balance would move
+leases to and fro. Rows without metrics are legal, and are balanced by throughput. That our manager
+leads beside Java is not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.slots.slot import Slot, SlotState
+
+# A row is active for twice the time after which the KCL writes it anew (§2.6).
+FRESH_MS = 60_000
+# Written anew by each turn of 20 s; by one that is prompted not.
+RENEWED_MS = 10_000
+# Who crashed so often in a row does not work.
+CRASHES_MOST = 2
+# A leader that died is replaced after 120 s and its next run of 20 s (§1.7); what nobody has had
+# for longer is given out by us.
+LEADERLESS_MS = 180_000
+# Migration3.0, ``cv``: these work as the KCL 2, though some write rows already (§2.3).
+_LIKE_KCL_2 = ("CLIENT_VERSION_UPGRADE_FROM_2X", "CLIENT_VERSION_2X")
+_ROLLED_BACK = "CLIENT_VERSION_2X"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """
+    A worker's row of metrics.
+
+    Attributes:
+        worker_id: its ``leaseOwner``.
+        updated_s: ``lut``, epoch seconds.
+
+    """
+
+    worker_id: str
+    updated_s: int
+
+    def is_fresh(self, now_ms: int) -> bool:
+        """Tell whether the KCL takes its worker for active."""
+        return now_ms - 1000 * self.updated_s <= FRESH_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Kcl3:
+    """
+    What a KCL 3 keeps beside the leases.
+
+    Attributes:
+        rows: of all workers, ours among them.
+        version: ``cv`` of its migration item; empty: there is none.
+
+    """
+
+    rows: Sequence[WorkerRow] = ()
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kcl3Plan:
+    """
+    What a turn does about it.
+
+    Attributes:
+        leads: its leader gives out the leases.
+        others: ids of its workers that are about.
+        graceful: ids of those that hand over when asked.
+        write: our rows to be written.
+        delete: our rows that are to go, lest a lease is given to who is gone.
+        waiting: ids of slots that are shown and have nothing yet: they are to stay.
+
+    """
+
+    leads: bool = False
+    others: frozenset[str] = frozenset()
+    graceful: frozenset[str] = frozenset()
+    write: Sequence[WorkerRow] = ()
+    delete: Sequence[WorkerRow] = ()
+    waiting: Sequence[str] = ()
+
+
+def plan_beside(
+    config: FleetConfig,
+    found: Kcl3,
+    slots: Sequence[Slot],
+    *,
+    holders: Collection[str],
+    losers: Collection[str | None],
+    now_ms: int,
+) -> Kcl3Plan:
+    """
+    Plan by what was found.
+
+    Args:
+        config: tells whether a KCL 3 may lead.
+        found: what a KCL 3 keeps.
+        slots: all of ours.
+        holders: worker ids that hold a lease or are to get one.
+        losers: worker ids that let a lease expire: whatever their row says, they are gone.
+        now_ms: epoch milliseconds.
+
+    """
+    ours = {slot.worker_id for slot in slots}
+    others = frozenset(
+        row.worker_id
+        for row in found.rows
+        if row.worker_id not in ours and row.worker_id not in losers and row.is_fresh(now_ms)
+    )
+    is_kcl_3 = bool(others) and found.version not in _LIKE_KCL_2
+    shows = bool(others) and config.kcl_leads and found.version != _ROLLED_BACK
+    shown = _able(slots, now_ms=now_ms, silent_ms=2 * config.failover_ms) if shows else []
+    known = {row.worker_id: row for row in found.rows if row.worker_id in ours}
+    return Kcl3Plan(
+        leads=is_kcl_3 and config.kcl_leads,
+        others=others,
+        graceful=others if is_kcl_3 else frozenset(),
+        write=[
+            WorkerRow(slot.worker_id, now_ms // 1000)
+            for slot in shown
+            if _is_due(known.get(slot.worker_id), now_ms)
+        ],
+        delete=[known[w] for w in sorted(known.keys() - {slot.worker_id for slot in shown})],
+        waiting=[slot.slot_id for slot in shown if slot.worker_id not in holders],
+    )
+
+
+def _able(slots: Iterable[Slot], *, now_ms: int, silent_ms: int) -> list[Slot]:
+    return [
+        slot
+        for slot in slots
+        if slot.state is SlotState.RUNNING
+        and now_ms - slot.heartbeat_ms <= silent_ms
+        and slot.open_turns <= CRASHES_MOST
+        and not slot.drain
+        and not slot.leaving_ms
+    ]
+
+
+def _is_due(row: WorkerRow | None, now_ms: int) -> bool:
+    return row is None or not 0 <= now_ms - 1000 * row.updated_s < RENEWED_MS

@@ -1,0 +1,75 @@
+"""The rows of a KCL 3's workers, in both layouts, attribute by attribute (protocol.md §2.6)."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
+from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
+
+JAVA = {"lut": {"N": "1700000000"}, "sts": {"M": {"C": {"L": [{"N": "12.5"}]}}},
+        "opr": {"M": {"C": {"L": [{"N": "100"}]}}}}  # fmt: skip
+MIGRATED = {"cv": {"S": "CLIENT_VERSION_3X"}, "mts": {"N": "1"}}
+OURS = WorkerRow("f-s0001", 1_700_000_020)
+ROW = {"lut": {"N": "1700000020"}, "sts": {"M": {}}, "opr": {"M": {}}}
+OTHERS = WorkerRow("java-1", 1_700_000_000)
+
+
+@pytest.fixture
+def store(tables):
+    return DynamoDBKcl3Store(tables.lease_table, tables.pools)
+
+
+def make(tables, suffix, key, *items):
+    """Make a table of the KCL's, as its classes do: one key, and what they write."""
+    name, client = f"{tables.lease_table}-{suffix}", tables.clients.table_writes
+    client.create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
+    )
+    client.get_waiter("table_exists").wait(TableName=name)
+    for item in items:
+        client.put_item(TableName=name, Item=item)
+    return lambda: client.scan(TableName=name)["Items"]
+
+
+def found(store, *foreign):
+    return asyncio.run(store.found(foreign))
+
+
+def test_without_a_kcl_3_there_is_nothing_and_no_error(store):
+    assert found(store) == Kcl3()
+
+
+def test_until_3_4_rows_have_a_table_of_their_own(tables, store):
+    rows = make(tables, "WorkerMetricStats", "wid", {"wid": {"S": "java-1"}} | JAVA)
+    assert found(store) == Kcl3(rows=(OTHERS,))
+    make(tables, "CoordinatorState", "key", {"key": {"S": "Migration3.0"}} | MIGRATED)
+    asyncio.run(store.write(OURS))
+
+    assert found(store) == Kcl3(rows=found(store).rows, version="CLIENT_VERSION_3X")
+    assert set(found(store).rows) == {OTHERS, OURS}
+    assert {"wid": {"S": "f-s0001"}} | ROW in rows()
+    asyncio.run(store.delete(WorkerRow(OURS.worker_id, OURS.updated_s - 1)))
+    assert len(rows()) == 2
+    asyncio.run(store.delete(OURS))
+    assert [row["wid"]["S"] for row in rows()] == ["java-1"]
+    assert tables.items() == []
+
+
+def test_since_3_5_rows_are_items_of_the_lease_table(tables, store):
+    of = {"entityType": {"S": "WORKER_METRIC_STATS"}}
+    tables.put({"leaseKey": {"S": "java-1"}} | of | JAVA)
+    migration = {"entityType": {"S": "CLIENT_VERSION_MIGRATION"}}
+    tables.put({"leaseKey": {"S": "Migration3.0"}} | migration | MIGRATED)
+    foreign = asyncio.run(tables.leases.survey()).foreign
+    assert found(store, *foreign) == Kcl3(rows=(OTHERS,), version="CLIENT_VERSION_3X")
+    asyncio.run(store.write(OURS))
+
+    assert tables.item("f-s0001") == {"leaseKey": {"S": "f-s0001"}} | of | ROW
+    # A lease is none of them, whatever its key.
+    assert asyncio.run(tables.leases.survey()).leases == ()
+    asyncio.run(store.delete(OURS))
+    assert tables.item("f-s0001") is None
