@@ -29,11 +29,14 @@ class Totals:
 
     Attributes:
         elapsed_s: wall-clock seconds.
-        cpu_s: of a processor core, in all processes together.
+        cpu_s: of a processor core, in all processes together, for runs that are all in memory.
         seeds: of the runs that are done, in the order of their ends.
         failed: results with violations.
         virtual_ms: how long the fleets lived, together.
-        calls: port calls by operation.
+        calls: port calls by operation, of runs that are all in memory.
+        wired: of runs whose lease tables are behind the real adapter: ``seeds``, how many there
+            were, ``cpu_ms`` of a core, and ``port_calls``.
+        requests: what their adapters sent over the wire, by operation.
         faults: by kind.
         pairs: of kinds of faults, by the number of seeds in which they met; see :class:`Pairs`.
         numbers: sums of the other counts of :class:`RunResult`.
@@ -46,18 +49,26 @@ class Totals:
     failed: list[RunResult] = field(default_factory=list)
     virtual_ms: int = 0
     calls: Counter[str] = field(default_factory=Counter)
+    wired: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     numbers: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: RunResult, *, cpu_s: float = 0.0) -> None:
         """Count one run, which took so long on one core."""
-        self.cpu_s += cpu_s
         self.seeds.append(result.seed)
         if result.violations:
             self.failed.append(result)
         self.virtual_ms += result.virtual_ms
-        self.calls.update(result.calls)
+        if result.requests:
+            self.wired.update(
+                seeds=1, cpu_ms=round(cpu_s * 1000), port_calls=sum(result.calls.values())
+            )
+            self.requests.update(result.requests)
+        else:
+            self.cpu_s += cpu_s
+            self.calls.update(result.calls)
         self.faults.update(result.faults)
         self.pairs.update(result.pairs)
         for name in ("records", "repetitions", "reshards", "turns", "ended_hard", "freezes"):
@@ -79,6 +90,12 @@ class Totals:
             "port_calls_per_s": round(self.calls.total() / max(self.elapsed_s, 0.001)),
             "cpu_s": round(self.cpu_s, 1),
             "port_calls_per_core_s": round(self.calls.total() / max(self.cpu_s, 0.001)),
+            "wired": {
+                "seeds": self.wired["seeds"],
+                "cpu_s": round(self.wired["cpu_ms"] / 1000, 1),
+                "port_calls": self.wired["port_calls"],
+                "requests_by_operation": dict(sorted(self.requests.items())),
+            },
             "faults": self.faults.total(),
             "faults_per_s": round(self.faults.total() / max(self.elapsed_s, 0.001)),
             "killed_or_frozen": self.numbers["ended_hard"] + self.numbers["freezes"],

@@ -14,11 +14,14 @@ from shardfleet.testing.simulation.pairs import Pairs
 from shardfleet.testing.simulation.play import Play
 from shardfleet.testing.simulation.played_world import PlayedWorld, muted_in, shape_of
 from shardfleet.testing.simulation.surroundings import Surroundings
+from shardfleet.testing.simulation.tables import LeaseTable
 from shardfleet.testing.simulation.world import Shape, World
 
 _STORY_LINES = 40
 _SLEEPS_ONE_IN = 8  # seeds: in their fleets idle shards sleep
 _LEFT_ONE_IN = 11  # seeds: their fleets stand still for a day
+_WIRED_ONE_IN, _WIRED = 20, 7  # seeds: their lease tables are behind the real adapter
+_WIRED_BUSY_S = 150.0  # at most: a call through the SDK costs as much as ten in memory
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
 
 
@@ -72,6 +75,8 @@ class RunResult:
         freezes: how many times an invocation was frozen.
         lines: the event log, if kept.
         pairs: kinds of faults that met on a lease or a worker; see :class:`Pairs`.
+        requests: what the lease table's adapter sent over the wire, by operation; empty where all
+            is in memory.
 
     """
 
@@ -88,6 +93,7 @@ class RunResult:
     freezes: int
     lines: tuple[str, ...]
     pairs: frozenset[tuple[str, str]]
+    requests: dict[str, int] = field(default_factory=dict)
 
 
 def run_seed(options: Options) -> RunResult:
@@ -105,6 +111,8 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         return options.reshape(shape)
     if play is not None or options.mix is not None:
         return shape
+    if _is_wired(options) and options.busy_s is None:
+        shape = replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
     if seed % _SLEEPS_ONE_IN == 0:
         return shape.sleeping(random.Random(f"{seed}/sleep"))
     if seed % _INSTANT_ONE_IN == 0:
@@ -132,7 +140,8 @@ async def _run(options: Options) -> RunResult:
     )
     around.log("world", "shape", shape)
     around.log("world", "mix", faults.mix)
-    world = PlayedWorld(around, shape, play) if play else World(around, shape)
+    table = _table_of(options)
+    world = PlayedWorld(around, shape, play) if play else World(around, shape, table=table)
     pairs = Pairs(lambda: around.now_ms, world.leases, within_ms=shape.config.failover_ms)
     faults.struck = pairs.struck
     await world.run()
@@ -152,7 +161,23 @@ async def _run(options: Options) -> RunResult:
         freezes=around.freezes,
         lines=tuple(around.lines),
         pairs=frozenset(pairs.met),
+        requests=dict(sorted(world.leases.requests.items())),
     )
+
+
+def _is_wired(options: Options) -> bool:
+    is_drawn = options.play is None and options.mix is None and options.reshape is None
+    return is_drawn and options.seed % _WIRED_ONE_IN == _WIRED
+
+
+def _table_of(options: Options) -> type[LeaseTable]:
+    """Return what holds the leases: of one seed in twenty a table behind the real adapter."""
+    if not _is_wired(options):
+        return LeaseTable
+    # The SDK takes longer to load than a small run lasts.
+    from shardfleet.testing.simulation.wired_leases import WiredTable  # noqa: PLC0415
+
+    return WiredTable
 
 
 def shrink(

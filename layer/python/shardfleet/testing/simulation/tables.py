@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +35,7 @@ class LeaseTable:
         store: the truth.
         owner_changes: how often a lease changed hands.
         created: called with each lease as it is created.
+        requests: what came over a wire, by operation: nothing, in memory.
 
     """
 
@@ -43,8 +44,29 @@ class LeaseTable:
         self.store = MemoryLeaseStore()
         self.owner_changes = 0
         self.created: Callable[[Lease], None] = lambda _lease: None
+        self.requests: Counter[str] = Counter()
         self._around = around
         self._past: dict[str, deque[tuple[int, Lease | None]]] = {}
+
+    async def survey(self, then: Sequence[Lease] | None = None) -> Survey:
+        """Return all leases that can be read, as they are or as they were ``then``."""
+        if then is None:
+            return await self.store.survey()
+        unreadable = dict(self.store.unreadable)
+        leases = tuple(lease for lease in then if lease.lease_key not in unreadable)
+        return Survey(leases=leases, unreadable=unreadable)
+
+    async def keys_owned_by(
+        self, worker_id: str, then: Sequence[Lease] | None = None
+    ) -> Sequence[str]:
+        """Return lease keys by owner, as they are or as they were ``then``."""
+        if then is None:
+            return await self.store.keys_owned_by(worker_id)
+        return [lease.lease_key for lease in then if lease.lease_owner == worker_id]
+
+    async def get(self, lease_key: str) -> Lease | None:
+        """Return one lease; MalformedLease if it cannot be read."""
+        return await self.store.get(lease_key)
 
     async def apply(self, change: LeaseChange, by: Suspect) -> ChangeResult:
         """Apply a change; remember what was before, and show it to the checkers."""
@@ -111,12 +133,10 @@ class FaultyLeases:
         """Return all leases, some of them as they were a moment ago."""
 
         async def work() -> Survey:
-            if self._faults.strike("stale_read"):
-                unreadable = dict(self._table.store.unreadable)
-                then = self._table.as_of(_SCAN_BEHIND_MS)
-                leases = tuple(lease for lease in then if lease.lease_key not in unreadable)
-                return Survey(leases=leases, unreadable=unreadable)
-            return await self._table.store.survey()
+            is_stale = self._faults.strike("stale_read")
+            return await self._table.survey(
+                self._table.as_of(_SCAN_BEHIND_MS) if is_stale else None
+            )
 
         return await self._wire.read("lease.scan", work)
 
@@ -128,17 +148,16 @@ class FaultyLeases:
         """Return lease keys by owner, as the index had them a moment ago."""
 
         async def work() -> Sequence[str]:
-            if self._faults.strike("stale_read"):
-                leases = self._table.as_of(_INDEX_BEHIND_MS)
-                return [le.lease_key for le in leases if le.lease_owner == worker_id]
-            return await self._table.store.keys_owned_by(worker_id)
+            is_stale = self._faults.strike("stale_read")
+            then = self._table.as_of(_INDEX_BEHIND_MS) if is_stale else None
+            return await self._table.keys_owned_by(worker_id, then)
 
         return await self._wire.read("lease.query", work, about=worker_id)
 
     async def get(self, lease_key: str) -> Lease | None:
         """Return one lease, consistently."""
         return await self._wire.read(
-            "lease.get", lambda: self._table.store.get(lease_key), about=lease_key
+            "lease.get", lambda: self._table.get(lease_key), about=lease_key
         )
 
     async def apply(self, change: LeaseChange) -> ChangeResult:

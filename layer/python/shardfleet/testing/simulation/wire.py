@@ -172,6 +172,8 @@ class Wire:
 
 def _land(work: Callable[[], Coroutine[Any, Any, Any]], landed: asyncio.Future[Any]) -> None:
     """Carry a write out that was sent a while ago, and answer whoever still listens."""
+    if landed.done() and not landed.cancelled() and isinstance(landed.exception(), Throttled):
+        return  # A copy of what the service has refused: a refusal says that nothing was done.
     try:
         result = _at_once(work())
     except ShardfleetError as refusal:  # of a row that nobody can read

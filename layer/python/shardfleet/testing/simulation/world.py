@@ -212,15 +212,17 @@ class World:
 
     """
 
-    def __init__(self, around: Surroundings, shape: Shape) -> None:
-        """Create the stream and deploy the fleet."""
+    def __init__(
+        self, around: Surroundings, shape: Shape, *, table: type[LeaseTable] = LeaseTable
+    ) -> None:
+        """Create the stream and deploy the fleet on such a lease table."""
         self._around = around
         around.focus, around.freeze_s = shape.focus, shape.freeze_s
         around.drifts_most = shape.drifts_most
         self._shape = shape
         self._chance = around.chance("world")
         self.stream = TrueStream(around, shards=shape.shards)
-        self.leases = LeaseTable(around)
+        self.leases = table(around)
         self._state = MemoryStateStore()
         self.functions = Functions(
             around,
