@@ -260,6 +260,26 @@ class FleetConfig:
     crashes_most: int = _number(
         3, "process deaths charged to one shard before max_attempts' policy applies (H9)", low=1
     )
+    checkpoint: str = _choice(
+        "auto",
+        "when a record is done: auto (the handler has returned), or manual (it has called "
+        "batch.checkpoint, in that call or a later one; the KCL's checkpointer)",
+        "auto",
+        "manual",
+    )
+    open_records_most: int = _number(
+        100_000,
+        "with checkpoint manual: records of a shard that wait for their checkpoint; with so many, "
+        "calls bring no more of them",
+        low=1,
+        high=1_000_000,
+    )
+    open_bytes_most: int = _number(
+        64 * 1024 * 1024, "with checkpoint manual: the same for their payload bytes", low=1
+    )
+    open_age_ms: int = _number(
+        300_000, "with checkpoint manual: the same once one has waited for so long", low=100
+    )
     checkpoint_ms: int = _number(
         1_000, "least time between checkpoints of a lease; the last one is always written"
     )
@@ -348,6 +368,7 @@ class FleetConfig:
                 f"on_exhausted: {self.on_exhausted} found, sqs or s3 needed for max_record_age_ms: "
                 "a shard that stops at an old record would stop there again"
             )
+        problems += self._contract_problems()
         if 0 < self.lag_objective_ms <= self.batch_window_ms:
             problems.append(
                 f"batch_window_ms: {self.batch_window_ms} found, less than lag_objective_ms "
@@ -370,6 +391,12 @@ class FleetConfig:
         if problems:
             message = "configuration: " + "; ".join(problems)
             raise ConfigurationError(message)
+
+    def _contract_problems(self) -> list[str]:
+        if self.checkpoint == "auto" or self.handler_contract != "event":
+            return []
+        allowed = "native or auto allowed with checkpoint manual: an event has no checkpoint()"
+        return [f"handler_contract: event found, {allowed}"]
 
     @property
     def probe_ms(self) -> int:

@@ -7,12 +7,18 @@ the records failed; raising means that the batch failed. ``batch.checkpoint(reco
 everything up to and including that record is done, so that a later failure repeats only what
 follows. Of an aggregate's records ``"number:sub"`` names one, the bare number the first in the
 batch.
+
+With ``checkpoint`` ``manual``, returning only means that the handler has the records: they stay
+open, over as many calls as it likes, until it checkpoints them. It is called without records, too,
+so that it can.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -59,6 +65,33 @@ class StreamRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     users: bytes | None = None
 
 
+def place_of(record: Record) -> tuple[int, int]:
+    """Return what orders a shard's records: sequence number and sub-sequence number."""
+    return int(record.sequence_number), record.sub_sequence_number
+
+
+class ShardLife:
+    """
+    What the batches of one shard have in common for as long as this worker reads it on.
+
+    With manual checkpoints alone. The handler writes to it, in its own thread; the worker reads it
+    after each call.
+
+    Attributes:
+        handed: sequence number and sub-sequence number of the last record that a batch had.
+        through: of the last one that is checkpointed.
+        state: the handler's own.
+
+    """
+
+    __slots__ = ("handed", "state", "through")
+
+    def __init__(self) -> None:
+        """Begin with nothing handed over."""
+        self.handed = self.through = (-1, -1)
+        self.state: dict[str, Any] = {}
+
+
 class Batch(Sequence[Record]):
     """
     Records of one shard in order, and the means to say how far they are done.
@@ -69,16 +102,24 @@ class Batch(Sequence[Record]):
         millis_behind_latest: how far this batch is behind the tip, milliseconds.
         attempt: 1 for the first delivery of these records by this worker.
         deadline_ms: epoch milliseconds at which the handler's time-out ends.
+        must_flush: with manual checkpoints: no more records come before what is open is
+            checkpointed: a bound is reached, or the shard has ended, is stopped, or is about to go.
+        state: with manual checkpoints: yours, empty when the shard comes to this worker; what was
+            open elsewhere comes again then.
 
     """
 
     __slots__ = (
         "_done",
+        "_last",
+        "_life",
         "_records",
         "attempt",
         "deadline_ms",
         "millis_behind_latest",
+        "must_flush",
         "shard_id",
+        "state",
         "stream_arn",
     )
 
@@ -95,11 +136,22 @@ class Batch(Sequence[Record]):
         """Hold the records; nothing is done yet."""
         self._records = tuple(records)
         self._done = 0
+        self._life: ShardLife | None = None
+        self._last = (-1, -1)
+        self.must_flush = False
+        self.state: dict[str, Any] = {}
         self.shard_id = shard_id
         self.stream_arn = stream_arn
         self.millis_behind_latest = millis_behind_latest
         self.attempt = attempt
         self.deadline_ms = deadline_ms
+
+    def leave_open(self, life: ShardLife, *, must_flush: bool) -> None:
+        """Take part in a shard's life; for the worker: what is returned from is not done."""
+        if self._records:
+            life.handed = max(life.handed, place_of(self._records[-1]))
+        self._life, self._last = life, life.handed
+        self.state, self.must_flush = life.state, must_flush
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -116,16 +168,31 @@ class Batch(Sequence[Record]):
     @property
     def done_count(self) -> int:
         """Return how many leading records the handler has declared done."""
+        if self._life is not None:
+            return bisect_right(self._records, self._life.through, key=place_of)
         return self._done
 
-    def checkpoint(self, record: Record) -> None:
+    def checkpoint(self, record: Record | None = None) -> None:
         """
-        Declare everything up to and including ``record`` as done.
+        Declare everything up to and including ``record`` as done; without one, up to the batch's.
+
+        With manual checkpoints it may be a record of an earlier batch of the shard, and the batch
+        may be an earlier one; what is checkpointed already stays so.
 
         Raises:
-            ValueError: the record is not of this batch.
+            ValueError: the record is not of this batch; with manual checkpoints: it is of another
+                shard, or lies behind this batch.
 
         """
+        if self._life is not None:
+            place = self._last if record is None else place_of(record)
+            if record is not None and (record.shard_id != self.shard_id or place > self._last):
+                raise self._unknown(record)
+            self._life.through = max(self._life.through, place)
+            return
+        if record is None:
+            self._done = len(self._records)
+            return
         # Usually the next one that is not done: a handler that checkpoints each record is not to
         # have each compared with all.
         count = len(self._records)
@@ -137,8 +204,11 @@ class Batch(Sequence[Record]):
             ):
                 self._done = max(self._done, index + 1)
                 return
+        raise self._unknown(record)
+
+    def _unknown(self, record: Record) -> ValueError:
         message = (
             f"checkpoint({record.sequence_number}:{record.sub_sequence_number}): "
             f"no such record in this batch of {self.shard_id}"
         )
-        raise ValueError(message)
+        return ValueError(message)

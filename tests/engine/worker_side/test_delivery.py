@@ -343,9 +343,9 @@ def test_from_the_decoder_to_the_handler_a_record_is_in_three_wrappings(monkeypa
         wrappings.append(type(records))
         await deliver(self, records)
 
-    async def called(self, held, records, *, attempt):
+    async def called(self, held, records, **options):
         handed.extend(records)
-        return await call(self, held, records, attempt=attempt)
+        return await call(self, held, records, **options)
 
     async def waited(self, count):
         records = await waiting(self, count)

@@ -114,6 +114,16 @@ class BatchFailed(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointAwaited(LeaseEvent):
+    """With manual checkpoints: nothing goes on before some of so many records are no more open."""
+
+    records: int
+    reason: str
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSkipped(LeaseEvent):
     """A record was given up, kept in full elsewhere, and skipped."""
 

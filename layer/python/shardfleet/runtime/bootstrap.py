@@ -45,6 +45,7 @@ from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
 from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.engine.ports import (
     Clock,
     DeadLetters,
@@ -283,9 +284,11 @@ def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
         raise ConfigurationError(
             "SHARDFLEET_HANDLER: missing; package.module:function expected, in the worker's asset"
         )
+    # An event has no checkpoint(): a handler of Lambda's contract would never get any further.
+    is_manual = config.checkpoint == "manual"
     return ThreadHandlerRunner(
         config.handler,
-        contract=config.handler_contract,
+        contract=HandlerContract.NATIVE if is_manual else config.handler_contract,
         context=context,
         stream_arn=config.stream_arn,
         clock=sandbox.clock,

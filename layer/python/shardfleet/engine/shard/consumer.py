@@ -109,16 +109,17 @@ class ShardConsumer:
                 await self._ports.faults.rest(self._held)
                 try:
                     children = await self._consume()
+                    await self._delivery.finish()
                     await self._ports.ending.end(self._held, children)
                     await self._ports.faults.passed(self._held.lease_key)
                     await self._missing.ended()
                     return self._held.lease.child_shard_ids
                 except StoppedByPolicy:
-                    continue
+                    await self._delivery.leave()
         except FellAsleep:
             await self._ports.faults.passed(self._held.lease_key)
         except Halted:
-            pass
+            await self._delivery.leave()
         if self._is_at_tip:
             await self._mark_tip(is_left=True)
         return ()
@@ -180,10 +181,12 @@ class ShardConsumer:
             await self._delivery.deliver(records)
             if page.resume_token is None:
                 return page.child_shards
-            self._is_at_tip = page.lag_ms == 0
+            # Behind open records there is something, and they would be lost as unread.
+            self._is_at_tip = page.lag_ms == 0 and not self._delivery.has_open
             if self._is_at_tip:
                 await self._mark_tip()
-            await self._idle.after(page, reader.cursor)
+            if not self._delivery.has_open:
+                await self._idle.after(page, reader.cursor)
             if page.size or page.lag_ms == 0:
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)

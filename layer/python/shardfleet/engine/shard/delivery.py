@@ -11,25 +11,34 @@ the ``UserRecords`` taken out of it, and the ``Batch`` that the handler gets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.open_records import OpenRecords
 from shardfleet.domain.delivery.progress import check_order, position_of
 from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, DeadLetters, EventSink, FailedRecords
-from shardfleet.engine.retry import Patience
+from shardfleet.engine.retry import Halted, Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
-from shardfleet.events.delivery import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
+from shardfleet.events.delivery import (
+    BatchFailed,
+    CheckpointAwaited,
+    RecordNotKept,
+    RecordSkipped,
+    ShardStopped,
+)
 from shardfleet.events.worker import WriteDelayed
-from shardfleet.records import Record
+from shardfleet.records import Record, ShardLife, place_of
 
 # Kept together where they are too old: with base64 and the event's fields about half of what an SQS
 # message holds (1 MiB).
@@ -78,6 +87,24 @@ class ShardDelivery:
         self._attempts = ports.notes.attempts(held.lease_key)
         self._attempts.begin_anew()
         self._flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
+        self._calls = 0
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        """Know of nothing that is open: with manual checkpoints, it comes again."""
+        config = self._config
+        self._open = OpenRecords(
+            records_most=config.open_records_most,
+            bytes_most=config.open_bytes_most,
+            age_most_ms=config.open_age_ms,
+        )
+        self._life = ShardLife() if config.checkpoint == "manual" else None
+        self._idle_failures = 0
+
+    @property
+    def has_open(self) -> bool:
+        """Tell whether the handler has records that it has not checkpointed."""
+        return bool(self._open)
 
     async def deliver(self, records: UserRecords) -> None:
         """
@@ -89,7 +116,7 @@ class ShardDelivery:
             HandlerTimedOut: the process must end.
 
         """
-        config = self._config
+        config, calls_before = self._config, self._calls
         while waiting := await records.waiting(config.batch_records_most):
             if old := self._too_old(waiting):
                 await self._give_up_old(old)
@@ -101,25 +128,142 @@ class ShardDelivery:
                 await self._give_up(waiting[:1], error=error, attempts=deaths)
                 records.drop(1)
                 continue
+            await self._make_room()
             batch = cut_batch(
                 waiting,
                 records_most=config.batch_records_most,
                 bytes_most=config.batch_bytes_most,
             )
+            if self._life is not None:
+                batch = cut_batch(
+                    batch,
+                    records_most=self._open.records_left,
+                    bytes_most=self._open.bytes_left,
+                )
             records.drop(await self._try(batch[: self._attempts.fitting(batch)]))
         if records.end is not None:
-            self._held.note_progress(records.end)
+            self._pass_by(records.end)
+        if self.has_open and self._calls == calls_before:
+            await self._offer(must_flush=self._open.is_full(self._ports.clock.monotonic_ms()))
         await self.flush_if_due()
+
+    async def finish(self) -> None:
+        """
+        Wait until what is open of a shard that has ended is checkpointed (KCL ``shardEnded``).
+
+        Raises:
+            Halted: it was not, and comes again.
+
+        """
+        await self._drained("the shard has ended", lambda: self.has_open)
+
+    async def leave(self) -> None:
+        """Let the handler checkpoint what is open, once; whatever is not comes again."""
+        with suppress(Halted):
+            if self.has_open and self._held.is_held:
+                await self._offer(must_flush=True, is_leaving=True)
+        self._begin_life()
+
+    async def _make_room(self) -> None:
+        """Bring no more records before there is room for them."""
+        clock = self._ports.clock
+        await self._drained(
+            "a bound is reached",
+            lambda: self.has_open and self._open.is_full(clock.monotonic_ms()),
+        )
+
+    async def _drained(self, reason: str, lasts: Callable[[], bool]) -> None:
+        """Call the handler without records until it has checkpointed enough."""
+        is_told = False
+        while lasts():
+            await self._offer(must_flush=True)
+            if not lasts():
+                return
+            if not is_told:
+                is_told = True
+                self._ports.events.emit(
+                    CheckpointAwaited(
+                        lease_key=self._held.lease_key,
+                        worker_id=self._ports.checkpointer.worker_id,
+                        records=len(self._open),
+                        reason=reason,
+                    )
+                )
+            await self._ports.patience.pause(self._config.idle_read_ms, self._held.halt)
+
+    async def _offer(self, *, must_flush: bool, is_leaving: bool = False) -> None:
+        """Call the handler without records, so that it can checkpoint what is open."""
+        ports = self._ports
+        result = await ports.dispatcher.call(
+            self._held,
+            (),
+            attempt=self._idle_failures + 1,
+            life=self._life,
+            must_flush=must_flush,
+            is_leaving=is_leaving,
+        )
+        self._take_checkpoints()
+        await self.flush_if_due()
+        if result.error is None:
+            self._idle_failures = 0
+            return
+        self._idle_failures += 1
+        ports.events.emit(
+            BatchFailed(
+                lease_key=self._held.lease_key,
+                worker_id=ports.checkpointer.worker_id,
+                position=str(self._held.unstored or self._held.lease.checkpoint),
+                attempt=self._idle_failures,
+                reason="called without records, while some are open",
+                error=result.error,
+            )
+        )
+        if not is_leaving:
+            back_off_ms = ports.patience.back_off_ms(self._idle_failures)
+            await ports.patience.pause(back_off_ms, self._held.halt)
+
+    def _take_checkpoints(self) -> None:
+        """Note as progress what the handler has checkpointed of what it has."""
+        through = None
+        if self._life is not None and self._life.through[1] >= 0:
+            number, sub = self._life.through
+            through = ExtendedSequenceNumber(str(number), sub)
+        if done := self._open.close(through):
+            self._held.note_progress(done)
+
+    def _pass_by(self, position: ExtendedSequenceNumber) -> None:
+        """Go on behind what no handler gets."""
+        if self._life is None:
+            self._held.note_progress(position)
+            return
+        self._open.pass_by(position)
+        self._take_checkpoints()
 
     async def _try(self, batch: Sequence[Record]) -> int:
         """Make one handler call; return how many records are done or given up."""
         check_order(batch)
         attempt = self._attempts.attempt
-        result = await self._ports.dispatcher.call(self._held, batch, attempt=attempt)
+        now_ms = self._ports.clock.monotonic_ms()
+        self._calls += 1
+        handed = (-1, -1) if self._life is None else self._life.handed
+        result = await self._ports.dispatcher.call(
+            self._held,
+            batch,
+            attempt=attempt,
+            life=self._life,
+            must_flush=self._life is not None and self._open.is_full(now_ms, adding=batch),
+        )
         # A reply without an error means that all is done, whatever else it says.
         done = len(batch) if result.error is None else result.done_count
-        if done:
+        if self._life is not None:
+            self._open.add(batch[:done], now_ms=now_ms)
+            self._take_checkpoints()
+            # What failed comes again, and is not done by what was said before.
+            handed = place_of(batch[done - 1]) if done else handed
+            self._life.handed, self._life.through = handed, min(self._life.through, handed)
+        elif done:
             self._held.note_progress(position_of(batch[done - 1]))
+        if done:
             await self.flush_if_due(force=self._ports.notes.suspicious)
         if result.error is not None and done < len(batch):
             return await self._after_failure(batch, done=done, error=result.error)
@@ -182,7 +326,7 @@ class ShardDelivery:
             kept_at = await self._keep(failed)
         if policy.stops:
             await self.stop(str(position), error=error, attempts=attempts)
-        self._held.note_progress(position_of(records[-1]))
+        self._pass_by(position_of(records[-1]))
         for record in records:
             self._ports.events.emit(
                 RecordSkipped(

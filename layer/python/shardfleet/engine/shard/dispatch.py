@@ -21,12 +21,12 @@ from shardfleet.domain.delivery.progress import position_of
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, EventSink, HandlerResult, HandlerRunner
-from shardfleet.engine.retry import Halted, Patience
+from shardfleet.engine.retry import Halt, Halted, Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import BatchHandled
-from shardfleet.records import Batch, Record
+from shardfleet.records import Batch, Record, ShardLife
 
 
 def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:
@@ -79,6 +79,7 @@ class Dispatcher:
 
         """
         self._ports = ports
+        self._clock = ports.clock
         self._timeout_ms = config.handler_timeout_ms
         self._stream_arn = stream_arn
         self._calls_end_ms = calls_end_ms
@@ -88,15 +89,25 @@ class Dispatcher:
         self._rounds_served: dict[str, int] = {}
 
     async def call(
-        self, held: HeldLease, records: Sequence[Record], *, attempt: int
+        self,
+        held: HeldLease,
+        records: Sequence[Record],
+        *,
+        attempt: int,
+        life: ShardLife | None = None,
+        must_flush: bool = False,
+        is_leaving: bool = False,
     ) -> HandlerResult:
         """
         Hand records to the handler, as one batch, when it is the shard's turn.
 
         Args:
             held: the lease; says how far behind the records are.
-            records: in shard order, at least one.
+            records: in shard order; none, where the handler is to checkpoint what is open.
             attempt: 1 for the first.
+            life: of the shard, with manual checkpoints.
+            must_flush: what the batch says.
+            is_leaving: go on although asked to stop, as long as there is time; without records.
 
         Raises:
             Halted: asked to stop, the lease is lost, or there is no time left; nothing was
@@ -104,20 +115,41 @@ class Dispatcher:
             HandlerTimedOut: the call outlived its time-out; the process must end.
 
         """
-        checkpointer, patience = self._ports.checkpointer, self._ports.patience
+        checkpointer, patience, clock = self._ports.checkpointer, self._ports.patience, self._clock
+        oldest_ms = records[0].approximate_arrival_ms if records else clock.now_ms()
+        halt = self._out_of_time() if is_leaving else held.halt
         while True:
-            if not await patience.persist(lambda: checkpointer.confirm(held), held.halt):
+            if not await patience.persist(lambda: checkpointer.confirm(held), halt):
                 raise Halted
-            async with self._turn(held, records[0].approximate_arrival_ms):
-                held.halt.check()
-                if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
+            async with self._turn(held, oldest_ms, halt):
+                halt.check()
+                if clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
                     raise Halted
                 if checkpointer.is_fresh(held) and await self._note(held, records):
-                    return await self._run(held, records, attempt=attempt)
+                    batch = Batch(
+                        records,
+                        shard_id=held.lease_key,
+                        stream_arn=self._stream_arn,
+                        millis_behind_latest=max(0, held.lag_ms),
+                        attempt=attempt,
+                        deadline_ms=clock.now_ms() + self._timeout_ms,
+                    )
+                    if life is not None:
+                        batch.leave_open(life, must_flush=must_flush)
+                    return await self._run(held, batch)
+
+    def _out_of_time(self) -> Halt:
+        """Return a halt for when no call can be begun any more."""
+        halt = Halt()
+        left_ms = self._calls_end_ms - self._timeout_ms - self._clock.monotonic_ms()
+        asyncio.get_running_loop().call_later(max(0, left_ms) / 1000, halt.set)
+        return halt
 
     async def _note(self, held: HeldLease, records: Sequence[Record]) -> bool:
         """Note the range; False if the lease was lost, or grew old, while that took its time."""
         ports, key = self._ports, held.lease_key
+        if not records:
+            return held.is_held
         await ports.patience.persist(lambda: ports.notes.begin(key, records), held.halt)
         if not held.halt.is_set and ports.checkpointer.is_fresh(held):
             return True
@@ -126,24 +158,16 @@ class Dispatcher:
 
     async def _close_note(self, held: HeldLease, records: Sequence[Record], *, done: int) -> None:
         notes = self._ports.notes
+        if not records:
+            return
         with suppress(Halted):
             await self._ports.patience.persist(
                 lambda: notes.end(held.lease_key, records, done_count=done), held.halt
             )
 
-    async def _run(
-        self, held: HeldLease, records: Sequence[Record], *, attempt: int
-    ) -> HandlerResult:
-        ports, key = self._ports, held.lease_key
+    async def _run(self, held: HeldLease, batch: Batch) -> HandlerResult:
+        ports, key, records = self._ports, held.lease_key, batch[:]
         began_ms = ports.clock.monotonic_ms()
-        batch = Batch(
-            records,
-            shard_id=key,
-            stream_arn=self._stream_arn,
-            millis_behind_latest=max(0, held.lag_ms),
-            attempt=attempt,
-            deadline_ms=ports.clock.now_ms() + self._timeout_ms,
-        )
         try:
             with ports.usage.call():
                 result = await ports.handler.run(batch)
@@ -153,10 +177,12 @@ class Dispatcher:
             raise
         done = max(0, min(result.done_count, len(records)))
         if result.timed_out:
-            with suppress(Throttled, OutcomeUnknown):
-                await ports.notes.leave_open(key, records)
+            if records:
+                with suppress(Throttled, OutcomeUnknown):
+                    await ports.notes.leave_open(key, records)
+            which = f"from record {position_of(records[0])} on" if records else "without records"
             message = (
-                f"shard {key}: the handler call from record {position_of(records[0])} on took "
+                f"shard {key}: the handler call {which} took "
                 f"longer than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, "
                 "so the process ends"
             )
@@ -167,7 +193,7 @@ class Dispatcher:
                 worker_id=ports.checkpointer.worker_id,
                 records=len(records),
                 done=done,
-                attempt=attempt,
+                attempt=batch.attempt,
                 duration_ms=ports.clock.monotonic_ms() - began_ms,
                 millis_behind_latest=held.lag_ms,
             )
@@ -178,7 +204,7 @@ class Dispatcher:
         return HandlerResult(done_count=done, error=result.error)
 
     @asynccontextmanager
-    async def _turn(self, held: HeldLease, oldest_ms: int) -> AsyncIterator[None]:
+    async def _turn(self, held: HeldLease, oldest_ms: int, halt: Halt) -> AsyncIterator[None]:
         key = held.lease_key
         ticket = _Ticket(
             is_patient=not self._ports.notes.is_charged(key),
@@ -190,7 +216,7 @@ class Dispatcher:
         self._waiting.append(ticket)
         try:
             self._grant()
-            await held.halt.unless(ticket.granted)
+            await halt.unless(ticket.granted)
             yield
         finally:
             if ticket.granted.is_set():
