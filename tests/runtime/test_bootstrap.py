@@ -17,7 +17,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
 from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, HandlerNotLoaded
 from shardfleet.events.base import Level
 from shardfleet.events.delivery import PageRead
 from shardfleet.runtime import bootstrap, entry_points
@@ -125,6 +125,27 @@ def test_the_manager_cannot_do_without_a_state_machine():
     sandbox = sandbox_of(state_machine_arn="")
     with pytest.raises(ConfigurationError, match="SHARDFLEET_STATE_MACHINE_ARN"):
         bootstrap.worker_launcher(sandbox, TurnThreads(sandbox.config))
+
+
+@pytest.mark.parametrize("name", ["handler", "handle"])
+def test_with_manual_checkpoints_a_handler_of_events_is_refused(name, tmp_path, monkeypatch):
+    code = "def handler(event, context): ...\ndef handle(batch): ...\n"
+    (tmp_path / "kept_open.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    sandbox = sandbox_of(handler=f"kept_open:{name}", checkpoint="manual")
+    runner = bootstrap.handler_runner(sandbox, CONTEXT)
+
+    async def load():
+        try:
+            await runner.load()
+        finally:
+            assert await runner.close()
+
+    if name == "handle":
+        asyncio.run(load())
+        return
+    with pytest.raises(HandlerNotLoaded, match=r"the contract native calls it with \(batch\)"):
+        asyncio.run(load())
 
 
 def test_a_worker_cannot_do_without_a_handler():
