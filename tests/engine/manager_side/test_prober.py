@@ -194,7 +194,7 @@ def test_a_look_begins_behind_what_the_worker_has_read_and_goes_on_from_there():
     async def scenario(fleet):
         number = fleet.stream.put(b"1", shard_id=key(0))
         done = ExtendedSequenceNumber(number)
-        await fleet.put_to_sleep(0, done=done, after=number)
+        await fleet.put_to_sleep(0, done=done, after=number or "")
         for _ in range(10):
             fleet.again()
             await fleet.manager.turn()
@@ -226,7 +226,7 @@ def test_after_a_long_absence_of_the_manager_a_look_begins_anew_and_misses_nothi
     async def scenario(fleet):
         number = fleet.stream.put(b"1", shard_id=key(0))
         done = ExtendedSequenceNumber(number)
-        await fleet.put_to_sleep(0, done=done, after=number)
+        await fleet.put_to_sleep(0, done=done, after=number or "")
         await fleet.manager.turn()
         await fleet.clock.sleep_ms(HOUR_MS)
         fleet.again()
@@ -278,12 +278,14 @@ def test_a_lease_at_latest_is_looked_at_from_its_pin_and_never_from_a_newer_tip(
     in_fleet(scenario, shards=1)
 
 
-def test_when_a_shard_wakes_it_is_on_record_that_it_was_read_to_its_tip_until_then():
+@pytest.mark.parametrize("has_record", [True, False])
+def test_when_a_shard_wakes_it_is_on_record_that_it_was_read_to_its_tip_until_then(has_record):
     """Its worker's own mark may be older than the retention by now."""
 
     async def scenario(fleet):
-        number = fleet.stream.put(b"1", shard_id=key(0))
-        await fleet.put_to_sleep(0, done=ExtendedSequenceNumber(number), after=number)
+        number = fleet.stream.put(b"1", shard_id=key(0)) if has_record else None
+        done = ExtendedSequenceNumber(number) if has_record else AT_TRIM_HORIZON
+        await fleet.put_to_sleep(0, done=done, after=number or "")
         for _ in range(3):
             await fleet.manager.turn()
             quiet_ms = fleet.clock.now_ms()
@@ -291,7 +293,7 @@ def test_when_a_shard_wakes_it_is_on_record_that_it_was_read_to_its_tip_until_th
             fleet.again()
         fleet.stream.put(b"2", shard_id=key(0))
         await fleet.manager.turn()
-        assert fleet.store.documents[TIP, key(0)].body == {"at_ms": quiet_ms, "done": number}
+        assert fleet.store.documents[TIP, key(0)].body == {"at_ms": quiet_ms, "done": str(done)}
 
     in_fleet(scenario, shards=1)
 

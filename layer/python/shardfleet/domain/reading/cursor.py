@@ -161,9 +161,10 @@ class End(NamedTuple):
     children: Sequence[ChildShard]
 
 
-def is_retained(since_ms: int, *, now_ms: int) -> bool:
-    """Tell whether all that arrived since a moment is certainly there, on whichever stream."""
-    return now_ms - since_ms < SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
+def is_retained(since_ms: int, *, now_ms: int, retention_ms: int = SHORTEST_RETENTION_MS) -> bool:
+    """Tell whether all that arrived since a moment is there: certainly, on whichever stream."""
+    kept_ms = max(retention_ms, SHORTEST_RETENTION_MS)
+    return now_ms - since_ms < kept_ms - _RETENTION_MARGIN_MS
 
 
 class ShardCursor:

@@ -235,7 +235,7 @@ class Prober:
 
         async def end(key: str) -> None:
             nap, glance = naps[key], self._glances.get(key)
-            if key in self._asleep and glance is not None and not nap.done.is_sentinel:
+            if key in self._asleep and glance is not None:
                 # It was at its tip until then: nothing of what came since has expired (§5.1).
                 await self._tips.mark(key, done=str(nap.done), at_ms=glance.quiet_ms)
             if await self._record.end(key, plan.snapshot.versions[NAP, key]):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.reading.cursor import End, ReadFrom, ReadPace
+from shardfleet.domain.reading.cursor import End, ReadFrom, ReadPace, is_retained
 from shardfleet.domain.reading.pages import RecordsPage
-from shardfleet.domain.stream.sequence import Position, StreamIncarnation
+from shardfleet.domain.stream.sequence import AT_LATEST, Position, StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.retry import Halted
@@ -74,6 +75,7 @@ class ShardConsumer:
             held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
         )
         self._is_at_tip = False
+        self._open_ms = 0
         self._missing = MissingShardWatch(
             held,
             worker_id=ports.delivery.checkpointer.worker_id,
@@ -110,6 +112,9 @@ class ShardConsumer:
                 try:
                     children = await self._consume()
                     await self._delivery.finish()
+                    await self._patience.persist(
+                        partial(self._mark_beginnings, children), self._held.halt
+                    )
                     await self._ports.ending.end(self._held, children)
                     await self._ports.faults.passed(self._held.lease_key)
                     await self._missing.ended()
@@ -150,6 +155,7 @@ class ShardConsumer:
         if start is None:
             return ()
         origin, done = ReadFrom.position(start), start.done
+        is_in_doubt = await self._patience.persist(partial(self._is_in_doubt, start), held.halt)
         reader = self._reader(origin)
         expander = Deaggregator(
             held.lease_key,
@@ -161,11 +167,21 @@ class ShardConsumer:
             answer = await self._next_page(reader)
             if isinstance(answer, End):
                 return answer.children
+            if is_in_doubt and not answer.says_nothing:
+                await self._judge_gap(
+                    PositionTrimmed(
+                        f"shard {held.lease_key}: what came first is older than what the stream "
+                        "retains, and nothing of it was read; it may be lost",
+                        nothing_left=not answer.records,
+                    )
+                )
+                is_in_doubt = False
             if reader.cursor.start is not origin.start:
                 done = None
             records = UserRecords(answer.records, done, expander)
             if answer.records:
                 self._is_at_tip = False
+                self._open_ms = max(self._open_ms, answer.records[-1].approximate_arrival_ms)
                 await self._tell_read(answer, records)
                 done = None
             # The data is let go of record by record, as it is handled.
@@ -217,6 +233,29 @@ class ShardConsumer:
             state=self._ports.delivery.state,
             clock=self._ports.reading.clock,
         )
+
+    async def _is_in_doubt(self, start: Position) -> bool:
+        """Tell whether what came first may be trimmed, of a shard of which nothing is done."""
+        ports, lease = self._ports, self._held.lease
+        # Since then it is to be read: a mark was made at its tip, or when its parent ended.
+        self._open_ms = since_ms = await ports.tips.last_ms(lease.lease_key)
+        if start.done is not None:
+            return False
+        if lease.checkpoint == AT_LATEST:
+            since_ms = max(since_ms, start.instant_ms)
+        now_ms, retention_ms = ports.reading.clock.now_ms(), ports.incarnation.retention_ms
+        return since_ms > 0 and not is_retained(since_ms, now_ms=now_ms, retention_ms=retention_ms)
+
+    async def _mark_beginnings(self, children: Sequence[ChildShard]) -> None:
+        """
+        Note since when children may have records: since their parent was last seen open.
+
+        It was when its last record came, and when an earlier reader was at its tip: what this one
+        finds there may be of a closed shard, however old.
+        """
+        for child in children:
+            if self._open_ms:
+                await self._ports.tips.mark(child.shard_id, at_ms=self._open_ms)
 
     async def _tell_read(self, page: RecordsPage, records: UserRecords) -> None:
         self._ports.reading.events.emit(

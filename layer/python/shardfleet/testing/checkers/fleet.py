@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, PositionOutlived
 from shardfleet.events.worker import ShardExpired, TurnFailed
-from shardfleet.testing.checkers.checker import Checker, LeaseWrite, Suspect, Window
+from shardfleet.testing.checkers.checker import Checker, Suspect, Window
 from shardfleet.testing.checkers.ledger import SourceRecord
 
 _HOUR_MS = 3_600_000
@@ -70,16 +70,14 @@ class AlarmsAreTrue(Checker):
     Nobody is told of a loss where there is none, and each record that is lost is told (§5.1).
 
     A loss is told by shard, behind a position; of one that was left at its tip nothing is known,
-    which is told as well, as it is where its last reader died. Of a shard of which nothing has been
-    done there is no position, and nothing to tell: it begins with what there is.
+    which is told as well, as it is where its last reader died.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with nothing told."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._told: set[str] = set()
-        # Of which something was done before records were trimmed, and who read them last.
-        self._numbered: set[str] = set()
+        # Who read each shard last before records were trimmed.
         self._readers: dict[str, Suspect] = {}
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
@@ -87,15 +85,6 @@ class AlarmsAreTrue(Checker):
         del at_ms
         if self.ledger.trimmed_ms is None:
             self._readers[shard_id] = by
-
-    def lease_written(self, write: LeaseWrite) -> None:
-        """Remember of which shards something was done before records were trimmed."""
-        after = write.after
-        if self.ledger.trimmed_ms is not None or after is None:
-            return
-        self._numbered.discard(after.lease_key)
-        if not after.checkpoint.is_sentinel:
-            self._numbered.add(after.lease_key)
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look for news of records that may be lost."""
@@ -110,7 +99,7 @@ class AlarmsAreTrue(Checker):
     def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
         """Look for shards of which something was lost that nobody was told."""
         del keys
-        for key in sorted(self._numbered - self._told):
+        for key in sorted(self.ledger.shards.keys() - self._told):
             if lost := self._lost(key):
                 text = f"{len(lost)} records were trimmed unread, {lost[0]} first, and nobody told"
                 self.found(at_ms, key, text)
