@@ -166,6 +166,7 @@ class ShardConsumer:
         while True:
             answer = await self._next_page(reader)
             if isinstance(answer, End):
+                self._open_ms = 0  # When it was closed is unknown, and that it expired is told.
                 return answer.children
             if is_in_doubt and not answer.says_nothing:
                 await self._judge_gap(

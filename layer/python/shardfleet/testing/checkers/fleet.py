@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, PositionOutlived
 from shardfleet.events.worker import ShardExpired, TurnFailed
-from shardfleet.testing.checkers.checker import Checker, Suspect, Window
+from shardfleet.testing.checkers.checker import Checker, LeaseWrite, Suspect, Window
 from shardfleet.testing.checkers.ledger import SourceRecord
 
 _HOUR_MS = 3_600_000
@@ -70,14 +71,16 @@ class AlarmsAreTrue(Checker):
     Nobody is told of a loss where there is none, and each record that is lost is told (§5.1).
 
     A loss is told by shard, behind a position; of one that was left at its tip nothing is known,
-    which is told as well, as it is where its last reader died.
+    which is told as well, as it is where its last reader died. Of a shard without parents that
+    begins at its oldest record, or at an instant, nothing is known before something is done.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with nothing told."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._told: set[str] = set()
-        # Who read each shard last before records were trimmed.
+        # Before records were trimmed: those that begin with what there is, and who read each last.
+        self._unknown: set[str] = set()
         self._readers: dict[str, Suspect] = {}
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
@@ -85,6 +88,14 @@ class AlarmsAreTrue(Checker):
         del at_ms
         if self.ledger.trimmed_ms is None:
             self._readers[shard_id] = by
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Remember which shards begin with what there is."""
+        after = write.after
+        if self.ledger.trimmed_ms is None and after is not None:
+            self._unknown.discard(after.lease_key)
+            if after.checkpoint == AT_TRIM_HORIZON and not after.parent_shard_ids:
+                self._unknown.add(after.lease_key)
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look for news of records that may be lost."""
@@ -99,7 +110,7 @@ class AlarmsAreTrue(Checker):
     def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
         """Look for shards of which something was lost that nobody was told."""
         del keys
-        for key in sorted(self.ledger.shards.keys() - self._told):
+        for key in sorted(self.ledger.shards.keys() - self._unknown - self._told):
             if lost := self._lost(key):
                 text = f"{len(lost)} records were trimmed unread, {lost[0]} first, and nobody told"
                 self.found(at_ms, key, text)

@@ -160,7 +160,7 @@ class RenewalsAreDue(Checker):
         """Begin with no write."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._sent: dict[tuple[str, str], int] = {}
-        self._written: dict[tuple[str, str], tuple[int, int]] = {}
+        self._written: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._early: Counter[tuple[str, str]] = Counter()
 
     def lease_sent(self, at_ms: int, by: Suspect, change: LeaseChange) -> None:
@@ -174,7 +174,8 @@ class RenewalsAreDue(Checker):
             return
         key = (write.change.lease_key, by.name)
         known = self._written.get(key)
-        self._written[key] = (write.at_ms, by.frozen_ms)
+        ahead_ms = by.wall_ms() - write.at_ms
+        self._written[key] = (write.at_ms, by.frozen_ms, ahead_ms)
         if write.at_ms - self._sent.get(key, 0) > _QUICK_MS:
             # What came due while it was on its way is renewed as soon as it is answered.
             self._early[key] = 0
@@ -182,7 +183,9 @@ class RenewalsAreDue(Checker):
         if known is None or operation != "renew":
             return
         waited_ms = write.at_ms - known[0] - (by.frozen_ms - known[1])
-        self._early[key] = self._early[key] + 1 if waited_ms < self.renew_ms // 2 else 0
+        # By a clock that has jumped ahead meanwhile it is due.
+        is_early = waited_ms < self.renew_ms // 2 and ahead_ms - known[2] < self.renew_ms
+        self._early[key] = self._early[key] + 1 if is_early else 0
         if self._early[key] >= _EARLY_MOST and not by.faults:
             text = f"{by.name} renews it {waited_ms} ms after its last write, as before"
             self.found(write.at_ms, key[0], text)
