@@ -6,7 +6,8 @@ import boto3
 import pytest
 
 from shardfleet.cli import app as application
-from shardfleet.cli.instants import spoken_duration, spoken_instant
+from shardfleet.cli.instants import spoken_instant
+from shardfleet.domain.explain.spoken import spoken_duration
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import slot_body
 from tests.cli.conftest import CONFIG

@@ -15,7 +15,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
-from shardfleet.cli.instants import spoken_duration, spoken_instant
+from shardfleet.cli.instants import spoken_instant
 from shardfleet.cli.telling import RowListing, tell
 from shardfleet.domain.cost.estimate import (
     DAYS_PER_MONTH,
@@ -27,6 +27,7 @@ from shardfleet.domain.cost.estimate import (
     workers_for,
 )
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
+from shardfleet.domain.explain.spoken import spoken_duration
 from shardfleet.domain.reasons import reason_json, reason_of_json
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.errors import ConfigurationError

@@ -11,7 +11,7 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.instants import instant_ms, spoken_duration, spoken_instant
+from shardfleet.cli.instants import instant_ms, spoken_instant
 from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.answer import (
     Explanation,
@@ -20,6 +20,7 @@ from shardfleet.domain.explain.answer import (
     explain_shard,
     explain_worker,
 )
+from shardfleet.domain.explain.spoken import spoken_duration
 from shardfleet.domain.explain.turn_log import FLEET
 from shardfleet.errors import ConfigurationError
 

@@ -1,4 +1,4 @@
-"""Points in time and durations as a person types and reads them."""
+"""Points in time as a person types and reads them."""
 
 import re
 from datetime import UTC, datetime
@@ -42,14 +42,6 @@ def _read(text: str, now_ms: int) -> int | None:
     except ValueError:
         return None
     return None if instant.tzinfo is None else int(instant.timestamp() * 1_000)
-
-
-def spoken_duration(duration_ms: int) -> str:
-    """Return a duration as a person says it: `340 ms`, `12 s`, `4.5 min`, `3 h`, `2 d`."""
-    for name, unit in (("d", "d"), ("h", "h"), ("min", "m"), ("s", "s")):
-        if duration_ms >= _UNIT_MS[unit]:
-            return f"{round(duration_ms / _UNIT_MS[unit], 1):g} {name}"
-    return f"{max(0, duration_ms)} ms"
 
 
 def date(at_ms: int) -> str:

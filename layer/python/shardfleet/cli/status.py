@@ -18,7 +18,6 @@ from shardfleet.cli.fleet_access import (
     with_reading,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.instants import spoken_duration
 from shardfleet.cli.telling import RowListing, TerminalConsole, shown, tell
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
@@ -31,6 +30,7 @@ from shardfleet.domain.explain.fleet_view import (
     slot_rows,
     summary,
 )
+from shardfleet.domain.explain.spoken import spoken_duration
 
 _COLOURS = {
     "READING": "green",

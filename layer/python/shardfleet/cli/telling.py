@@ -22,9 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardfleet.cli.instants import date
+from shardfleet.domain.explain.spoken import brief_numbers
 
-# Kinesis's sequence numbers have 56 digits, and differ at their ends.
-_NUMBER = re.compile(r"(?<!\d)\d{38}(?=\d{18}(?!\d))")
 _INSTANT = re.compile(r"(?<=AT_TIMESTAMP:)\d{12,14}(?!\d)")
 _BETWEEN_COLUMNS = "  "
 
@@ -39,7 +38,7 @@ def shown(text: object) -> str:
 
 def brief(text: object) -> str:
     """Return text as `shown`; of a sequence number its last 18 digits, of a checkpoint its date."""
-    return _INSTANT.sub(lambda found: date(int(found[0])), _NUMBER.sub("…", shown(text)))
+    return _INSTANT.sub(lambda found: date(int(found[0])), brief_numbers(shown(text)))
 
 
 def say(line: object = "", *, err: bool = False) -> None:

@@ -11,10 +11,10 @@ from shardfleet.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet.cli.instants import spoken_duration
 from shardfleet.cli.telling import tell
 from shardfleet.domain.explain.forecast import Forecast, Question
 from shardfleet.domain.explain.forecast import what_if as foresee
+from shardfleet.domain.explain.spoken import spoken_duration
 from shardfleet.domain.explain.turn_log import about
 from shardfleet.domain.reasons import reason_json
 
