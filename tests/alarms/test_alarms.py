@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.local.dashboard.gathering import Gatherer
-from shardfleet.local.dashboard.server import DashboardServer
+from shardfleet.local.dashboard.server import DashboardServer, ShownFleet
 from tests.alarms.watched import SCALE, eventually, watched
 from tests.local.dashboard.browser import CHROMIUM, look
 
@@ -177,11 +178,17 @@ def test_a_record_that_fails_again_and_again_is_handler_errors(fleet):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH (Debian: chromium)")
 def test_the_dashboard_in_a_browser_shows_the_alarm_that_is_red(fleet, tmp_path):
-    def rows():
-        return [
-            {"lease": each.lease_key, "owner": each.lease_owner, "checkpoint": str(each.checkpoint)}
-            for each in fleet.fleet.leases()
-        ]
+    def reading():
+        now_ms = int(time.time() * 1000)
+        return FleetReading(
+            at_ms=now_ms,
+            leases=fleet.fleet.leases(),
+            slots=(),
+            sightings={},
+            stops={},
+            planned_ms=now_ms,
+            failover_ms=10_000,
+        )
 
     if WRITE:
         with fed(fleet, records=3):
@@ -190,7 +197,8 @@ def test_the_dashboard_in_a_browser_shows_the_alarm_that_is_red(fleet, tmp_path)
     fleet.wait_for("ALARM", "stopped_shards", "lag")
     (name,) = fleet.fleet.stack.of_type("AWS::CloudWatch::Dashboard").values()
     gatherer = Gatherer(fleet.fleet.aws.client, name)
-    with DashboardServer(gatherer, leases=rows, title="ShardFleetStack", minutes=5) as server:
+    shown = ShownFleet(title="ShardFleetStack", options="", reading=reading)
+    with DashboardServer(gatherer, fleet=shown, minutes=5) as server:
         picture = PICTURE if WRITE else tmp_path / "seen.png"
         text = look(server.url, tmp_path, picture=picture, size=(1400, 2500))
 

@@ -1,17 +1,13 @@
 """`shardfleet dashboard`: the deployed CloudWatch dashboard as a web page on this machine."""
 
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
-from shardfleet.cli.fleet_access import (
-    FleetAccess,
-    reaching_aws,
-    with_fleet,
-)
+from shardfleet.cli.fleet_access import reaching_aws, with_fleet
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
 from shardfleet.cli.telling import say
-from shardfleet.domain.explain.fleet_view import lease_rows
 from shardfleet.errors import ConfigurationError
 
 
@@ -21,7 +17,7 @@ def dashboard(
     fleet_name: FleetOption = "",
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65_535)] = 0,
     minutes: Annotated[
-        int | None, typer.Option(help="How far back (default: as deployed).", min=1)
+        int | None, typer.Option(help="How far back (default: as old as the fleet is).", min=1)
     ] = None,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Time between refreshes.", min=1.0)
@@ -31,7 +27,7 @@ def dashboard(
     import boto3
 
     from shardfleet.local.dashboard.gathering import Gatherer
-    from shardfleet.local.dashboard.server import DashboardServer
+    from shardfleet.local.dashboard.server import DashboardServer, ShownFleet
 
     with reaching_aws():
         session: Any = boto3.session.Session()
@@ -46,8 +42,11 @@ def dashboard(
         try:
             server = DashboardServer(
                 gatherer,
-                leases=lambda: with_fleet(name, _lease_rows),
-                title=str(name),
+                fleet=ShownFleet(
+                    title=str(name),
+                    options=_options(name),
+                    reading=lambda: with_fleet(name, lambda fleet: fleet.reading()),
+                ),
                 every_s=every,
                 minutes=minutes,
                 port=port,
@@ -64,15 +63,6 @@ def dashboard(
                 say()
 
 
-async def _lease_rows(fleet: FleetAccess) -> list[dict[str, Any]]:
-    return [
-        {
-            "lease": row.lease_key,
-            "state": row.state.value,
-            "owner": row.owner or "",
-            "checkpoint": row.checkpoint,
-            "lag ms": "unknown" if row.lag_ms is None else row.lag_ms,
-            "waits for": row.why,
-        }
-        for row in lease_rows(await fleet.reading())
-    ]
+def _options(name: FleetName) -> str:
+    fleet = f" --fleet {quote(name.fleet)}" if name.fleet else ""
+    return f" --stack {quote(name.stack)}{fleet}"

@@ -54,6 +54,11 @@ class LeaseState(StrEnum):
     ASLEEP = "ASLEEP"
 
 
+_UNREAD = frozenset(
+    {LeaseState.STOPPED, LeaseState.UNREADABLE, LeaseState.FAILING, LeaseState.EXPIRED}
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReading:
     """
@@ -205,6 +210,21 @@ def lease_rows(reading: FleetReading) -> list[LeaseRow]:
     ]
     rows += [_row(each, reading, unfinished=unfinished, lags=lags) for each in reading.leases]
     return sorted(rows, key=lambda row: row.lease_key)
+
+
+def is_unread(row: LeaseRow) -> bool:
+    """Tell whether nobody reads a shard that ought to be read."""
+    if row.state is LeaseState.UNOWNED:
+        return not row.why
+    return row.state in _UNREAD
+
+
+def worst_first(rows: Iterable[LeaseRow]) -> list[LeaseRow]:
+    """Return unfinished leases: those that nobody reads, then the others, furthest behind first."""
+    return sorted(
+        (row for row in rows if row.state is not LeaseState.FINISHED),
+        key=lambda row: (not is_unread(row), -(-1 if row.lag_ms is None else row.lag_ms)),
+    )
 
 
 def slot_rows(reading: FleetReading) -> list[SlotRow]:

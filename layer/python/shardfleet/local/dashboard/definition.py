@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardfleet.local.pages.parts import BYTES, MS, SECONDS
+
 _HOURS = re.compile(r"-PT(\d+)H")
 _DEFAULT_HOURS = 3
+_OF_THE_STREAM = ("IncomingRecords",)
+_OF_THE_USER = ("records", "record_skipped")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,35 @@ def read_dashboard(body: str) -> Dashboard:
 def metric_queries(metrics: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     """Return GetMetricData's queries for a widget's metrics; hidden ones return no data."""
     return [_query(entry, f"line{number}") for number, entry in enumerate(metrics)]
+
+
+def units(metrics: Sequence[Sequence[Any]]) -> dict[str, str]:
+    """Return by the query's id in what a widget's metrics are measured, read off their names."""
+    return {
+        query["Id"]: _unit(query["MetricStat"]["Metric"]["MetricName"])
+        if "MetricStat" in query
+        else _unit(str(query.get("Label", "")))
+        for query in metric_queries(metrics)
+    }
+
+
+def _unit(name: str) -> str:
+    """
+    Return the unit; a record of the stream may be an aggregate of many of the user's records.
+
+    What this names beside times and bytes is counted.
+    """
+    if name in _OF_THE_STREAM:
+        return "records of the stream"
+    if name in _OF_THE_USER:
+        return "user records"
+    if "millis" in name or name.endswith(("_ms", "Duration")) or " ms " in name:
+        return MS
+    if name.startswith("ApproximateAge"):
+        return SECONDS
+    if name.startswith("GB-seconds"):
+        return "GB-seconds"
+    return BYTES if name.lower().endswith("bytes") else "count"
 
 
 def _query(entry: Sequence[Any], default_id: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.dashboard.definition import Dashboard, metric_queries, read_dashboard
+from shardfleet.local.dashboard.definition import Dashboard, metric_queries, read_dashboard, units
 
 LOG_QUERY_LIMIT_S = 5.0
 """Longest wait for a log query; the page comes again in a few seconds anyway."""
@@ -19,9 +19,10 @@ ALARMS_PER_CALL = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line of a chart: points of (epoch seconds, value), oldest first."""
+    """One line of a chart: points of (epoch seconds, value), oldest first, and their unit."""
 
     label: str
+    unit: str
     points: tuple[tuple[float, float], ...]
 
 
@@ -69,6 +70,7 @@ class Gatherer:
 
     def series(self, metrics: Sequence[Sequence[Any]], *, start: float, end: float) -> list[Series]:
         """Return the lines of a widget's metrics between two moments, epoch seconds."""
+        measured = units(metrics)
         answer = self._cloudwatch.get_metric_data(
             MetricDataQueries=metric_queries(metrics),
             StartTime=start,
@@ -78,6 +80,7 @@ class Gatherer:
         return [
             Series(
                 label=result["Label"],
+                unit=measured[result["Id"]],
                 points=tuple(
                     (moment.timestamp(), value)
                     for moment, value in zip(result["Timestamps"], result["Values"], strict=True)

@@ -9,13 +9,16 @@ points here, and so are requests that name the page which sends them.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain, groupby
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from shardfleet.domain.explain.fleet_view import FleetReading, lease_rows, summary, worst_first
 from shardfleet.local.access import AccessKey, Door, Headers
 from shardfleet.local.dashboard import page
 from shardfleet.local.dashboard.definition import Dashboard, Widget
@@ -25,7 +28,22 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 )
 
-Rows = Callable[[], Sequence[Mapping[str, Any]]]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFleet:
+    """
+    The fleet that a page shows.
+
+    Attributes:
+        title: of the page.
+        options: what names the fleet on the command line, in the commands that are shown.
+        reading: reads its tables.
+
+    """
+
+    title: str
+    options: str
+    reading: Callable[[], FleetReading]
 
 
 class DashboardServer:
@@ -34,10 +52,10 @@ class DashboardServer:
 
     Args:
         gatherer: asks CloudWatch.
-        leases: returns the rows of the table of leases.
-        title: of the page.
+        fleet: whose dashboard it is.
         every_s: seconds between two refreshes.
-        minutes: how far back the charts reach (default: as the dashboard says).
+        minutes: how far back the charts reach (default: to the first there is, and no further than
+            the dashboard says).
         port: 0 takes a free one.
 
     """
@@ -46,18 +64,17 @@ class DashboardServer:
         self,
         gatherer: Gatherer,
         *,
-        leases: Rows,
-        title: str,
+        fleet: ShownFleet,
         every_s: float = 5.0,
         minutes: int | None = None,
         port: int = 0,
     ) -> None:
         self._gatherer = gatherer
-        self._leases = leases
-        self._title = title
+        self._fleet = fleet
         self._every_s = every_s
         self._dashboard: Dashboard = gatherer.dashboard()
         self._span_s = 60.0 * (minutes or 60 * self._dashboard.hours)
+        self._fits = minutes is None
         self._key = AccessKey()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._door = Door(self._server.server_port, self._key)
@@ -86,31 +103,50 @@ class DashboardServer:
         self._thread.join()
 
     def panels(self) -> str:
-        """Return all panels, drawn from what CloudWatch says now."""
+        """Return all panels, drawn from what the tables and CloudWatch say now."""
         end = time.time()
-        drawn = [self._panel(widget, end) for widget in self._dashboard.widgets]
-        leases = page.table(self._leases(), empty="no lease")
-        return "".join(drawn) + page.panel("Leases", leases, columns=24, rows=4)
+        start = end - self._span_s
+        reading, widgets = self._fleet.reading(), self._dashboard.widgets
+        lines = {
+            at: self._gatherer.series(widget.properties["metrics"], start=start, end=end)
+            for at, widget in enumerate(widgets)
+            if widget.kind == "metric"
+        }
+        alarms = {
+            at: self._gatherer.alarms(widget.properties["alarms"])
+            for at, widget in enumerate(widgets)
+            if widget.kind == "alarm"
+        }
+        moments = [at for each in lines.values() for line in each for at, _ in line.points]
+        begin = page.fitting_start(moments, start=start, end=end) if self._fits else start
+        found, rows = summary(reading), worst_first(lease_rows(reading))
+        doubts = page.doubts(found, newest=max(moments, default=None), end=end)
+        drawn = [
+            page.state_of(found, rows, alarms=chain(*alarms.values()), doubts=doubts),
+            page.panel("Shards", page.lease_table(rows, options=self._fleet.options), wide=True),
+        ]
+        for is_number, each in groupby(enumerate(widgets), lambda found: _is_number(found[1])):
+            if is_number:
+                tiles = (page.number(widget.title, lines[at], end=end) for at, widget in each)
+                drawn.append(f'<div class="tiles">{"".join(tiles)}</div>')
+                continue
+            for at, widget in each:
+                if widget.kind == "metric":
+                    inside = page.chart(lines[at], start=begin, end=end)
+                elif widget.kind == "alarm":
+                    inside = page.alarm_list(alarms[at])
+                else:
+                    inside = self._texts(widget, begin, end)
+                drawn.append(
+                    page.panel(widget.title, inside, wide=widget.kind in ("text", "alarm"))
+                )
+        return f'<div class="panels{" stale" if doubts else ""}">{"".join(drawn)}</div>'
 
-    def _panel(self, widget: Widget, end: float) -> str:
-        inside = self._inside(widget, end - self._span_s, end)
-        return page.panel(widget.title, inside, columns=widget.width, rows=widget.height)
-
-    def _inside(self, widget: Widget, start: float, end: float) -> str:
-        properties = widget.properties
+    def _texts(self, widget: Widget, start: float, end: float) -> str:
         if widget.kind == "text":
-            return escape(properties["markdown"].replace("**", ""))
-        if widget.kind == "alarm":
-            return page.alarm_list(self._gatherer.alarms(properties["alarms"]))
-        if widget.kind == "log":
-            rows = self._gatherer.log_rows(properties["query"], start=start, end=end)
-            return page.table(rows, empty="no shard is a minute behind")
-        series = self._gatherer.series(properties["metrics"], start=start, end=end)
-        if properties.get("view") == "singleValue":
-            return page.number(series)
-        return page.chart(
-            series, start=start, end=end, height=widget.height * 30, columns=widget.width
-        )
+            return escape(widget.properties["markdown"].replace("**", ""))
+        query = widget.properties["query"]
+        return page.log_table(self._gatherer.log_rows(query, start=start, end=end))
 
     def _refusal(self, path: str, headers: Headers) -> str:
         if not self._door.is_own(path[1:].partition("/")[0]):
@@ -119,7 +155,7 @@ class DashboardServer:
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         pages: Mapping[str, Callable[[], str]] = {
-            "": lambda: page.whole_page(self._title, every_s=self._every_s),
+            "": lambda: page.whole_page(self._fleet.title, every_s=self._every_s),
             "panels": self.panels,
         }
         refusal = self._refusal
@@ -162,3 +198,7 @@ class DashboardServer:
                 """Keep quiet."""
 
         return Handler
+
+
+def _is_number(widget: Widget) -> bool:
+    return widget.properties.get("view") == "singleValue"

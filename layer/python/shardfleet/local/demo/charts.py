@@ -9,12 +9,15 @@ from html import escape
 
 from shardfleet.local.demo.incidents import short
 from shardfleet.local.demo.timeline import FleetDisturbance, ShardSeries
-
-COLOURS = (
-    *("#3b6fd4", "#e0803a", "#2d9d78", "#c2509a", "#8a6cd1", "#c9a227", "#3aa6c4", "#b5524b"),
-    *("#6f8f3a", "#7a6a5a"),
+from shardfleet.local.pages.parts import (
+    colour_of,
+    nice_ceiling,
+    path,
+    quarters,
+    svg,
+    time_axis,
+    value_axis,
 )
-"""One per shard, told apart also when printed in grey next to each other."""
 
 WIDTH = 1080
 LEFT = 112
@@ -78,11 +81,6 @@ class TimeAxis:
         ]
 
 
-def colour_of(position: int) -> str:
-    """Return the colour of the shard at a position of the list of all."""
-    return COLOURS[position % len(COLOURS)]
-
-
 def throughput_chart(
     series: Sequence[ShardSeries],
     axis: TimeAxis,
@@ -117,20 +115,21 @@ def throughput_chart(
     def y(value: float) -> float:
         return bottom - min(1, value / most) * (bottom - top)
 
-    parts = [_grid(axis, top=top, bottom=bottom), *_value_axis(most, y)]
+    ticks = [(value, f"{value:,.0f}") for value in quarters(most)]
+    parts = time_axis(axis.ticks(), top=top, bottom=bottom)
+    parts += value_axis(ticks, y, left=LEFT, right=WIDTH - RIGHT)
     for position, (each, (low, high)) in enumerate(zip(series, layers, strict=True)):
         outline = [(axis.x_of_step(i), y(v)) for i, v in enumerate(high)]
         outline += [(axis.x_of_step(i), y(low[i])) for i in reversed(range(steps))]
         parts.append(
-            f'<path d="{_path(outline)}Z" fill="{colour_of(position)}" class="area">'
+            f'<path d="{path(outline)}Z" fill="{colour_of(position)}" class="area">'
             f"<title>{escape(short(each.shard_id))}: {sum(each.handled):,} records</title></path>"
         )
     parts += _beyond(stacked, axis, most=most, top=top)
     line = [(axis.x_of_step(i), y(value)) for i, value in enumerate(sent)]
-    parts.append(f'<path d="{_path(line)}" class="sent"/>')
+    parts.append(f'<path d="{path(line)}" class="sent"/>')
     parts.append(_markers(axis, happenings, top=top, bottom=bottom, badges=True))
-    parts.append(_time_labels(axis, bottom))
-    return _svg(bottom + AXIS, parts, label="Throughput of each shard over time")
+    return svg(WIDTH, bottom + AXIS, parts, label="Throughput of each shard over time")
 
 
 def _beyond(values: Sequence[float], axis: TimeAxis, *, most: float, top: float) -> list[str]:
@@ -160,7 +159,7 @@ def lag_chart(
 
     """
     bottom = BADGES / 2 + len(series) * (LAG_ROW + LAG_GAP)
-    parts = [_grid(axis, top=0, bottom=bottom)]
+    parts = time_axis(axis.ticks(), top=0, bottom=bottom)
     most = max(_scaled(60_000), *(_scaled(max(each.lag_ms)) for each in series)) * 1.04
     for position, each in enumerate(series):
         floor = BADGES / 2 + (position + 1) * (LAG_ROW + LAG_GAP) - LAG_GAP
@@ -169,8 +168,7 @@ def lag_chart(
             each, axis, floor=floor, most=most, colour=colour_of(position), bands=bands
         )
     parts.append(_markers(axis, happenings, top=0, bottom=bottom, badges=False))
-    parts.append(_time_labels(axis, bottom))
-    return _svg(bottom + AXIS, parts, label="Lag of each shard over time")
+    return svg(WIDTH, bottom + AXIS, parts, label="Lag of each shard over time")
 
 
 def _lag_row(
@@ -210,8 +208,8 @@ def _lag_row(
     shape = [(points[0][0], floor), *points, (points[-1][0], floor)]
     worst = max(each.lag_ms) / 1000
     parts.append(
-        f'<path d="{_path(shape)}Z" fill="{colour}" class="lagfill"/>'
-        f'<path d="{_path(points)}" stroke="{colour}" class="lagline">'
+        f'<path d="{path(shape)}Z" fill="{colour}" class="lagfill"/>'
+        f'<path d="{path(points)}" stroke="{colour}" class="lagline">'
         f"<title>{escape(short(each.shard_id))}: at most {worst:.1f} s behind</title></path>"
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}" class="floor"/>'
         f'<text x="2" y="{floor - LAG_ROW / 2 + 4:.1f}" class="rowname" fill="{colour}">'
@@ -230,35 +228,6 @@ def smoothed(counts: Sequence[int]) -> list[float]:
     around = _SMOOTHED_STEPS // 2
     windows = [counts[max(0, i - around) : i + around + 1] for i in range(len(counts))]
     return [sum(window) / len(window) for window in windows]
-
-
-def nice_ceiling(value: float) -> float:
-    """Return the least end of an axis, not below the value, whose quarters are round numbers."""
-    power = 10.0 ** math.floor(math.log10(value / 4))
-    return next(4 * step * power for step in (1, 1.5, 2, 2.5, 5, 10) if 4 * step * power >= value)
-
-
-def _value_axis(most: float, y: Callable[[float], float]) -> list[str]:
-    values = [most * quarter / 4 for quarter in range(5)]
-    return [
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}" class="minor"/>'
-        f'<text x="{LEFT - 8}" y="{y(v) + 4:.1f}" class="tick">{v:,.0f}</text>'
-        for v in values
-    ]
-
-
-def _grid(axis: TimeAxis, *, top: float, bottom: float) -> str:
-    return "".join(
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" class="minor"/>'
-        for x, _ in axis.ticks()
-    )
-
-
-def _time_labels(axis: TimeAxis, bottom: float) -> str:
-    return "".join(
-        f'<text x="{x:.1f}" y="{bottom + 18}" class="time">{label}</text>'
-        for x, label in axis.ticks()
-    )
 
 
 def _markers(
@@ -282,14 +251,3 @@ def _markers(
                 f'<text x="{x:.1f}" y="{top - 10}">{number}</text></g>'
             )
     return "".join(parts)
-
-
-def _path(points: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def _svg(height: float, parts: Iterable[str], *, label: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}" '
-        f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
-    )

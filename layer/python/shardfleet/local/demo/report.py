@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
-from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
-from shardfleet.local.demo.charts import TimeAxis, colour_of, lag_chart, throughput_chart
+from shardfleet.local.demo.charts import TimeAxis, lag_chart, throughput_chart
 from shardfleet.local.demo.incidents import short
 from shardfleet.local.demo.live import checkpoint_text, clock_text, owner_text, seconds_text
 from shardfleet.local.demo.outcome import RECOVERY_WANTED_S, Outcome
 from shardfleet.local.demo.spark_section import spark_section
 from shardfleet.local.demo.timeline import ShardSeries, shard_series
+from shardfleet.local.pages.parts import colour_of, legend, style_of, table
+from shardfleet.local.pages.parts import verdict as first_said
 
 STEP_MS = 1_000
 _LEAD_OUT_MS = 2_000
@@ -37,7 +38,7 @@ def report_of(outcome: Outcome) -> str:
         ended_ms=axis.ended_ms,
         step_ms=STEP_MS,
     )
-    style = files("shardfleet.local.demo").joinpath("report.css").read_text("utf-8")
+    style = style_of("shardfleet.local.demo", "report.css")
     body = "\n".join(
         [
             _banner(outcome),
@@ -78,12 +79,8 @@ def _banner(outcome: Outcome) -> str:
         "seconds."
     )
     problems = "".join(f"<li>{escape(problem)}</li>" for problem in outcome.problems())
-    return (
-        f'<div class="verdict{"" if outcome.passed else " bad"}">'
-        f'<div class="seal">{"✓" if outcome.passed else "!"}</div>'
-        f"<div><h1>{headline}</h1><p>{story}</p>"
-        f"{f'<ul>{problems}</ul>' if problems else ''}</div></div>"
-    )
+    inside = f"<p>{story}</p>{f'<ul>{problems}</ul>' if problems else ''}"
+    return first_said(headline, inside, mood="good" if outcome.passed else "bad")
 
 
 def times(count: int) -> str:
@@ -123,10 +120,7 @@ def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAx
     for record in outcome.sent:
         sent[min(steps - 1, max(0, (record.sent_ms - axis.began_ms) // STEP_MS))] += 1
     chart = throughput_chart(series, axis, sent_per_step=sent, happenings=outcome.log.happenings)
-    names = "".join(
-        f'<span><i style="background:{colour_of(position)}"></i>{short(each.shard_id)}</span>'
-        for position, each in enumerate(series)
-    )
+    names = legend((colour_of(at), short(each.shard_id)) for at, each in enumerate(series))
     return (
         "<section><h2>Throughput</h2>"
         "<p class='soft'>Records handled per second for the first time, by shard (mean of three "
@@ -166,13 +160,16 @@ def _story(outcome: Outcome) -> str:
             if each.kind == "kill" and f"process {r.kill.pid}," in each.text
         ]
         rows.append(
-            f'<tr><td><span class="dot {_KINDS.get(each.kind, "")}">{number}</span></td>'
-            f"<td>{clock_text(each.at_ms - outcome.began_ms)}</td><td>{escape(each.text)}</td>"
-            f"<td>{escape(', '.join(back))}</td></tr>"
+            (
+                f'<span class="dot {_KINDS.get(each.kind, "")}">{number}</span>',
+                clock_text(each.at_ms - outcome.began_ms),
+                escape(each.text),
+                escape(", ".join(back)),
+            )
         )
     return (
-        "<section><h2>What was done to it</h2><table><tr><th></th><th>at</th><th>what</th>"
-        f"<th>next record handled</th></tr>{''.join(rows)}</table>"
+        "<section><h2>What was done to it</h2>"
+        f"{table(('', 'at', 'what', 'next record handled'), rows)}"
         "<p class='soft'>A killed worker's shards should go on within "
         f"{RECOVERY_WANTED_S:.0f} s. A shard that is refused at that moment is not counted."
         "</p></section>"
@@ -201,19 +198,10 @@ def _shards(outcome: Outcome, series: Sequence[ShardSeries]) -> str:
             f"<code>{escape(checkpoint_text(lease)) or 'deleted'}</code>",
             escape(owner_text(lease)) if lease else "",
         )
-        rows.append(
-            "<tr>"
-            + "".join(
-                f"<td{' class=number' if column in (3, 4) else ''}>{cell}</td>"
-                for column, cell in enumerate(cells)
-            )
-            + "</tr>"
-        )
-    return (
-        "<section><h2>The shards at the end</h2><table><tr><th>shard</th><th>from</th><th></th>"
-        '<th class="number">records</th><th class="number">greatest lag</th>'
-        f"<th>checkpoint</th><th>owner</th></tr>{''.join(rows)}</table></section>"
-    )
+        rows.append(cells)
+    heads = ("shard", "from", "", "records", "greatest lag", "checkpoint", "owner")
+    shards = table(heads, rows, numbers=("records", "greatest lag"))
+    return f"<section><h2>The shards at the end</h2>{shards}</section>"
 
 
 def _footer(outcome: Outcome) -> str:

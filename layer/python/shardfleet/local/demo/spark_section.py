@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from shardfleet.local.demo.charts import COLOURS, LEFT, RIGHT, WIDTH, nice_ceiling
+from shardfleet.local.demo.charts import LEFT, RIGHT, WIDTH
 from shardfleet.local.demo.spark_part import MicroBatch, SparkOutcome
+from shardfleet.local.pages.parts import COLOURS, nice_ceiling, quarters, svg, value_axis
 
 _TOP, _HEIGHT, _AXIS = 10, 150, 26
 _PATH_GAP = 2
-_TICKS = 4
 _LABEL_WIDTH = 45.0
 
 
@@ -51,14 +51,11 @@ def _chart(spark: SparkOutcome) -> str:
     def x(at_ms: float) -> float:
         return LEFT + (at_ms - began) / max(1, ended - began) * (WIDTH - LEFT - RIGHT)
 
-    parts = []
-    for quarter in range(_TICKS + 1):
-        value = most * quarter / _TICKS
-        y = bottom - value / most * _HEIGHT
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="minor"/>'
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" class="tick">{value:,.0f}</text>'
-        )
+    def y(value: float) -> float:
+        return bottom - value / most * _HEIGHT
+
+    ticks = [(value, f"{value:,.0f}") for value in quarters(most)]
+    parts = value_axis(ticks, y, left=LEFT, right=WIDTH - RIGHT)
     for each, rate in zip(batches, pace, strict=True):
         left, right = x(each.began_ms), x(each.began_ms + each.took_ms)
         height = rate / most * _HEIGHT
@@ -77,11 +74,7 @@ def _chart(spark: SparkOutcome) -> str:
             labelled = across
             seconds = f"{(each.began_ms - began) / 1000:.0f} s"
             parts.append(f'<text x="{across:.1f}" y="{bottom + 18}" class="time">{seconds}</text>')
-    height = bottom + _AXIS
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="Throughput and lag of Spark">{"".join(parts)}</svg>'
-    )
+    return svg(WIDTH, bottom + _AXIS, parts, label="Throughput and lag of Spark")
 
 
 def _left_over(batches: Sequence[MicroBatch], x: Callable[[float], float], bottom: float) -> str:
