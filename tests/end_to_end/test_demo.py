@@ -94,7 +94,7 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
 def shows_the_report(folder):
     """A browser draws the verdict, the charts and the story; the picture is in docs."""
     picture = PICTURE if WRITE else folder / "seen.png"
-    text = look((folder / "report.html").as_uri(), folder, picture=picture, size=(1200, 2300))
+    text = look((folder / "report.html").as_uri(), folder, picture=picture, size=(1000, 1280))
 
     assert "Nothing was lost, and every key kept its order." in text
     assert text.count("<svg") == 2

@@ -72,9 +72,11 @@ class Browser:
             time.sleep(0.05)
         return found
 
-    def picture(self, file):
-        """Write the whole page, however long, as PNG."""
-        shot = self.cdp("Page.captureScreenshot", captureBeyondViewport=True)
+    def picture(self, file, height=None):
+        """Write the page as PNG: its top of that height, or all of it, however long."""
+        wide, long = self.run("return [innerWidth, document.scrollingElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": wide, "height": height or long, "scale": 1}
+        shot = self.cdp("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         file.write_bytes(base64.b64decode(shot["data"]))
 
 

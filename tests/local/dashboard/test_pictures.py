@@ -1,5 +1,5 @@
 """
-The dashboard in a real browser: five states, in light, in dark, and as narrow as a telephone.
+Dashboard and report in a real browser: in light, in dark, and as narrow as a telephone.
 
 `SHARDFLEET_TEST_GOLDEN=write pytest tests/local/dashboard/test_pictures.py` writes the pictures to
 build/pages, and those of docs/img anew; they are looked at before they are committed.
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from shardfleet.local.demo.report import write_report
 from tests.local.dashboard.driven import CHROMEDRIVER, CHROMIUM, MISSING, browser
 from tests.local.dashboard.planted import STATES, served
+from tests.local.demo.builders import an_outcome
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason=MISSING)
 
@@ -87,3 +89,18 @@ def test_nothing_is_too_wide_or_pale_and_what_is_old_is_not_green(window, opened
         folder = ROOT / "build" / "pages"
         folder.mkdir(parents=True, exist_ok=True)
         window.picture(folder / f"{opened.replace(' ', '_')}-{look}.png")
+        if (opened, look) == ("stopped", "light"):
+            window.looks_like(width=1000)
+            window.picture(ROOT / "docs/img/dashboard.png", height=1250)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_report_is_nowhere_too_wide_or_pale(window, look, tmp_path):
+    window.looks_like(**LOOKS[look])
+    write_report(an_outcome(), tmp_path / "report.html")
+    window.open((tmp_path / "report.html").as_uri())
+
+    assert window.run(TOO_WIDE) == []
+    assert window.run(CLEAR) == []
+    if WRITE:
+        window.picture(ROOT / "build" / "pages" / f"report-{look}.png")

@@ -173,13 +173,14 @@ def lease_table(rows: Sequence[LeaseRow], *, options: str) -> str:
 def _lease(row: LeaseRow, options: str) -> list[str]:
     kind = "bad" if is_unread(row) else "soft" if row.state in _ASLEEP else "good"
     command = escape(f"shardfleet logs {shlex.quote(row.lease_key)}{options}")
+    words = " ".join(f"<span>{word}</span>" for word in command.split(" "))
     return [
         escape(row.lease_key),
         f'<b class="state {kind}">{escape(row.state.lower())}</b>',
         "unknown" if row.lag_ms is None else spoken_duration(row.lag_ms),
         escape(brief_numbers(row.why)),
         escape(row.owner or ""),
-        f'<code>{command}</code> <button data-copy="{command}">copy</button>',
+        f'<code>{words}</code> <button data-copy="{command}">copy</button>',
     ]
 
 
