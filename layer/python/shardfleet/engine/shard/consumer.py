@@ -157,25 +157,14 @@ class ShardConsumer:
         origin, done = ReadFrom.position(start), start.done
         is_in_doubt = await self._patience.persist(partial(self._is_in_doubt, start), held.halt)
         reader = self._reader(origin)
-        expander = Deaggregator(
-            held.lease_key,
-            held.lease.hash_key_range,
-            config=self._config,
-            sink=self._ports.reading.events,
-        )
+        expander = self._expander()
         while True:
             answer = await self._next_page(reader)
             if isinstance(answer, End):
                 self._open_ms = 0  # When it was closed is unknown, and that it expired is told.
                 return answer.children
             if is_in_doubt and not answer.says_nothing:
-                await self._judge_gap(
-                    PositionTrimmed(
-                        f"shard {held.lease_key}: what came first is older than what the stream "
-                        "retains, and nothing of it was read; it may be lost",
-                        nothing_left=not answer.records,
-                    )
-                )
+                await self._judge_gap(self._late_beginning(answer))
                 is_in_doubt = False
             if reader.cursor.start is not origin.start:
                 done = None
@@ -207,6 +196,10 @@ class ShardConsumer:
             if page.size or page.lag_ms == 0:
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)
+
+    def _expander(self) -> Deaggregator:
+        lease, sink = self._held.lease, self._ports.reading.events
+        return Deaggregator(lease.lease_key, lease.hash_key_range, config=self._config, sink=sink)
 
     def _reader(self, origin: ReadFrom) -> ShardReader:
         config = self._config
@@ -246,6 +239,14 @@ class ShardConsumer:
             since_ms = max(since_ms, start.instant_ms)
         now_ms, retention_ms = ports.reading.clock.now_ms(), ports.incarnation.retention_ms
         return since_ms > 0 and not is_retained(since_ms, now_ms=now_ms, retention_ms=retention_ms)
+
+    def _late_beginning(self, page: RecordsPage) -> PositionTrimmed:
+        return PositionTrimmed(
+            f"shard {self._held.lease_key}: what came first is older than what the stream retains, "
+            f"and nothing of it was done (the oldest now is {page.first or 'none'}); "
+            "it may be lost",
+            nothing_left=not page.records,
+        )
 
     async def _mark_beginnings(self, children: Sequence[ChildShard]) -> None:
         """
