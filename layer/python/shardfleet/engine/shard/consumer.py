@@ -163,9 +163,7 @@ class ShardConsumer:
             if isinstance(answer, End):
                 self._open_ms = 0  # When it was closed is unknown, and that it expired is told.
                 return answer.children
-            if is_in_doubt and not answer.says_nothing:
-                await self._judge_gap(self._late_beginning(answer))
-                is_in_doubt = False
+            is_in_doubt = is_in_doubt and await self._judge_beginning(answer)
             if reader.cursor.start is not origin.start:
                 done = None
             records = UserRecords(answer.records, done, expander)
@@ -240,13 +238,17 @@ class ShardConsumer:
         now_ms, retention_ms = ports.reading.clock.now_ms(), ports.incarnation.retention_ms
         return since_ms > 0 and not is_retained(since_ms, now_ms=now_ms, retention_ms=retention_ms)
 
-    def _late_beginning(self, page: RecordsPage) -> PositionTrimmed:
-        return PositionTrimmed(
+    async def _judge_beginning(self, page: RecordsPage) -> bool:
+        """Judge a beginning in doubt by its first page; return whether it is in doubt still."""
+        if page.says_nothing:
+            return True
+        message = (
             f"shard {self._held.lease_key}: what came first is older than what the stream retains, "
             f"and nothing of it was done (the oldest now is {page.first or 'none'}); "
-            "it may be lost",
-            nothing_left=not page.records,
+            "it may be lost"
         )
+        await self._judge_gap(PositionTrimmed(message, nothing_left=not page.records))
+        return False
 
     async def _mark_beginnings(self, children: Sequence[ChildShard]) -> None:
         """
