@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, PositionOutlived
 from shardfleet.events.worker import ShardExpired, TurnFailed
@@ -71,16 +70,17 @@ class AlarmsAreTrue(Checker):
     Nobody is told of a loss where there is none, and each record that is lost is told (§5.1).
 
     A loss is told by shard, behind a position; of one that was left at its tip nothing is known,
-    which is told as well, as it is where its last reader died. Of a shard without parents that
-    begins at its oldest record, or at an instant, nothing is known before something is done.
+    which is told as well, as it is where its last reader died. Of a shard of which nothing has been
+    done there is no position, and news of a loss is not asked for: docs/proof.md says where it is
+    silent yet.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with nothing told."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._told: set[str] = set()
-        # Before records were trimmed: those that begin with what there is, and who read each last.
-        self._unknown: set[str] = set()
+        # Of which something was done before records were trimmed, and who read them last.
+        self._numbered: set[str] = set()
         self._readers: dict[str, Suspect] = {}
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
@@ -90,12 +90,13 @@ class AlarmsAreTrue(Checker):
             self._readers[shard_id] = by
 
     def lease_written(self, write: LeaseWrite) -> None:
-        """Remember which shards begin with what there is."""
+        """Remember of which shards something was done before records were trimmed."""
         after = write.after
-        if self.ledger.trimmed_ms is None and after is not None:
-            self._unknown.discard(after.lease_key)
-            if after.checkpoint == AT_TRIM_HORIZON and not after.parent_shard_ids:
-                self._unknown.add(after.lease_key)
+        if self.ledger.trimmed_ms is not None or after is None:
+            return
+        self._numbered.discard(after.lease_key)
+        if not after.checkpoint.is_sentinel:
+            self._numbered.add(after.lease_key)
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look for news of records that may be lost."""
@@ -110,7 +111,7 @@ class AlarmsAreTrue(Checker):
     def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
         """Look for shards of which something was lost that nobody was told."""
         del keys
-        for key in sorted(self.ledger.shards.keys() - self._unknown - self._told):
+        for key in sorted(self._numbered - self._told):
             if lost := self._lost(key):
                 text = f"{len(lost)} records were trimmed unread, {lost[0]} first, and nobody told"
                 self.found(at_ms, key, text)
