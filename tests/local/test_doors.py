@@ -28,7 +28,8 @@ from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.chaos.faults import FaultDice
 from shardfleet.local.chaos.proxy import FaultyProxy
 from shardfleet.local.dashboard.definition import Dashboard
-from shardfleet.local.dashboard.server import DashboardServer
+from shardfleet.local.dashboard.server import DashboardServer, ShownFleet
+from tests.local.dashboard.planted import planted_reading
 from tests.local.launcher.conftest import zipped
 from tests.test_tidy import ROOT
 
@@ -109,7 +110,8 @@ class NoMetrics:
 
 @contextlib.contextmanager
 def dashboard():
-    with DashboardServer(NoMetrics(), leases=list, title="t") as server:
+    fleet = ShownFleet(title="t", options="", reading=lambda: planted_reading("empty"))
+    with DashboardServer(NoMetrics(), fleet=fleet) as server:
         yield Served(server.url, path=urlsplit(server.url).path)
 
 

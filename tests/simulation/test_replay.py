@@ -60,7 +60,9 @@ def test_a_campaign_adds_up_its_seeds_and_names_those_that_failed():
     body = json.loads(json.dumps(totals.body()))
     assert body["seeds"] == len(results) == 2
     assert body["violations"] == []
-    assert body["port_calls"] == sum(sum(result.calls.values()) for result in results)
+    # Seed 7 has its lease table behind the real adapter: its calls are counted apart.
+    counted = (body["wired"]["port_calls"], body["port_calls"])
+    assert counted == tuple(sum(result.calls.values()) for result in results)
     assert body["reshards"] == sum(result.reshards for result in results)
     assert totals.line().endswith("0 violations")
 

@@ -58,6 +58,12 @@ JUDGES = {
         "DynamoDBSealStore.put_if_absent put_item",
         "S3SealStore.put_if_absent put_object",
     ),
+    "test_until_3_4_rows_have_a_table_of_their_own": (
+        "DynamoDBKcl3Store._own_rows scan",
+        "DynamoDBKcl3Store._item get_item",
+        "DynamoDBKcl3Store.write update_item",
+        "DynamoDBKcl3Store.delete delete_item",
+    ),
     "test_a_scan_is_read_in_pages": ("_Examination._neighbours scan",),
     "test_many_plans_are_deleted": ("DynamoDBSealStore.delete_before batch_write_item",),
     "test_a_plan_larger_than_a_page_is_read_whole": ("DynamoDBSealStore._query query",),

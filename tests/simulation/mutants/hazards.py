@@ -195,7 +195,7 @@ HAZARDS = (
         "H10",
         (
             "engine/shard/dispatch.py",
-            "if self._ports.clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:",
+            "if clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:",
             "if self._timeout_ms > self._calls_end_ms:",
         ),
         why_not=(
