@@ -56,6 +56,34 @@ def test_nobody_is_robbed_when_the_clock_jumps_between_two_turns_of_one_manager(
     run_virtual(main())
 
 
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
+def test_nobody_is_robbed_when_the_clock_jumps_while_the_table_is_read(by_ms):
+    """What was changed since the last reading is first seen after this one, not before it."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        await running_fleet(fleet)
+        await fleet.manager.turn()
+        before = fleet.owners()
+        await fleet.clock.sleep_ms(2_000)
+        survey, leases = fleet.leases.survey, fleet.leases.leases
+        for key, lease in leases.items():
+            leases[key] = replace(lease, lease_counter=lease.lease_counter + 1)
+
+        async def jumping():
+            fleet.leases.survey = survey
+            fleet.clock.start_ms += by_ms
+            return await survey()
+
+        fleet.leases.survey = jumping
+        for _ in range(2):
+            await fleet.manager.turn()
+            assert fleet.owners() == before
+        assert all(turn.expired_leases == 0 for turn in fleet.named("ManagerTurnDone"))
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS, 0])
 def test_a_lost_owner_is_found_within_one_invocation_whoever_s_clock_is_wrong(by_ms):
     """Nothing kept is believed then, so that its own look must see a failover time go by."""

@@ -63,8 +63,11 @@ class Observer:
         clock, state = self._clock, self._state
         started_ms, began_ms = clock.now_ms(), clock.monotonic_ms()
         survey = await self._leases.survey()
+        # A clock that went back meanwhile would make what is new older than the failover time (E3).
+        ended_ms = clock.now_ms()
+        started_ms = min(started_ms, ended_ms)
         reading = Reading(
-            began_ms=started_ms, ended_ms=clock.now_ms(), skew_ms=self._config.clock_skew_ms
+            began_ms=started_ms, ended_ms=ended_ms, skew_ms=self._config.clock_skew_ms
         )
         watching = Reading(began_ms=began_ms, ended_ms=clock.monotonic_ms())
         shards = await self._stream.list_shards()
