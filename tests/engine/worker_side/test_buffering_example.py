@@ -1,4 +1,4 @@
-"""The example that buffers to S3, in fleets whose workers die and hand over."""
+"""The example that buffers to S3: its cuts, a bucket that refuses, and a worker that dies."""
 
 import importlib.util
 from pathlib import Path
