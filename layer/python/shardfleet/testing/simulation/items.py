@@ -42,8 +42,11 @@ class Refusal(Exception):
     def __init__(self, code: str, text: str, **members: object) -> None:
         """Refuse with a code of DynamoDB's."""
         super().__init__(text)
-        self.body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": text}
-        self.body |= members  # type: ignore[arg-type]
+        self.body: dict[str, object] = {
+            "__type": f"com.amazonaws.dynamodb.v20120810#{code}",
+            "message": text,
+            **members,
+        }
 
 
 class _Expression:
