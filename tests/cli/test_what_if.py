@@ -13,7 +13,7 @@ from shardfleet.engine.state.fleet_state import slot_body
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 
-READS = {"Scan", "Query", "GetItem", "ListShards"}
+READS = {"Scan", "Query", "GetItem", "ListShards", "DescribeStreamSummary"}
 
 
 @pytest.fixture

@@ -62,6 +62,10 @@ class Shop:
         said = self.capsys.readouterr()
         return code, said.out + said.err
 
+    def said(self, *arguments):
+        """Return what a command says, on one line."""
+        return " ".join(self.ask(*arguments)[1].split())
+
     def set(self, fault):
         """Let the handler be so from now on, in new processes."""
         self.file.write_text(fault, "utf-8")
@@ -200,9 +204,9 @@ def test_the_lines_of_the_worker_hold_the_cause(shop):
 def test_a_wrong_region_is_named(shop, monkeypatch):
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "ap-south-1")
-    for command in ("doctor", "status", "explain"):
+    for command, wanted in (("doctor", 1), ("status", 2), ("explain", 2)):
         code, text = shop.ask(command)
-        assert code == 2
+        assert code == wanted
         assert "check region" in text
 
 
@@ -211,8 +215,13 @@ def test_a_stream_that_is_gone_and_then_a_table_are_named(shop):
         StreamName=shop.fleet.outputs["StreamName"], EnforceConsumerDeletion=True
     )
     assert "stream" in shop.finds("stream-missing")["found"]
+    assert "stream it does not exist" in shop.said("status")
+    assert "not found" in shop.said("explain", SHARD)
     shop.fleet.client("dynamodb").delete_table(TableName=shop.fleet.outputs["LeaseTable"])
     assert shop.finds("lease-table-missing")["remedy"]
+    assert "could not be looked at" not in shop.said("doctor")
+    for command in ("status", "explain"):
+        assert "lease table" in shop.said(command)
     code, text = shop.ask("status")
     assert code == 2
     assert shop.fleet.outputs["LeaseTable"] in text

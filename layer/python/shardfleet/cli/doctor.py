@@ -8,7 +8,13 @@ import typer
 from rich.text import Text
 
 from shardfleet.cli.fleet_access import JsonOption, reaching_aws
-from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
+from shardfleet.cli.fleets import (
+    DEFAULT_STACK,
+    FleetName,
+    FleetNotSeen,
+    FleetOption,
+    StackOption,
+)
 from shardfleet.cli.telling import say, shown, tell
 
 _ERROR, _WARNING = ("error", "bold red"), ("warning", "yellow")
@@ -40,10 +46,13 @@ def doctor(
 
 def _look_at_fleet(name: FleetName, as_json: bool) -> bool:
     from shardfleet.cli.examination import examine
-    from shardfleet.domain.explain.doctor import Severity, diagnose
+    from shardfleet.domain.explain.doctor import Finding, Severity, diagnose
 
     with reaching_aws():
-        findings = diagnose(examine(name))
+        try:
+            findings = diagnose(examine(name))
+        except FleetNotSeen as error:
+            findings = [Finding(Severity.ERROR, "fleet-not-seen", error.found, error.remedy)]
     lines: list[str | Text] = []
     for each in findings:
         grave = each.severity is Severity.ERROR

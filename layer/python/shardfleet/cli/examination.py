@@ -20,10 +20,9 @@ from shardfleet.adapters.dynamodb.leases import leases_among
 from shardfleet.cli.fleet_access import with_fleet
 from shardfleet.cli.fleets import FleetName, find_fleet
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, StreamFacts, TableFacts
-from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.unreadable import stand_ins
 from shardfleet.domain.slots.lags import unread_shards
-from shardfleet.errors import ShardfleetError
+from shardfleet.errors import ShardfleetError, StreamGone
 
 _T = TypeVar("_T")
 _MISSING = (
@@ -57,17 +56,20 @@ class _Examination:
     def facts(self) -> Facts:
         config, see, name = self._config, self._see, self._name
         lease_table = self._table(config.lease_table, (LEASE_KEY, "HASH"))
+        state_table = self._table(config.state_table, ("kind", "HASH"), ("id", "RANGE"))
         what = f"items of {lease_table.name}"
         neighbours = see(what, lambda: self._neighbours(lease_table), {})
         stream, ahead_ms = see("the stream", self._stream, (None, 0))
-        known = see(
-            "the stream on record",
-            lambda: with_fleet(name, lambda fleet: fleet.state.known_incarnation()),
-            None,
-        )
-        reading: FleetReading | None = see(
-            "leases and fleet state", lambda: with_fleet(name, lambda f: f.reading()), None
-        )
+        known = reading = None
+        if lease_table.keys and state_table.keys:  # Else what is missing has been named.
+            known = see(
+                "the stream on record",
+                lambda: with_fleet(name, lambda fleet: fleet.state.known_incarnation()),
+                None,
+            )
+            reading = see(
+                "leases and fleet state", lambda: with_fleet(name, lambda f: f.reading()), None
+            )
         shards = see(
             "the stream's shards",
             lambda: with_fleet(name, lambda fleet: fleet.stream.list_shards()),
@@ -77,7 +79,7 @@ class _Examination:
         return Facts(
             config=config,
             lease_table=lease_table,
-            state_table=self._table(config.state_table, ("kind", "HASH"), ("id", "RANGE")),
+            state_table=state_table,
             neighbours=neighbours,
             stream=stream,
             known_created_ms=known.created_ms if known else 0,
@@ -101,6 +103,8 @@ class _Examination:
             if not _is_missing(error):
                 message = error.response["Error"].get("Message", "")
                 self._unseen.append((what, f"{error.response['Error']['Code']}: {message}"))
+        except StreamGone:
+            pass
         except ShardfleetError as error:
             self._unseen.append((what, str(error)))
         return cast("_T", otherwise)

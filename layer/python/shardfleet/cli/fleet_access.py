@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -31,7 +31,7 @@ from shardfleet.cli.fleets import FleetName, find_fleet
 from shardfleet.config import FleetConfig
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.expiry import Sighting, update_sightings
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, StreamGone
 from shardfleet.events.base import Event
 
 if TYPE_CHECKING:
@@ -132,17 +132,22 @@ class FleetAccess:
 
     async def reading(self) -> FleetReading:
         """
-        Read both tables once.
+        Read both tables once, and see whether the stream is there.
 
         Raises:
-            Throttled: a table refused; try again.
+            Throttled: a table or the stream refused; try again.
 
         """
         from shardfleet.engine.operate.read import read_fleet
 
-        return await read_fleet(
+        reading = await read_fleet(
             self.leases, self.state, clock=self.clock, failover_ms=self.config.failover_ms
         )
+        try:
+            await self.stream.incarnation()
+        except StreamGone:
+            return replace(reading, stream_is_gone=True)
+        return reading
 
 
 def refuse_unknown(given: Iterable[str], known: Collection[str], complaint: str) -> None:

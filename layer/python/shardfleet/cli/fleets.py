@@ -81,13 +81,29 @@ class DeployedFleet:
         return [physical for kind, physical in self.resources if kind == wanted]
 
 
+class FleetNotSeen(ConfigurationError):
+    """
+    A stack has no fleet that can be looked at.
+
+    Attributes:
+        found: what there is instead.
+        remedy: what to do about it.
+
+    """
+
+    def __init__(self, stack: str, found: str, remedy: str) -> None:
+        """Name the option that was meant."""
+        self.found, self.remedy = f"--stack {stack}: {found}", remedy
+        super().__init__(f"{self.found}; {remedy}")
+
+
 def find_fleet(name: FleetName) -> DeployedFleet:
     """
     Find the fleet that is meant.
 
     Raises:
-        ConfigurationError: no such stack, no fleet in it, none of that name, or several and none
-            was named.
+        FleetNotSeen: no such stack, or no fleet in it that can be asked.
+        ConfigurationError: none of that name, or several and none was named.
 
     """
     found = fleets_of(name.stack)
@@ -109,7 +125,7 @@ def fleets_of(stack: str) -> list[DeployedFleet]:
     Find the fleets of a stack, and of the stacks nested in it; one at least.
 
     Raises:
-        ConfigurationError: no such stack, no fleet in it, or a fleet without its manager.
+        FleetNotSeen: no such stack, no fleet in it, or a fleet without its manager.
 
     """
     import boto3
@@ -118,9 +134,10 @@ def fleets_of(stack: str) -> list[DeployedFleet]:
     session: Any = boto3.session.Session()
     found = list(_fleets_in(session, stack))
     if not found:
-        raise ConfigurationError(
-            f"--stack {stack}: it holds no fleet, as nothing in it was made by a ShardFleet; name "
-            "the stack that deployed the fleet"
+        raise FleetNotSeen(
+            stack,
+            "it holds no fleet, as nothing in it was made by a ShardFleet",
+            "name the stack that deployed the fleet",
         )
     return sorted(found, key=lambda fleet: fleet.config.fleet)
 
@@ -131,9 +148,10 @@ def _fleets_in(session: Any, stack: str) -> Iterator[DeployedFleet]:
     constructs = {inside(each["LogicalResourceId"]) for each in markers}
     for marker in markers:
         if not marker.get("PhysicalResourceId"):
-            raise ConfigurationError(
-                f"--stack {stack}: its fleet is not there yet ({marker['ResourceStatus']}); ask "
-                "again when the stack is deployed"
+            raise FleetNotSeen(
+                stack,
+                f"its fleet is not there yet ({marker['ResourceStatus']})",
+                "ask again when the stack is deployed",
             )
         construct = inside(marker["LogicalResourceId"])
         yield DeployedFleet(
@@ -171,9 +189,10 @@ def _resources(session: Any, stack: str) -> list[dict[str, Any]]:
             for each in page["StackResourceSummaries"]
         ]
     except ClientError as error:
-        raise ConfigurationError(
-            f"--stack {stack}: {error.response['Error']['Message']}; name the stack that deployed "
-            "the fleet, and check region, credentials and endpoint"
+        raise FleetNotSeen(
+            stack,
+            error.response["Error"]["Message"],
+            "name the stack that deployed the fleet, and check region, credentials and endpoint",
         ) from error
 
 
@@ -183,9 +202,10 @@ def _config(session: Any, stack: str, manager: str) -> FleetConfig:
     try:
         found = session.client("lambda").get_function_configuration(FunctionName=manager)
     except ClientError as error:
-        raise ConfigurationError(
-            f"--stack {stack}: its lease manager {manager} cannot be asked for the fleet's "
-            f"configuration: {error.response['Error']['Message']}; deploy the stack again, or get "
-            "the right lambda:GetFunctionConfiguration"
+        raise FleetNotSeen(
+            stack,
+            f"its lease manager {manager} cannot be asked for the fleet's configuration: "
+            + error.response["Error"]["Message"],
+            "deploy the stack again, or get the right lambda:GetFunctionConfiguration",
         ) from error
     return FleetConfig.from_env(found.get("Environment", {}).get("Variables", {}))

@@ -118,6 +118,9 @@ def _screen(reading: FleetReading) -> Group:
 
 def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
     planned = "never" if found.plan_age_ms is None else f"{_time(found.plan_age_ms)} ago"
+    if found.stream_is_gone:
+        yield Text("stream   it does not exist any more", _COLOURS["FAILING"])
+        yield "         To do: name another stream."
     yield f"leases   {in_words(found.leases)}"
     yield f"slots    {in_words(found.slots)}"
     yield f"lag      {_lag_words(found)}"

@@ -75,6 +75,7 @@ class FleetReading:
         pauses: what a person has paused.
         naps: of the shards that sleep, by lease key.
         unreadable: keys of lease items that nobody can read, each with the reason.
+        stream_is_gone: whether there is no such stream any more.
 
     """
 
@@ -88,6 +89,7 @@ class FleetReading:
     pauses: Pauses = _NOTHING_PAUSED
     naps: Mapping[str, Nap] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    stream_is_gone: bool = False
 
     @property
     def failing(self) -> Mapping[str, LastFailure]:
@@ -187,6 +189,7 @@ class FleetSummary:
         lag_unknown: unfinished leases of which no lag is known.
         plan_age_ms: how long ago the manager last planned, None never.
         failures: what workers fail of.
+        stream_is_gone: whether there is no such stream any more.
 
     """
 
@@ -197,6 +200,7 @@ class FleetSummary:
     lag_unknown: int
     plan_age_ms: int | None
     failures: Sequence[FailureRow]
+    stream_is_gone: bool = False
 
 
 def lease_rows(reading: FleetReading) -> list[LeaseRow]:
@@ -261,6 +265,7 @@ def summary(reading: FleetReading) -> FleetSummary:
         lag_unknown=sum(row.lag_ms is None for row in open_rows),
         plan_age_ms=reading.at_ms - reading.planned_ms if reading.planned_ms else None,
         failures=failures(reading.slots, now_ms=reading.at_ms),
+        stream_is_gone=reading.stream_is_gone,
     )
 
 
