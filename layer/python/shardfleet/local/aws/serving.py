@@ -52,7 +52,8 @@ def serve(
 
 
 def _summary(stack: StackOutputs) -> list[str]:
-    return [f"Stack {stack.stack_name} is deployed, {len(stack.resources)} resources:"] + [
+    end = ":" if stack.outputs else "."
+    return [f"Stack {stack.stack_name} is deployed, {len(stack.resources)} resources{end}"] + [
         f"  {key} = {value}" for key, value in stack.outputs.items()
     ]
 
