@@ -289,6 +289,28 @@ def test_that_there_is_no_stream_is_not_believed_at_once(operation):
     in_world(scenario)
 
 
+def test_a_listing_that_knows_no_stream_which_is_described_ends_no_turn():
+    """Of two answers at odds one is a lie, however often: a stream that is gone has none."""
+
+    async def scenario(world):
+        denials = []
+
+        def fault(call):
+            if call.operation == "list_shards" and len(denials) < 2 * ATTEMPTS_MOST:
+                denials.append(call)
+                raise StreamGone("not found, for once")
+            if call.operation == "get_records" and len(denials) == 0:
+                raise ShardGone("not found, for once")
+
+        world.put(1, 5)
+        world.stream.fault = fault
+        assert await world.turn() is not TurnOutcome.FAILED
+        assert len(denials) == 2 * ATTEMPTS_MOST
+        assert world.numbers == [1, 2, 3, 4, 5]
+
+    in_world(scenario)
+
+
 def test_a_read_that_never_returns_ends_the_process_and_not_the_renewals():
     """H10 and H17: a hung GetRecords holds nobody else, and nothing outlives the turn."""
 

@@ -19,7 +19,7 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, Entropy, EventSink, StreamDirectory
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.state.gone_record import GoneRecord, VersionedGone
-from shardfleet.errors import OutcomeUnknown, StreamReplaced, Throttled
+from shardfleet.errors import OutcomeUnknown, StreamGone, StreamReplaced, Throttled
 from shardfleet.events.worker import ShardExpired, ShardMissing
 
 _MARK_EVERY_MS = 3_600_000
@@ -143,7 +143,10 @@ class MissingShardWatch:
         found = await self._ports.stream.incarnation()
         self._check(found)
         before_ms = clock.now_ms()
-        listing = await self._ports.stream.list_shards()
+        try:
+            listing = await self._ports.stream.list_shards()
+        except StreamGone as error:  # It has just been described: one of the two is a lie.
+            raise Throttled(str(error)) from error
         listed_ms = (before_ms, clock.now_ms())
         self._stored = stored = await self._ports.record.read(self._held.lease_key)
         verdict = judge_gone(
