@@ -33,8 +33,9 @@ def machine():
     return Machine()
 
 
-def meter_of(machine, *, cpu=True):
-    return UsageMeter(clock=machine, cpu=machine if cpu else None, handler=machine)
+def meter_of(machine, *, cpu=True, before=Usage()):
+    meter = machine if cpu else None
+    return UsageMeter(clock=machine, cpu=meter, handler=machine, before=before)
 
 
 def warm(machine, meter, *, cpu_ms=RENEWAL_MS):
@@ -49,6 +50,24 @@ def test_a_cold_start_is_no_load(machine):
     warm(machine, meter)
     machine.works(30)
     assert meter.sample() == Usage(busy=0, cpu=30)
+
+
+def test_until_it_is_warm_it_tells_what_its_slot_told_before(machine):
+    """A worker that begins its next turn has not become one of which nothing is known."""
+    before = Usage(busy=600, cpu=400)
+    meter = meter_of(machine, before=before)
+    for _ in range(WARM_UP_MS // RENEWAL_MS):
+        machine.works(RENEWAL_MS)
+        assert meter.sample() == before
+    machine.works(0)
+    assert meter.sample() == Usage(busy=300, cpu=200)
+
+
+def test_what_cannot_be_known_any_more_is_unknown_once_it_is_warm(machine):
+    machine.overlaps = True
+    meter = meter_of(machine, cpu=False, before=Usage(busy=600, cpu=400))
+    machine.now_ms += WARM_UP_MS + 1
+    assert meter.sample() == Usage()
 
 
 def test_a_load_that_lasts_is_seen_in_full(machine):

@@ -2,7 +2,8 @@
 What a slot uses: the part of the time in which its handler is at work, and of its CPU.
 
 Sampled at each look at the slot record, so over a renewal interval. A turn's first seconds do not
-count: they are those of a cold start (imports, connections), and of no load that would last.
+count: they are those of a cold start (imports, connections), and of no load that would last. Until
+then what the slot told before holds: of one whose use nobody knows nothing can be evened out.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ class CpuMeter(Protocol):
 class UsageMeter:
     """Watches one worker turn."""
 
-    def __init__(self, *, clock: Clock, cpu: CpuMeter | None, handler: HandlerRunner) -> None:
-        """Begin now; without ``cpu`` the CPU stays unknown."""
+    def __init__(
+        self, *, clock: Clock, cpu: CpuMeter | None, handler: HandlerRunner, before: Usage
+    ) -> None:
+        """Begin now, with what the slot told before; without ``cpu`` the CPU becomes unknown."""
         self._clock = clock
         self._cpu = cpu
         self._handler = handler
@@ -37,7 +40,7 @@ class UsageMeter:
         self._busy_ms = 0
         self._began_ms = self._since_ms = self._sampled_ms = clock.monotonic_ms()
         self._cpu_ms = cpu.used_ms() if cpu else 0
-        self._usage = Usage()
+        self._usage = before
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -58,7 +61,7 @@ class UsageMeter:
         self._since_ms = now_ms
 
     def sample(self) -> Usage:
-        """Return the averages with the time since the last sample; unknown until warmed up."""
+        """Return the averages with the time since the last sample; as before until warmed up."""
         self._settle()
         now_ms = self._clock.monotonic_ms()
         elapsed_ms = now_ms - self._sampled_ms

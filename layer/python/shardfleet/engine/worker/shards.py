@@ -70,7 +70,9 @@ class ShardWork:
         self._consumed: dict[str, HeldLease] = {}
         self._consumer_ports: ConsumerPorts | None = None
         self._is_halted = False
-        self.usage = UsageMeter(clock=ports.clock, cpu=ports.cpu, handler=ports.handler)
+        self.usage = UsageMeter(
+            clock=ports.clock, cpu=ports.cpu, handler=ports.handler, before=slot.usage
+        )
         self._notes = CrashNotes(
             ports.fleet_state,
             suspicious=slot.open_turns > 0,

@@ -126,6 +126,7 @@ class Window:
         calls: port calls by operation.
         owner_changes: leases that changed hands.
         renew_ms: the configured time between renewals.
+        uneven: how many had to before all slots hold equally many, or one more.
 
     """
 
@@ -134,6 +135,7 @@ class Window:
     calls: dict[str, int]
     owner_changes: int
     renew_ms: int
+    uneven: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,15 @@ class TurnsEndCleanly(Checker):
 
 
 class QuietFleetKeepsLeases(Checker):
-    """In a quiet fleet no lease changes hands."""
+    """
+    In a quiet fleet no lease changes hands, but to even out numbers that loads had left uneven.
+
+    Loads about what is noise come and go; once they are gone numbers decide (B2, A6).
+    """
 
     def calm_window(self, at_ms: int, window: Window) -> None:
         """Count changes of owners."""
-        if window.owner_changes:
+        if window.owner_changes > window.uneven:
             text = f"{window.owner_changes} leases changed hands in {window.duration_ms} quiet ms"
             self.found(at_ms, "fleet", text)
 

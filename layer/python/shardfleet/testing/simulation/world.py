@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.stream.sequence import AT_LATEST
-from shardfleet.engine.state.fleet_state import PIN, FleetState
+from shardfleet.engine.state.fleet_state import PIN, SLOT, FleetState
 from shardfleet.testing.checkers import Window
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import MemoryStateStore
@@ -338,6 +340,7 @@ class World:
         around = self._around
         await asyncio.sleep(_SETTLE_S)
         calls, changes = around.calls.copy(), self.leases.owner_changes
+        uneven = self._uneven()
         await asyncio.sleep(_WINDOW_S)
         window = Window(
             duration_ms=round(_WINDOW_S * 1000),
@@ -345,10 +348,22 @@ class World:
             calls={name: n - calls[name] for name, n in around.calls.items()},
             owner_changes=self.leases.owner_changes - changes,
             renew_ms=self._shape.config.renew_ms,
+            uneven=uneven,
         )
         around.log("world", "quiet window", window)
         for checker in around.checkers:
             checker.calm_window(around.now_ms, window)
+
+    def _uneven(self) -> int:
+        """Return how many leases have to move before no slot holds two more than another."""
+        held = Counter(
+            lease.lease_owner for lease in self.leases.store.leases.values() if not lease.is_finished
+        )
+        slots = [each.body for (kind, _), each in self._state.documents.items() if kind == SLOT]
+        numbers = [held[slot["worker_id"]] for slot in slots if slot["state"] == SlotState.RUNNING]
+        few, more = divmod(sum(numbers), len(numbers) or 1)
+        given = sum(max(0, number - few - bool(more)) for number in numbers)
+        return max(given, sum(max(0, few - number) for number in numbers))
 
     def _excuse(self, lease: Lease) -> None:
         """Excuse what was put before a lease that begins at the tip was pinned (hazard H7)."""
