@@ -283,6 +283,17 @@ def test_a_lease_given_to_a_slot_that_was_not_told_is_found(assigned, violations
     assert len(found) == violations
 
 
+@pytest.mark.parametrize(("began", "violations"), [(OTHER, 0), (MANAGER, 1)])
+def test_only_whom_another_leader_handed_over_to_is_not_told_by_the_manager(began, violations):
+    checker, found = planted(checkers.AnnouncedFirst)
+
+    handover = replace(HIS, lease_owner="java-1", checkpoint_owner=OTHER.worker_id)
+    writes(checker, initiate_handover(HIS, "java-1"), before=HIS, after=handover, by=began)
+    forced = replace(handover, checkpoint_owner=None)
+    writes(checker, assign(handover, "java-1"), before=handover, after=forced, by=MANAGER)
+    assert len(found) == violations
+
+
 @pytest.mark.parametrize(
     ("reads_ms", "every_ms", "violations"), [(27_000, 3_000, 0), (0, 3_000, 1), (0, 25_000, 0)]
 )

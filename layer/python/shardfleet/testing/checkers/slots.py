@@ -94,7 +94,11 @@ class SlotsEndServed(Checker):
 
 
 class AnnouncedFirst(Checker):
-    """A manager gives a lease only to a slot that it has told before (H2)."""
+    """
+    A manager gives a lease only to a slot that it has told before (H2).
+
+    Whom a leader of another kind hands over to learns of it as its workers do: by the index.
+    """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with nothing announced."""
@@ -109,9 +113,11 @@ class AnnouncedFirst(Checker):
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at who is given what."""
         after, key = write.after, write.change.lease_key
+        owner = (after.lease_owner or "") if after else ""
+        if write.by.worker_id and write.change.operation == "initiate_handover":
+            self._announced.add((owner, key))
         if after is None or write.change.operation not in ("assign", "take"):
             return
-        owner = after.lease_owner or ""
         if not write.by.worker_id and (owner, key) not in self._announced:
             text = f"{write.by.name} gave it to {owner}, which had not been told"
             self.found(write.at_ms, key, text)
