@@ -11,6 +11,7 @@ from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
+from shardfleet.errors import Throttled
 from shardfleet.events.worker import ParentsAwaited, ShardEnded
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
@@ -223,6 +224,33 @@ def test_refused_writes_and_lost_answers_at_the_end_of_a_shard_do_no_harm(operat
         assert world.lease(0).child_shard_ids == (key(1), key(2))
         assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
         assert sorted(set(world.numbers)) == list(range(1, 8))
+
+    in_world(scenario)
+
+
+def test_a_child_that_is_refused_before_a_stall_is_not_brought_back_to_life_after_it():
+    """§8 row 9: meanwhile another worker ended the shard, and its children are done and deleted."""
+
+    async def scenario(world):
+        refused = []
+
+        def others_go_on():
+            theirs = replace(world.lease(0), lease_owner=OTHER, lease_counter=99)
+            world.leases.leases[key(0)] = replace(theirs, checkpoint=AT_SHARD_END)
+            asyncio.get_running_loop().stall(40)
+
+        def refuse_once(change):
+            if change.operation == "create" and not refused:
+                refused.append(change)
+                asyncio.get_running_loop().call_later(0.001, others_go_on)
+                raise Throttled
+
+        world.put(1, 5)
+        world.stream.split(key(0))
+        world.leases.before = refuse_once
+        await world.turn(turn_ms=120_000)
+        assert refused
+        assert world.leases.leases.keys() == {key(0)}
 
     in_world(scenario)
 

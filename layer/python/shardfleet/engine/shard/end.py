@@ -8,7 +8,7 @@ leave a finished parent without children (§8 row 5). Java: ``ShutdownTask``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,26 +59,27 @@ class ShardEnding:
                 parent_shard_ids=tuple(sorted(child.parent_shard_ids)),
                 hash_key_range=child.hash_key_range,
             )
-            await self._confirm(held)
-            await patience.persist(partial(checkpointer.create, lease), held.halt)
+            await self._write(held, partial(checkpointer.create, lease))
         ids = [child.shard_id for child in children]
         if ids:
-            await self._confirm(held)
-            await patience.persist(lambda: checkpointer.store_children(held, ids), held.halt)
+            await self._write(held, lambda: checkpointer.store_children(held, ids))
         if not await patience.persist(lambda: checkpointer.finish(held), held.halt):
             raise Halted
 
-    async def _confirm(self, held: HeldLease) -> None:
+    async def _write(self, held: HeldLease, write: Callable[[], Awaitable[object]]) -> None:
         """
-        Write nothing for a lease that somebody else may have had meanwhile.
+        Write until it is done, but nothing for a lease that somebody else may have had meanwhile.
 
-        After a long stall its children may be finished and deleted already, and creating them
-        again would bring them back to life (§8 row 9).
+        After a long stall, also one between two attempts, its children may be finished and deleted
+        already, and creating them again would bring them back to life (§8 row 9).
         """
-        if not await self._ports.patience.persist(
-            lambda: self._ports.checkpointer.confirm(held), held.halt
-        ):
-            raise Halted
+
+        async def confirmed() -> None:
+            if not await self._ports.checkpointer.confirm(held):
+                raise Halted
+            await write()
+
+        await self._ports.patience.persist(confirmed, held.halt)
 
     async def _wait_for_other_parents(self, held: HeldLease, child: ChildShard) -> None:
         """
