@@ -82,15 +82,19 @@ def test_a_write_of_somebody_who_knows_that_it_is_overtaken_is_found(epoch, at_m
 @pytest.mark.parametrize(("lags_ms", "violations"), [({KEY: 0}, 0), ({}, 1)])
 def test_a_second_heartbeat_that_leaves_out_a_lease_is_found(lags_ms, violations):
     checker, found = planted(checkers.BeatsTellEveryLease)
-    told = {**BEAT, "lags_ms": lags_ms}
+
+    def beats(lags_ms, heartbeat_ms):
+        after = a_slot(**{**BEAT, "lags_ms": lags_ms}, heartbeat_ms=heartbeat_ms)
+        stores(checker, after, before=a_slot(**BEAT, heartbeat_ms=1), by=ME)
 
     adopts(checker, ME, MINE)
-    stores(checker, a_slot(**BEAT), before=a_slot(**BEAT), by=ME)
+    beats({}, 2)
+    beats({}, 1)  # No beat: a failure that is told.
     assert not found
-    stores(checker, a_slot(**told), before=a_slot(**BEAT), by=ME)
+    beats(lags_ms, 3)
     assert len(found) == violations
     checker.told(1, ME, LeaseReleased(lease_key=KEY, checkpoint="", next_owner=None))
-    stores(checker, a_slot(**BEAT), before=a_slot(**BEAT), by=ME)
+    beats({}, 4)
     assert len(found) == violations
 
 

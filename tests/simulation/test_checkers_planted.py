@@ -304,8 +304,21 @@ def test_a_lease_that_is_renewed_and_not_read_is_found(reads_ms, every_ms, viola
     for at_ms in range(0, 49_000, every_ms):
         if at_ms in (0, reads_ms):
             checker.read_begun(at_ms, ME, KEY)
+        checker.document_read(at_ms, OTHER, kind=SLOT, body={})
         writes(checker, renew(MINE), before=MINE, after=renewed(MINE), at_ms=at_ms)
     assert len(found) == violations
+
+
+@pytest.mark.parametrize(("answers", "violations"), [(True, True), (False, False)])
+def test_nothing_has_to_be_handled_while_the_state_table_answers_nobody(answers, violations):
+    checker, found = planted(checkers.WhoRenewsReads)
+
+    checker.read_begun(0, ME, KEY)
+    for at_ms in range(0, 49_000, 1_000):
+        if answers or at_ms in (3_000, 9_000, 48_000):
+            checker.document_read(at_ms, OTHER, kind=SLOT, body={})
+        writes(checker, renew(MINE), before=MINE, after=renewed(MINE), at_ms=at_ms)
+    assert bool(found) == violations
 
 
 @pytest.mark.parametrize(("at_ms", "violations"), [(30_000, 0), (90_000, 1)])
@@ -381,6 +394,7 @@ def test_who_gets_a_lease_again_has_not_been_idle_with_it_meanwhile():
     assert not found
 
     for at_ms in range(10**6, 10**6 + 60_000, 3_000):
+        checker.document_read(at_ms, OTHER, kind=SLOT, body={})
         writes(checker, renew(MINE), before=MINE, after=MINE, at_ms=at_ms)
     assert found
 

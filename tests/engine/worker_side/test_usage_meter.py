@@ -6,6 +6,7 @@ from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.shard.usage import WARM_UP_MS, UsageMeter
 
 RENEWAL_MS = 1_000
+NOTHING = Usage()
 
 
 class Machine:
@@ -33,7 +34,7 @@ def machine():
     return Machine()
 
 
-def meter_of(machine, *, cpu=True, before=Usage()):
+def meter_of(machine, *, cpu=True, before=NOTHING):
     meter = machine if cpu else None
     return UsageMeter(clock=machine, cpu=meter, handler=machine, before=before)
 

@@ -142,7 +142,9 @@ class BeatsTellEveryLease(Checker):
         before, after = write.before, write.after
         if write.kind != SLOT or before is None or after["state"] != SlotState.RUNNING:
             return
-        is_beat = after["epoch"] == before["epoch"] and after["turn_open"]
+        # A failure that is told is none, and has the lags of the last one.
+        is_beat = after["heartbeat_ms"] != before["heartbeat_ms"] and after["turn_open"]
+        is_beat = is_beat and after["epoch"] == before["epoch"]
         if not write.by.worker_id or not is_beat:
             return
         for name, key in self._held:

@@ -29,6 +29,8 @@ _STOPPED_MS = 60_000
 _GARBLED_MS = 65_000
 # Longer than an import, a call that hangs and the longest back-off together.
 _IDLE_MS = 45_000
+# A table that has answered nobody for so long, in a fleet whose every worker asks it each second.
+_OUT_MS = 4_000
 # Two turns of the slowest manager, and the start of a slot between them.
 _OWNED_MS = 60_000
 _WRITTEN_BY_WORKERS = ("create", "renew", "take", "assign", "evict", "checkpoint", "set_children")
@@ -133,15 +135,28 @@ class WhoRenewsReads(Checker):
         # lease -> when somebody made its row unreadable
         self._garbled: dict[str, int] = {}
         self._stopped: dict[str, int] = {}
-        # lease -> invocation -> when it last did something for it, and how long it was frozen then
+        # lease -> invocation -> when it last did something for it, and its excuses until then
         self._alive: dict[str, dict[str, tuple[int, int]]] = {}
+        # when the state table last answered anybody, and how long it has answered nobody
+        self._answered_ms = self._silent_ms = 0
         # lease -> when the table last took a write of its owner
         self._confirmed: dict[str, int] = {}
 
     def document_written(self, write: DocumentWrite) -> None:
         """Remember stops: they are taken back by an operator after a while."""
+        self._answers(write.at_ms)
         if write.kind == STOP:
             self._stopped[write.name] = write.at_ms
+
+    def document_read(self, at_ms: int, by: Suspect, *, kind: str, body: Mapping[str, Any]) -> None:
+        """See that the table answers: without its notes nothing is handled (H9)."""
+        del by, kind, body
+        self._answers(at_ms)
+
+    def _answers(self, at_ms: int) -> None:
+        silent_ms = at_ms - self._answered_ms
+        self._silent_ms += silent_ms if silent_ms > _OUT_MS else 0
+        self._answered_ms = at_ms
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Forget what was before somebody lost a lease: it may get it again."""
@@ -151,11 +166,19 @@ class WhoRenewsReads(Checker):
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a sign of life."""
-        self._of(shard_id)[by.name] = (at_ms, by.frozen_ms)
+        self._of(shard_id)[by.name] = (at_ms, self._excused_ms(by, at_ms))
 
     def call_begun(self, call: CallBegun) -> None:
         """See a sign of life."""
-        self._of(call.shard_id)[call.by.name] = (call.at_ms, call.by.frozen_ms)
+        self._of(call.shard_id)[call.by.name] = (
+            call.at_ms,
+            self._excused_ms(call.by, call.at_ms),
+        )
+
+    def _excused_ms(self, by: Suspect, at_ms: int) -> int:
+        """Return how long an invocation could not do anything so far, or nothing without notes."""
+        silent_ms = at_ms - self._answered_ms
+        return by.frozen_ms + self._silent_ms + (silent_ms if silent_ms > _OUT_MS else 0)
 
     def _of(self, lease_key: str) -> dict[str, tuple[int, int]]:
         return self._alive.setdefault(lease_key, {})
@@ -191,8 +214,9 @@ class WhoRenewsReads(Checker):
         if waits or after.checkpoint_owner is not None or stopped_ms < _STOPPED_MS:
             self._of(key).pop(by.name, None)
             return
-        alive_ms, frozen_ms = self._of(key).setdefault(by.name, (write.at_ms, by.frozen_ms))
-        idle_ms = write.at_ms - alive_ms - (by.frozen_ms - frozen_ms)
+        excused_ms = self._excused_ms(by, write.at_ms)
+        alive_ms, before_ms = self._of(key).setdefault(by.name, (write.at_ms, excused_ms))
+        idle_ms = write.at_ms - alive_ms - (excused_ms - before_ms)
         if idle_ms > _IDLE_MS:
             text = f"{by.name} renews it, and has not read or handled anything for {idle_ms} ms"
             self.found(write.at_ms, key, text)

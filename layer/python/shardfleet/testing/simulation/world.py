@@ -357,7 +357,9 @@ class World:
     def _uneven(self) -> int:
         """Return how many leases have to move before no slot holds two more than another."""
         held = Counter(
-            lease.lease_owner for lease in self.leases.store.leases.values() if not lease.is_finished
+            lease.lease_owner
+            for lease in self.leases.store.leases.values()
+            if not lease.is_finished
         )
         slots = [each.body for (kind, _), each in self._state.documents.items() if kind == SLOT]
         numbers = [held[slot["worker_id"]] for slot in slots if slot["state"] == SlotState.RUNNING]
