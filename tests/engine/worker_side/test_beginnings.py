@@ -3,6 +3,7 @@
 import pytest
 
 from shardfleet.domain.stream.sequence import AT_LATEST
+from shardfleet.engine.shard.start import TipMarks
 from shardfleet.events.delivery import PositionLost, PositionOutlived, ShardStopped
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, a_lease, key
@@ -110,3 +111,30 @@ def test_a_child_that_is_read_in_time_lost_nothing(quiet_hours):
     world = run_virtual(with_a_child(2, quiet_hours=quiet_hours))
     assert world.numbers == [1, 2, 3, 4, 5, 6]
     assert not world.told(PositionLost)
+
+
+def test_a_parent_that_ends_a_second_time_does_not_hide_what_its_child_lost_since():
+    """Its lease was made again, or set back: what the child has noted of itself holds."""
+
+    async def main():
+        world = World(**SHORT, shards=1)
+        world.put(1, 2)
+        await world.turn(turn_ms=20_000)
+        world.stream.split(key(0))
+        world.put(3, 4, number=1)
+        before_end = world.lease()
+        await world.turn(turn_ms=20_000)
+        world.put(5, 6, number=1)
+        await world.clock.sleep_ms(25 * HOUR_MS)
+        world.put(7, 8, number=1)
+        assert not world.lease(1).checkpoint.is_sentinel
+        world.leases.leases[key(0)] = before_end
+        # An empty page of a closed shard, before the one that says so, is its tip once more.
+        done = str(before_end.checkpoint)
+        await TipMarks(world.state, world.clock).mark(key(0), done=done, is_left=True)
+        await world.turn(turn_ms=40_000)
+        assert world.lease().is_finished
+        return world
+
+    world = run_virtual(main())
+    assert [event.lease_key for event in world.told(PositionLost)] == [key(1)]

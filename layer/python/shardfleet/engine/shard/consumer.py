@@ -28,7 +28,13 @@ from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.sleep import FellAsleep, IdleShard
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.errors import ForeignPosition, OutcomeUnknown, PositionTrimmed, Throttled
+from shardfleet.errors import (
+    ForeignPosition,
+    MalformedLease,
+    OutcomeUnknown,
+    PositionTrimmed,
+    Throttled,
+)
 from shardfleet.events.delivery import PageRead, PositionLost, PositionOutlived
 from shardfleet.events.worker import ParentsAwaited
 
@@ -255,11 +261,19 @@ class ShardConsumer:
         Note since when children may have records: since their parent was last seen open.
 
         It was when its last record came, and when an earlier reader was at its tip: what this one
-        finds there may be of a closed shard, however old.
+        finds there may be of a closed shard, however old. A child that has begun has marks of its
+        own; its parent ends a second time, for its lease was set back or made again.
         """
         for child in children:
-            if self._open_ms:
+            if self._open_ms and not await self._has_begun(child):
                 await self._ports.tips.mark(child.shard_id, at_ms=self._open_ms)
+
+    async def _has_begun(self, child: ChildShard) -> bool:
+        try:
+            lease = await self._ports.delivery.checkpointer.read(child.shard_id)
+        except MalformedLease:  # Whoever can read it will say.
+            return False
+        return lease is not None and not lease.checkpoint.is_sentinel
 
     async def _tell_read(self, page: RecordsPage, records: UserRecords) -> None:
         self._ports.reading.events.emit(
