@@ -76,14 +76,15 @@ class Stream:
         wire = self.clients.wire_to(self.arn)()
         if wire is None:
             return None
-        call = type(wire).call
+        service = wire._service
+        call = type(service).call
 
         def noted(operation, body):
             self.sent.append((operation, json.loads(body)))
             self._count()
-            return call(wire, operation, body)
+            return call(service, operation, body)
 
-        wire.call = noted
+        service.call = noted
         return wire
 
     def _note(self, params, model, **_):

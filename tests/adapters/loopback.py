@@ -23,13 +23,15 @@ class Service:
     What the next requests get.
 
     `answers` are taken one by one, the last one again and again: `(status, body)`, or one of the
-    words above. `requests` are the operations seen.
+    words above; a body of bytes goes out as it is. `requests` are the operations seen, `sent` their
+    headers by lower-case name and their bodies.
     """
 
     def __init__(self, *answers, behind=None):
         self.answers = list(answers)
         self.behind = behind
         self.requests = []
+        self.sent = []
         self.released = threading.Event()
         self._noted = threading.Condition()
 
@@ -53,6 +55,7 @@ def _handler(service):
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            service.sent.append(({k.lower(): v for k, v in self.headers.items()}, body))
             service.note(self.headers["X-Amz-Target"].rpartition(".")[2])
             answer = service.next_answer()
             if answer == HANG:
@@ -62,10 +65,12 @@ def _handler(service):
             if isinstance(answer, str):
                 self.close_connection = True
                 return
-            status, members = answer
-            payload = json.dumps(members).encode()
+            status, members, *more = answer
+            payload = members if isinstance(members, bytes) else json.dumps(members).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/x-amz-json-1.0")
+            for name, value in more:
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(payload)))
             self.end_headers()
             self.wfile.write(payload)

@@ -20,6 +20,7 @@ class Tables:
     clients: AwsClients
     lease_table: str
     state_table: str
+    wired: bool = False
     events: MemoryEvents = field(default_factory=MemoryEvents)
     pools: TablePools = None
 
@@ -27,8 +28,8 @@ class Tables:
         self.pools = TablePools(
             writes=ThreadPool("writes", threads=8),
             reads=ThreadPool("reads", threads=8),
-            write_client=self.clients.table_writes,
-            read_client=self.clients.table_reads,
+            write_client=self.clients.wired_writes if self.wired else self.clients.table_writes,
+            read_client=self.clients.wired_reads if self.wired else self.clients.table_reads,
         )
 
     @property
@@ -93,9 +94,10 @@ def create_state_table(client, name):
 
 
 @contextmanager
-def tables_of(clients):
+def tables_of(clients, *, wired=False):
     suffix = uuid.uuid4().hex[:8]
-    made = Tables(clients, lease_table=f"leases-{suffix}", state_table=f"state-{suffix}")
+    names = {"lease_table": f"leases-{suffix}", "state_table": f"state-{suffix}"}
+    made = Tables(clients, **names, wired=wired)
     create_lease_table(clients.table_writes, made.lease_table)
     create_state_table(clients.table_writes, made.state_table)
     yield made

@@ -24,7 +24,7 @@ def by_botocore(monkeypatch, credentials, *, host, region, target, body, now_s):
     request = AWSRequest(
         "POST",
         f"https://{host}/",
-        headers={"Content-Type": CONTENT_TYPE, "X-Amz-Target": target},
+        headers={"Content-Type": f"{CONTENT_TYPE}1.1", "X-Amz-Target": target},
         data=body,
     )
     auth.SigV4Auth(credentials, "kinesis", region).add_auth(request)

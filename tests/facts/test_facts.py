@@ -37,7 +37,7 @@ CALLERS = ("layer/python/shardfleet", "functions", "spark", "cdk")
 # Methods of our own with the name of an operation.
 OWN_METHODS = {
     ("adapters/http/connections.py", "create_connection"),
-    ("adapters/kinesis/wire.py", "query"),
+    ("adapters/http/json_service.py", "query"),
     ("cli/position.py", "scan"),
     ("shardfleet_spark/publish/publishing.py", "publish"),
 }

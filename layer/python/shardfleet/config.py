@@ -298,8 +298,8 @@ class FleetConfig:
     )
     stream_calls: str = _choice(
         "wire",
-        "how records are read and written: wire (our own signer and decoder for GetRecords and "
-        "PutRecords, three to ten times less CPU) or boto3 (the SDK for everything)",
+        "how the stream and the tables are called: wire (our own signer and decoder for records "
+        "and for single items and pages of a table) or boto3 (the SDK for everything)",
         "wire",
         "boto3",
     )

@@ -16,6 +16,8 @@ from tests.contract.stores.dynamodb_local import NOT_THERE, DynamoDbLocal
 
 SERVERS = {"embedded": "embedded_aws", "dynamodb-local": "dynamodb_local"}
 PLACES = [pytest.param(name, marks=pytest.mark.processes) for name in SERVERS]
+# The same without the SDK's shapes, as fleets do it unless `stream_calls` says otherwise.
+WIRED = [pytest.param(f"{name} by wire", marks=pytest.mark.processes) for name in SERVERS]
 
 
 @pytest.fixture(scope="session")
@@ -40,15 +42,16 @@ def tables_at(request, monkeypatch):
     """Make both tables, empty, at a place of that name, with the project's own clients."""
     entered = contextlib.ExitStack()
 
-    def make(place):
+    def make(at):
+        place, _, way = at.partition(" by ")
         for name, value in request.getfixturevalue(SERVERS[place]).environment().items():
             monkeypatch.setenv(name, value)
-        return entered.enter_context(tables_of(AwsClients(LIMITS)))
+        return entered.enter_context(tables_of(AwsClients(LIMITS), wired=bool(way)))
 
     with entered:
         yield make
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=[*PLACES, *WIRED])
 def tables(request, tables_at):
     return tables_at(request.param)

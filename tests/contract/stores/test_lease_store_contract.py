@@ -32,7 +32,7 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.testing.memory import MemoryLeaseStore
 from tests.adapters.lease_strategies import KEY, REAL, free_changes, leases, real_changes
-from tests.contract.stores.conftest import PLACES
+from tests.contract.stores.conftest import PLACES, WIRED
 
 SHARED_TABLE = settings(
     # The table outlives the examples; each example first puts the one item it needs.
@@ -73,7 +73,7 @@ class DynamoDB:
             self.tables.put(item_from_fields(fields_of(lease)))
 
 
-@pytest.fixture(params=["memory", *PLACES])
+@pytest.fixture(params=["memory", *PLACES, *WIRED])
 def loaded(request, tables_at):
     return Memory() if request.param == "memory" else DynamoDB(tables_at(request.param))
 

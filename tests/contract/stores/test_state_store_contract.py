@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.errors import ProtocolError, ShardfleetError
 from shardfleet.testing.memory import MemoryStateStore
-from tests.contract.stores.conftest import PLACES
+from tests.contract.stores.conftest import PLACES, WIRED
 
 run = asyncio.run
 
 
-@pytest.fixture(params=["memory", *PLACES])
+@pytest.fixture(params=["memory", *PLACES, *WIRED])
 def store(request, tables_at):
     return MemoryStateStore() if request.param == "memory" else tables_at(request.param).state
 

@@ -326,11 +326,12 @@ def dead_letters(
 
 
 def _tables(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
+    clients, wired = sandbox.clients, sandbox.config.stream_calls == "wire"
     return TablePools(
         writes=threads.writes,
         reads=threads.reads,
-        write_client=sandbox.clients.table_writes,
-        read_client=sandbox.clients.table_reads,
+        write_client=clients.wired_writes if wired else clients.table_writes,
+        read_client=clients.wired_reads if wired else clients.table_reads,
     )
 
 

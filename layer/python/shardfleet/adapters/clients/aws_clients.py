@@ -22,6 +22,7 @@ from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.session import Session, get_session
 
+from shardfleet.adapters.dynamodb.wire import TableWire
 from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
 
@@ -156,7 +157,7 @@ class AwsClients:
     def drop_connections(self) -> None:
         """Close what is kept open; the clients stay, and connect anew when they are asked."""
         for made in [*vars(self).values()]:
-            if isinstance(made, BaseClient):
+            if isinstance(made, BaseClient | TableWire):
                 made.close()
         for wire in [*self._wires.values()]:
             if wire is not None:
@@ -173,6 +174,20 @@ class AwsClients:
     def table_reads(self) -> DynamoDBClient:
         """Reads of both tables."""
         return self._table_client(connections=self._limits.reads)
+
+    @cached_property
+    def wired_writes(self) -> DynamoDBClient:
+        """:attr:`table_writes` without the SDK's shapes (``stream_calls``)."""
+        return self._wired(self.table_writes)
+
+    @cached_property
+    def wired_reads(self) -> DynamoDBClient:
+        """:attr:`table_reads` without the SDK's shapes (``stream_calls``)."""
+        return self._wired(self.table_reads)
+
+    def _wired(self, client: DynamoDBClient) -> DynamoDBClient:
+        wire = TableWire(client, self._sdk, idle_ms=self._limits.idle_ms)
+        return cast("DynamoDBClient", wire)
 
     def _table_client(self, **settings: Any) -> DynamoDBClient:
         client: DynamoDBClient = self._client("dynamodb", **settings)

@@ -1,5 +1,5 @@
 """
-Signatures (AWS Signature Version 4) for one kind of request: a POST of JSON 1.1 to ``/``.
+Signatures (AWS Signature Version 4) for one kind of request: a POST of JSON to ``/``.
 
 The signing key holds for a day, so it is derived once a day; what is left per request is two
 hashes and one HMAC. Equal to botocore's signer (tests/adapters/test_sigv4.py). Rules: IAM User
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
 
-CONTENT_TYPE = "application/x-amz-json-1.1"
+CONTENT_TYPE = "application/x-amz-json-"
 _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
@@ -28,12 +28,14 @@ class RequestSigner:
         host: as in the Host header, with the port unless it is the scheme's own.
         region: that signs, e.g. ``eu-west-1``.
         service: that signs, e.g. ``kinesis``.
+        json_version: of the service's protocol.
 
     """
 
-    def __init__(self, host: str, *, region: str, service: str) -> None:
+    def __init__(self, host: str, *, region: str, service: str, json_version: str = "1.1") -> None:
         """Derive no key yet."""
         self._host = host
+        self._content_type = CONTENT_TYPE + json_version
         self._scope = (region, service, "aws4_request")
         # (secret key, day, signing key), replaced as a whole: a race derives it twice, no more.
         self._day_key = ("", "", b"")
@@ -56,7 +58,7 @@ class RequestSigner:
         assert credentials.access_key is not None
         assert credentials.secret_key is not None
         # In the order of their names, as the canonical request wants them.
-        signed = {"content-type": CONTENT_TYPE, "host": self._host, "x-amz-date": stamp}
+        signed = {"content-type": self._content_type, "host": self._host, "x-amz-date": stamp}
         if credentials.token:
             signed["x-amz-security-token"] = credentials.token.strip()
         signed["x-amz-target"] = target

@@ -1,0 +1,181 @@
+"""
+The busy calls of the two tables without the SDK's shapes: a client's interface, JSON underneath.
+
+The SDK's client stays the authority: it judges what is repeated and when (``needs-retry``), counts
+(``after-call``), and reads every body that could mean another thing to it than to a JSON parser.
+Requests are not checked before they are sent: DynamoDB does that, and the tests do.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from zlib import crc32
+
+import msgspec
+from botocore.exceptions import BotoCoreError
+from botocore.hooks import first_non_none_response
+
+from shardfleet.adapters.http.connections import IDLE_MS
+from shardfleet.adapters.http.json_service import OK, JsonService, open_service
+
+if TYPE_CHECKING:
+    from botocore.session import Session
+    from mypy_boto3_dynamodb.client import DynamoDBClient
+
+    from shardfleet.adapters.http.connections import HttpAnswer
+
+OPERATIONS = {
+    "delete_item": "DeleteItem",
+    "get_item": "GetItem",
+    "put_item": "PutItem",
+    "query": "Query",
+    "scan": "Scan",
+    "update_item": "UpdateItem",
+}
+# Binary values are base64, nulls are left out by botocore, and an escape may hide a name.
+_UNLIKE_JSON = re.compile(rb'"BS?"\s*:|null|\\u00')
+
+
+class TableWire:
+    """
+    The operations of :data:`OPERATIONS` by JSON, every other one by the client itself.
+
+    Safe to share between threads.
+
+    Args:
+        client: the SDK's.
+        session: the client's.
+        idle_ms: a connection unused for longer is not used again.
+        sleep: between repeats, in seconds.
+
+    """
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        session: Session,
+        *,
+        idle_ms: int = IDLE_MS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Open nothing yet."""
+        self._client: Any = client
+        self._emit = client.meta.events.emit
+        self._model = client.meta.service_model
+        example = ("get_item", {"TableName": "none", "Key": {}})
+        self._open = partial(open_service, client, session, example=example, idle_ms=idle_ms)
+        self._lock = Lock()
+        self._services: list[JsonService | None] = []
+        self._sleep = sleep
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the method of that name, as the SDK's client has it."""
+        if name in OPERATIONS:
+            return partial(self._call, name)
+        return getattr(self._client, name)
+
+    def close(self) -> None:
+        """Close the connections that are kept; the next call connects anew."""
+        for service in self._services:
+            if service is not None:
+                service.close()
+
+    def _call(self, method: str, /, **arguments: Any) -> Any:
+        with self._lock:
+            if not self._services:
+                self._services.append(self._open())
+        service = self._services[0]
+        if service is None or arguments["TableName"].startswith("arn:"):
+            # The endpoint may be that of the account which an ARN names.
+            return getattr(self._client, method)(**arguments)
+        name = OPERATIONS[method]
+        event, model = f"dynamodb.{name}", self._model.operation_model(name)
+        context: dict[str, Any] = {}
+        asked = self._emit(
+            f"provide-client-params.{event}", params=arguments, model=model, context=context
+        )
+        body = msgspec.json.encode(first_non_none_response(asked, default=arguments))
+        exchange = partial(self._once, service, model, body)
+        response, parsed = self._repeated(exchange, model, context)
+        self._emit(
+            f"after-call.{event}",
+            http_response=response,
+            parsed=parsed,
+            model=model,
+            context=context,
+        )
+        if response.status_code != OK:
+            kind = self._client.exceptions.from_code(parsed.get("Error", {}).get("Code"))
+            raise kind(parsed, name)
+        return parsed
+
+    def _repeated(
+        self,
+        exchange: Callable[[], tuple[SimpleNamespace, dict[str, Any]]],
+        model: Any,
+        context: dict[str, Any],
+    ) -> tuple[SimpleNamespace, dict[str, Any]]:
+        """Return the first answer that the client's own policy does not want to have again."""
+        attempts = 0
+        while True:
+            attempts += 1
+            failed: Exception | None = None
+            answered = None
+            try:
+                answered = exchange()
+                if answered[0].status_code == OK and _is_whole(answered[0]):
+                    return answered
+            except BotoCoreError as error:
+                failed = error
+            asked = self._emit(
+                f"needs-retry.dynamodb.{model.name}",
+                response=answered,
+                endpoint=None,
+                operation=model,
+                attempts=attempts,
+                caught_exception=failed,
+                request_dict={"context": context},
+            )
+            wait_s = first_non_none_response(asked)
+            if wait_s is not None:
+                self._sleep(wait_s)
+            elif answered is not None:
+                # The text of the error tells of it.
+                answered[1].setdefault("ResponseMetadata", {})["RetryAttempts"] = attempts - 1
+                return answered
+            else:
+                raise cast("Exception", failed)
+
+    @staticmethod
+    def _once(
+        service: JsonService, model: Any, body: bytes
+    ) -> tuple[SimpleNamespace, dict[str, Any]]:
+        answer = service.post(model.name, body)
+        response = SimpleNamespace(
+            status_code=answer.status, headers=answer.headers, content=answer.body
+        )
+        if answer.status != OK:
+            return response, service.refusal(answer)
+        return response, _read(service, model, answer)
+
+
+def _is_whole(response: SimpleNamespace) -> bool:
+    """Say whether a body is what was summed up, as the SDK looks (``RetryDDBChecksumError``)."""
+    told = response.headers.get("x-amz-crc32")
+    return told is None or int(told) == crc32(response.content)
+
+
+def _read(service: JsonService, model: Any, answer: HttpAnswer) -> dict[str, Any]:
+    """Return what botocore makes of an answer, by JSON alone where that is the same."""
+    if not _UNLIKE_JSON.search(answer.body):
+        try:
+            return msgspec.json.decode(answer.body, type=dict[str, Any])
+        except ValueError:
+            pass  # What is no JSON to one may be to the other: botocore's word counts.
+    return service.parsed(answer, model.output_shape)
