@@ -96,7 +96,10 @@ QUICK = {
     "a false shard end is believed": ("ChildrenBeforeEnd", "WhoRenewsReads"),
     "reading goes on behind a checkpoint inside an aggregate": _PASSED_OVER,
     "sequence numbers are compared as text": _PASSED_OVER,
-    "a merge does not wait for its other parent's lease": ("ParentsBeforeChildren",),
+    "a merge does not wait for its other parent's lease": (
+        "OrderWithinKey",
+        "ParentsBeforeChildren",
+    ),
     "the tip is another now each time": ("CheckpointCoversDone",),
     "a record that kills is never given up": ("NoRecordLost",),
 }

@@ -100,7 +100,7 @@ MUSEUM = (
         "§8 row 5, KCL #185, #837",
         (
             ENDING,
-            "            await patience.persist(partial(checkpointer.create, lease), held.halt)\n",
+            "            await self._write(held, partial(checkpointer.create, lease))\n",
             "",
         ),
     ),
