@@ -124,24 +124,31 @@ def contests() -> Iterator[Contest]:
         endpoint = f"http://127.0.0.1:{here.recv()}"
         with asyncio.Runner() as runner:
             wired, plain = (store(endpoint, wired=is_wired) for is_wired in (True, False))
-            yield Contest(
-                name="table_renewals",
-                compares=f"{RENEWALS} renewals of a lease, one after another",
-                ours=partial(renewals, runner, wired),
-                peer=partial(renewals, runner, plain),
-                peer_name="the same store with botocore's client",
-                check=same_renewals,
-                time_goes_to="handing each call to a thread and back, and its system calls.",
-            )
-            yield Contest(
-                name="table_scan",
-                compares=f"a scan of {LEASES} leases, read into leases",
-                ours=partial(scan, runner, wired),
-                peer=partial(scan, runner, plain),
-                peer_name="the same store with botocore's client",
-                check=same_scan,
-                time_goes_to="making the leases of the items.",
-            )
+            for name, what, work, check, time_goes_to in (
+                (
+                    "table_renewals",
+                    f"{RENEWALS} renewals of a lease, one after another",
+                    renewals,
+                    same_renewals,
+                    "handing each call to a thread and back, and its system calls.",
+                ),
+                (
+                    "table_scan",
+                    f"a scan of {LEASES} leases, read into leases",
+                    scan,
+                    same_scan,
+                    "making the leases of the items.",
+                ),
+            ):
+                yield Contest(
+                    name=name,
+                    compares=what,
+                    ours=partial(work, runner, wired),
+                    peer=partial(work, runner, plain),
+                    peer_name="the same store with botocore's client",
+                    check=check,
+                    time_goes_to=time_goes_to,
+                )
     finally:
         server.terminate()
         server.join()
