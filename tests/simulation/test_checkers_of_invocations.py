@@ -12,6 +12,7 @@ from shardfleet.domain.leases.changes import (
     initiate_handover,
     renew,
 )
+from shardfleet.domain.leases.lease import ChangeKind, LeaseChange
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.state.fleet_state import LOCK, SLOT
 from shardfleet.events.delivery import PageRead
@@ -125,20 +126,33 @@ def test_a_gift_to_a_slot_that_has_ended_is_found(takes_back, violations):
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(("owner", "at_ms", "violations"), [("", 20_000, 1), ("w", 20_000, 0)])
-def test_children_that_are_left_to_others_are_found(owner, at_ms, violations):
+@pytest.mark.parametrize(
+    ("owner", "garbled_ms", "violations"),
+    [("", -70_000, 1), ("w", -70_000, 0), ("", -30_000, 0), ("", 1_000, 0)],
+)
+def test_children_that_are_left_to_others_are_found(owner, garbled_ms, violations):
     checker, found = planted(checkers.ChildrenAreTaken)
     ended = replace(MINE, checkpoint=AT_SHARD_END)
 
+    def is_garbled():
+        garble = LeaseChange(
+            operation="garble", lease_key="child", kind=ChangeKind.UPDATE, conditions=()
+        )
+        writes(checker, garble, before=CHILD, after=CHILD, by=OTHER, at_ms=garbled_ms)
+
     writes(checker, create(CHILD), before=None, after=CHILD)
+    if garbled_ms < 0:
+        is_garbled()
     writes(checker, checkpoint(MINE, AT_SHARD_END), before=MINE, after=ended)
     checker.told(0, ME, ShardEnded(lease_key=KEY, children=("child",)))
+    if garbled_ms > 0:
+        is_garbled()
     stores(checker, a_slot(**BEAT), by=ME, at_ms=5_000)
     assert not found
     if owner:
         taken = replace(CHILD, lease_owner=owner)
         writes(checker, assign(CHILD, owner), before=CHILD, after=taken, by=OTHER)
-    stores(checker, a_slot(**BEAT), by=ME, at_ms=at_ms)
+    stores(checker, a_slot(**BEAT), by=ME, at_ms=20_000)
     assert len(found) == violations
 
 

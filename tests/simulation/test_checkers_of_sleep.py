@@ -16,7 +16,16 @@ from shardfleet.testing import checkers
 from shardfleet.testing.checkers import SourceRecord
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
-from tests.simulation.test_checkers_planted import FREE, KEY, MANAGER, ME, MINE, planted, writes
+from tests.simulation.test_checkers_planted import (
+    FREE,
+    KEY,
+    MANAGER,
+    ME,
+    MINE,
+    Somebody,
+    planted,
+    writes,
+)
 
 
 def sleeping(seed):
@@ -51,19 +60,25 @@ def test_a_shard_that_sleeps_over_a_record_is_found(put_ms, is_done, violations)
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(("looks", "violations"), [(5, 0), (6, 1)])
+@pytest.mark.parametrize(
+    ("looks", "refused", "violations"), [(5, 0, 0), (6, 0, 1), (6, 1, 0), (7, 1, 1), (9, 9, 0)]
+)
 @pytest.mark.parametrize("is_end", [False, True])
-def test_a_sleeper_that_is_not_woken_is_found(looks, violations, is_end):
+def test_a_sleeper_that_is_not_woken_is_found(looks, refused, violations, is_end):
     checker, found = planted(checkers.SleepersAreWoken)
+    manager = Somebody("manager#1", "", (0, 0))
 
     checker.told(0, ME, LeaseAsleep(lease_key=KEY, worker_id=ME.worker_id, idle_ms=1))
-    checker.read_begun(1, MANAGER, KEY)
+    checker.read_begun(1, manager, KEY)
     if is_end:
         checker.ledger.open_shard("child", (KEY,))
     else:
         checker.ledger.put(an_entry(1, 10))
     for look in range(looks):
-        checker.read_begun(60_000 * (look + 1), MANAGER, KEY)
+        checker.read_begun(60_000 * (look + 1), manager, KEY)
+        if look < refused:
+            # It may have been to tell the fleet what it had just seen.
+            manager.faults.append((60_000 * (look + 1), "throttled"))
     assert len(found) == violations
 
 

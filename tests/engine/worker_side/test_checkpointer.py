@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.leases.changes import initiate_handover
 from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.engine.ownership.checkpointer import Adoption
@@ -215,6 +216,35 @@ def test_an_outdated_invocation_does_not_complete_the_handover_of_its_successor(
 
         assert bench.lease() == by_successor
         assert not held.is_held
+
+    bench_test(scenario)
+
+
+def test_a_release_that_lands_after_a_later_renewal_is_no_loss():
+    """It has no counter among its conditions, so a renewal in between does not refuse it."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        begun = initiate_handover(bench.lease(), OTHER)
+        await bench.store.apply(begun)
+        await bench.checkpointer.renew(held)
+        sent = []
+
+        def on_its_way(change):
+            if change.operation == "assign":
+                sent.append(change)
+                raise OutcomeUnknown("no answer")
+
+        bench.store.before = on_its_way
+        with pytest.raises(OutcomeUnknown):
+            await bench.checkpointer.release(held)
+        assert await bench.checkpointer.renew(held)
+        bench.store.before = lambda change: None
+        await bench.store.apply(sent[0])
+
+        assert not await bench.checkpointer.renew(held)
+        assert held.outcome is LeaseOutcome.HANDED_OVER
+        assert not bench.told(LeaseLost)
 
     bench_test(scenario)
 

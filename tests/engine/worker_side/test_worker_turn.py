@@ -5,12 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.slots.slot import SlotState, TurnOutcome
+from shardfleet.domain.slots.slot import (
+    SlotState,
+    TurnOutcome,
+    announce_assignment,
+    ask_to_drain,
+)
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.retry import ATTEMPTS_MOST
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.errors import ShardGone, StreamGone, Throttled
-from shardfleet.events.worker import TurnBegun, TurnEnded, TurnFailed, TurnRefused
+from shardfleet.events.worker import SlotDelayed, TurnBegun, TurnEnded, TurnFailed, TurnRefused
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
 from shardfleet.testing.memory_handler import MemoryHandler
@@ -98,6 +103,64 @@ def test_leases_are_adopted_and_renewed_before_user_code_is_imported():
         stands_still_ms = max(counters.count(c) for c in set(counters)) * 100
         assert stands_still_ms <= world.config.renew_ms + 100
         assert world.numbers == [1]
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize("refused", ["read", "renewal"])
+def test_a_lease_that_the_table_refuses_keeps_no_other_from_beginning(refused):
+    """Found by the simulation: with many leases one or another is always refused."""
+
+    async def scenario(world):
+        begun_ms = []
+
+        def refuse(lease_key):
+            if lease_key == key(1) and world.clock.monotonic_ms() < 20_000:
+                raise Throttled("refused")
+
+        async def note(batch):
+            begun_ms.append((world.clock.monotonic_ms(), batch.shard_id))
+
+        if refused == "read":
+            world.leases.reading = refuse
+        else:
+            world.leases.before = lambda change: refuse(change.lease_key)
+        world.handler = MemoryHandler(world.clock, note)
+        world.put(1, number=0)
+        world.put(2, number=1)
+        await world.turn()
+
+        (first_ms, first), (second_ms, second) = begun_ms
+        assert (first, second) == (key(0), key(1))
+        assert first_ms < 2_000
+        assert 20_000 <= second_ms < 20_000 + world.config.renew_ms + 2_000
+        assert {each.error for each in world.told(SlotDelayed)} == {"Throttled"}
+
+    in_world(scenario, shards=2)
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_a_slot_does_not_end_without_a_lease_that_it_could_not_read(drains):
+    async def scenario(world):
+        def refuse(lease_key):
+            if world.clock.monotonic_ms() < 30_000:
+                raise Throttled("refused")
+
+        world.leases.reading = refuse
+        world.put(1)
+        turn = asyncio.create_task(world.turn(await world.open_slot()))
+        if drains:
+            await world.clock.sleep_ms(1_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+            await world.change_slot(ask_to_drain)
+
+        if drains:
+            assert await turn is TurnOutcome.DRAINED
+            assert world.clock.monotonic_ms() >= 30_000
+            assert world.lease().lease_owner is None
+        else:
+            assert await turn is TurnOutcome.CONTINUE
+            assert world.numbers == [1]
 
     in_world(scenario)
 

@@ -74,7 +74,7 @@ class TurnFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotDelayed(Event):
-    """The slot record could not be read or written; the next tick tries again."""
+    """The slot record, the index or a lease could not be read; the next tick tries again."""
 
     slot_id: str
     worker_id: str

@@ -34,6 +34,7 @@ from shardfleet.errors import (
     OutcomeUnknown,
     ShardfleetError,
     StaleEpoch,
+    Throttled,
 )
 from shardfleet.events.worker import (
     LeaseAdopted,
@@ -59,6 +60,7 @@ class Adoption(StrEnum):
     AWAITED = "AWAITED"  # its old owner is still to finish a batch (protocol.md §3.5)
     FINISHED = "FINISHED"
     UNREADABLE = "UNREADABLE"  # left alone until somebody mends it
+    DELAYED = "DELAYED"  # the table refused; try again
     ABSENT = "ABSENT"
 
 
@@ -143,9 +145,11 @@ class Checkpointer:
         after the renewals decides; the one before keeps an outdated invocation, which may have
         waited long for this, from taking the counter away from its successor.
 
+        A lease that the table refuses is told as delayed and keeps no other from being held.
+
         Raises:
             StaleEpoch: another invocation of this slot has taken over; nothing is held.
-            Throttled, OutcomeUnknown: try again.
+            Throttled: of the slot; try again.
 
         """
         keys = [key for key in dict.fromkeys(lease_keys) if self._may_get(key)]
@@ -171,6 +175,8 @@ class Checkpointer:
             return await self._adopt_readable(lease_key)
         except MalformedLease as error:
             self._tell_unreadable(lease_key, error)
+        except (Throttled, OutcomeUnknown):
+            return Adoption.DELAYED
         except ShardfleetError:
             raise
         except Exception as error:  # noqa: BLE001 - what nobody foresaw is this lease's alone

@@ -35,7 +35,8 @@ class HeldLease:
         read_ms: when that was, on the monotonic clock.
         throughput_kbps: average of what is read, KB/s; None until known (protocol.md §1.2).
         confirmed: when the last write that the table accepted was sent.
-        release_sent: a release was sent that no answer came to.
+        release_sent: a release was sent that no answer came to. Renewals do not take it back: it
+            has no counter among its conditions, and may land after them.
         unsure: checkpoints that writes without an answer would have left behind (hazard H1).
         lock: serializes the writes.
 

@@ -199,7 +199,6 @@ class LeaseWriter:
                 return False
             case Applied(lease):
                 held.unsure.clear()
-                held.release_sent = False
                 held.confirmed = sent
                 self._accept(held, lease)
                 if lease.effective_owner == self.worker_id:

@@ -17,6 +17,7 @@ from typing import Never
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.failure import Failure, FailureKind, failure_of
 from shardfleet.domain.slots.slot import ClaimRefused, Slot, SlotInput, SlotState, TurnOutcome
+from shardfleet.engine.ownership.checkpointer import Adoption
 from shardfleet.engine.retry import Halt, Halted, Patience, all_of
 from shardfleet.engine.state.pauses import PauseRecord, PauseWatch
 from shardfleet.engine.worker.ports import UnfailingSink, WorkerPorts
@@ -274,11 +275,13 @@ class WorkerTurn:
             await self._work.release_all(hard)
             slot = await patience.persist(self._record.look, hard)
             unserved = slot.assigned if slot.assign_seq > self._watch.served_seq else ()
-            if unserved:
-                await patience.persist(partial(self._work.checkpointer.adopt, unserved), hard)
+            adopt = partial(self._work.checkpointer.adopt, unserved)
+            found = await patience.persist(adopt, hard) if unserved else {}
+            if found:
                 await self._work.release_all(hard)
             waited_ms = self._ports.clock.monotonic_ms() - began_ms
             is_served = not unserved or waited_ms >= self._config.failover_ms
+            is_served = is_served and Adoption.DELAYED not in found.values()
             end = partial(self._record.end, slot.assign_seq)
             if is_served and await patience.persist(end, hard):
                 return

@@ -21,7 +21,7 @@ from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.worker.slot import SlotRecord
-from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.worker import SlotDelayed, WorkerBeat
 
 # Utilisation that has changed by so many thousandths is told at the next tick, not with the next
@@ -94,6 +94,7 @@ class SlotWatch:
         self._idle_since_ms: int | None = None
         self._finished: set[str] = set()
         self._awaited: set[str] = set()
+        self._delayed: set[str] = set()
 
     @property
     def served_seq(self) -> int:
@@ -112,7 +113,7 @@ class SlotWatch:
 
         Raises:
             StaleEpoch: another invocation has taken over.
-            Throttled, OutcomeUnknown: try again.
+            Throttled: try again.
 
         """
         indexed = await self._indexed()
@@ -131,14 +132,14 @@ class SlotWatch:
             try:
                 await self._look(with_index=tick % _INDEX_TICKS == _INDEX_TICKS - 1)
             except (Throttled, OutcomeUnknown) as error:
-                self._tell_delay(error)
+                self._tell_delay(type(error).__name__)
             tick += 1
             await self._rest(halt)
 
-    def _tell_delay(self, error: ShardfleetError) -> None:
-        slot, name = self._slot, type(error).__name__
+    def _tell_delay(self, error: str) -> None:
+        slot = self._slot
         self._ports.events.emit(
-            SlotDelayed(slot_id=slot.slot_id, worker_id=slot.worker_id, error=name)
+            SlotDelayed(slot_id=slot.slot_id, worker_id=slot.worker_id, error=error)
         )
 
     async def _rest(self, halt: Halt) -> None:
@@ -163,7 +164,7 @@ class SlotWatch:
             self._finished.difference_update(self._slot.assigned)
             # It is wanted, though what it is to have may be for others to say (KCL 3).
             self._idle_since_ms = None
-        keys = list(self._unserved())
+        keys = [*self._unserved(), *sorted(self._delayed)]
         if with_index:
             keys += await self._indexed()
         await self._adopt(keys)
@@ -189,6 +190,10 @@ class SlotWatch:
         self._finished |= {key for key, what in found.items() if what is Adoption.FINISHED}
         self._awaited = {k for k in self._awaited - found.keys() if not checkpointer.holds(k)}
         self._awaited |= {key for key, what in found.items() if what is Adoption.AWAITED}
+        delayed = {key for key, what in found.items() if what is Adoption.DELAYED}
+        self._delayed = (self._delayed - found.keys()) | delayed
+        if delayed:
+            self._tell_delay(Throttled.__name__)
         if Adoption.ADOPTED in found.values():
             self._adopted()
 
@@ -197,7 +202,7 @@ class SlotWatch:
         try:
             return list(await self._ports.leases.keys_owned_by(self._slot.worker_id))
         except (Throttled, OutcomeUnknown) as error:
-            self._tell_delay(error)
+            self._tell_delay(type(error).__name__)
             return []
 
     def _count_as_served(self) -> None:
@@ -242,7 +247,7 @@ class SlotWatch:
     async def _has_ended(self) -> bool:
         """End a slot that has held nothing, with nothing to come, for long enough (H2)."""
         now_ms = self._ports.clock.monotonic_ms()
-        if self._ports.checkpointer.held or self._unserved():
+        if self._ports.checkpointer.held or self._unserved() or self._delayed:
             self._idle_since_ms = None
             return False
         if self._idle_since_ms is None:

@@ -160,6 +160,10 @@ class Violation:
         return f"{self.checker} at {self.at_ms} ms, {self.subject}: {self.text}"
 
 
+# A row that was made unreadable is mended within a minute, and those who wait look each second.
+GARBLED_MS = 65_000
+
+
 class Checker:
     """The root of all checkers; every hook does nothing."""
 

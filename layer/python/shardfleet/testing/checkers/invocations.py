@@ -21,6 +21,7 @@ from shardfleet.events.worker import (
     TurnEnded,
 )
 from shardfleet.testing.checkers.checker import (
+    GARBLED_MS,
     CallBegun,
     Checker,
     DocumentWrite,
@@ -249,16 +250,21 @@ class ChildrenAreTaken(Checker):
         """Begin with no lease."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._leases: dict[str, Lease] = {}
+        # lease -> when somebody made its row unreadable
+        self._garbled: dict[str, int] = {}
         self._endings: dict[str, _Ending] = {}
 
     def lease_written(self, write: LeaseWrite) -> None:
-        """Keep the leases; whoever takes a child, it is taken."""
+        """Keep the leases; whoever takes a child, it is taken, and nobody can an unreadable one."""
         key, after = write.change.lease_key, write.after
+        is_garbled = write.change.operation == "garble"
+        if is_garbled:
+            self._garbled[key] = write.at_ms
         if after is None:
             self._leases.pop(key, None)
             return
         self._leases[key] = after
-        if after.effective_owner is not None:
+        if is_garbled or after.effective_owner is not None:
             self._endings = {n: e for n, e in self._endings.items() if key not in e.children}
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
@@ -268,13 +274,15 @@ class ChildrenAreTaken(Checker):
         if not isinstance(event, ShardEnded):
             return
         owned = (le.effective_owner for le in self._leases.values() if not le.is_finished)
-        free = [key for key in event.children if self._can_start(key)]
+        free = [key for key in event.children if self._can_start(key, at_ms)]
         if free and by.worker_id not in owned:
             self._endings[by.name] = _Ending(at_ms, len(by.faults), free)
 
-    def _can_start(self, key: str) -> bool:
+    def _can_start(self, key: str, at_ms: int) -> bool:
         lease = self._leases.get(key)
         if lease is None or lease.is_finished or lease.effective_owner is not None:
+            return False
+        if at_ms - self._garbled.get(key, -GARBLED_MS) < GARBLED_MS:
             return False
         parents = [self._leases.get(parent) for parent in lease.parent_shard_ids]
         return all(parent is None or parent.is_finished for parent in parents)

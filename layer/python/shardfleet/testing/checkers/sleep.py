@@ -56,13 +56,14 @@ class SleepersAreWoken(Checker):
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with nobody asleep."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self._looks: dict[str, int] = {}
+        # shard -> looks in a row that changed nothing, whose the last was, and its faults then
+        self._looks: dict[str, tuple[int, str, int]] = {}
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Learn who sleeps."""
         del at_ms, by
         if isinstance(event, LeaseAsleep):
-            self._looks[event.lease_key] = 0
+            self._looks[event.lease_key] = (0, "", 0)
         elif isinstance(event, LeaseWoken):
             self._looks.pop(event.lease_key, None)
 
@@ -79,8 +80,11 @@ class SleepersAreWoken(Checker):
         truth = self.ledger.shards[shard_id]
         first = truth.first_unfinished()
         waits = bool(truth.children) if first is None else first.put_ms < at_ms - _VISIBLE_MS
-        self._looks[shard_id] = self._looks[shard_id] + 1 if waits else 0
-        if self._looks[shard_id] > _LOOKS_MOST:
+        looks, name, faults = self._looks[shard_id]
+        # Of a look whose manager was refused anything afterwards, the fleet may know nothing.
+        looks += (name, faults) == (by.name, len(by.faults))
+        self._looks[shard_id] = (looks, by.name, len(by.faults)) if waits else (0, "", 0)
+        if waits and looks >= _LOOKS_MOST:
             what = "its end" if first is None else f"{first}, put {at_ms - first.put_ms} ms ago,"
             text = f"sleeps on, with {what} before {_LOOKS_MOST} looks"
             self.found(at_ms, shard_id, text)

@@ -13,6 +13,7 @@ from shardfleet.events.base import Event
 from shardfleet.events.manager import LeaseWoken
 from shardfleet.events.worker import LeaseAsleep, LeaseLost, LeaseReleased, TurnBegun
 from shardfleet.testing.checkers.checker import (
+    GARBLED_MS,
     CallBegun,
     Checker,
     DocumentWrite,
@@ -25,8 +26,6 @@ _READS_PER_S = 7
 _SECOND_MS = 1_000
 # An operator resumes stopped shards each 30 s, and a worker looks each failover time.
 _STOPPED_MS = 60_000
-# A row that was made unreadable is mended within a minute, and its children look each second.
-_GARBLED_MS = 65_000
 # Longer than an import, a call that hangs and the longest back-off together.
 _IDLE_MS = 45_000
 # A table that has answered nobody for so long, in a fleet whose every worker asks it each second.
@@ -202,8 +201,8 @@ class WhoRenewsReads(Checker):
         parents = [self._leases.get(parent) for parent in after.parent_shard_ids]
         waits = any(parent is not None and not parent.is_finished for parent in parents)
         # Whether a parent is finished cannot be told of a row that nobody can read.
-        garbled_ms = [self._garbled.get(parent, -_GARBLED_MS) for parent in after.parent_shard_ids]
-        waits = waits or any(write.at_ms - since_ms < _GARBLED_MS for since_ms in garbled_ms)
+        garbled_ms = [self._garbled.get(parent, -GARBLED_MS) for parent in after.parent_shard_ids]
+        waits = waits or any(write.at_ms - since_ms < GARBLED_MS for since_ms in garbled_ms)
         # A shard that is read to its end may wait for the other parent of a merge (§4.6).
         truth = self.ledger.shards[key]
         waits = waits or bool(truth.children and truth.first_unfinished() is None)

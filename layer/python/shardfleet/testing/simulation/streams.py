@@ -19,6 +19,7 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
 from shardfleet.engine.ports import ListingFilter
+from shardfleet.engine.retry import ATTEMPTS_MOST
 from shardfleet.errors import IteratorExpired, ShardGone, StreamGone
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
@@ -37,6 +38,9 @@ _VISIBLE_AFTER_MS = 1_500
 _RETENTION_MS = 120_000
 _DAMAGED_ONE_IN = 20
 _LISTS_NOTHING = 2
+# So many denials of a stream that is there are for once; one more in a row is believed.
+_LIES_MOST = ATTEMPTS_MOST - 1
+_LIES_MS = 60_000
 # As large as an aggregate that is taken apart by itself, and as slow as a step of that may be.
 _BOMB_BYTES = 257 * 1024
 _BOMB_S = 0.25
@@ -230,6 +234,7 @@ class FaultyStream(Polled):
         self._wire = wire
         self._around = around
         self._by = by
+        self._lied_ms: deque[int] = deque((-_LIES_MS,) * _LIES_MOST, maxlen=_LIES_MOST)
 
     async def incarnation(self) -> StreamIncarnation:
         """Describe the stream."""
@@ -284,7 +289,9 @@ class FaultyStream(Polled):
         return await self._wire.read("stream.get_records", work, about=shard_id)
 
     def _may_not_find_stream(self) -> None:
-        if self._around.faults.strike("false_no_stream"):
+        now_ms = self._around.now_ms
+        if now_ms - self._lied_ms[0] >= _LIES_MS and self._around.faults.strike("false_no_stream"):
+            self._lied_ms.append(now_ms)
             message = "the service says for once that it does not know the stream"
             raise StreamGone(message)
 
