@@ -11,6 +11,7 @@ from shardfleet.domain import turn as planned_turn
 from shardfleet.domain.balance import by_count as assignment
 from shardfleet.domain.leases.changes import checkpoint, create, delete
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy, LeaseField
+from shardfleet.domain.reasons import MovedToEvenOut
 from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
@@ -25,6 +26,7 @@ from shardfleet.engine.shard.consumer import ShardConsumer
 from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.events.delivery import PositionLost
+from shardfleet.events.manager import LeaseAssigned
 from shardfleet.kpl.content import at_once
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import (
@@ -302,6 +304,21 @@ def test_a_record_that_was_kept_elsewhere_may_come_late_any_other_may_not(is_kep
 def a_window(**fields):
     given = {"duration_ms": 3_600_000, "shards": 1, "calls": {}, "owner_changes": 0}
     return Window(**{**given, "renew_ms": 3_333, **fields})
+
+
+@pytest.mark.parametrize(
+    ("moved_ms", "owner_changes", "violations"),
+    [((100, 100), 2, 0), ((100, 100), 3, 1), ((100, 100, 200), 3, 1), ((-1, -1), 2, 1)],
+)
+def test_one_exchange_in_a_quiet_fleet_is_not_found(moved_ms, owner_changes, violations):
+    checker, found = planted(checkers.QuietFleetKeepsLeases)
+    why = MovedToEvenOut("throughput", "a", 200, "b", 0, 50)
+
+    for at_ms in moved_ms:
+        event = LeaseAssigned(lease_key="x", worker_id="b", kind="HANDOVER", reason=why)
+        checker.told(at_ms, Somebody(), event)
+    checker.calm_window(3_600_000, a_window(owner_changes=owner_changes))
+    assert len(found) == violations
 
 
 def test_a_lease_that_moves_in_a_quiet_fleet_is_found():

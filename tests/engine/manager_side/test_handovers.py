@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.reasons import ExchangedToEvenOut
 from shardfleet.domain.slots.slot import ask_to_drain, end
 from shardfleet.domain.stream.sequence import AT_SHARD_END
+from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.manager.turn import LeaseManager
+from shardfleet.engine.retry import Box
 from shardfleet.errors import OutcomeUnknown
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
@@ -22,6 +26,11 @@ async def uneven_fleet(**options):
     for key, lease in fleet.leases.leases.items():
         fleet.leases.leases[key] = replace(lease, lease_owner=OLD)
     return fleet
+
+
+def exchanged(other):
+    """Return why a lease is exchanged for another one."""
+    return ExchangedToEvenOut("throughput", OLD, 200, NEW, 0, other.lease_key)
 
 
 def moving(fleet):
@@ -143,6 +152,42 @@ def test_no_handover_is_begun_of_what_turns_out_to_be_finished_or_moving(state):
 
         assert [e.worker_id for e in fleet.named("AssignmentLost")] == [NEW]
         assert not [le for le in moving(fleet) if le.lease_owner == NEW]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_of_an_exchange_the_lesser_lease_stays_when_the_greater_one_does(refused):
+    """Found by the simulation: half an exchange gave more to who had too much."""
+
+    async def main():
+        fleet = await uneven_fleet()
+        greater, lesser = sorted(fleet.leases.leases.values(), key=lambda le: le.lease_key)[:2]
+        lesser = fleet.leases.leases[lesser.lease_key] = replace(lesser, lease_owner=NEW)
+        get = fleet.leases.get
+
+        async def get_and_renew(key):
+            found = await get(key)
+            if refused and key == greater.lease_key:
+                fleet.renew(key)
+            return found
+
+        fleet.leases.get = get_and_renew
+        slots = [await fleet.slot("s0001"), await fleet.slot("s0002")]
+        await Assigner(leases=fleet.leases, state=fleet.state, events=fleet.events).carry_out(
+            [
+                Assignment(lease, taker, AssignmentKind.STEAL, exchanged(other))
+                for lease, taker, other in ((greater, NEW, lesser), (lesser, OLD, greater))
+            ],
+            slots,
+            graceful={OLD, NEW},
+            box=Box(fleet.clock, 60_000),
+        )
+
+        moved = [] if refused else [(greater.lease_key, NEW), (lesser.lease_key, OLD)]
+        assert sorted((le.lease_key, le.lease_owner) for le in moving(fleet)) == moved
+        lost = [event.lease_key for event in fleet.named("AssignmentLost")]
+        assert lost == ([greater.lease_key, lesser.lease_key] if refused else [])
 
     run_virtual(main())
 

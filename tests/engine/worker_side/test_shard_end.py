@@ -14,6 +14,7 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.errors import Throttled
 from shardfleet.events.worker import ParentsAwaited, ShardEnded
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import (
     ME,
@@ -224,6 +225,31 @@ def test_refused_writes_and_lost_answers_at_the_end_of_a_shard_do_no_harm(operat
         assert world.lease(0).child_shard_ids == (key(1), key(2))
         assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
         assert sorted(set(world.numbers)) == list(range(1, 8))
+
+    in_world(scenario)
+
+
+def test_a_child_whose_taking_was_not_answered_is_adopted_though_it_is_refused_once():
+    async def scenario(world):
+        begun_ms = {}
+
+        async def note(batch):
+            begun_ms.setdefault(batch.shard_id, world.clock.monotonic_ms())
+
+        refuse_once = refuse(1, operation="renew")
+        world.handler = MemoryHandler(world.clock, note)
+        world.leases.before = lambda change: change.lease_key == key(1) and refuse_once(change)
+        world.leases.after = lose_answers(1, operation="take")
+        world.put(1)
+        world.stream.split(key(0))
+        world.put(2, number=1)
+        await world.turn(turn_ms=60_000)
+
+        assert begun_ms[key(1)] - begun_ms[key(0)] < 2_000
+        assert [c.operation for c, _ in world.leases.changes if c.lease_key == key(1)][:2] == [
+            "create",
+            "take",
+        ]
 
     in_world(scenario)
 

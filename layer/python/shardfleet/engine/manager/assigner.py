@@ -14,7 +14,7 @@ from shardfleet.domain.balance.strategy import change_of
 from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
-from shardfleet.domain.reasons import LeaseChanged, SlotEnds
+from shardfleet.domain.reasons import ExchangedToEvenOut, LeaseChanged, SlotEnds
 from shardfleet.domain.slots.slot import Slot, SlotState, announce_assignment
 from shardfleet.engine.ports import EventSink, LeaseStore
 from shardfleet.engine.retry import Box, each_of
@@ -64,7 +64,14 @@ class Assigner:
             (each for each in assignments if each.worker_id in able),
             key=lambda each: each.kind is not AssignmentKind.EXPIRED,
         )
-        written = await each_of(wanted, lambda each: self._write(each, graceful), box=box)
+        begun, ends = _exchanges_last(wanted)
+        written = await each_of(begun, lambda each: self._write(each, graceful), box=box)
+        moved = {lease.lease_key for lease in written if lease is not None}
+        for each in (end for end, other in ends if other not in moved):
+            # Without the greater lease's move the lesser one's would be to the more loaded worker.
+            self._tell_lost(each)
+        back = [each for each, other in ends if other in moved]
+        written += await each_of(back, lambda each: self._write(each, graceful), box=box)
         given = [lease for lease in written if lease is not None]
         await each_of(able.values(), lambda slot: self._release_if_ended(slot, given))
 
@@ -107,5 +114,29 @@ class Assigner:
                 )
             )
             return result.lease
-        self._events.emit(AssignmentLost(lease_key=key, worker_id=worker_id, reason=LeaseChanged()))
+        self._tell_lost(assignment)
         return None
+
+    def _tell_lost(self, assignment: Assignment) -> None:
+        self._events.emit(
+            AssignmentLost(
+                lease_key=assignment.lease.lease_key,
+                worker_id=assignment.worker_id,
+                reason=LeaseChanged(),
+            )
+        )
+
+
+def _exchanges_last(
+    assignments: Iterable[Assignment],
+) -> tuple[list[Assignment], list[tuple[Assignment, str]]]:
+    """Set apart what comes back in an exchange, each with the key of the lease it is for."""
+    begun: list[Assignment] = []
+    ends: list[tuple[Assignment, str]] = []
+    for each in assignments:
+        other = each.reason.other if isinstance(each.reason, ExchangedToEvenOut) else ""
+        if other in {before.lease.lease_key for before in begun}:
+            ends.append((each, other))
+        else:
+            begun.append(each)
+    return begun, ends

@@ -15,7 +15,7 @@ from functools import partial
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import LeaseOutcome, Slot
 from shardfleet.domain.stream.sequence import StreamIncarnation
-from shardfleet.engine.ownership.checkpointer import Checkpointer
+from shardfleet.engine.ownership.checkpointer import Adoption, Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.ports import Clock
@@ -35,7 +35,7 @@ from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.engine.stream_clock import StreamClock
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.tasks import TurnTasks
-from shardfleet.errors import MalformedLease
+from shardfleet.errors import MalformedLease, Throttled
 
 
 class ShardWork:
@@ -258,7 +258,9 @@ class ShardWork:
                 continue  # Told when it was to be created.
             if lease is not None and lease.lease_owner == self.checkpointer.worker_id:
                 # Taken a moment ago, by a write whose answer never came.
-                await self.checkpointer.adopt([key])
+                found = await self.checkpointer.adopt([key])
+                if Adoption.DELAYED in found.values():
+                    raise Throttled(f"lease {key}: not adopted yet")
             if lease is None or lease.is_finished or lease.effective_owner is not None:
                 continue
             if not await self.checkpointer.unfinished_parents(lease):
