@@ -20,6 +20,7 @@ from shardfleet.domain.reasons import (
     LeastSlots,
     NoBudget,
     NoWorkerHasRoom,
+    NoWorkerRuns,
     RegimeIs,
     SlotsWanted,
     ThereAlready,
@@ -281,3 +282,18 @@ def test_a_shard_whose_worker_fails_is_not_said_to_be_read():
     assert found.state == "FAILING"
     assert found.now.startswith("f-s1 has it but does not read it: its handler cannot be imported")
     assert "s1 fails: its handler cannot be imported" in explain_fleet(fleet).now
+
+
+@pytest.mark.parametrize(
+    ("waits", "words"),
+    [
+        ({"1": NoWorkerRuns()}, "Nobody reads it: no worker is running yet. s1 fails: "),
+        ({}, "Nobody reads it. s1 fails: "),
+    ],
+)
+def test_a_free_shard_says_what_the_workers_fail_of_and_what_to_do(waits, words):
+    slot = a_slot(state=SlotState.STARTING, failure=a_failure(times=1, last_ms=NOW - 1_000))
+
+    now = explain_shard(known("1 at 5", slots=[slot], waits=waits), "1").now
+    assert now.startswith(f"{words}its handler cannot be imported: no settings (/o.py, line 3)")
+    assert "To do: mend that line" in now

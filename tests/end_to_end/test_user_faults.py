@@ -44,7 +44,7 @@ def work(batch):
 handle = (lambda a, b, c: None) if FAULT == "signature" else work
 """
 SHARD = "shardId-000000000000"
-WITHIN_S = 60
+WITHIN_S = 30
 
 
 class Shop:

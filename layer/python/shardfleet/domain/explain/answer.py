@@ -17,6 +17,7 @@ from enum import StrEnum
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.fleet_view import (
     FleetReading,
+    FleetSummary,
     LeaseRow,
     LeaseState,
     in_words,
@@ -185,7 +186,6 @@ def explain_fleet(known: Known) -> Explanation:
     if found.workers:
         others = f" Others that share the lease table: {', '.join(found.workers)}."
     waits = "; ".join(sorted({str(why) for why in known.waits.values()}))
-    failing = "".join(f" {row.said}. To do: {row.remedy}." for row in found.failures)
     story = story_of(known, lambda e: e.subject == FLEET or e.what.startswith("SLOT_"), named=True)
     return Explanation(
         subject=FLEET,
@@ -193,7 +193,8 @@ def explain_fleet(known: Known) -> Explanation:
         state="FLEET",
         owner=None,
         since_ms=None,
-        now=f"Leases: {in_words(found.leases)}. Workers: {in_words(found.slots)}.{others}{failing}",
+        now=f"Leases: {in_words(found.leases)}. Workers: {in_words(found.slots)}.{others}"
+        f"{_failing(found)}",
         why=f"What waits: {waits}." if waits else "",
         leases=(),
         story=tuple(story),
@@ -238,10 +239,7 @@ def _now(known: Known, row: LeaseRow) -> str:
         case LeaseState.FINISHED:
             return "It is read to its end; nothing more comes from it."
         case LeaseState.UNOWNED:
-            reason = known.waits.get(row.lease_key)
-            if reason is not None:
-                return f"Nobody reads it: {reason}."
-            return "Nobody reads it; the manager gives it to a worker at its next look."
+            return _now_of_free(known, row)
         case LeaseState.FAILING:
             return f"{row.owner} has it but does not read it: {row.why}."
         case LeaseState.EXPIRED:
@@ -262,6 +260,20 @@ def _now(known: Known, row: LeaseRow) -> str:
             return f"It is stopped {row.why}. {known.reading.stops[row.lease_key].outlook}"
         case _:
             return _RESTING[row.state].format(why=row.why)
+
+
+def _now_of_free(known: Known, row: LeaseRow) -> str:
+    failing = _failing(summary(known.reading))
+    reason = known.waits.get(row.lease_key)
+    if reason is not None:
+        return f"Nobody reads it: {reason}.{failing}"
+    if failing:
+        return f"Nobody reads it.{failing}"
+    return "Nobody reads it; the manager gives it to a worker at its next look."
+
+
+def _failing(found: FleetSummary) -> str:
+    return "".join(f" {row.said}. To do: {row.remedy}." for row in found.failures)
 
 
 def _lag(row: LeaseRow) -> str:
