@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from shardfleet.cli import app as application
 from shardfleet.cli import approval, cost, examination, fleet_access, logs, operating, rewind
@@ -20,6 +21,7 @@ from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.fleets import DeployedFleet
 from shardfleet.cli.telling import TerminalConsole
 from shardfleet.testing.clock import run_virtual
+from tests.cli import recorded_runs
 from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, STATES, clicks_fleet
 from tests.cli.conftest import AROUND, CONFIG
 from tests.domain.test_diagnosis import HEALTHY
@@ -29,6 +31,7 @@ from tests.local.launcher.test_plain_template import write_shop
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("SHARDFLEET_TEST_GOLDEN") == "write"
 WIDTHS = (80, 120)
+ORDERS = "--handler shop:handle --input orders.jsonl --key who"
 FLEET = ("status", "leases", "top --rounds 1", "explain", "explain fleet")
 CALLS = [
     *((state, call) for state in STATES for call in FLEET),
@@ -74,9 +77,21 @@ CALLS = [
     ("healthy", "init a_b"),
     ("healthy", "template --app cdk.out --out plain"),
     ("healthy", "template --out plain"),
+    ("healthy", "put --input orders.jsonl --key who"),
+    ("healthy", "put --input spoiled.jsonl --rejects --dry-run"),
+    ("healthy", "put --input spoiled.jsonl"),
+    *((state, f"local run {ORDERS}") for state in ("healthy", "stopped", "failing")),
+    *((state, "local up --app cdk.out") for state in ("healthy", "failing")),
+    *((state, "demo") for state in ("healthy", "failing")),
+    *((state, "chaos") for state in ("healthy", "failing")),
+    ("healthy", "dashboard"),
+    *((state, "simulate --seed 7 --log --no-shrink") for state in ("healthy", "failing")),
+    *((state, "simulate --seeds 2") for state in ("healthy", "failing")),
+    ("healthy", "pipeline run --source json:in --sink parquet:out --checkpoint at"),
+    ("healthy", "pipeline run --print-plan --source json:in --sink parquet:out --checkpoint at"),
 ]
-# A page of Markdown, whose lines are not broken, and what others have logged.
-PAGES = ("config", "logs")
+# A page of Markdown, what others have logged, what is pasted and what programs read: lines stay.
+PAGES = ("config", "logs", "local up", "pipeline run --print-plan")
 
 
 def named(state, call, width):
@@ -121,6 +136,7 @@ def said(monkeypatch, capsys, tmp_path):
         @asynccontextmanager
         async def fleet(_name):
             found = await clicks_fleet(state)
+            found = replace(found, writer=found.stream)
             for shard in found.stream.open_shard_ids:
                 for _ in range(2):
                     found.stream.put(b"an order", key="k", shard_id=shard)
@@ -145,6 +161,7 @@ def said(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(cost, "_around", lambda _: AROUND)
         for each in (approval, operating, rewind):
             monkeypatch.setattr(each, "person", lambda: "ann")
+        recorded_runs.stand_in(monkeypatch, state, tmp_path)
         if call.startswith("position import"):
             application.run(["position", "export", "--output", "positions.json"])
             capsys.readouterr()
@@ -169,6 +186,18 @@ def test_what_is_printed_is_what_is_kept(said, state, call, width):
         "\n".join(["", *found])
         + "\nIf it is meant: SHARDFLEET_TEST_GOLDEN=write pytest tests/cli/test_presentation.py"
     )
+
+
+def test_every_command_has_its_output_kept():
+    def commands(group, *before):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from commands(command, *before, name)
+            else:
+                yield (*before, name)
+
+    kept = {tuple(call.split()[:words]) for _, call in CALLS for words in (1, 2)}
+    assert not set(commands(get_command(application.app))) - kept
 
 
 def test_every_kept_file_is_one_that_is_compared():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardfleet.cli.telling import say
+from shardfleet.cli.telling import say, tell
 
 if TYPE_CHECKING:
     from shardfleet.local.chaos.outcome import ChaosOutcome
@@ -36,15 +36,15 @@ def chaos(
         seed=seed,
         error_rate=error_rate,
     )
-    outcome = run_chaos(options, say)
+    outcome = run_chaos(options, lambda line: tell(None, [line], as_json=False))
     write_result(outcome, output / "result.json")
-    for line in (*summary(outcome), output / "result.json"):
-        say(line)
+    tell(None, _summary(outcome), as_json=False)
+    say(output / "result.json")
     if not outcome.passed:
         raise typer.Exit(1)
 
 
-def summary(outcome: "ChaosOutcome") -> tuple[str, str]:
+def _summary(outcome: "ChaosOutcome") -> tuple[str, str]:
     """Return the outcome in two lines."""
     verdict = outcome.verdict
     done = (

@@ -84,8 +84,7 @@ def demo(
     outcome = run_demo(options, Display(TerminalConsole()))
     write_result(outcome, output / "result.json")
     write_report(outcome, output / "report.html")
-    tell(None, _verdict_lines(outcome), as_json=False)
-    _print_example(outcome)
+    tell(None, [*_verdict_lines(outcome), *_example_lines(outcome)], as_json=False)
     for line in ("", output / "result.json", output / "report.html"):
         say(line)
     if not outcome.passed:
@@ -152,18 +151,16 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
         )
 
 
-def _print_example(outcome: "Outcome") -> None:
-    """Show what `shardfleet explain` says of the shard that moved most."""
+def _example_lines(outcome: "Outcome") -> Iterator[str]:
+    """Yield what `shardfleet explain` says of the shard that moved most."""
     from shardfleet.adapters.system import SystemClock
     from shardfleet.local.demo.explained import example_of
 
     example = example_of(outcome.explained)
     if example is None:
         return
-    for line in ("", "Why a shard is where it is, as `shardfleet explain SHARD` says:", ""):
-        say(line)
-    for line in told(example, now_ms=SystemClock().now_ms(), with_story=True):
-        say(line)
+    yield from ("", "Why a shard is where it is, as `shardfleet explain SHARD` says:", "")
+    yield from told(example, now_ms=SystemClock().now_ms(), with_story=True)
 
 
 def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:

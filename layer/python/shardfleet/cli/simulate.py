@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardfleet.cli.telling import say
+from shardfleet.cli.telling import say, tell
 from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -150,17 +150,21 @@ def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
         _print_failure(result, options.play)
     totals = Totals()
     totals.add(result)
-    say(totals.line())
+    tell(None, [totals.line()], as_json=False)
     return not result.violations
 
 
 def _print_failure(result: "RunResult", play: "Play | None") -> None:
-    from shardfleet.testing.simulation import story
-    from shardfleet.testing.simulation.failure_report import tell
+    from shardfleet.testing.simulation import failure_report, story
 
-    violations = [f"seed {result.seed}: {violation}" for violation in result.violations]
-    for line in tell(result) if play is not None else [*story(result), *violations]:
-        say(line)
+    for line in story(result) if play is None else failure_report.tell(result):
+        say(line)  # As it is in the log, with its whole numbers.
+    if play is None:
+        tell(None, _violations(result), as_json=False)
+
+
+def _violations(result: "RunResult") -> list[str]:
+    return [f"seed {result.seed}: {violation}" for violation in result.violations]
 
 
 def _campaign(
@@ -169,16 +173,15 @@ def _campaign(
     from shardfleet.testing.simulation.campaign import Totals, campaign
 
     def done(result: "RunResult", totals: Totals) -> None:
-        for violation in result.violations:
-            say(f"seed {result.seed}: {violation}")
+        tell(None, _violations(result), as_json=False)
         if len(totals.seeds) % 20 == 0:
-            say(totals.line(), err=True)
+            tell(None, [totals.line()], as_json=False, err=True)
 
     totals = campaign(iter(seeds), minutes=minutes, jobs=jobs, options=options, done=done)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(totals.body(), indent=2) + "\n", encoding="utf-8")
-    say(totals.line())
+    tell(None, [totals.line()], as_json=False)
     if totals.failed and options.play is not None:
         first = replace(options, seed=min(result.seed for result in totals.failed), keeps_log=True)
         _replay(first, log=False, shrinks=True)

@@ -1,0 +1,208 @@
+"""
+Commands that run for minutes or start processes: what their work came to, as it was recorded.
+
+Only the work is left out. What is printed of it comes from the command's own code.
+"""
+
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+from shardfleet.adapters import system
+from shardfleet.cli import dashboard, pipeline
+from shardfleet.cli.fleets import DeployedFleet
+from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.explain.answer import explain_shard
+from shardfleet.domain.explain.fleet_view import failures
+from shardfleet.domain.explain.turn_log import Happening
+from shardfleet.domain.reasons import HoldsFewest
+from shardfleet.local.aws import launcher, serving, standing
+from shardfleet.local.aws.deploy import StackOutputs
+from shardfleet.local.chaos import run as chaos_run
+from shardfleet.local.dashboard import gathering
+from shardfleet.local.dashboard.server import DashboardServer
+from shardfleet.local.demo import own_run
+from shardfleet.local.demo import run as demo_run
+from shardfleet.local.demo.live import RunSnapshot
+from shardfleet.local.demo.own_run import OwnRunResult, StoppedShard
+from shardfleet.local.demo.progress import ShardView
+from shardfleet.local.demo.spark_part import MicroBatch, SparkOutcome
+from shardfleet.testing import simulation
+from shardfleet.testing.checkers import Violation
+from shardfleet.testing.simulation import RunResult, campaign
+from shardfleet.testing.simulation.campaign import Totals
+from shardfleet_spark.pipelines import running
+from shardfleet_spark.pipelines.running import PipelineResult
+from tests.cli.clicks_fleet import FIRST, NUMBER, WORKERS
+from tests.cli.conftest import CONFIG
+from tests.domain.builders import a_failing_slot
+from tests.domain.test_explanation import known, place
+from tests.local.chaos.test_run import OUTCOME, VERDICT
+from tests.local.demo.builders import BEGAN_MS, an_outcome
+
+ORDERS = "".join(f'{{"who": "{"ab"[n % 2]}", "order": {n}}}\n' for n in range(7))
+UP = (
+    "The embedded AWS answers at http://127.0.0.1:4566",
+    "export AWS_ENDPOINT_URL=http://127.0.0.1:4566",
+    "export SHARDFLEET_STACK=Shop",
+)
+
+
+def stand_in(monkeypatch, state, folder):
+    """Let each command find in its place what its work came to, at a fleet's state."""
+    (folder / "orders.jsonl").write_text(ORDERS, "utf-8")
+    (folder / "spoiled.jsonl").write_text(f"{ORDERS}[]\n{{\n", "utf-8")
+    now = SimpleNamespace(now_ms=lambda: BEGAN_MS + 60_000)
+    monkeypatch.setattr(system, "SystemClock", lambda: now)
+    monkeypatch.setattr(demo_run, "run_demo", lambda o, display: _demo(state, o.folder, display))
+    monkeypatch.setattr(chaos_run, "run_chaos", lambda o, say: _chaos(state, o.folder, say))
+    monkeypatch.setattr(own_run, "own_run", lambda _, say, printed: _own(state, say, printed))
+    monkeypatch.setattr(simulation, "run_seed", lambda options: _seed(state, options.seed))
+    monkeypatch.setattr(campaign, "campaign", lambda *_, **__: _campaign(state))
+    monkeypatch.setattr(running, "run_pipeline", lambda *_: PipelineResult(batches=3, rows=24_000))
+    monkeypatch.setattr(pipeline, "_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
+    _stand_in_for_aws(monkeypatch, state)
+    _stand_in_for_the_page(monkeypatch)
+
+
+def _demo(state, folder, display):
+    folder.mkdir(parents=True)
+    healthy = state == "healthy"
+    found = an_outcome(
+        seconds=30, lose=() if healthy else (9, 12), rejects={"no JSON": (3, 17, 1_204)}
+    )
+    views = [
+        ShardView(shard=shard, lease=lease, handled=1_200, lag_ms=300 * at)
+        for at, (shard, lease) in enumerate(zip(found.shards, found.leases, strict=True))
+    ]
+    snapshot = RunSnapshot(
+        elapsed_ms=15_000, total=24_000, sent=12_000, handled=8_400, workers=3, views=views
+    )
+    with display.watching(BEGAN_MS):
+        display.happened(found.log.happenings[0])
+        display.update(snapshot)
+    display.say("asking why each shard is where it is")
+    moved = place(
+        "f-s1", Happening.TAKEN_OVER, before="f-s2", reason=HoldsFewest(0), since_ms=BEGAN_MS
+    )
+    facts = known("1 by f-s1 at 5", places={"1": moved}, turns=[(BEGAN_MS, [moved.entry])])
+    batches = [MicroBatch(began_ms=BEGAN_MS, took_ms=900, rows=600, behind_ms=0)] * 2
+    return replace(
+        found,
+        explained=[explain_shard(facts, "1")],
+        spark=SparkOutcome(rows=1_200, keys=40, windows=80, fields=("click",), batches=batches)
+        if healthy
+        else SparkOutcome(wrong=["k3: 17 records came out, 18 went in"]),
+    )
+
+
+def _chaos(state, folder, say):
+    folder.mkdir(parents=True)
+    say("waiting for the fleet's first workers")
+    say(
+        "  15.0 s  12,345 sent, 12,300 handled; killed 10 workers, 3 managers; 1,234 of 12,345 "
+        "calls went wrong"
+    )
+    say("  75.0 s  peace: from now on nothing goes wrong any more")
+    if state == "healthy":
+        return OUTCOME
+    return replace(OUTCOME, verdict=replace(VERDICT, lost=(3, 9)), unsettled={FIRST: "at 7"})
+
+
+def _own(state, say, printed):
+    say("feeding 7 records of orders.jsonl")
+    printed("a: order 7")
+    say("4 of 7 records handled")
+    healthy = state == "healthy"
+    note = StopNote(
+        lease_key=FIRST,
+        position=f"{NUMBER}:413",
+        error="ValueError: order 7 cannot be shipped",
+        attempts=5,
+        worker_id=WORKERS[0],
+        at_ms=0,
+    )
+    verdict = replace(VERDICT, records_in=7, records_handled_distinct=7, duplicates=0)
+    if not healthy:
+        verdict = replace(verdict, records_handled_distinct=4, lost=(5, 6, 7))
+    return OwnRunResult(
+        verdict=verdict,
+        stops=[StoppedShard(note=note, line=line) for line in (5, None)]
+        if state == "stopped"
+        else [],
+        failures=failures([a_failing_slot()], now_ms=1_000_000) if state == "failing" else [],
+        took_ms=2_345,
+    )
+
+
+def _seed(state, seed):
+    fails = Violation(2_000, "NothingLost", FIRST, "record 17 was never handled")
+    return RunResult(
+        seed=seed,
+        violations=() if state == "healthy" else (fails,),
+        virtual_ms=545_000,
+        calls={"get_records": 19_707},
+        faults={"kill": 1_070},
+        records=900,
+        repetitions=12,
+        reshards=10,
+        turns=40,
+        ended_hard=200,
+        freezes=3,
+        lines=(f"     1000 world split {FIRST}", f"     2000 s0001.1 checkpoint {FIRST}"),
+        pairs=frozenset({("kill", "late")}),
+    )
+
+
+def _campaign(state):
+    totals = Totals(elapsed_s=2.0)
+    for seed in (1, 2):
+        totals.add(_seed(state, seed), cpu_s=0.9)
+    return totals
+
+
+def _stand_in_for_aws(monkeypatch, state):
+    class Aws:
+        """An embedded AWS that is up."""
+
+        endpoint_url = "http://127.0.0.1:4566"
+
+        def __init__(self, **_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def environment(self):
+            return {"AWS_ENDPOINT_URL": self.endpoint_url, "AWS_REGION": "eu-central-1"}
+
+    def deploy(_assembly, name, _aws):
+        signal.raise_signal(signal.SIGTERM)  # As if somebody ended it at once.
+        outputs = {"StreamName": "clicks", "WorkerFunction": "Shop-Worker-1"}
+        return StackOutputs(
+            stack_name=name,
+            template_sha256="0" * 64,
+            outputs=outputs,
+            resources={"F": "Shop-Worker-1"},
+        )
+
+    monkeypatch.setattr(launcher, "EmbeddedAws", Aws)
+    monkeypatch.setattr(serving, "deploy", deploy)
+    # At a fleet's other states there is one already.
+    monkeypatch.setattr(standing, "lines_of", lambda _: [] if state == "healthy" else UP)
+
+
+def _stand_in_for_the_page(monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    found = DeployedFleet(
+        config=CONFIG, manager="manager", resources=[("AWS::CloudWatch::Dashboard", "clicks")]
+    )
+    monkeypatch.setattr(dashboard, "find_fleet", lambda _: found)
+    monkeypatch.setattr(gathering.Gatherer, "dashboard", lambda _: SimpleNamespace(hours=3))
+    monkeypatch.setattr(DashboardServer, "url", "http://127.0.0.1:8080/a1b2c3/")
+    monkeypatch.setattr(DashboardServer, "wait", interrupted)
