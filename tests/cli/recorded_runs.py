@@ -23,9 +23,7 @@ from shardfleet.local.dashboard import gathering
 from shardfleet.local.dashboard.server import DashboardServer
 from shardfleet.local.demo import own_run
 from shardfleet.local.demo import run as demo_run
-from shardfleet.local.demo.live import RunSnapshot
 from shardfleet.local.demo.own_run import OwnRunResult, StoppedShard
-from shardfleet.local.demo.progress import ShardView
 from shardfleet.local.demo.spark_part import MicroBatch, SparkOutcome
 from shardfleet.testing import simulation
 from shardfleet.testing.checkers import Violation
@@ -71,16 +69,6 @@ def _demo(state, folder, display):
     found = an_outcome(
         seconds=30, lose=() if healthy else (9, 12), rejects={"no JSON": (3, 17, 1_204)}
     )
-    views = [
-        ShardView(shard=shard, lease=lease, handled=1_200, lag_ms=300 * at)
-        for at, (shard, lease) in enumerate(zip(found.shards, found.leases, strict=True))
-    ]
-    snapshot = RunSnapshot(
-        elapsed_ms=15_000, total=24_000, sent=12_000, handled=8_400, workers=3, views=views
-    )
-    with display.watching(BEGAN_MS):
-        display.happened(found.log.happenings[0])
-        display.update(snapshot)
     display.say("asking why each shard is where it is")
     moved = place(
         "f-s1", Happening.TAKEN_OVER, before="f-s2", reason=HoldsFewest(0), since_ms=BEGAN_MS

@@ -8,10 +8,11 @@ import pytest
 from shardfleet.cli import app as application
 from shardfleet.cli.instants import spoken_instant
 from shardfleet.domain.explain.spoken import spoken_duration
+from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import slot_body
 from tests.cli.conftest import CONFIG
-from tests.domain.builders import a_lease
+from tests.domain.builders import a_failure, a_lease
 
 PLACE = [
     1_700_000_000_000,
@@ -116,6 +117,29 @@ def test_the_fleet_itself_is_explained_by_its_name(running, capsys):
 
     assert found["kind"] == "fleet"
     assert found["now"].startswith("Leases: 1 reading, 1 unowned.")
+
+
+def test_what_every_worker_fails_of_is_told_of_a_shard_that_nobody_owns_as_by_status(
+    running, capsys
+):
+    failure = a_failure(kind=FailureKind.SIGNATURE, message="it takes three", times=1)
+    starting = Slot(
+        slot_id="s1",
+        worker_id="clicks-s1",
+        state=SlotState.STARTING,
+        name="n",
+        start_epoch=1,
+        failure=failure,
+    )
+    running.put_document("slot", "s1", slot_body(starting))
+    why = {"is": "NoWorkerRuns"}
+    running.put_document("plan", "last", {"at_ms": 1, "left": [["shard-2", why]]})
+
+    found = json.loads(output(capsys, "shard-2", "--json"))
+    assert application.run(["status"]) == 0
+    for said in (found["now"], capsys.readouterr().out):
+        assert "s1 fails: its handler cannot be called: it takes three (/o.py, line 3)" in said
+        assert "To do: let the function take one argument (batch)" in said
 
 
 def test_a_name_that_is_unknown_is_answered_with_those_that_are(running, capsys):
