@@ -80,3 +80,13 @@ def test_a_record_whose_worker_fails_says_of_what():
 
     assert answer.state is Whereabouts.PENDING
     assert "a has it but does not read it: its handler cannot be imported" in answer.why
+
+
+def test_a_record_that_waits_for_an_owner_says_what_a_worker_fails_of():
+    failing = {"b": a_failure(message="no tables"), "a": a_failure()}
+    answer = ask("56", "1", "1 at 55", failing=failing)
+
+    assert answer.state is Whereabouts.PENDING
+    assert answer.why.endswith(
+        "nobody owns it, and a fails: its handler cannot be imported: no settings (/o.py, line 3)"
+    )

@@ -386,8 +386,7 @@ def whereabouts(
     if lease is None:
         state, why = without_lease(shard_id, table, shards)
         return Answer(state=state, owner=None, checkpoint=None, why=why)
-    failure = failing.get(lease.effective_owner or "")
-    state, why = _of_lease(lease, position, table=table, stop=stops.get(shard_id), failure=failure)
+    state, why = _of_lease(lease, position, table=table, stop=stops.get(shard_id), failing=failing)
     owner = None if lease.is_finished else lease.effective_owner
     return Answer(state=state, owner=owner, checkpoint=str(lease.checkpoint), why=why)
 
@@ -398,7 +397,7 @@ def _of_lease(
     *,
     table: Mapping[str, Lease],
     stop: StopNote | None,
-    failure: LastFailure | None,
+    failing: Mapping[str, LastFailure],
 ) -> tuple[Whereabouts, str]:
     if lease.is_finished:
         return Whereabouts.PROCESSED, "its shard is finished"
@@ -411,10 +410,17 @@ def _of_lease(
         return Whereabouts.WAITING, f"its shard begins after {' and '.join(parents)}"
     if lease.checkpoint.sequence_number == LATEST:
         return Whereabouts.PENDING, "unless it is older than the fleet, which began at LATEST"
-    reader = f"{lease.effective_owner} reads it" if lease.effective_owner else "nobody owns it"
-    if failure is not None:
-        reader = f"{lease.effective_owner} has it but does not read it: {failure}"
+    reader = _reader(lease.effective_owner, failing)
     return Whereabouts.PENDING, f"the shard's checkpoint lies before it; {reader}"
+
+
+def _reader(owner: str | None, failing: Mapping[str, LastFailure]) -> str:
+    if owner is None:
+        first = min(failing, default=None)
+        return f"nobody owns it, and {first} fails: {failing[first]}" if first else "nobody owns it"
+    if owner in failing:
+        return f"{owner} has it but does not read it: {failing[owner]}"
+    return f"{owner} reads it"
 
 
 def without_lease(
