@@ -54,7 +54,12 @@ ARROWS = {
     "cdk": (
         (
             *("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
-            *("domain.delivery.attempts", "domain.delivery.contract", "domain.template.limits"),
+            *(
+                "domain.delivery.attempts",
+                "domain.delivery.contract",
+                "domain.delivery.hooks",
+                "domain.template.limits",
+            ),
             "domain.template.spark",  # How large a job's workers are, for their price.
         ),
         ("aws_cdk", "constructs", "cdk_nag", "jsii"),

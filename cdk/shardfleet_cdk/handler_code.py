@@ -15,6 +15,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from shardfleet.domain.delivery.contract import check_written
+from shardfleet.domain.delivery.hooks import check_class_written
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.assets import CACHES
 from shardfleet_cdk.bundling import package_code, requirement_lines, warn_of_unpinned
@@ -28,7 +29,7 @@ class HandlerCode:
 
     Attributes:
         folder: the user's code; its `requirements.txt`, if any, is installed beside it at synth.
-        function: ``module:function`` inside the folder.
+        function: ``module:function`` inside the folder, or ``module:Class``.
         contract: ``native`` (``handle(batch)``), ``event`` (``handler(event, context)``, the
             event source mapping's) or ``auto``: by what the function can be called with.
 
@@ -64,6 +65,9 @@ class HandlerCode:
         if isinstance(node := found[name], ast.FunctionDef | ast.AsyncFunctionDef):
             where = f"{file}, line {node.lineno}"
             check_written(node, self.contract, name=self.function, where=where)
+        if isinstance(node, ast.ClassDef):
+            where = f"{file}, line {node.lineno}"
+            check_class_written(node, self.contract, name=self.function, where=where)
 
     def code(self, scope: Construct, platform: Platform) -> lambda_.Code:
         """

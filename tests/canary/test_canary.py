@@ -57,6 +57,7 @@ class InLoop:
     """The product's way to call a handler, in virtual time: without its thread."""
 
     overlaps = False
+    has_hooks = False
 
     def __init__(self, clock):
         self._clock = clock
@@ -71,7 +72,7 @@ class InLoop:
 
     async def run(self, batch):
         await asyncio.sleep(0)
-        return _call(self._caller, batch, tells_errors=False)
+        return _call(self._caller, batch, None, tells_errors=False)
 
     async def close(self):
         return True
@@ -239,7 +240,7 @@ def test_with_log_errors_they_are_told(handler):
 
     async def told_in_full(runner, batch):
         await asyncio.sleep(0)
-        return _call(runner._caller, batch, tells_errors=True)
+        return _call(runner._caller, batch, None, tells_errors=True)
 
     assert CANARY in kept_of(run_virtual(main()))
 

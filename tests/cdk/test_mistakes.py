@@ -204,7 +204,9 @@ def test_a_handler_that_does_not_parse_is_named_with_its_line(cdk, tmp_path):
     [
         ("from deep.inside import run as handle\n", "handler:handle"),
         ("handle = lambda batch: None\n", "handler:handle"),
-        ("class handle:\n    pass\n", "handler:handle"),
+        ("class handle:\n    def handle(self, batch): ...\n", "handler:handle"),
+        ("class handle:\n    handle = print\n", "handler:handle"),
+        ("class handle(Base):\n    def started(self): ...\n", "handler:handle"),
         ("async def handle(batch):\n    pass\n", "handler:handle"),
     ],
 )
@@ -212,6 +214,24 @@ def test_a_handler_may_be_any_name_of_the_module(cdk, tmp_path, source, function
     (tmp_path / "handler.py").write_text(source, "utf-8")
 
     assert cdk.HandlerCode(folder=tmp_path, function=function).function == function
+
+
+@pytest.mark.parametrize(
+    ("methods", "line", "message"),
+    [
+        ("    pass", 1, "the class has no method handle"),
+        ("    def handle(self): ...", 2, "handle(): it takes neither"),
+        ("    handle = 1\n    def stopping(self, shard): ...", 3, "(shard, until)"),
+        ("    handle = 1\n    def stoping(self, shard, until): ...", 1, "did you mean stopping?"),
+        ("    handle = 1\n    def __init__(self, bucket): ...", 3, "without arguments"),
+    ],
+)
+def test_a_class_that_no_worker_could_use_is_refused(cdk, tmp_path, methods, line, message):
+    (tmp_path / "handler.py").write_text(f"class handle:\n{methods}\n", "utf-8")
+
+    found = refusal(cdk.HandlerCode, folder=tmp_path)
+    assert message in found
+    assert found.endswith(f"handler.py, line {line})")
 
 
 def test_a_handler_may_live_in_a_package(cdk, tmp_path):

@@ -177,7 +177,6 @@ def test_a_misspelt_function_is_suggested(module):
     ("source", "expected"),
     [
         ("handle = 3", "it is a int, not a function"),
-        ("class handle:\n def __init__(self, batch): ...", "it is a class, not a function"),
         ("def handle(): ...", r":handle\(\): it takes neither"),
         ("def handle(a, b, c): ...", r":handle\(a, b, c\): it takes neither"),
         ("def handle(batch, *, limit): ...", r":handle\(batch, \*, limit\): it takes neither"),
@@ -194,6 +193,77 @@ def test_what_is_no_handler_is_refused_with_advice(module, source, expected):
     with pytest.raises(ConfigurationError, match=expected) as raised:
         load_handler(f"{module(source)}:handle")
     assert "handler_contract" in str(raised.value)
+
+
+OK = "def handle(self, batch): ..."
+ALL_HOOKS = """
+class handle:
+    async def handle(self, batch): ...
+    def started(self, shard): ...
+    async def ended(self, shard): ...
+    @staticmethod
+    def lease_lost(shard): ...
+    @classmethod
+    def stopping(cls, shard, until): ...
+    def _start(self): ...
+    def upload(self): ...
+"""
+
+
+def test_a_class_is_a_handler_whose_hooks_may_be_of_any_kind(module):
+    loaded = load_handler(f"{module(ALL_HOOKS)}:handle")
+
+    assert loaded.is_class
+    assert loaded.is_async
+    assert loaded.contract is HandlerContract.NATIVE
+    assert isinstance(loaded.function, type)
+
+
+@pytest.mark.parametrize(
+    ("methods", "line", "expected"),
+    [
+        (
+            f"{OK}\n def __init__(self, bucket): ...",
+            1,
+            r"handle\(bucket\): the class cannot be made",
+        ),
+        ("def process(self, batch): ...", 1, "process is never called; did you mean handle?"),
+        ("def on_start(self, shard): ...", 1, "the class has no method handle"),
+        ("handle = lambda self, a, b, c: ...", 2, r"handle\(a, b, c\): it takes neither"),
+        (OK, None, ""),
+        (f"{OK}\n def started(self): ...", 3, r"started\(\): it is called with \(shard\)"),
+        (f"{OK}\n def ended(self, a, b): ...", 3, r"ended\(a, b\): it is called with \(shard\)"),
+        (f"{OK}\n def stopping(self, shard): ...", 3, r"called with \(shard, until\)"),
+        (f"{OK}\n def lease_lost(self, *, shard): ...", 3, r"called with \(shard\)"),
+        (f"{OK}\n def stoping(self, shard, until): ...", 1, "did you mean stopping?"),
+        (f"{OK}\n def on_started(self, shard): ...", 1, "did you mean started?"),
+        (f"{OK}\n def shard_ended(self, shard): ...", 1, "did you mean ended?"),
+        (f"{OK}\n def initialize(self, shard): ...", 1, "did you mean started?"),
+        (f"{OK}\n def shutdown_requested(self, s): ...", 1, "did you mean stopping?"),
+        (f"{OK}\n def ended(self, shard): yield", 3, r"ended: it is a generator function"),
+    ],
+)
+def test_a_class_that_is_no_handler_is_refused_with_its_line(module, methods, line, expected):
+    name = module(f"class handle:\n {methods}")
+    if line is None:
+        assert load_handler(f"{name}:handle").is_class
+        return
+    with pytest.raises(HandlerNotLoaded, match=expected) as raised:
+        load_handler(f"{name}:handle")
+    assert raised.value.kind == "SIGNATURE"
+    assert raised.value.where.endswith(f"{name}.py, line {line}")
+
+
+def test_an_abstract_class_is_refused_with_what_it_lacks(module):
+    source = """
+import abc
+class handle(abc.ABC):
+    def handle(self, batch): ...
+    @abc.abstractmethod
+    def bucket(self): ...
+"""
+    with pytest.raises(HandlerNotLoaded, match="it is abstract: it lacks bucket"):
+        load_handler(f"{module(source)}:handle")
 
 
 @pytest.mark.parametrize("contract", ["auto", "native", "event"])

@@ -166,6 +166,11 @@ class Batch(Sequence[Record]):
         return iter(self._records)
 
     @property
+    def has_open(self) -> bool:
+        """Tell, with manual checkpoints, whether records of the shard wait for theirs."""
+        return self._life is not None and self._life.through < self._life.handed
+
+    @property
     def done_count(self) -> int:
         """Return how many leading records the handler has declared done."""
         if self._life is not None:

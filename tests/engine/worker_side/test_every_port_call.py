@@ -105,11 +105,16 @@ class Life:
         self.world = World(shards=3, max_attempts=2, on_exhausted="sqs", failed_queue_url="q")
         self.world.handler.overlaps = overlaps
         self.world.handler._script = self.handled
+        if call == "handler.tell":
+            self.world.handler.hooks = self.told
         self.world.stream.fault = self.fault
         self.port, _, name = call.partition(".")
         self.raised, self.waits, self.second = [], {}, 0
         real = getattr(self.world.ports(), self.port) or Cpu()
         self.ports = {self.port: Ill(real, name, self.raised)}
+
+    async def told(self, hook, shard):
+        """Do nothing, as a class without hooks."""
 
     async def handled(self, batch):
         if batch.shard_id == key(ILL) and self.port == "dead_letters":

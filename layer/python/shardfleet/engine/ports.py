@@ -16,6 +16,7 @@ from typing import Any, Never, Protocol
 import msgspec
 
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -293,11 +294,25 @@ class HandlerRunner(Protocol):
     def overlaps(self) -> bool:
         """Tell, once loaded, whether calls of different shards may overlap (``async def``)."""
 
+    @property
+    def has_hooks(self) -> bool:
+        """Tell, once loaded, whether it is a class: each shard has an object, told by hooks."""
+
     async def load(self) -> None:
         """Import the user's code (H16); ConfigurationError if it cannot be imported."""
 
     async def run(self, batch: Batch) -> HandlerResult:
         """Run one batch to its end or to ``batch.deadline_ms``; never raises for user errors."""
+
+    async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
+        """
+        Run a hook of the shard's object likewise; ``started`` makes it, the last one drops it.
+
+        Args:
+            hook: which one.
+            shard: the shard, as a batch without records.
+
+        """
 
     async def close(self) -> bool:
         """Stop, until loaded again; False if user code still runs: the process must end (H10)."""

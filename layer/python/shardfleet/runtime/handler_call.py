@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 
 from shardfleet.adapters.payload_text import payload_text
 from shardfleet.domain.delivery.contract import HandlerContract
+from shardfleet.domain.delivery.hooks import HANDLE, Hook
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.delivery.replies import FAILURES, failures_of, lowest_failed
 from shardfleet.engine.ports import HandlerResult
@@ -160,7 +161,14 @@ def result_of_reply(reply: object, batch: Batch) -> HandlerResult:
 
 
 class HandlerCaller:
-    """Calls one handler."""
+    """
+    Calls one handler: a function, or a shard's object of a class.
+
+    Attributes:
+        is_async: whether calls may overlap.
+        has_hooks: whether it is a class.
+
+    """
 
     def __init__(
         self,
@@ -174,36 +182,69 @@ class HandlerCaller:
         Prepare.
 
         Args:
-            handler: the user's callable.
+            handler: the user's function or class.
             context: of the worker's invocation, for the event contract.
             source: what the records of an event say about where they come from.
             now_ms: the wall clock, called in the handler's thread.
 
         """
         self.is_async = handler.is_async
+        self.has_hooks = handler.is_class
         self._handler = handler
         self._context = context
         self._source = source
         self._now_ms = now_ms
+        self._objects: dict[str, Any] = {}
 
-    def call(self, batch: Batch) -> HandlerResult:
+    def call(self, batch: Batch, hook: Hook | None = None) -> HandlerResult:
         """
         Run a synchronous handler in this thread; whatever it raises is raised, or InvalidReply.
 
         The thread needs an event loop that does not run, for a coroutine function that a decorator
-        has hidden behind an ordinary one.
+        has hidden behind an ordinary one, and for hooks that are coroutine functions.
         """
-        reply = self._invoke(batch)
+        reply = self._invoke(batch, hook)
         if inspect.isawaitable(reply):
             reply = asyncio.get_event_loop().run_until_complete(reply)
-        return result_of_reply(reply, batch)
+        return self._result(reply, batch, hook)
 
-    async def call_async(self, batch: Batch) -> HandlerResult:
+    async def call_async(self, batch: Batch, hook: Hook | None = None) -> HandlerResult:
         """Run a coroutine function on this loop; whatever it raises is raised, or InvalidReply."""
-        return result_of_reply(await self._invoke(batch), batch)
+        reply = self._invoke(batch, hook)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        return self._result(reply, batch, hook)
 
-    def _invoke(self, batch: Batch) -> Any:
+    def _invoke(self, batch: Batch, hook: Hook | None) -> Any:
+        if hook is not None:
+            return self._tell(hook, batch)
+        function = self._handler.function
+        if self._handler.is_class:
+            function = getattr(self._objects[batch.shard_id], HANDLE)
         if self._handler.contract is HandlerContract.NATIVE:
-            return self._handler.function(batch)
+            return function(batch)
         context = BatchContext(self._context, deadline_ms=batch.deadline_ms, now_ms=self._now_ms)
-        return self._handler.function(kinesis_event(batch, self._source), context)
+        return function(kinesis_event(batch, self._source), context)
+
+    def _tell(self, hook: Hook, batch: Batch) -> Any:
+        """Call a hook; what has none is told as a function is: by a batch that must be flushed."""
+        if hook is Hook.STARTED:
+            self._objects[batch.shard_id] = self._handler.function()
+        told = self._objects[batch.shard_id]
+        if hook.is_last:
+            del self._objects[batch.shard_id]
+        method = getattr(told, hook, None)
+        if method is not None:
+            return method(*(batch, batch.deadline_ms)[: len(hook.given)])
+        return getattr(told, HANDLE)(batch) if batch.must_flush else None
+
+    def _result(self, reply: object, batch: Batch, hook: Hook | None) -> HandlerResult:
+        if hook is None:
+            return result_of_reply(reply, batch)
+        if hook is not Hook.ENDED:
+            return HandlerResult(done_count=0)
+        if batch.has_open:
+            error = "records are open and no more will come; checkpoint them: shard.checkpoint()"
+            return HandlerResult(done_count=0, error=error)
+        del self._objects[batch.shard_id]
+        return HandlerResult(done_count=0)

@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from shardfleet.domain.delivery.contract import ADVICE, HandlerContract, contract_of
+from shardfleet.domain.delivery.hooks import (
+    HANDLE,
+    Hook,
+    check_hook,
+    check_making,
+    check_names,
+)
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded
 
@@ -29,15 +37,17 @@ class LoadedHandler:
     The user's callable.
 
     Attributes:
-        function: what is called.
-        contract: with what it is called.
+        function: what is called with batches; of a class: what makes a shard's object.
+        contract: with what it, or the object's ``handle``, is called.
         is_async: whether it is a coroutine function, whose calls may overlap.
+        is_class: whether each shard has an object of its own.
 
     """
 
     function: Callable[..., Any]
     contract: HandlerContract
     is_async: bool
+    is_class: bool = False
 
 
 def load_handler(name: str, *, contract: str = "auto") -> LoadedHandler:
@@ -71,7 +81,7 @@ def load_handler(name: str, *, contract: str = "auto") -> LoadedHandler:
 
 def as_handler(function: object, *, name: str, contract: str = "auto") -> LoadedHandler:
     """
-    Take a callable for a handler.
+    Take a function or a class for a handler.
 
     Args:
         function: the user's.
@@ -79,20 +89,69 @@ def as_handler(function: object, *, name: str, contract: str = "auto") -> Loaded
         contract: ``native``, ``event`` or ``auto``.
 
     Raises:
-        HandlerNotLoaded: it is no function, cannot be called so, or is a generator function,
-            whose body a call does not run.
+        HandlerNotLoaded: it is neither, cannot be called so, or is a generator function, whose
+            body a call does not run; a class cannot be made, or has what is nearly a hook.
 
     """
-    if not callable(function) or inspect.isclass(function):
-        found = "class" if inspect.isclass(function) else type(function).__name__
-        raise _not_callable(f"handler {name}: it is a {found}, not a function; {ADVICE}")
+    if inspect.isclass(function):
+        return _as_class(function, name=name, contract=contract)
+    if not callable(function):
+        found = type(function).__name__
+        raise _not_callable(f"handler {name}: it is a {found}, not a function or class; {ADVICE}")
+    _refuse_generator(function, name=name)
+    return LoadedHandler(function, _contract_of(function, contract, name=name), is_async(function))
+
+
+def _as_class(found: type, *, name: str, contract: str) -> LoadedHandler:
+    """Look at a class without making an object: that may reach out, and is the shard's."""
+    methods = [key for key in dir(found) if callable(getattr(found, key)) and key[0] != "_"]
+    where = _class_defined_in(found)
+    check_names(methods, name=name, where=where)
+    if abstract := sorted(getattr(found, "__abstractmethods__", ())):
+        raise _not_callable(
+            f"handler {name}: the class cannot be made, it is abstract: it lacks "
+            f"{', '.join(abstract)}",
+            where=where,
+        )
+    try:
+        making = inspect.signature(found)
+    except (TypeError, ValueError):  # A C extension tells nothing of itself.
+        making = inspect.Signature()
+    check_making(making, name=name, where=where)
+    for method in (HANDLE, *Hook):
+        if method in methods:
+            _refuse_generator(_bound(found, method), name=f"{name}.{method}")
+    for hook in Hook:
+        if hook in methods:
+            bound = _bound(found, hook)
+            check_hook(hook, inspect.signature(bound), name=name, where=_defined_in(bound))
+    handle = _bound(found, HANDLE)
+    told = _contract_of(handle, contract, name=f"{name}.{HANDLE}")
+    return LoadedHandler(found, told, is_async(handle), is_class=True)
+
+
+def _class_defined_in(found: type) -> str:
+    try:
+        return f"{inspect.getsourcefile(found)}, line {inspect.getsourcelines(found)[1]}"
+    except (OSError, TypeError):  # Made at run time, or not in Python.
+        return ""
+
+
+def _bound(found: type, method: str) -> Callable[..., Any]:
+    """Return a method as an object would have it, its first parameter taken."""
+    function: Callable[..., Any] = getattr(found, method)
+    if inspect.isfunction(inspect.getattr_static(found, method)):
+        return MethodType(function, found)
+    return function
+
+
+def _refuse_generator(function: Callable[..., Any], *, name: str) -> None:
     if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         raise _not_callable(
             f"handler {name}: it is a generator function (it has a yield), which a call does not "
             "run; take the yield out",
             where=_defined_in(function),
         )
-    return LoadedHandler(function, _contract_of(function, contract, name=name), is_async(function))
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.errors import InvalidReply, where_raised
 from shardfleet.records import Batch
@@ -130,6 +131,11 @@ class ThreadHandlerRunner:
         """Tell, once loaded, whether calls of different shards may overlap."""
         return self._caller is not None and self._caller.is_async
 
+    @property
+    def has_hooks(self) -> bool:
+        """Tell, once loaded, whether each shard has an object of its own."""
+        return self._caller is not None and self._caller.has_hooks
+
     async def load(self) -> None:
         """
         Import the user's code in the handler's thread.
@@ -149,6 +155,13 @@ class ThreadHandlerRunner:
 
     async def run(self, batch: Batch) -> HandlerResult:
         """Run one batch to its end or to its deadline."""
+        return await self._run(batch, None)
+
+    async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
+        """Run a hook of the shard's object to its end or to its deadline."""
+        return await self._run(shard, hook)
+
+    async def _run(self, batch: Batch, hook: Hook | None) -> HandlerResult:
         caller = self._caller
         if self._thread is None or caller is None:
             message = "run before load"
@@ -156,11 +169,11 @@ class ThreadHandlerRunner:
         left_ms = batch.deadline_ms - self._clock.now_ms()
         if caller.is_async:
             loop = self._thread.run_loop()
-            call = asyncio.run_coroutine_threadsafe(self._call_async(caller, batch), loop)
+            call = asyncio.run_coroutine_threadsafe(self._call_async(caller, batch, hook), loop)
             left_ms += GRACE_MS
         else:
             call = self._thread.submit(
-                lambda: _call(caller, batch, tells_errors=self._tells_errors)
+                lambda: _call(caller, batch, hook, tells_errors=self._tells_errors)
             )
         waiter = asyncio.wrap_future(call)
         await asyncio.wait([waiter], timeout=max(0, left_ms) / 1000)
@@ -175,11 +188,13 @@ class ThreadHandlerRunner:
         thread, self._thread = self._thread, None
         return thread is None or await thread.stop()
 
-    async def _call_async(self, caller: HandlerCaller, batch: Batch) -> HandlerResult:
+    async def _call_async(
+        self, caller: HandlerCaller, batch: Batch, hook: Hook | None
+    ) -> HandlerResult:
         deadline = asyncio.timeout((batch.deadline_ms - self._clock.now_ms()) / 1000)
         try:
             async with deadline:
-                return await caller.call_async(batch)
+                return await caller.call_async(batch, hook)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
             if isinstance(error, TimeoutError) and deadline.expired():
                 cancelled = "cancelled: the call outlived its time-out"
@@ -187,9 +202,11 @@ class ThreadHandlerRunner:
             return _failure(batch, error, tells_errors=self._tells_errors)
 
 
-def _call(caller: HandlerCaller, batch: Batch, *, tells_errors: bool) -> HandlerResult:
+def _call(
+    caller: HandlerCaller, batch: Batch, hook: Hook | None, *, tells_errors: bool
+) -> HandlerResult:
     try:
-        return caller.call(batch)
+        return caller.call(batch, hook)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
         return _failure(batch, error, tells_errors=tells_errors)
 

@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.errors import HandlerNotLoaded
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_call import result_of_reply
 
 Script = Callable[[Batch], Awaitable[object]]
+HookScript = Callable[[Hook, Batch], Awaitable[object]]
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class MemoryHandler:
         loads: monotonic milliseconds at which each loading ended.
         overlaps: whether calls of different shards may overlap.
         running_most: the most calls that ever ran at once.
+        hooks: runs for each hook, as a class's; None: a function. An exception is a failure.
 
     """
 
@@ -75,6 +78,7 @@ class MemoryHandler:
         self.loads: list[int] = []
         self.overlaps = overlaps
         self.running_most = 0
+        self.hooks: HookScript | None = None
         self._clock = clock
         self._script = script
         self._load_ms = load_ms
@@ -117,16 +121,37 @@ class MemoryHandler:
             call.ended_ms = self._clock.monotonic_ms()
         return call.result
 
+    @property
+    def has_hooks(self) -> bool:
+        """Tell whether it is like a class."""
+        return self.hooks is not None
+
+    async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
+        """Run the script of the hooks to its end or to the time-out."""
+        return await self._within(shard, self._told(hook, shard))
+
+    async def _told(self, hook: Hook, shard: Batch) -> HandlerResult:
+        assert self.hooks is not None
+        await self.hooks(hook, shard)
+        error = "records are open" if hook is Hook.ENDED and shard.has_open else None
+        return HandlerResult(done_count=0, error=error)
+
     async def close(self) -> bool:
         """Stop; a call that outlived its time-out still runs."""
         return not self._is_stuck
 
     async def _result(self, batch: Batch) -> HandlerResult:
+        return await self._within(batch, self._replied(batch))
+
+    async def _replied(self, batch: Batch) -> HandlerResult:
+        reply = None if self._script is None else await self._script(batch)
+        return reply if isinstance(reply, HandlerResult) else result_of_reply(reply, batch)
+
+    async def _within(self, batch: Batch, call: Awaitable[HandlerResult]) -> HandlerResult:
         left_ms = batch.deadline_ms - self._clock.now_ms()
         try:
             async with asyncio.timeout(left_ms / 1000):
-                reply = None if self._script is None else await self._script(batch)
-            return reply if isinstance(reply, HandlerResult) else result_of_reply(reply, batch)
+                return await call
         except TimeoutError:
             self._is_stuck = True
             return HandlerResult(done_count=batch.done_count, error="timed out", timed_out=True)

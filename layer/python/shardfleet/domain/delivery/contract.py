@@ -49,7 +49,7 @@ def contract_of(
 
     """
     shown = f"handler {name}{signature}"
-    possible = [contract for contract, given in _ARGUMENTS.items() if _takes(signature, given)]
+    possible = [contract for contract, given in _ARGUMENTS.items() if takes(signature, given)]
     told = possible[0] if len(possible) == 1 else _told_by_names(signature)
     if wanted != "auto":
         told = HandlerContract(wanted)
@@ -78,12 +78,18 @@ def check_written(
         HandlerNotLoaded: a worker could not call it.
 
     """
-    is_known = wanted == "auto" or wanted in HandlerContract.__members__.values()
-    if is_known and not node.decorator_list:
-        contract_of(_signature_of(node.args), wanted, name=name, where=where)
+    if not node.decorator_list:
+        check_signature(signature_of(node.args), wanted, name=name, where=where)
 
 
-def _signature_of(given: ast.arguments) -> inspect.Signature:
+def check_signature(signature: inspect.Signature, wanted: str, *, name: str, where: str) -> None:
+    """Look at a signature as :func:`contract_of` does, unless the contract is unknown."""
+    if wanted == "auto" or wanted in HandlerContract.__members__.values():
+        contract_of(signature, wanted, name=name, where=where)
+
+
+def signature_of(given: ast.arguments) -> inspect.Signature:
+    """Return the signature of a function as it is written."""
     kind = inspect.Parameter
     ordered = [*given.posonlyargs, *given.args]
     with_default = len(ordered) - len(given.defaults)
@@ -104,7 +110,8 @@ def _signature_of(given: ast.arguments) -> inspect.Signature:
     return inspect.Signature(found)
 
 
-def _takes(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
+def takes(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
+    """Tell whether a call with so many positional arguments fits a signature."""
     try:
         signature.bind(*arguments)
     except TypeError:

@@ -8,6 +8,7 @@ when asked to. Java: ``ShardConsumer`` and its states.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -30,9 +31,11 @@ from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import (
     ForeignPosition,
+    HandlerTimedOut,
     MalformedLease,
     OutcomeUnknown,
     PositionTrimmed,
+    StaleEpoch,
     Throttled,
 )
 from shardfleet.events.delivery import PageRead, PositionLost, PositionOutlived
@@ -129,8 +132,18 @@ class ShardConsumer:
                     await self._delivery.leave()
         except FellAsleep:
             await self._ports.faults.passed(self._held.lease_key)
+            await self._delivery.leave()
         except Halted:
             await self._delivery.leave()
+        except StaleEpoch:
+            await self._delivery.lose()
+            raise
+        except HandlerTimedOut:
+            raise
+        except Exception:
+            with suppress(Exception):  # What is told is what went wrong first.
+                await self._delivery.leave()
+            raise
         if self._is_at_tip:
             await self._mark_tip(is_left=True)
         return ()
@@ -162,6 +175,7 @@ class ShardConsumer:
             return ()
         origin, done = ReadFrom.position(start), start.done
         is_in_doubt = await self._patience.persist(partial(self._is_in_doubt, start), held.halt)
+        await self._delivery.begin()
         reader = self._reader(origin)
         expander = self._expander()
         while True:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.open_records import OpenRecords
 from shardfleet.domain.delivery.progress import check_order, position_of
 from shardfleet.domain.delivery.stops import StopNote
@@ -29,7 +30,13 @@ from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import (
+    ConfigurationError,
+    OutcomeUnknown,
+    ShardfleetError,
+    StaleEpoch,
+    Throttled,
+)
 from shardfleet.events.delivery import (
     BatchFailed,
     CheckpointAwaited,
@@ -100,11 +107,25 @@ class ShardDelivery:
         )
         self._life = ShardLife() if config.checkpoint == "manual" else None
         self._idle_failures = 0
+        self._is_begun = False
 
     @property
     def has_open(self) -> bool:
         """Tell whether the handler has records that it has not checkpointed."""
         return bool(self._open)
+
+    async def begin(self) -> None:
+        """
+        Have the shard's handler object made and told ``started``, until that has returned.
+
+        Raises:
+            Halted: asked to stop, the lease is lost, or there is no time left.
+            StoppedByPolicy: it failed too often.
+            HandlerTimedOut: the process must end.
+
+        """
+        while self._ports.dispatcher.has_hooks and not self._is_begun:
+            self._is_begun = await self._offer(must_flush=False, hook=Hook.STARTED)
 
     async def deliver(self, records: UserRecords) -> None:
         """
@@ -153,16 +174,43 @@ class ShardDelivery:
 
         Raises:
             Halted: it was not, and comes again.
+            StoppedByPolicy: ``ended`` failed too often.
 
         """
-        await self._drained("the shard has ended", lambda: self.has_open)
+        await self._drained(
+            "the shard has ended", lambda: self.has_open or self._is_begun, hook=Hook.ENDED
+        )
 
     async def leave(self) -> None:
-        """Let the handler checkpoint what is open, once; whatever is not comes again."""
-        with suppress(Halted):
-            if self.has_open and self._held.is_held:
-                await self._offer(must_flush=True, is_leaving=True)
+        """
+        Let the handler checkpoint what is open, once; whatever is not comes again.
+
+        An object is told ``stopping``, or ``lease_lost`` where that is known by then; it is told
+        nothing when there is no time left.
+
+        Raises:
+            HandlerTimedOut: the process must end.
+            StaleEpoch: another invocation has taken over.
+
+        """
+        try:
+            with suppress(Halted):
+                if self._held.is_held and (self._is_begun or self.has_open):
+                    await self._offer(must_flush=self.has_open, hook=Hook.STOPPING)
+                    self._is_begun = False
+            if not self._held.is_held:
+                await self.lose()
+        except StaleEpoch:
+            await self.lose()
+            raise
         self._begin_life()
+
+    async def lose(self) -> None:
+        """Tell the handler's object that the shard is somebody else's."""
+        with suppress(Halted):
+            if self._is_begun:
+                self._is_begun = False
+                await self._offer(must_flush=False, hook=Hook.LEASE_LOST)
 
     async def _make_room(self) -> None:
         """Bring no more records before there is room for them."""
@@ -172,14 +220,17 @@ class ShardDelivery:
             lambda: self.has_open and self._open.is_full(clock.monotonic_ms()),
         )
 
-    async def _drained(self, reason: str, lasts: Callable[[], bool]) -> None:
+    async def _drained(
+        self, reason: str, lasts: Callable[[], bool], *, hook: Hook | None = None
+    ) -> None:
         """Call the handler without records until it has checkpointed enough."""
         is_told = False
         while lasts():
-            await self._offer(must_flush=True)
+            is_done = await self._offer(must_flush=self.has_open, hook=hook)
+            self._is_begun = self._is_begun and not (is_done and hook is Hook.ENDED)
             if not lasts():
                 return
-            if not is_told:
+            if self.has_open and not is_told:
                 is_told = True
                 self._ports.events.emit(
                     CheckpointAwaited(
@@ -191,36 +242,48 @@ class ShardDelivery:
                 )
             await self._ports.patience.pause(self._config.idle_read_ms, self._held.halt)
 
-    async def _offer(self, *, must_flush: bool, is_leaving: bool = False) -> None:
-        """Call the handler without records, so that it can checkpoint what is open."""
-        ports = self._ports
-        result = await ports.dispatcher.call(
+    async def _offer(self, *, must_flush: bool, hook: Hook | None = None) -> bool:
+        """Call the handler without records, so that it can checkpoint; return whether it could."""
+        result = await self._ports.dispatcher.call(
             self._held,
             (),
             attempt=self._idle_failures + 1,
             life=self._life,
             must_flush=must_flush,
-            is_leaving=is_leaving,
+            hook=hook,
         )
-        self._take_checkpoints()
-        await self.flush_if_due()
+        if hook is not Hook.LEASE_LOST:
+            self._take_checkpoints()
+            await self.flush_if_due()
         if result.error is None:
             self._idle_failures = 0
-            return
+            return True
+        await self._after_idle_failure(result.error, hook=hook)
+        return False
+
+    async def _after_idle_failure(self, error: str, *, hook: Hook | None) -> None:
+        """Do what is next after a call without records that failed."""
+        ports, is_hook = self._ports, hook is not None and self._ports.dispatcher.has_hooks
         self._idle_failures += 1
+        position = str(self._held.unstored or self._held.lease.checkpoint)
         ports.events.emit(
             BatchFailed(
                 lease_key=self._held.lease_key,
                 worker_id=ports.checkpointer.worker_id,
-                position=str(self._held.unstored or self._held.lease.checkpoint),
+                position=position,
                 attempt=self._idle_failures,
-                reason="called without records, while some are open",
-                error=result.error,
+                reason=f"hook {hook}" if is_hook else "called without records, while some are open",
+                error=error,
             )
         )
-        if not is_leaving:
-            back_off_ms = ports.patience.back_off_ms(self._idle_failures)
-            await ports.patience.pause(back_off_ms, self._held.halt)
+        if hook is not None and hook.is_last:
+            return
+        most = self._config.max_attempts
+        # No record is at fault, so none can be given up instead.
+        if is_hook and 0 < most <= self._idle_failures and self._config.failure_policy.stops:
+            await self.stop(position, error=f"{hook}: {error}", attempts=self._idle_failures)
+        back_off_ms = ports.patience.back_off_ms(self._idle_failures)
+        await ports.patience.pause(back_off_ms, self._held.halt)
 
     def _take_checkpoints(self) -> None:
         """Note as progress what the handler has checkpointed of what it has."""

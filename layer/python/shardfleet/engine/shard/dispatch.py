@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
@@ -88,6 +89,11 @@ class Dispatcher:
         self._round = 0
         self._rounds_served: dict[str, int] = {}
 
+    @property
+    def has_hooks(self) -> bool:
+        """Tell whether the handler is told of a shard's life."""
+        return self._ports.handler.has_hooks
+
     async def call(
         self,
         held: HeldLease,
@@ -96,7 +102,7 @@ class Dispatcher:
         attempt: int,
         life: ShardLife | None = None,
         must_flush: bool = False,
-        is_leaving: bool = False,
+        hook: Hook | None = None,
     ) -> HandlerResult:
         """
         Hand records to the handler, as one batch, when it is the shard's turn.
@@ -107,7 +113,7 @@ class Dispatcher:
             attempt: 1 for the first.
             life: of the shard, with manual checkpoints.
             must_flush: what the batch says.
-            is_leaving: go on although asked to stop, as long as there is time; without records.
+            hook: without records; the last one goes on although asked to stop, while there is time.
 
         Raises:
             Halted: asked to stop, the lease is lost, or there is no time left; nothing was
@@ -117,15 +123,16 @@ class Dispatcher:
         """
         checkpointer, patience, clock = self._ports.checkpointer, self._ports.patience, self._clock
         oldest_ms = records[0].approximate_arrival_ms if records else clock.now_ms()
-        halt = self._out_of_time() if is_leaving else held.halt
+        halt = self._out_of_time() if hook and hook.is_last else held.halt
+        is_lost = hook is Hook.LEASE_LOST  # Then there is nothing to confirm.
         while True:
-            if not await patience.persist(lambda: checkpointer.confirm(held), halt):
+            if not (is_lost or await patience.persist(lambda: checkpointer.confirm(held), halt)):
                 raise Halted
             async with self._turn(held, oldest_ms, halt):
                 halt.check()
                 if clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
                     raise Halted
-                if checkpointer.is_fresh(held) and await self._note(held, records):
+                if is_lost or (checkpointer.is_fresh(held) and await self._note(held, records)):
                     batch = Batch(
                         records,
                         shard_id=held.lease_key,
@@ -136,7 +143,7 @@ class Dispatcher:
                     )
                     if life is not None:
                         batch.leave_open(life, must_flush=must_flush)
-                    return await self._run(held, batch)
+                    return await self._run(held, batch, hook)
 
     def _out_of_time(self) -> Halt:
         """Return a halt for when no call can be begun any more."""
@@ -165,12 +172,14 @@ class Dispatcher:
                 lambda: notes.end(held.lease_key, records, done_count=done), held.halt
             )
 
-    async def _run(self, held: HeldLease, batch: Batch) -> HandlerResult:
+    async def _run(self, held: HeldLease, batch: Batch, hook: Hook | None) -> HandlerResult:
         ports, key, records = self._ports, held.lease_key, batch[:]
+        told = hook if ports.handler.has_hooks else None
         began_ms = ports.clock.monotonic_ms()
         try:
             with ports.usage.call():
-                result = await ports.handler.run(batch)
+                run = ports.handler.run(batch) if told is None else ports.handler.tell(told, batch)
+                result = await run
         except Exception:
             # No death to charge to the shard: what raised here is told, and tried again.
             await self._close_note(held, records, done=0)
@@ -180,7 +189,8 @@ class Dispatcher:
             if records:
                 with suppress(Throttled, OutcomeUnknown):
                     await ports.notes.leave_open(key, records)
-            which = f"from record {position_of(records[0])} on" if records else "without records"
+            without = "without records" if told is None else f"of {told}"
+            which = f"from record {position_of(records[0])} on" if records else without
             message = (
                 f"shard {key}: the handler call {which} took "
                 f"longer than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, "
@@ -199,7 +209,7 @@ class Dispatcher:
             )
         )
         await self._close_note(held, records, done=done)
-        if not held.is_held:
+        if hook is None and not held.is_held:
             raise Halted
         return HandlerResult(done_count=done, error=result.error)
 

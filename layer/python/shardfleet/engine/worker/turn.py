@@ -87,6 +87,7 @@ class WorkerTurn:
         self._why: TurnStop | None = None
         self._error: BaseException | None = None
         self._worker_id = ""
+        self._timers: list[asyncio.TimerHandle] = []
         self._stopping, self._hard = Halt(), Halt()
         self._watching, self._renewing = Halt(), Halt()
         self._work_tasks = TurnTasks(self._fail)
@@ -101,13 +102,14 @@ class WorkerTurn:
         """Run the turn to its end."""
         loop = asyncio.get_running_loop()
         left_ms = self._hard_ms - self._ports.clock.monotonic_ms()
-        timer = loop.call_later(max(0, left_ms) / 1000, self._hard.set)
+        self._timers.append(loop.call_later(max(0, left_ms) / 1000, self._hard.set))
         try:
             return await self._run()
         except Halted:
             return self._ending(TurnOutcome.CONTINUE, TurnEnding.HALTED)
         finally:
-            timer.cancel()
+            for timer in self._timers:
+                timer.cancel()
 
     async def _run(self) -> TurnOutcome:
         if self._stop_at_ms <= self._began_ms:
@@ -179,8 +181,27 @@ class WorkerTurn:
                 self._stop(TurnStop.DRAIN)
                 return
             await all_of(self._ports.handler.load(), self._work.check_stream(self._stopping))
+            self._keep_time_for_hooks()
             self._record.note_loaded(call_most_ms=self._config.handler_timeout_ms)
             self._consume_all()
+
+    def _keep_time_for_hooks(self) -> None:
+        """
+        Stop early enough that ``stopping`` has its whole time after a last batch.
+
+        Raises:
+            ConfigurationError: the invocation is too short for that.
+
+        """
+        if not self._ports.handler.has_hooks:
+            return
+        stop_at_ms = self._calls_end_ms - 2 * self._config.handler_timeout_ms
+        if stop_at_ms <= self._began_ms:
+            raise ConfigurationError(self._too_little_time())
+        left_ms = stop_at_ms - self._ports.clock.monotonic_ms()
+        if stop_at_ms < self._stop_at_ms:
+            loop = asyncio.get_running_loop()
+            self._timers.append(loop.call_later(max(0, left_ms) / 1000, self._stop, TurnStop.TIME))
 
     async def _ask_for_leases(self) -> None:
         """Prompt the manager: a new slot would else wait for its next turn, and end first (H13)."""

@@ -16,6 +16,7 @@ from shardfleet.testing.checkers.fleet import (
     QuietFleetKeepsLeases,
     TurnsEndCleanly,
 )
+from shardfleet.testing.checkers.hooks import HooksTellALife
 from shardfleet.testing.checkers.invocations import (
     BeatsTellEveryLease,
     CallsTakeTurns,
@@ -125,6 +126,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     OnlyIdleShardsSleep,
     SleepersAreWoken,
     SleepersCostNoTurns,
+    HooksTellALife,
 )
 
 __all__ = [
@@ -147,6 +149,7 @@ __all__ = [
     "DocumentWrite",
     "Handled",
     "HandoversEnd",
+    "HooksTellALife",
     "LeaseWrite",
     "NoRecordLost",
     "NobodyIsRobbed",

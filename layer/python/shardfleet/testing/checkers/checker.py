@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.base import Event
@@ -108,11 +109,12 @@ class Handled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallBegun:
-    """A handler call begins."""
+    """A handler call with records begins; ``has_hooks``: of a shard's object."""
 
     at_ms: int
     by: Suspect
     shard_id: str
+    has_hooks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,12 @@ class Checker:
 
     def call_begun(self, call: CallBegun) -> None:
         """See a handler call begin."""
+
+    def hook_told(self, at_ms: int, by: Suspect, shard_id: str, *, hook: Hook) -> None:
+        """See a hook of a shard's object begin."""
+
+    def hook_over(self, by: Suspect, shard_id: str, hook: Hook, *, failed: bool) -> None:
+        """See a hook return, or raise."""
 
     def record_handled(self, handled: Handled) -> None:
         """See a record that the handler is done with."""

@@ -89,6 +89,7 @@ class PlayedHandler(UserHandler):
 
         """
         super().__init__(actor, around, clock, overlaps=overlaps)
+        self._memory.hooks = None
         self._load_handler = handler
         self._caller: HandlerCaller | None = None
 

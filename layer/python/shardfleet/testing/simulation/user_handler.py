@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.replies import FAILURES
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
@@ -17,6 +18,8 @@ from shardfleet.testing.simulation.wire import Wire
 _HANG_S = 3_600.0
 # Longer than the failover time: leases are renewed meanwhile (hazard H16).
 _IMPORT_MOST_MS = 15_000
+# In one run out of so many the handler is a class.
+_CLASS_ONCE_IN = 3
 
 
 class HandlerError(Exception):
@@ -35,11 +38,18 @@ class UserHandler:
         if around.faults.strike("slow_import", actor.worker_id):
             load_ms = round(around.faults.between("slow_import", 3_000, _IMPORT_MOST_MS))
         self._memory = MemoryHandler(clock, self._script, overlaps=overlaps, load_ms=load_ms)
+        if around.chance("handler/class").randrange(_CLASS_ONCE_IN) == 0:
+            self._memory.hooks = self._hook
 
     @property
     def overlaps(self) -> bool:
         """Tell whether calls of different shards may overlap."""
         return self._memory.overlaps
+
+    @property
+    def has_hooks(self) -> bool:
+        """Tell whether it is a class."""
+        return self._memory.has_hooks
 
     async def load(self) -> None:
         """Import the user's code."""
@@ -54,7 +64,9 @@ class UserHandler:
         if around.faults.strike("consumer_raises", batch.shard_id):
             message = f"shard {batch.shard_id}: the port fails, not the handler"
             raise RuntimeError(message)
-        call = CallBegun(at_ms=around.now_ms, by=actor, shard_id=batch.shard_id)
+        call = CallBegun(
+            at_ms=around.now_ms, by=actor, shard_id=batch.shard_id, has_hooks=self.has_hooks
+        )
         for begun in around.seers["call_begun"]:
             begun(call)
         around.calls["handler.run"] += 1
@@ -76,6 +88,29 @@ class UserHandler:
             for done in around.seers["batch_done"]:
                 done(now_ms, actor, batch.shard_id, done=last)
         return result
+
+    async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
+        """Run a hook to its end, its failure or its time-out."""
+        around, actor, shard_id = self._around, self._actor, shard.shard_id
+        actor.check()
+        for told in around.seers["hook_told"]:
+            told(around.now_ms, actor, shard_id, hook=hook)
+        around.calls["handler.tell"] += 1
+        around.log(actor.name, "handler.tell", shard_id, hook)
+        result = await self._memory.tell(hook, shard)
+        actor.check()
+        for over in around.seers["hook_over"]:
+            over(actor, shard_id, hook, failed=result.error is not None)
+        if result.error is not None:
+            around.log(actor.name, "handler.tell", shard_id, hook, "->", result)
+        return result
+
+    async def _hook(self, _: Hook, shard: Batch) -> None:
+        faults = self._around.faults
+        if faults.strike("handler_raises", shard.shard_id):
+            raise HandlerError("the shard is not to my liking")
+        if faults.strike("handler_hangs", shard.shard_id):
+            await asyncio.sleep(_HANG_S)
 
     async def close(self) -> bool:
         """Stop; False if a call still hangs."""

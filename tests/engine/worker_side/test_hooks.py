@@ -1,0 +1,315 @@
+"""The life of a shard's handler object: what it is told, when, and what a hook can break."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.slots.slot import TurnOutcome, ask_to_drain
+from shardfleet.events.delivery import BatchFailed, ConsumerFailed, ShardStopped
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.steps_kit import deaths
+from tests.engine.worker_side.worker_kit import OTHER, World, key
+
+SHORT = {"handler_timeout_ms": 2_000, "turn_margin_ms": 3_000}
+MANUAL = {**SHORT, "checkpoint": "manual"}
+
+
+class Life:
+    """A handler like a class whose objects say what they are told."""
+
+    def __init__(self, world, *, buffers=False):
+        self.world = world
+        self.told = []
+        self.files = []
+        self.act = {}
+        self._buffers = buffers
+        self._kept = {}
+        world.handler.hooks = self.tell
+        world.handler._script = self.handle
+
+    def note(self, what, shard):
+        number = int(shard.shard_id[-4:])
+        state = "SHARD_END" if self.world.lease(number).is_finished else ""
+        self.told.append((what, number, state))
+
+    async def handle(self, batch):
+        self.note("handle", batch)
+        self._kept.setdefault(batch.shard_id, []).extend(int(r.data) for r in batch)
+
+    async def tell(self, hook, shard):
+        self.note(str(hook), shard)
+        if hook is Hook.STARTED:
+            self._kept[shard.shard_id] = []
+        if act := self.act.get(hook):
+            await act(shard)
+        if self._buffers and hook in (Hook.ENDED, Hook.STOPPING):
+            self.files.append(self._kept.pop(shard.shard_id))
+            shard.checkpoint()
+
+    def of(self, number=0):
+        """Return what one shard's objects were told, batches in a row as one."""
+        names = [what for what, shard, _ in self.told if shard == number]
+        return [n for i, n in enumerate(names) if n != "handle" or names[i - 1] != "handle"]
+
+
+def in_life(scenario, *, buffers=False, **world):
+    async def main():
+        there = World(**{**(MANUAL if buffers else SHORT), **world})
+        return await scenario(there, Life(there, buffers=buffers))
+
+    return run_virtual(main())
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+def test_a_turn_starts_each_shard_and_stops_it(buffers):
+    async def scenario(world, life):
+        world.put(1, 4)
+        world.put(5, 7, number=1)
+        await world.turn(turn_ms=20_000)
+        for number in (0, 1):
+            assert life.of(number) == ["started", "handle", "stopping"]
+            last = world.stream.sequence_numbers(key(number))[-1]
+            assert str(world.lease(number).checkpoint) == last
+        await world.turn(turn_ms=20_000)
+        assert sorted(world.numbers) == [1, 2, 3, 4, 5, 6, 7]
+
+    in_life(scenario, buffers=buffers, shards=2)
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+def test_ended_comes_after_the_last_record_and_before_shard_end_and_nothing_follows(buffers):
+    async def scenario(world, life):
+        world.put(1, 4)
+        world.stream.split(key(0))
+        await world.turn(turn_ms=20_000)
+        assert life.of() == ["started", "handle", "ended"]
+        assert ("ended", 0, "") in life.told
+        assert world.lease().is_finished
+        if buffers:
+            assert life.files[0] == [1, 2, 3, 4]
+
+    in_life(scenario, buffers=buffers)
+
+
+def test_a_handover_stops_the_shard_before_it_is_given_away():
+    async def scenario(world, life):
+        owners = []
+
+        async def note_owner(shard):
+            owners.append(world.lease().checkpoint_owner)
+
+        life.act[Hook.STOPPING] = note_owner
+        world.put(1, 4)
+        await world.open_slot()
+        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+        await world.run_until(lambda: world.numbers)
+        begun = lease_changes.initiate_handover(world.lease(), OTHER, as_read=True)
+        await world.leases.apply(begun)
+        await world.run_until(lambda: world.lease().checkpoint_owner is None)
+        assert life.of() == ["started", "handle", "stopping"]
+        assert owners == ["fleet-s0001"]
+        assert life.files == [[1, 2, 3, 4]]
+        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+        await turn
+
+    in_life(scenario, buffers=True)
+
+
+def test_a_drain_stops_the_shard_before_it_is_released():
+    async def scenario(world, life):
+        world.put(1, 4)
+        await world.open_slot()
+        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+        await world.run_until(lambda: world.numbers)
+        await world.change_slot(ask_to_drain)
+        assert await turn is TurnOutcome.DRAINED
+        assert life.of() == ["started", "handle", "stopping"]
+        assert life.files == [[1, 2, 3, 4]]
+        assert world.lease().lease_owner is None
+
+    in_life(scenario, buffers=True)
+
+
+def test_a_lost_lease_is_told_and_cannot_be_checkpointed_any_more():
+    async def scenario(world, life):
+        async def checkpoint(shard):
+            shard.checkpoint()
+
+        life.act[Hook.LEASE_LOST] = checkpoint
+        world.put(1, 4)
+        await world.open_slot()
+        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+        await world.run_until(lambda: world.numbers)
+        await world.leases.apply(lease_changes.take(world.lease(), OTHER))
+        await world.run_until(lambda: "lease_lost" in life.of())
+        await turn
+        assert life.of() == ["started", "handle", "lease_lost"]
+        assert world.lease().lease_owner == OTHER
+        assert world.lease().checkpoint.is_sentinel
+
+    in_life(scenario, buffers=True)
+
+
+@pytest.mark.parametrize("hook", [Hook.STARTED, Hook.ENDED])
+def test_a_hook_that_raises_is_tried_again_and_nothing_is_lost(hook):
+    left = [2]
+
+    async def raises(_):
+        if left[0]:
+            left[0] -= 1
+            raise OSError("not now")
+
+    async def scenario(world, life):
+        life.act[hook] = raises
+        world.put(1, 4)
+        world.stream.split(key(0))
+        await world.turn(turn_ms=30_000)
+        expected = {
+            Hook.STARTED: ["started"] * 3 + ["handle", "ended"],
+            Hook.ENDED: ["started", "handle"] + ["ended"] * 3,
+        }
+        assert life.of() == expected[hook]
+        assert world.numbers == [1, 2, 3, 4]
+        assert world.lease().is_finished
+        failed = world.told(BatchFailed)
+        assert [(f.attempt, f.reason, f.error) for f in failed] == [
+            (n, f"hook {hook}", "OSError: not now") for n in (1, 2)
+        ]
+
+    in_life(scenario)
+
+
+@pytest.mark.parametrize("hook", [Hook.STARTED, Hook.ENDED])
+def test_a_hook_that_goes_on_raising_stops_its_shard_by_policy_and_no_other(hook):
+    async def raises(shard):
+        if shard.shard_id == key(0):
+            raise OSError("never")
+
+    async def scenario(world, life):
+        life.act[hook] = raises
+        world.put(1, 4)
+        world.put(5, 8, number=1)
+        world.stream.split(key(0))
+        await world.turn(turn_ms=60_000)
+        (stop,) = world.told(ShardStopped)
+        assert (stop.lease_key, stop.error) == (key(0), f"{hook}: OSError: never")
+        assert not world.lease(0).is_finished
+        assert {5, 6, 7, 8} <= set(world.numbers)
+        assert life.of(1) == ["started", "handle", "stopping"]
+        assert len(world.told(BatchFailed)) == 3
+
+    in_life(scenario, shards=2, max_attempts=3)
+
+
+def test_ended_that_leaves_records_open_has_failed():
+    async def scenario(world, life):
+        life._buffers = False
+        world.put(1, 4)
+        world.stream.split(key(0))
+        await world.turn(turn_ms=20_000)
+        assert not world.lease().is_finished
+        assert {f.error for f in world.told(BatchFailed)} == {"records are open"}
+        life._buffers = True
+        await world.turn(turn_ms=20_000)
+        assert world.lease().is_finished
+        assert life.files[0] == [1, 2, 3, 4]  # The rest are the children's, and empty.
+
+    in_life(scenario, buffers=True, max_attempts=0)
+
+
+def test_stopping_that_raises_is_told_once_and_what_is_open_comes_again():
+    async def raises(_):
+        raise OSError("S3 is away")
+
+    async def scenario(world, life):
+        life.act[Hook.STOPPING] = raises
+        world.put(1, 4)
+        await world.turn(turn_ms=20_000)
+        assert [(f.reason, f.error) for f in world.told(BatchFailed)] == [
+            ("hook stopping", "OSError: S3 is away")
+        ]
+        assert world.lease().checkpoint.is_sentinel
+        life.act.clear()
+        await world.turn(turn_ms=20_000)
+        assert life.files == [[1, 2, 3, 4]]
+        assert world.numbers == [1, 2, 3, 4] * 2
+
+    in_life(scenario, buffers=True)
+
+
+def test_stopping_that_hangs_ends_the_process_in_time_and_loses_nothing():
+    async def hangs(_):
+        await asyncio.sleep(3_600)
+
+    async def scenario(world, life):
+        life.act[Hook.STOPPING] = hangs
+        world.put(1, 4)
+        began = world.clock.monotonic_ms()
+        assert await world.turn_that_may_die(turn_ms=20_000) is None
+        assert world.clock.monotonic_ms() - began < 20_000
+        (death,) = world.deaths
+        assert "the handler call of stopping took longer than handler_timeout_ms" in str(death)
+        life.act.clear()
+        world.handler._is_stuck = False
+        await world.turn(turn_ms=20_000)
+        assert life.files == [[1, 2, 3, 4]]
+
+    in_life(scenario, buffers=True)
+
+
+def test_a_fault_of_the_worker_s_own_stops_the_object_and_starts_another():
+    async def scenario(world, life):
+        page, left = world.stream.page, [1]
+
+        async def page_once_ill(*given, **options):
+            if world.numbers and left[0]:
+                left[0] = 0
+                raise RuntimeError("nobody foresaw this")
+            return await page(*given, **options)
+
+        world.stream.page = page_once_ill
+        world.put(1, 2)
+        await world.turn(turn_ms=30_000)
+        assert len(world.told(ConsumerFailed)) == 1
+        assert life.of() == ["started", "handle", "stopping", "started", "stopping"]
+        assert life.files == [[1, 2], []]
+
+    in_life(scenario, buffers=True)
+
+
+def test_without_time_for_stopping_a_turn_says_so():
+    async def scenario(world, life):
+        assert await world.turn(turn_ms=6_000) is TurnOutcome.FAILED
+        assert life.told == []
+        assert "handler_timeout_ms: 2000 found" in str(world.events.events[-1].error)
+
+    in_life(scenario)
+
+
+def test_a_death_at_any_step_leaves_files_without_gaps():
+    lives = []
+
+    async def prepared():
+        world = World(**MANUAL, open_records_most=3, checkpoint_ms=0)
+        lives.append(Life(world, buffers=True))
+        world.put(1, 8)
+        world.stream.split(key(0))
+        handle = lives[-1].handle
+
+        async def flushing(batch):
+            await handle(batch)
+            if batch.must_flush:
+                lives[-1].files.append(lives[-1]._kept[batch.shard_id])
+                lives[-1]._kept[batch.shard_id] = []
+                batch.checkpoint()
+
+        world.handler._script = flushing
+        return world
+
+    for _, where in deaths(prepared, every=4, steps_least=30):
+        files = lives[-1].files
+        assert {n for file in files for n in file} == set(range(1, 9)), where
+        assert all(file == list(range(file[0], file[-1] + 1)) for file in files if file), where
+        assert sum(map(len, files)) - 8 <= 3, where
