@@ -1,10 +1,13 @@
 """The example that buffers to S3: its cuts, a bucket that refuses, and a worker that dies."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
+from shardfleet.runtime.handler_call import HandlerCaller
+from shardfleet.runtime.handler_loading import as_handler
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, key
@@ -28,6 +31,7 @@ class Bucket:
 
 @pytest.fixture
 def example(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
     spec = importlib.util.spec_from_file_location("buffer_to_s3", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -36,11 +40,19 @@ def example(monkeypatch):
 
 
 def a_world(example, bucket, **config):
-    async def handle(batch):
-        return example.handle(batch)
+    handler = as_handler(example.Buffer, name="buffer_to_s3:Buffer")
+    caller = HandlerCaller(handler, context=None, source=None, now_ms=None)
 
-    example.s3 = lambda: bucket
-    return World(script=handle, **MANUAL, **config)
+    async def handle(batch):
+        return caller.call(batch)
+
+    async def tell(hook, shard):
+        return caller.call(shard, hook)
+
+    sys.modules[example.write.__module__].s3 = lambda: bucket
+    world = World(script=handle, **MANUAL, **config)
+    world.handler.hooks = tell
+    return world
 
 
 def test_files_are_cut_by_size_and_by_time_and_named_by_what_is_in_them(example):

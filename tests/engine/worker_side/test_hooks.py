@@ -1,16 +1,18 @@
 """The life of a shard's handler object: what it is told, when, and what a hook can break."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.slots.slot import TurnOutcome, ask_to_drain
+from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment, ask_to_drain
+from shardfleet.errors import StaleEpoch
 from shardfleet.events.delivery import BatchFailed, ConsumerFailed, ShardStopped
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
-from tests.engine.worker_side.worker_kit import OTHER, World, key
+from tests.engine.worker_side.worker_kit import OTHER, World, a_lease, key
 
 SHORT = {"handler_timeout_ms": 2_000, "turn_margin_ms": 3_000}
 MANUAL = {**SHORT, "checkpoint": "manual"}
@@ -277,6 +279,45 @@ def test_a_fault_of_the_worker_s_own_stops_the_object_and_starts_another():
         assert life.files == [[1, 2], []]
 
     in_life(scenario, buffers=True)
+
+
+def test_a_lease_that_is_adopted_while_the_handler_is_imported_waits_for_it():
+    async def scenario(world, life):
+        world.handler._load_ms = 8_000
+        early = []
+
+        async def too_early(shard):
+            if not world.handler.loads:
+                early.append(shard.shard_id)
+
+        life.act[Hook.STARTED] = too_early
+        world.put(1, 2)
+        world.put(3, 4, number=1)
+        await world.open_slot()
+        turn = asyncio.create_task(world.turn(turn_ms=30_000), name="turn")
+        await world.clock.sleep_ms(2_000)
+        await world.leases.apply(lease_changes.take(world.lease(1), "fleet-s0001"))
+        await world.change_slot(partial(announce_assignment, lease_keys=[key(1)]))
+        await turn
+        assert sorted(world.numbers) == [1, 2, 3, 4]
+        assert early == []
+
+    leases = [a_lease(), a_lease(1, lease_owner=None)]
+    in_life(scenario, shards=2, leases=leases)
+
+
+def test_an_object_that_was_stopped_is_told_nothing_more_when_the_write_after_it_fails():
+    async def scenario(world, life):
+        def before(change):
+            if "stopping" in life.of():
+                raise StaleEpoch("another invocation has taken over")
+
+        world.leases.before = before
+        world.put(1, 4)
+        await world.turn(turn_ms=20_000)
+        assert life.of() == ["started", "handle", "stopping"]
+
+    in_life(scenario, buffers=True, checkpoint_ms=0)
 
 
 def test_without_time_for_stopping_a_turn_says_so():

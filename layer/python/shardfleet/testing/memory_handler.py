@@ -132,7 +132,9 @@ class MemoryHandler:
 
     async def _told(self, hook: Hook, shard: Batch) -> HandlerResult:
         assert self.hooks is not None
-        await self.hooks(hook, shard)
+        result = await self.hooks(hook, shard)
+        if isinstance(result, HandlerResult):
+            return result
         error = "records are open" if hook is Hook.ENDED and shard.has_open else None
         return HandlerResult(done_count=0, error=error)
 

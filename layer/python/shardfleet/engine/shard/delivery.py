@@ -125,7 +125,7 @@ class ShardDelivery:
 
         """
         while self._ports.dispatcher.has_hooks and not self._is_begun:
-            self._is_begun = await self._offer(must_flush=False, hook=Hook.STARTED)
+            await self._offer(must_flush=False, hook=Hook.STARTED)
 
     async def deliver(self, records: UserRecords) -> None:
         """
@@ -197,7 +197,6 @@ class ShardDelivery:
             with suppress(Halted):
                 if self._held.is_held and (self._is_begun or self.has_open):
                     await self._offer(must_flush=self.has_open, hook=Hook.STOPPING)
-                    self._is_begun = False
             if not self._held.is_held:
                 await self.lose()
         except StaleEpoch:
@@ -209,7 +208,6 @@ class ShardDelivery:
         """Tell the handler's object that the shard is somebody else's."""
         with suppress(Halted):
             if self._is_begun:
-                self._is_begun = False
                 await self._offer(must_flush=False, hook=Hook.LEASE_LOST)
 
     async def _make_room(self) -> None:
@@ -226,8 +224,7 @@ class ShardDelivery:
         """Call the handler without records until it has checkpointed enough."""
         is_told = False
         while lasts():
-            is_done = await self._offer(must_flush=self.has_open, hook=hook)
-            self._is_begun = self._is_begun and not (is_done and hook is Hook.ENDED)
+            await self._offer(must_flush=self.has_open, hook=hook)
             if not lasts():
                 return
             if self.has_open and not is_told:
@@ -242,8 +239,8 @@ class ShardDelivery:
                 )
             await self._ports.patience.pause(self._config.idle_read_ms, self._held.halt)
 
-    async def _offer(self, *, must_flush: bool, hook: Hook | None = None) -> bool:
-        """Call the handler without records, so that it can checkpoint; return whether it could."""
+    async def _offer(self, *, must_flush: bool, hook: Hook | None = None) -> None:
+        """Call the handler without records, so that it can checkpoint what is open."""
         result = await self._ports.dispatcher.call(
             self._held,
             (),
@@ -252,14 +249,16 @@ class ShardDelivery:
             must_flush=must_flush,
             hook=hook,
         )
+        if hook is not None and (hook.is_last or result.error is None):
+            # Before anything that may raise: nothing follows an object's last hook.
+            self._is_begun = hook is Hook.STARTED and self._ports.dispatcher.has_hooks
         if hook is not Hook.LEASE_LOST:
             self._take_checkpoints()
             await self.flush_if_due()
         if result.error is None:
             self._idle_failures = 0
-            return True
+            return
         await self._after_idle_failure(result.error, hook=hook)
-        return False
 
     async def _after_idle_failure(self, error: str, *, hook: Hook | None) -> None:
         """Do what is next after a call without records that failed."""

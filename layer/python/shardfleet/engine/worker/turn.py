@@ -87,6 +87,7 @@ class WorkerTurn:
         self._why: TurnStop | None = None
         self._error: BaseException | None = None
         self._worker_id = ""
+        self._is_loaded = False
         self._timers: list[asyncio.TimerHandle] = []
         self._stopping, self._hard = Halt(), Halt()
         self._watching, self._renewing = Halt(), Halt()
@@ -181,6 +182,7 @@ class WorkerTurn:
                 self._stop(TurnStop.DRAIN)
                 return
             await all_of(self._ports.handler.load(), self._work.check_stream(self._stopping))
+            self._is_loaded = True
             self._keep_time_for_hooks()
             self._record.note_loaded(call_most_ms=self._config.handler_timeout_ms)
             self._consume_all()
@@ -209,7 +211,8 @@ class WorkerTurn:
             await self._ports.fleet_state.prompt_manager()
 
     def _consume_all(self) -> None:
-        if not self._stopping.is_set:
+        # Also asked for when a lease is adopted, which may be while user code is imported still.
+        if self._is_loaded and not self._stopping.is_set:
             self._work.consume_all(self._work_tasks, self._hard)
 
     # --- stopping

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.ports import Clock, HandlerResult
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_call import EventSource, HandlerCaller
@@ -105,8 +106,23 @@ class PlayedHandler(UserHandler):
             # The handler's thread has no running loop to ask for the time.
             now_ms=lambda: begin_ms + round(loop.time() * 1000),
         )
+        self._memory.hooks = self._hook if self._caller.has_hooks else None
 
     async def _script(self, batch: Batch) -> HandlerResult:
+        try:
+            result = await self._call(batch, None)
+        except HandlerFailed:
+            self._done(batch, batch.done_count)
+            raise
+        self._done(batch, result.done_count)
+        return result
+
+    async def _hook(self, hook: Hook, shard: Batch) -> HandlerResult:
+        result = await self._call(shard, hook)
+        self._actor.check()
+        return result
+
+    async def _call(self, batch: Batch, hook: Hook | None) -> HandlerResult:
         assert self._caller is not None
         faults = self._around.faults
         if faults.strike("handler_slow"):
@@ -114,16 +130,12 @@ class PlayedHandler(UserHandler):
         way = _Way(self._actor, self._around, batch)
         try:
             if self.overlaps:
-                result = await _call_on_loop(self._caller, batch, way)
-            else:
-                result = await _Lockstep(self._caller, batch, way).run()
+                return await _call_on_loop(self._caller, batch, way, hook=hook)
+            return await _Lockstep(self._caller, batch, way, hook=hook).run()
         except Exception as error:
-            self._done(batch, batch.done_count)
             # A TimeoutError of the handler's own is a failure like any other.
             message = f"{type(error).__name__}: {error}"
             raise HandlerFailed(message) from error
-        self._done(batch, result.done_count)
-        return result
 
     def _done(self, batch: Batch, count: int) -> None:
         self._actor.check()
@@ -137,7 +149,9 @@ class _Way:
     def __init__(self, actor: Actor, around: Surroundings, batch: Batch) -> None:
         self.actor = actor
         self.shard_id = batch.shard_id
-        self.records = (_position(batch[0]), _position(batch[-1]))
+        nothing = (0, 0)  # Without records the handler writes what it has.
+        ends = (_position(batch[0]), _position(batch[-1])) if batch else (nothing, nothing)
+        self.records = ends
         self._around = around
         around.calls["user.handler"] += 1
         self.call = around.calls["user.handler"]
@@ -244,10 +258,12 @@ def _position(record: Record) -> tuple[int, int]:
     return int(record.sequence_number), record.sub_sequence_number
 
 
-async def _call_on_loop(caller: HandlerCaller, batch: Batch, way: _Way) -> HandlerResult:
+async def _call_on_loop(
+    caller: HandlerCaller, batch: Batch, way: _Way, *, hook: Hook | None
+) -> HandlerResult:
     before = PASSAGE.set(way)
     try:
-        return await caller.call_async(batch)
+        return await caller.call_async(batch, hook)
     finally:
         PASSAGE.reset(before)
 
@@ -255,8 +271,11 @@ async def _call_on_loop(caller: HandlerCaller, batch: Batch, way: _Way) -> Handl
 class _Lockstep:
     """One call of a synchronous handler, in its thread."""
 
-    def __init__(self, caller: HandlerCaller, batch: Batch, way: _Way) -> None:
+    def __init__(
+        self, caller: HandlerCaller, batch: Batch, way: _Way, *, hook: Hook | None
+    ) -> None:
         self._caller = caller
+        self._hook = hook
         self._batch = batch
         self._way = way
         # To the loop: a call of the sink, or (None, the end of the call).
@@ -337,7 +356,7 @@ class _Lockstep:
         loop = asyncio.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
-            self._asked.put((None, (self._caller.call(self._batch), None)))
+            self._asked.put((None, (self._caller.call(self._batch, self._hook), None)))
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
             self._asked.put((None, (None, error)))
         finally:

@@ -64,13 +64,15 @@ class UserHandler:
         if around.faults.strike("consumer_raises", batch.shard_id):
             message = f"shard {batch.shard_id}: the port fails, not the handler"
             raise RuntimeError(message)
-        call = CallBegun(
-            at_ms=around.now_ms, by=actor, shard_id=batch.shard_id, has_hooks=self.has_hooks
-        )
-        for begun in around.seers["call_begun"]:
-            begun(call)
+        if batch:
+            call = CallBegun(
+                at_ms=around.now_ms, by=actor, shard_id=batch.shard_id, has_hooks=self.has_hooks
+            )
+            for begun in around.seers["call_begun"]:
+                begun(call)
         around.calls["handler.run"] += 1
-        around.log(actor.name, "handler.run", batch.shard_id, batch[0].sequence_number, len(batch))
+        first = batch[0].sequence_number if batch else "nothing"
+        around.log(actor.name, "handler.run", batch.shard_id, first, len(batch))
         for record in batch:
             entry = _entry_of(record, self._around)
             if entry is not None:
@@ -83,7 +85,7 @@ class UserHandler:
             for checker in around.checkers:
                 checker.batch_failed(now_ms, actor, batch.shard_id)
             around.log(actor.name, "handler.run", batch.shard_id, "->", result)
-        else:
+        elif batch:
             last = ExtendedSequenceNumber(batch[-1].sequence_number, batch[-1].sub_sequence_number)
             for done in around.seers["batch_done"]:
                 done(now_ms, actor, batch.shard_id, done=last)
@@ -105,12 +107,13 @@ class UserHandler:
             around.log(actor.name, "handler.tell", shard_id, hook, "->", result)
         return result
 
-    async def _hook(self, _: Hook, shard: Batch) -> None:
+    async def _hook(self, _: Hook, shard: Batch) -> object:
         faults = self._around.faults
         if faults.strike("handler_raises", shard.shard_id):
             raise HandlerError("the shard is not to my liking")
         if faults.strike("handler_hangs", shard.shard_id):
             await asyncio.sleep(_HANG_S)
+        return None
 
     async def close(self) -> bool:
         """Stop; False if a call still hangs."""
