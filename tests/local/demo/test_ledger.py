@@ -10,8 +10,9 @@ import pytest
 
 from shardfleet.local.demo.ledger import DemoLedger
 from shardfleet.local.demo.probe import ledger_probe
-from shardfleet.local.demo.probe.ledger_probe import append, digest, witnessed
+from shardfleet.local.demo.probe.ledger_probe import append, digest, witnessed, witnessed_class
 from shardfleet.records import Batch, Record
+from shardfleet.runtime.handler_loading import as_handler
 
 
 def a_batch(count):
@@ -124,6 +125,28 @@ def test_an_async_handler_stays_async_and_is_noted_after_it(notes, note):
     assert inspect.iscoroutinefunction(wrapped)
     asyncio.run(wrapped(a_batch(1)))
     assert len(notes) == 1
+
+
+def test_a_class_is_noted_by_its_handle_and_keeps_its_hooks(notes, note):
+    seen = []
+
+    class Handler:
+        def __init__(self):
+            self.mine = []
+
+        def handle(self, batch):
+            self.mine.extend(batch)
+
+        def ended(self, shard):
+            seen.append((shard, len(self.mine)))
+
+    found = as_handler(witnessed_class(Handler, note), name="orders:Handler")
+    first, second = found.function(), found.function()
+    first.handle(a_batch(2))
+    second.handle(a_batch(3))
+    first.ended("a shard")
+    assert [len(rows) for _, rows in notes] == [2, 3]
+    assert seen == [("a shard", 2)]
 
 
 def test_an_event_handler_keeps_its_signature_and_its_reply(notes, note):

@@ -97,6 +97,17 @@ def witnessed(handler: Callable[..., Any], note: Callable[..., None]) -> Any:
     return handle_sync
 
 
+def witnessed_class(found: Any, note: Callable[..., None]) -> type:
+    """Return a handler class whose objects' ``handle`` is wrapped so; its hooks are as they are."""
+
+    class Witnessed(found):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.handle = witnessed(super().handle, note)
+
+    return Witnessed
+
+
 def _rows_of_batch(batch: Any, reply: Any, *, failed: bool) -> tuple[str, list[Row]]:
     """Read a native batch up to the first failure, or what was declared done before an error."""
     places = [(record.sequence_number, record.sub_sequence_number) for record in batch]
@@ -149,7 +160,8 @@ def _load() -> Any:
     found = load_handler(
         os.environ[HANDLER_VARIABLE], contract=os.environ.get(CONTRACT_VARIABLE, "auto")
     )
-    return witnessed(found.function, functools.partial(append, os.environ[FILE_VARIABLE]))
+    note = functools.partial(append, os.environ[FILE_VARIABLE])
+    return (witnessed_class if found.is_class else witnessed)(found.function, note)
 
 
 def __getattr__(name: str) -> Any:
