@@ -1,10 +1,12 @@
 """A handler that is a class: an object per shard, told by hooks, in the handler's thread."""
 
 import asyncio
+import gc
 import sys
 import threading
 import time
 import types
+import weakref
 
 import pytest
 
@@ -50,7 +52,7 @@ class Told:
         self._say("made")
 
     def _say(self, what, *more):
-        self.said.append((what, *more, id(self), threading.current_thread().name))
+        Told.said.append((what, *more, id(self), threading.current_thread().name))
 
     def handle(self, batch):
         self._say("handle", batch.shard_id, len(batch))
@@ -118,6 +120,25 @@ def test_each_shard_has_an_object_from_started_to_its_last_hook(kind, monkeypatc
         ("lease_lost", zero, "c"),
     ]
     assert {said[-1] for said in Told.said} == {"shardfleet-handler"}
+
+
+@pytest.mark.parametrize("hook", [Hook.STOPPING, Hook.LEASE_LOST, Hook.ENDED])
+def test_after_its_last_hook_an_object_is_let_go_of(hook, monkeypatch):
+    alive = weakref.WeakSet()
+
+    class Heavy(Told):
+        def __init__(self):
+            alive.add(self)
+
+    async def scenario(runner):
+        await runner.tell(Hook.STARTED, shard())
+        assert len(alive) == 1
+        await runner.tell(hook, shard())
+        gc.collect()
+        assert len(alive) == 0
+
+    Told.said = []
+    run(Heavy, scenario, monkeypatch)
 
 
 def test_what_a_class_lacks_is_told_it_by_a_batch_to_flush_if_something_is_open(monkeypatch):
