@@ -83,7 +83,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [135 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [141 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -107,10 +107,10 @@ chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards res
 acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [5 min]
 	@$(WITH_NODE) $(BIN)/shardfleet acceptance --local $(ARGS)
 
-alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition [8 min]
+alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition [18 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
 
-faults: install ## deploy what people do wrong, and hear from doctor, status and explain what it is [7 min]
+faults: install ## deploy what people do wrong, and hear from doctor, status and explain what it is [3 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_FAULTS=1 $(BIN)/python -m pytest tests/end_to_end/test_user_faults.py $(ARGS)
 
 model: install ## search the lease protocol's model; STATES= most states per scenario (100,000) [4 min]
