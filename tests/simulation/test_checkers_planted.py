@@ -198,6 +198,24 @@ def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
     assert len(found) == violations
 
 
+@pytest.mark.parametrize(("lost_first", "violations"), [(False, 1), (True, 0)])
+def test_what_a_call_did_for_a_lease_that_was_lost_meanwhile_is_not_this_ones(
+    lost_first, violations
+):
+    checker, found = planted(checkers.ProgressIsStored)
+
+    if lost_first:
+        checker.call_begun(checkers.CallBegun(at_ms=0, by=ME, shard_id=KEY))
+    checker.told(1, ME, LeaseLost(lease_key=KEY, reason=""))
+    adopts(checker, ME, MINE)
+    if not lost_first:
+        checker.call_begun(checkers.CallBegun(at_ms=2, by=ME, shard_id=KEY))
+    checker.batch_done(3, ME, KEY, done=at(7))
+    writes(checker, renew(MINE), before=MINE, after=MINE)
+    writes(checker, evict(MINE), before=MINE, after=replace(FREE, lease_counter=6))
+    assert len(found) == violations
+
+
 def test_a_lease_given_back_without_its_progress_is_found():
     checker, found = planted(checkers.ProgressIsStored)
 

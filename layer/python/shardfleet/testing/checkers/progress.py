@@ -25,15 +25,22 @@ class ProgressIsStored(Checker):
         """Begin with nothing done."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._done: dict[tuple[str, str], ExtendedSequenceNumber] = {}
+        # (invocation, shard) -> whether its lease is still the one that its call began with
+        self._calls: dict[tuple[str, str], bool] = {}
         self._leases: dict[str, Lease] = {}
         self._last: dict[str, str] = {}
 
     def batch_done(
         self, at_ms: int, by: Suspect, shard_id: str, *, done: ExtendedSequenceNumber
     ) -> None:
-        """Remember how far an invocation is."""
+        """Remember how far an invocation is, by calls for a lease that it still has."""
         del at_ms
-        self._done[by.name, shard_id] = done
+        if self._calls.pop((by.name, shard_id), True):
+            self._done[by.name, shard_id] = done
+
+    def call_begun(self, call: CallBegun) -> None:
+        """See for which lease a call is made."""
+        self._calls[call.by.name, call.shard_id] = True
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at leases that are given back by those who have them."""
@@ -56,7 +63,10 @@ class ProgressIsStored(Checker):
         """Look at everything that an invocation leaves to the next one."""
         if isinstance(event, LeaseAdopted | LeaseLost):
             # What was done of a lost lease is the next owner's to do again.
-            self._done.pop((by.name, event.lease_key), None)
+            life = (by.name, event.lease_key)
+            self._done.pop(life, None)
+            if life in self._calls:
+                self._calls[life] = False
         if not isinstance(event, TurnEnded) or event.reason is not TurnEnding.TIME:
             return
         for name, key in list(self._done):
