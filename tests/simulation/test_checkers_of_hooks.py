@@ -1,16 +1,20 @@
 """The checker of the hooks sees what breaks a handler object's life, and nothing else."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardfleet.domain.delivery.hooks import Hook
-from shardfleet.domain.leases.changes import checkpoint
+from shardfleet.domain.leases.changes import checkpoint, renew
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CallBegun
 from tests.simulation.test_checkers_planted import KEY, ME, MINE, planted, writes
 
-RECORDS, SHARD_END = "records", "SHARD_END"
+RECORDS, SHARD_END, RENEWED = "records", "SHARD_END", "renewed, finished by others"
 STARTED, ENDED, LOST, STOPPING = Hook.STARTED, Hook.ENDED, Hook.LEASE_LOST, Hook.STOPPING
+
+OVER = replace(MINE, checkpoint=AT_SHARD_END)
 
 
 def lives(*steps):
@@ -20,9 +24,9 @@ def lives(*steps):
         if name == RECORDS:
             checker.call_begun(CallBegun(at_ms=number, by=ME, shard_id=KEY, has_hooks=True))
         elif name == SHARD_END:
-            ended = checkpoint(MINE, AT_SHARD_END)
-            after = type(MINE)(lease_key=KEY, checkpoint=AT_SHARD_END)
-            writes(checker, ended, before=MINE, after=after)
+            writes(checker, checkpoint(MINE, AT_SHARD_END), before=MINE, after=OVER)
+        elif name == RENEWED:
+            writes(checker, renew(OVER), before=OVER, after=OVER)
         else:
             checker.hook_told(number, ME, KEY, hook=name)
             checker.hook_over(ME, KEY, name, failed=failed)
@@ -38,6 +42,7 @@ def lives(*steps):
         ((STARTED, True), STARTED, RECORDS, STOPPING),
         (STARTED, (ENDED, True), ENDED, SHARD_END),
         (STARTED, (ENDED, True), (STOPPING, True)),
+        (STARTED, RECORDS, RENEWED, STOPPING),
     ],
 )
 def test_a_life_in_order_is_no_violation(steps):
