@@ -15,7 +15,7 @@ from shardfleet.domain.leases.changes import (
 from shardfleet.domain.leases.lease import ChangeKind, LeaseChange
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.state.fleet_state import LOCK, SLOT
-from shardfleet.events.delivery import PageRead
+from shardfleet.events.delivery import ConsumerFailed, PageRead
 from shardfleet.events.worker import LeaseLost, LeaseReleased, ShardEnded
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CallBegun
@@ -240,3 +240,50 @@ def test_a_handover_that_a_restarted_owner_leaves_to_others_is_found(ends_it, vi
     writes(checker, change, before=moving, after=HIS, at_ms=15_000, by=by)
 
     assert len(found) == violations
+
+
+def fails(checker, shard_id, at_ms):
+    failed = ConsumerFailed(lease_key=shard_id, error="TypeError", attempts=1, back_off_ms=1_000)
+    checker.told(at_ms, ME, failed)
+
+
+@pytest.mark.parametrize(("goes_on_ms", "violations"), [(10_900, 0), (11_000, 1)])
+def test_a_shard_that_waits_because_a_neighbour_failed_is_found(goes_on_ms, violations):
+    checker, found = planted(checkers.NeighboursGoOn)
+
+    checker.read_begun(0, ME, KEY)
+    fails(checker, "neighbour", 1_000)
+    checker.read_begun(goes_on_ms, ME, KEY)
+
+    assert len(found) == violations
+
+
+def test_a_shard_that_never_goes_on_after_a_neighbour_failed_is_found_once():
+    checker, found = planted(checkers.NeighboursGoOn)
+
+    checker.read_begun(0, ME, KEY)
+    fails(checker, "neighbour", 1_000)
+    for at_ms in (11_500, 15_000):
+        writes(checker, renew(MINE), before=MINE, after=renewed(MINE), at_ms=at_ms)
+
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("why", ["in a call", "lost", "failed itself", "frozen", "not read"])
+def test_a_shard_that_waits_for_something_else_is_not_found(why):
+    checker, found = planted(checkers.NeighboursGoOn)
+    by = Somebody()
+
+    checker.read_begun(-2_000 if why == "not read" else 0, by, KEY)
+    if why == "in a call":
+        called(checker, KEY, 500, by)
+    fails(checker, "neighbour", 1_000)
+    if why == "lost":
+        checker.told(1_100, by, LeaseLost(lease_key=KEY, reason=""))
+    elif why == "failed itself":
+        fails(checker, KEY, 1_100)
+    elif why == "frozen":
+        by.faults.append((1_100, "frozen"))
+    checker.read_begun(19_000, by, KEY)
+
+    assert not found

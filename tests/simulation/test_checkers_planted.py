@@ -139,17 +139,21 @@ def test_a_lease_lost_to_an_own_write_is_found(last, violations):
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(("fault", "violations"), [("killed", 0), (None, 1)])
-def test_a_lease_that_expires_under_somebody_unharmed_is_found(fault, violations):
+@pytest.mark.parametrize(
+    ("fault", "late_fault", "violations"),
+    [("killed", None, 0), (None, "frozen before it began", 0), (None, None, 1)],
+)
+def test_a_lease_that_expires_under_somebody_unharmed_is_found(fault, late_fault, violations):
     checker, found = planted(checkers.OnlyTheHarmedLose)
-    before = Somebody()
+    before, after = Somebody(), Somebody("s0001#3")
     before.faults += [(0, fault)] if fault else []
+    after.faults += [(0, late_fault)] if late_fault else []
 
     begins(checker, before, 1)
     stores(checker, a_slot())
     writes(checker, renew(MINE), before=MINE, after=MINE)
     writes(checker, assign(MINE, OTHER.worker_id), before=MINE, after=HIS, by=MANAGER)
-    begins(checker, Somebody("s0001#3"), 2)
+    begins(checker, after, 2)
     assert len(found) == violations
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.shard.consumer import ShardConsumer
+from shardfleet.engine.shard.faults import ShardFaults
+from shardfleet.testing.checkers import CHECKERS, NeighboursGoOn
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
 from shardfleet.testing.simulation.world import Shape
@@ -34,14 +36,48 @@ def test_fleets_of_fixed_seeds_break_no_invariant_under_many_faults():
     assert min(result.records for result in results) > 50
 
 
+class NeighboursGoOnAtOnce(NeighboursGoOn):
+    """As architecture.md, rule 17 has it: nothing else goes wrong here."""
+
+    waits_most_ms = 2_000
+
+
+def consumers_that_raise(seed, **options):
+    mix = replace(FaultMix.none(), consumer_raises=0.02)
+    return run_seed(Options(seed=seed, busy_s=BUSY_S, mix=mix, **options))
+
+
 def test_what_one_consumer_raises_stops_no_other_shard():
     """Before consumers were supervised alone, the first error ended a turn (TurnsEndCleanly)."""
     for seed in (1, 2):
-        mix = FaultMix.none()
-        mix.consumer_raises = 0.01
-        result = run_seed(Options(seed=seed, busy_s=BUSY_S, mix=mix))
+        result = consumers_that_raise(seed, checkers=(*CHECKERS, NeighboursGoOnAtOnce))
         assert not result.violations, f"seed {seed}"
         assert result.faults["consumer_raises"] > 10
+
+
+def test_a_worker_whose_shards_wait_for_one_that_failed_is_found(monkeypatch):
+    failing = []
+    withstand, next_page = ShardFaults.withstand, ShardConsumer._next_page
+
+    async def for_all(self, held, error):
+        failing.append(held)
+        try:
+            await withstand(self, held, error)
+            await self._patience.pause(2_000, held.halt)
+        finally:
+            failing.remove(held)
+
+    async def after_all(self, reader):
+        while failing:
+            await self._patience.pause(100, self._held.halt)
+        return await next_page(self, reader)
+
+    monkeypatch.setattr(ShardFaults, "withstand", for_all)
+    monkeypatch.setattr(ShardConsumer, "_next_page", after_all)
+    found = consumers_that_raise(1, checkers=(NeighboursGoOnAtOnce,)).violations
+
+    assert found
+    assert "since a neighbour failed" in str(found[0])
 
 
 def test_aggregates_that_take_long_to_be_taken_apart_cost_no_lease():

@@ -48,6 +48,7 @@ from shardfleet.testing.checkers.ownership import (
 )
 from shardfleet.testing.checkers.progress import (
     DeliveredWhileFresh,
+    NeighboursGoOn,
     ProgressIsStored,
     RepetitionsBounded,
 )
@@ -106,6 +107,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     ProgressIsStored,
     DeliveredWhileFresh,
     RepetitionsBounded,
+    NeighboursGoOn,
     OneInvocationPerEpoch,
     SlotsEndServed,
     AnnouncedFirst,
@@ -151,6 +153,7 @@ __all__ = [
     "HandoversEnd",
     "HooksTellALife",
     "LeaseWrite",
+    "NeighboursGoOn",
     "NoRecordLost",
     "NobodyIsRobbed",
     "NobodyLosesToItself",

@@ -272,7 +272,8 @@ class OnlyTheHarmedLose(Checker):
             return
         self._invocations.setdefault(by.worker_id, []).append(by)
         key, execution = self._robbed.pop(by.worker_id, ("", (0, 0)))
-        if key and execution[0] == by.execution[0]:
+        # Who was frozen before it could begin is known by now only.
+        if key and execution[0] == by.execution[0] and not by.faults:
             text = f"taken from {by.worker_id}, to whom nothing had happened"
             self.found(at_ms, key, text)
 

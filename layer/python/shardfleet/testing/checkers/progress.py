@@ -1,4 +1,4 @@
-"""Invariants about stored progress: nothing done is forgotten, repetitions are bounded."""
+"""Invariants about progress: what is done is stored, little comes again, others go on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from collections import Counter
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.base import Event
-from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
+from shardfleet.events.delivery import ConsumerFailed, ShardStopped
+from shardfleet.events.worker import (
+    LeaseAdopted,
+    LeaseLost,
+    LeaseReleased,
+    ShardEnded,
+    TurnBegun,
+    TurnEnded,
+    TurnEnding,
+)
 from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
 
 _ROUNDING_MS = 10
+# Who was read within this time is being read.
+_READ_LATELY_MS = 2_000
 
 
 class ProgressIsStored(Checker):
@@ -175,3 +186,68 @@ class RepetitionsBounded(Checker):
                 f"shard, and restarts and failures explain {self._allowed[shard_id]}"
             )
             self.found(handled.at_ms, shard_id, text)
+
+
+class NeighboursGoOn(Checker):
+    """
+    What one shard's consumer raises keeps no other shard of its worker from being read or handled.
+
+    A worker, that is, to which nothing else happens (architecture.md, rule 17).
+
+    Attributes:
+        waits_most_ms: how long another shard may wait: a few calls, each as slow as calls may be.
+            Where nothing else goes wrong, the rule's two seconds hold.
+
+    """
+
+    waits_most_ms = 10_000
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nobody reading."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        # invocation -> shard -> when it was last read or handed over; not while a call goes on
+        self._moved: dict[str, dict[str, int]] = {}
+        # (invocation, shard) -> when a neighbour failed, and what had been done to the worker
+        self._waiting: dict[tuple[str, str], tuple[int, int, int]] = {}
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Learn whose consumer failed, and who reads a shard no more."""
+        if isinstance(event, TurnEnded):
+            for shard_id in self._moved.pop(by.name, ()):
+                self._waiting.pop((by.name, shard_id), None)
+            return
+        over = LeaseLost | LeaseReleased | ShardEnded | ShardStopped | ConsumerFailed
+        if not isinstance(event, over):
+            return
+        moved = self._moved.setdefault(by.name, {})
+        moved.pop(event.lease_key, None)
+        self._waiting.pop((by.name, event.lease_key), None)
+        if isinstance(event, ConsumerFailed):
+            for shard_id, moved_ms in moved.items():
+                if at_ms - moved_ms < _READ_LATELY_MS:
+                    done = (at_ms, len(by.faults), by.frozen_ms)
+                    self._waiting.setdefault((by.name, shard_id), done)
+
+    def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """See a shard go on."""
+        self._look(at_ms, by, shard_id)
+        self._moved.setdefault(by.name, {})[shard_id] = at_ms
+        self._waiting.pop((by.name, shard_id), None)
+
+    def call_begun(self, call: CallBegun) -> None:
+        """See a shard go on; how long its call takes is the handler's."""
+        self._look(call.at_ms, call.by, call.shard_id)
+        self._moved.get(call.by.name, {}).pop(call.shard_id, None)
+        self._waiting.pop((call.by.name, call.shard_id), None)
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """See who holds a shard that does not go on."""
+        self._look(write.at_ms, write.by, write.change.lease_key)
+
+    def _look(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        since_ms, *before = self._waiting.get((by.name, shard_id), (at_ms,))
+        waited_ms = at_ms - since_ms
+        if waited_ms >= self.waits_most_ms and before == [len(by.faults), by.frozen_ms]:
+            del self._waiting[by.name, shard_id]
+            text = f"{by.name} has left it alone for {waited_ms} ms, since a neighbour failed"
+            self.found(at_ms, shard_id, text)
