@@ -269,11 +269,15 @@ def test_a_shard_that_never_goes_on_after_a_neighbour_failed_is_found_once():
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("why", ["in a call", "lost", "failed itself", "frozen", "not read"])
+@pytest.mark.parametrize(
+    "why", ["in a call", "lost", "failed itself", "frozen", "not read", "read to its end"]
+)
 def test_a_shard_that_waits_for_something_else_is_not_found(why):
     checker, found = planted(checkers.NeighboursGoOn)
     by = Somebody()
 
+    if why == "read to its end":
+        checker.ledger.open_shard("child", (KEY,))
     checker.read_begun(-2_000 if why == "not read" else 0, by, KEY)
     if why == "in a call":
         called(checker, KEY, 500, by)
