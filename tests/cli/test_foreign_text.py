@@ -131,7 +131,12 @@ def own(options, say, printed, *, found):
     said = f"s1 fails: {found.text}"
     failing = [
         FailureRow(
-            slots=("s1",), kind=FailureKind.IMPORT, is_certain=True, said=said, remedy="mend it"
+            slots=("s1",),
+            kind=FailureKind.IMPORT,
+            is_certain=True,
+            times=2,
+            said=said,
+            remedy="mend it",
         )
     ]
     return own_run.OwnRunResult(verdict=DEMO.verdict, stops=stops, failures=failing, took_ms=1)

@@ -97,7 +97,7 @@ def test_what_others_named_is_text_and_no_markup():
     bad = "<script>alert(1)</script>"
     alarm = AlarmState(name=bad, state="ALARM", reason=bad, description=bad)
     failing = FailureRow(
-        slots=(bad,), kind=FailureKind.EXIT, is_certain=False, said=bad, remedy=bad
+        slots=(bad,), kind=FailureKind.EXIT, is_certain=False, times=2, said=bad, remedy=bad
     )
     row = LeaseRow(lease_key=bad, state=LeaseState.STOPPED, owner=bad, why=bad)
     line = Series(label=bad, unit=bad, points=((1.0, 2.0),))
@@ -133,7 +133,7 @@ def sums(**changes):
 READ = LeaseRow(lease_key="shard-1", state=LeaseState.READING, lag_ms=400)
 RINGING = AlarmState(name="lag", state="ALARM", reason="", description="")
 FAILS = FailureRow(
-    slots=("s1",), kind=FailureKind.EXIT, is_certain=False, said="s1 fails", remedy="look"
+    slots=("s1",), kind=FailureKind.EXIT, is_certain=False, times=2, said="s1 fails", remedy="look"
 )
 
 

@@ -66,21 +66,40 @@ def a_row(kind, times=1):
 
 @pytest.mark.parametrize("kind", ["LOAD", "IMPORT", "SIGNATURE", "RIGHT"])
 def test_what_only_a_person_mends_ends_the_run_at_once(kind):
-    assert is_hopeless(a_row(FailureKind(kind)), still_ms=0)
+    assert is_hopeless(a_row(FailureKind(kind)), stops=0, still_ms=0)
 
 
 def test_a_call_that_hangs_ends_it_ten_seconds_after_its_time_out_at_most():
-    assert is_hopeless(a_row(FailureKind.TIME_OUT), still_ms=10_000)
-    assert not is_hopeless(a_row(FailureKind.TIME_OUT), still_ms=9_000)
+    assert is_hopeless(a_row(FailureKind.TIME_OUT), stops=0, still_ms=10_000)
+    assert not is_hopeless(a_row(FailureKind.TIME_OUT), stops=0, still_ms=9_000)
 
 
 @pytest.mark.parametrize("kind", ["MEMORY", "EXIT", "TURN"])
 def test_a_crash_may_be_a_records_which_is_found_out_first(kind):
-    once, twice = a_row(FailureKind(kind)), a_row(FailureKind(kind), times=2)
+    assert not is_hopeless(a_row(FailureKind(kind), times=4), stops=0, still_ms=40_000)
+    assert is_hopeless(a_row(FailureKind(kind), times=5), stops=0, still_ms=40_000)
 
-    assert not is_hopeless(once, still_ms=40_000)
-    assert not is_hopeless(twice, still_ms=29_000)
-    assert is_hopeless(twice, still_ms=30_000)
+
+@pytest.mark.parametrize("kind", ["MEMORY", "EXIT", "TURN"])
+def test_once_it_is_found_out_the_other_shards_have_time_to_go_on(kind):
+    assert not is_hopeless(a_row(FailureKind(kind), times=3), stops=1, still_ms=40_000)
+    assert not is_hopeless(a_row(FailureKind(kind), times=4), stops=1, still_ms=3_000)
+    assert is_hopeless(a_row(FailureKind(kind), times=4), stops=1, still_ms=4_000)
+
+
+@pytest.mark.processes
+def test_a_handler_that_always_ends_the_process_ends_the_run_with_a_line_that_does(tmp_path):
+    (tmp_path / "orders.py").write_text("import os\ndef handle(batch): os._exit(3)\n")
+    (tmp_path / "orders.jsonl").write_text('{"a": 1}\n' * 20)
+    began = time.monotonic()
+
+    result = run_in(tmp_path, "orders:handle")
+
+    assert time.monotonic() - began < 120
+    (failure,) = result.failures
+    assert failure.kind is FailureKind.EXIT
+    assert result.stops[0].line is not None
+    assert result.verdict.records_handled_distinct == 0
 
 
 @pytest.mark.processes

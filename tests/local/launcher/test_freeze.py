@@ -162,6 +162,32 @@ def test_leaving_by_exit_is_an_exit_error(make_function):
     assert payload["errorMessage"].endswith("Runtime exited with error: exit status 3")
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is seen on Linux only")
+def test_a_process_that_needs_more_memory_than_it_has_is_killed_as_lambda_does(make_function):
+    """The words are those of awslabs/amazon-s3-find-and-forget, pull request 283."""
+    function = make_function(
+        """
+        import time
+
+        kept = []
+
+        def handler(event, context):
+            kept.append(b"x" * event * 2**20)
+            time.sleep(2)
+            return len(kept[-1])
+        """,
+        MemorySize=256,
+    )
+    assert function.invoke(100) == (100 * 2**20, None)
+
+    payload, error = function.invoke(200)
+
+    assert error == "Unhandled"
+    assert payload["errorType"] == "Runtime.ExitError"
+    assert payload["errorMessage"].endswith("Error: Runtime exited with error: signal: killed")
+    assert function.invoke(100) == (100 * 2**20, None)
+
+
 def test_a_module_that_cannot_be_imported_is_named(make_function):
     payload, _ = make_function("import no_such_module").invoke()
     assert payload["errorType"] == "Runtime.ImportModuleError"

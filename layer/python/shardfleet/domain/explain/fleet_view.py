@@ -164,6 +164,7 @@ class FailureRow:
         slots: which.
         kind: see :class:`FailureKind`.
         is_certain: it will come again.
+        times: how many invocations in a row have failed, of the slot with most.
         said: who fails of what, how often and since when.
         remedy: what to do.
 
@@ -172,6 +173,7 @@ class FailureRow:
     slots: tuple[str, ...]
     kind: FailureKind
     is_certain: bool
+    times: int
     said: str
     remedy: str
 
@@ -298,6 +300,7 @@ def failures(slots: Iterable[Slot], *, now_ms: int) -> list[FailureRow]:
                 slots=names,
                 kind=worst.kind,
                 is_certain=worst.is_certain,
+                times=worst.times,
                 said=f"{', '.join(names)} {fail}: {said_of(worst, now_ms=now_ms)}",
                 remedy=worst.remedy.format(worker=names[0]),
             )

@@ -121,6 +121,7 @@ class PooledSandbox:
             folder=code,
             environment=environment,
             search_path=lambda_environment.search_path(code, layers),
+            memory_mb=int(self.config.get("MemorySize", 128)),
         )
         return FunctionSandbox(launch, log, self.settings.behaviour), log
 

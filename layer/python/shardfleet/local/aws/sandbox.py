@@ -30,6 +30,11 @@ BOOTSTRAP = Path(__file__).with_name("lambda_bootstrap.py")
 POLL_WITHOUT_PIDFD_MS = 50  # ours
 """How often the process's life is looked at where the kernel cannot tell (macOS)."""
 
+MEMORY_LOOK_MS = 100  # ours
+"""How often a process's memory is looked at, so that a handler fills its own, not the machine's."""
+
+KIB_PER_MB = 1024
+
 LOG_MARK_WAIT_S = 2.0  # ours
 """Longest wait for an invocation's log to arrive in full; normally well below a millisecond."""
 
@@ -57,12 +62,13 @@ class ProcessGroup(subprocess.Popen[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How to start a sandbox's process: handler, folder to run in, environment, import roots."""
+    """How to start a sandbox's process: handler, folder, environment, import roots, and memory."""
 
     handler: str
     folder: Path
     environment: Mapping[str, str]
     search_path: list[str]
+    memory_mb: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +148,10 @@ class FunctionSandbox:
         """
         Run one invocation, starting or thawing the process, and freeze it again after the reply.
 
-        A process that dies, exits, or outlives the time-out gives the error that Lambda gives, at
-        once, and the next invocation starts a fresh one. An init that fails or takes too long runs
-        again, as part of the invocation and within the function's time-out (fact L01).
+        A process that dies, exits, needs more than its memory (where the kernel tells how much
+        that is: Linux) or outlives the time-out gives the error that Lambda gives, at once, and the
+        next invocation starts a fresh one. An init that fails or takes too long runs again, as part
+        of the invocation and within the function's time-out (fact L01).
         """
         deadline = time.monotonic() + invocation.timeout_s
         if not self.alive and not self._has_started():
@@ -263,7 +270,7 @@ class FunctionSandbox:
         """Wait for one line from the process, for its end, or for the (monotonic) deadline."""
         assert self.process is not None
         assert self._replies is not None
-        with _LifeWatch(self.process) as life:
+        with _LifeWatch(self.process, memory_mb=self._launch.memory_mb) as life:
             readable = life.wait_for(self._replies.fileno(), deadline)
         line = self._replies.readline() if readable else ""
         reply: Mapping[str, Any] | None = json.loads(line) if line.endswith("\n") else None
@@ -316,10 +323,11 @@ class FunctionSandbox:
 
 
 class _LifeWatch:
-    """Waits for a descriptor to become readable while a process lives."""
+    """Waits for a descriptor to become readable while a process lives, in the memory it has."""
 
-    def __init__(self, process: ProcessGroup) -> None:
+    def __init__(self, process: ProcessGroup, *, memory_mb: int) -> None:
         self._process = process
+        self._most_kib = memory_mb * KIB_PER_MB
         self._pidfd: int | None = None
         open_pidfd: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
         if open_pidfd is not None:
@@ -342,11 +350,21 @@ class _LifeWatch:
         if self._pidfd is not None:
             poll.register(self._pidfd, select.POLLIN)
         while True:
+            look_ms = POLL_WITHOUT_PIDFD_MS if self._pidfd is None else MEMORY_LOOK_MS
             left_ms = max(0.0, deadline - time.monotonic()) * 1000
-            if self._pidfd is None:
-                left_ms = min(left_ms, POLL_WITHOUT_PIDFD_MS)
-            events = dict(poll.poll(left_ms))
+            events = dict(poll.poll(min(left_ms, look_ms)))
             if events.get(descriptor, 0) & select.POLLIN:
                 return True  # Also if it has died since: what it replied counts.
             if events or self._process.poll() is not None or time.monotonic() >= deadline:
                 return False
+            if _own_kib(self._process.pid) > self._most_kib:
+                self._process.kill()  # fact L27
+
+
+def _own_kib(pid: int) -> int:
+    """Return how much memory is a process's own, in KiB: what no file can give back; 0 unknown."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    except OSError:
+        return 0  # It has ended, or no such kernel.
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))

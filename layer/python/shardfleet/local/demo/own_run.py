@@ -25,8 +25,11 @@ SHARDS = 4
 STILL_MOST_MS = 120_000
 """A run in which nothing is handled for so long is given up."""
 
-CRASHING_MOST_MS = 30_000
-"""So long without a record while workers crash, and none of them has charged a record with it."""
+DEATHS_MOST = 5
+"""So many in a row: one record alone would have its stop one death earlier (H9)."""
+
+CRASHING_MOST_MS = 4_000
+"""So long for the other shards to go on once a record was charged with the deaths."""
 
 HANGING_MOST_MS = 10_000
 """So long without a record when a call has outlived its time-out."""
@@ -115,23 +118,23 @@ class HandledSoFar:
         return f"{handled:,} of {self._records:,} records handled"
 
 
-def is_hopeless(failures: Sequence[FailureRow], *, still_ms: int) -> bool:
+def is_hopeless(failures: Sequence[FailureRow], *, stops: int, still_ms: int) -> bool:
     """
     Tell whether nothing more will be handled.
 
     Args:
         failures: what workers fail of.
-        still_ms: for how long nothing has been handled.
+        stops: how many shards a failing record has stopped.
+        still_ms: for how long nothing has been handled, and no shard was stopped.
 
     """
     for each in failures:
         if each.kind is FailureKind.TIME_OUT:
-            most_ms = HANGING_MOST_MS
-        else:
-            most_ms = CRASHING_MOST_MS if each.kind in CRASHES else 0
-        if each.is_certain or each.kind is FailureKind.TIME_OUT:
-            return still_ms >= most_ms
-    return False
+            return still_ms >= HANGING_MOST_MS
+        if each.kind in CRASHES:
+            deaths_most = DEATHS_MOST - bool(stops)
+            return still_ms >= CRASHING_MOST_MS and each.times >= deaths_most
+    return any(each.is_certain for each in failures)
 
 
 def own_run(
@@ -217,19 +220,21 @@ async def _until_handled(
     """Look until every record is handled, or it is certain that the rest will not be."""
     clock = SystemClock()
     moved_ms = clock.monotonic_ms()
-    seen = -1
+    before = (-1, 0)
     while True:
         fleet.ledger.read()
         shards = await asyncio.to_thread(fleet.shards)
         found = verdict(sent, fleet.ledger.lines, shards=shards)
         stops, failing = await _seen(fleet, now_ms=clock.now_ms())
-        if found.records_handled_distinct > seen:
-            seen, moved_ms = found.records_handled_distinct, clock.monotonic_ms()
+        seen = (found.records_handled_distinct, len(stops))
+        if seen != before:
+            before, moved_ms = seen, clock.monotonic_ms()
         await asyncio.to_thread(on_look, found.records_handled_distinct)
         stopped = {note.lease_key for note in stops}
         left = {r.receipt.shard_id for r in sent if r.number in set(found.lost)}
         still_ms = clock.monotonic_ms() - moved_ms
-        if left <= stopped or still_ms > STILL_MOST_MS or is_hopeless(failing, still_ms=still_ms):
+        is_over = left <= stopped or still_ms > STILL_MOST_MS
+        if is_over or is_hopeless(failing, stops=len(stops), still_ms=still_ms):
             await asyncio.to_thread(on_look, found.records_handled_distinct)
             return found, stops, failing
         await clock.sleep_ms(LOOK_EVERY_MS)
