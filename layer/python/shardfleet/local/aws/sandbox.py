@@ -33,7 +33,7 @@ POLL_WITHOUT_PIDFD_MS = 50  # ours
 MEMORY_LOOK_MS = 100  # ours
 """How often a process's memory is looked at, so that a handler fills its own, not the machine's."""
 
-KIB_PER_MB = 1024
+KIB_PER_MB = 1024  # ours: a unit
 
 LOG_MARK_WAIT_S = 2.0  # ours
 """Longest wait for an invocation's log to arrive in full; normally well below a millisecond."""
