@@ -10,6 +10,7 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment, ask_to_drain
 from shardfleet.errors import StaleEpoch
 from shardfleet.events.delivery import BatchFailed, ConsumerFailed, ShardStopped
+from shardfleet.events.worker import LeaseLost
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import OTHER, World, a_lease, key
@@ -239,6 +240,26 @@ def test_stopping_that_raises_is_told_once_and_what_is_open_comes_again():
         assert world.numbers == [1, 2, 3, 4] * 2
 
     in_life(scenario, buffers=True)
+
+
+def test_an_object_whose_stopping_fails_while_its_lease_is_lost_is_told_nothing_more():
+    async def scenario(world, life):
+        async def loses_the_lease(_):
+            await world.leases.apply(lease_changes.take(world.lease(), OTHER))
+            await world.clock.sleep_ms(4_000)  # Until a renewal hears of it.
+            raise OSError("S3 is away")
+
+        life.act[Hook.STOPPING] = loses_the_lease
+        world.put(1, 4)
+        await world.open_slot()
+        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+        await world.run_until(lambda: world.numbers)
+        await world.change_slot(ask_to_drain)
+        await turn
+        assert world.told(LeaseLost)
+        assert life.of() == ["started", "handle", "stopping"]
+
+    in_life(scenario, buffers=True, handler_timeout_ms=10_000)
 
 
 def test_stopping_that_hangs_ends_the_process_in_time_and_loses_nothing():
