@@ -19,10 +19,14 @@ OBJECTS = (
         KCL,
         (
             DELIVERY,
-            "        while self._ports.dispatcher.has_hooks and not self._is_begun:\n"
-            "            await self._offer(must_flush=False, hook=Hook.STARTED)\n",
-            "        with suppress(Halted):\n"
-            "            await self._offer(must_flush=False, hook=Hook.STARTED)\n",
+            (
+                "        while self._ports.dispatcher.has_hooks and not self._is_begun:\n"
+                "            await self._offer(must_flush=False, hook=Hook.STARTED)\n"
+            ),
+            (
+                "        with suppress(Halted):\n"
+                "            await self._offer(must_flush=False, hook=Hook.STARTED)\n"
+            ),
         ),
     ),
     mutant(
@@ -51,8 +55,10 @@ OBJECTS = (
         (
             DELIVERY,
             "        self._idle_failures = 0\n        self._is_begun = False\n",
-            "        self._idle_failures = 0\n"
-            "        self._is_begun = self._ports.dispatcher.has_hooks\n",
+            (
+                "        self._idle_failures = 0\n"
+                "        self._is_begun = self._ports.dispatcher.has_hooks\n"
+            ),
         ),
     ),
 )
