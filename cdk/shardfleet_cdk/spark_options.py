@@ -30,7 +30,7 @@ class PipelineWork:
         sink_format: ``parquet`` or another format of files; not used when the sink is a stream.
         sink_prefix: of files in the sink's bucket.
         schema: of the payload; empty: the transform gets the source's columns.
-        payload: ``json``, ``csv`` or ``avro``.
+        payload: ``json``, ``ndjson``, ``csv`` or ``avro``.
         payload_options: of the payload's reader.
         source_options: of the source, such as ``startingPosition``.
         sink_options: of the sink.

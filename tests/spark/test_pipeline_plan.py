@@ -75,6 +75,8 @@ def test_a_place_may_be_an_arn_or_a_uri():
         ({"trigger": "soon"}, "available-now or an interval"),
         ({"output_mode": "replace"}, "append, update or complete"),
         ({"transform": "archive", "batch": True}, "runs as a stream"),
+        ({"payload": "jsonl", "schema": "a int"}, "payload 'jsonl': json, ndjson, csv, avro are"),
+        ({"payload": "ndjson"}, "payload ndjson: a schema is needed"),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_by_field(change, said):

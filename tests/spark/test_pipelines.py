@@ -215,7 +215,7 @@ def test_a_schema_that_is_none_and_a_kind_that_is_unknown_are_refused(spark):
 
     with pytest.raises(ConfigurationError, match="origin strin"):
         parse_payload(rows, "origin strin")
-    with pytest.raises(ConfigurationError, match="json, csv, avro"):
+    with pytest.raises(ConfigurationError, match="json, ndjson, csv, avro"):
         parse_payload(rows, "origin string", kind="xml")
 
 

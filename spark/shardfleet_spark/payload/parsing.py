@@ -36,11 +36,12 @@ from pyspark.sql.types import (
 )
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.payload.json_objects import UNSPLIT, split_objects
+from shardfleet_spark.payload.kinds import KINDS, NDJSON
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KINDS = ("json", "csv", "avro")
 PAYLOAD, BAD = "payload", "bad_record"
 
 _CORRUPT = "_shardfleet_corrupt"
@@ -70,13 +71,16 @@ def parse_payload(
         df: has the column.
         schema: of the payload: DDL (``"origin string, delay int"``) or a ``StructType``; for Avro
             the writer's schema in Avro's own JSON.
-        kind: ``json`` (one object as RFC 8259 has it, nothing behind it), ``csv`` (one row,
-            nothing behind it) or ``avro`` (one binary record, without a container file's header).
+        kind: ``json`` (one object as RFC 8259 has it, nothing behind it), ``ndjson`` (objects
+            behind each other, with line breaks or without: a row for each, see
+            :mod:`shardfleet_spark.payload.json_objects`), ``csv`` (one row, nothing behind it) or
+            ``avro`` (one binary record, without a container file's header).
         column: with the payload, binary or text.
         options: of Spark's JSON or CSV reader, for example ``{"timestampFormat": "yyyy/MM/dd"}``.
 
     Raises:
-        ConfigurationError: the kind is unknown, or the schema is none.
+        ConfigurationError: the kind is unknown, the schema is none, or a column or an option is
+            none that ``ndjson`` can do with.
 
     """
     if kind not in KINDS:
@@ -86,8 +90,16 @@ def parse_payload(
 
         return parse_avro(df, schema if isinstance(schema, str) else schema.json(), column=column)
     wanted = struct_of(schema)
+    if kind == NDJSON:
+        return _parse_objects(df, wanted, column=column, options=options or {})
+    return _parse_text(df, wanted, kind=kind, column=column, options=options or {})
+
+
+def _parse_text(
+    df: DataFrame, wanted: StructType, *, kind: str, column: str, options: Mapping[str, str]
+) -> DataFrame:
     with_corrupt = StructType([*wanted.fields]).add(_CORRUPT, StringType())
-    settings = _settings(kind, options or {})
+    settings = _settings(kind, options)
     text = sf.col(column).cast("string")
 
     def read(schema: StructType, only: Column) -> Column:
@@ -104,6 +116,25 @@ def parse_payload(
         parsed.withColumn(BAD, problem)
         .withColumn(PAYLOAD, sf.when(sf.col(BAD).isNull(), sf.struct(*fields)))
         .drop(_CORRUPT)
+    )
+
+
+def _parse_objects(
+    df: DataFrame, wanted: StructType, *, column: str, options: Mapping[str, str]
+) -> DataFrame:
+    for name, value in options.items():
+        if name.lower().startswith("allow") and value.lower() != "false":
+            raise ConfigurationError(
+                f"payload option {name}: {NDJSON} tells by RFC 8259 where an object ends, and "
+                "nothing else is allowed; leave it out, or use kind json with one object a record"
+            )
+    objects = split_objects(df, column=column)
+    parsed = _parse_text(objects, wanted, kind="json", column=column, options=options)
+    unsplit = sf.col(UNSPLIT)
+    return (
+        parsed.withColumn(BAD, sf.coalesce(unsplit, sf.col(BAD)))
+        .withColumn(PAYLOAD, sf.when(unsplit.isNull(), sf.col(PAYLOAD)))
+        .drop(UNSPLIT)
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.payload.kinds import KINDS
 
 ARCHIVE = "archive"
 AGGREGATE = "aggregate"
@@ -77,7 +78,7 @@ class PipelinePlan:
         transform: ``package.module:function``, or ``archive`` or ``aggregate``; empty: none.
         schema: of the payload, as :func:`shardfleet_spark.payload.parsing.parse_payload` takes it;
             empty: the transform gets the source's columns as they are.
-        payload: ``json``, ``csv`` or ``avro``.
+        payload: ``json``, ``ndjson``, ``csv`` or ``avro``.
         payload_options: of Spark's JSON or CSV reader, such as ``timestampFormat``.
         source_options: of the source's format.
         sink_options: of the sink's format.
@@ -108,7 +109,7 @@ class PipelinePlan:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, all of it at once."""
-        problems = [*self._wrong_places(), *self._wrong_transform()]
+        problems = [*self._wrong_places(), *self._wrong_transform(), *self._wrong_payload()]
         if not self.batch and not self.checkpoint:
             problems.append(
                 "checkpoint is missing: the folder in which a stream's query keeps its position "
@@ -139,6 +140,12 @@ class PipelinePlan:
             yield f"transform {self.transform!r}: package.module:function is needed, or {ready}"
         elif self.settings:
             yield f"settings {', '.join(self.settings)}: only {ready} have any"
+
+    def _wrong_payload(self) -> Iterator[str]:
+        if self.payload not in KINDS:
+            yield f"payload {self.payload!r}: {', '.join(KINDS)} are known"
+        elif self.payload != "json" and not self.schema:
+            yield f"payload {self.payload}: a schema is needed, or the payload is not read"
 
     @property
     def from_place(self) -> TablePlace:

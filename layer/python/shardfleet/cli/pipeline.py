@@ -43,7 +43,7 @@ def run(
     schema: Annotated[
         str, typer.Option(help="Of the payload, such as 'origin string, delay int'.")
     ] = "",
-    payload: Annotated[str, typer.Option(help="json, csv or avro.")] = "json",
+    payload: Annotated[str, typer.Option(help="json, ndjson, csv or avro.")] = "json",
     payload_option: Annotated[
         list[str], typer.Option(metavar="NAME=VALUE", help="Of the payload's reader.")
     ] = [],  # noqa: B006 - typer wants a list.
