@@ -141,6 +141,25 @@ def test_an_archive(pipeline, tmp_path):
     assert sorted(found) == list(range(COUNT))
 
 
+def test_bad_records_beside_an_archive(pipeline, tmp_path):
+    pipeline(
+        *("--sink", f"parquet:{tmp_path}/archive", "--transform", "archive"),
+        *("--payload", "ndjson", "--schema", "n tinyint", "--bad-records", f"{tmp_path}/bad"),
+    )
+
+    found = {
+        part: [
+            json.loads(data)["n"]
+            for file in (tmp_path / part).rglob("*.parquet")
+            for data in pq.read_table(file, partitioning=None)["data"].to_pylist()
+        ]
+        for part in ("archive", "bad")
+    }
+    least_too_large = 2**7
+    assert sorted(found["archive"]) == list(range(least_too_large))
+    assert sorted(found["bad"]) == list(range(least_too_large, COUNT))
+
+
 def test_updates_of_an_aggregate_in_a_stream(pipeline, embedded_aws, make_stream):
     counts = make_stream(shards=2)
 

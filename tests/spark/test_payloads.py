@@ -203,6 +203,21 @@ NO_JSON = [b'{"d": NaN}', b'{"d": Infinity}', b'{"s": NaN}', b'{"d": "NaN"}', b'
 NO_JSON += [b"{'d': 1}", b"{\"s\": 'x'}"]
 
 
+def test_a_tinyint_is_never_another_number(spark):
+    # Jackson takes 128 to 255 for a byte, and Spark what that is with a sign.
+    numbers = [-129, -128, 127, 128, 200, 255, 256]
+    rows = spark.createDataFrame(
+        [(json.dumps({"n": n, "r": [{"m": 1}, {"m": n}]}),) for n in numbers], "data string"
+    )
+
+    found = parse_payload(rows, "n tinyint, r array<struct<m: tinyint>>").collect()
+
+    fits = range(-128, 128)
+    assert [
+        row["payload"] and (row["payload"]["n"], row["payload"]["r"][1]["m"]) for row in found
+    ] == [(n, n) if n in fits else None for n in numbers]
+
+
 def test_halves_of_characters_and_what_is_no_json_are_bad_records(spark):
     deep = b'{"more": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     fine = {

@@ -24,6 +24,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
+    ByteType,
     DataType,
     DecimalType,
     DoubleType,
@@ -52,7 +53,7 @@ _STRICT = {"allownonnumericnumbers": "false", "allowsinglequotes": "false"}
 _FIXED = {"mode": "PERMISSIVE", "columnnameofcorruptrecord": _CORRUPT, "maxcharspercolumn": "-1"}
 _CSV_COLUMNS_MOST = 20_480  # Spark's default of maxColumns; one more fails the batch likewise.
 # In a schema's JSON: the types whose texts are read before they become values.
-_NO_TEXT = re.compile(r'(?<=ype":)"(?:decimal\([^"]*\)|timestamp(?:_ntz)?)"')
+_NO_TEXT = re.compile(r'(?<=ype":)"(?:decimal\([^"]*\)|timestamp(?:_ntz)?|byte)"')
 _SHOWN = 200
 
 
@@ -174,13 +175,13 @@ def _beyond(
     """
     Tell whether a text has a number that its column cannot hold, and Spark does not refuse.
 
-    Such a number becomes Infinity, wraps around as seconds, or takes minutes to be fitted into a
-    decimal. A text with a long number is read once before, with decimals and times as text, which
-    takes any number at once; the others cannot have one.
+    Such a number becomes Infinity, wraps around as seconds or as a byte, or takes minutes to be
+    fitted into a decimal. A text with a long number is read once before, with decimals, times and
+    bytes as text, which takes any number at once; the others cannot have one.
     """
     as_text = _NO_TEXT.sub('"string"', wanted.json())
-    # No float of fewer digits is infinite, no time of fewer seconds wraps around.
-    digits = 13 if '"timestamp' in wanted.json() else 38
+    # No float of fewer digits is infinite, no time of fewer seconds and no byte wraps around.
+    digits = 3 if '"byte"' in wanted.json() else 13 if '"timestamp' in wanted.json() else 38
     suspect = text.rlike(rf"[eE][+-]?[0-9]{{2}}|[0-9.]{{{digits}}}")
     with_corrupt = StructType.fromJson(json.loads(as_text)).add(_CORRUPT, StringType())
     found = read(with_corrupt, suspect)
@@ -200,6 +201,8 @@ def _anywhere(value: Column, kind: DataType, text: Column) -> Column:
             found = _anywhere(sf.map_values(value), ArrayType(kind.valueType), text)
         case FloatType() | DoubleType():
             found = sf.abs(value) == float("inf")
+        case ByteType():
+            found = value.try_cast("int") >= 2**7  # Jackson takes 255 for a byte, Spark for -1.
         case DecimalType():
             found = value.rlike(r'[eE][+-]?0*+[0-9]{4}|"-?Infinity"')
         case TimestampType() | TimestampNTZType():

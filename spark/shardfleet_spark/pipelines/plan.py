@@ -80,6 +80,8 @@ class PipelinePlan:
             empty: the transform gets the source's columns as they are.
         payload: ``json``, ``ndjson``, ``csv`` or ``avro``.
         payload_options: of Spark's JSON or CSV reader, such as ``timestampFormat``.
+        bad_records: folder for records that do not fit the schema, which the transform then does
+            not get; empty: it gets them, with ``bad_record``.
         source_options: of the source's format.
         sink_options: of the sink's format.
         settings: of a ready pipeline (see its module).
@@ -99,6 +101,7 @@ class PipelinePlan:
     schema: str = ""
     payload: str = "json"
     payload_options: Mapping[str, str] = field(default_factory=dict)
+    bad_records: str = ""
     source_options: Mapping[str, str] = field(default_factory=dict)
     sink_options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -146,6 +149,13 @@ class PipelinePlan:
             yield f"payload {self.payload!r}: {', '.join(KINDS)} are known"
         elif self.payload != "json" and not self.schema:
             yield f"payload {self.payload}: a schema is needed, or the payload is not read"
+        if self.bad_records and not self.schema:
+            yield f"bad records {self.bad_records!r}: a schema is needed to tell them"
+        if self.bad_records and (self.batch or not self.source.startswith("shardfleet:")):
+            yield (
+                f"bad records {self.bad_records!r}: they are told apart for a stream's query only "
+                "(source shardfleet:STREAM, not as a batch)"
+            )
 
     @property
     def from_place(self) -> TablePlace:

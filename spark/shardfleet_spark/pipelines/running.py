@@ -16,6 +16,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.session import of_cluster, query_id
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
+from shardfleet_spark.pipelines.bad_records import set_aside
 from shardfleet_spark.pipelines.delta import DELTA, delta_writer
 from shardfleet_spark.pipelines.draining import drain, reports_of, rows_of
 from shardfleet_spark.pipelines.patience import start_patiently
@@ -185,7 +186,8 @@ def _parsed(read: DataFrame, plan: PipelinePlan) -> DataFrame:
     """Parse the payload, if a schema says how; files have columns of their own already."""
     if not plan.schema or "data" not in read.columns:
         return read
-    return parse_payload(read, plan.schema, kind=plan.payload, options=plan.payload_options)
+    parsed = parse_payload(read, plan.schema, kind=plan.payload, options=plan.payload_options)
+    return set_aside(parsed, plan.bad_records) if plan.bad_records else parsed
 
 
 def _options(place: TablePlace, options: Mapping[str, str]) -> dict[str, str]:

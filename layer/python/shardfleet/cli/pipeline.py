@@ -47,6 +47,9 @@ def run(
     payload_option: Annotated[
         list[str], typer.Option(metavar="NAME=VALUE", help="Of the payload's reader.")
     ] = [],  # noqa: B006 - typer wants a list.
+    bad_records: Annotated[
+        str, typer.Option(metavar="FOLDER", help="For what does not fit the schema, as Parquet.")
+    ] = "",
     source_option: Annotated[
         list[str], typer.Option(metavar="NAME=VALUE", help="Of the source.")
     ] = [],  # noqa: B006 - as above
@@ -88,6 +91,7 @@ def run(
         schema=schema,
         payload=payload,
         payload_options=_pairs(payload_option, "--payload-option"),
+        bad_records=bad_records,
         source_options=_pairs(source_option, "--source-option"),
         sink_options=_pairs(sink_option, "--sink-option"),
         settings=_pairs(setting, "--setting"),

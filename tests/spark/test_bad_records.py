@@ -1,0 +1,129 @@
+"""
+Bad records beside the output: each exactly once, in full, and no longer among the others.
+
+Expected: what was put, told apart by Python's `json`.
+"""
+
+import json
+
+import pyarrow.dataset
+import pytest
+
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.payload.parsing import parse_payload
+from shardfleet_spark.pipelines.bad_records import set_aside
+from shardfleet_spark.pipelines.plan import PipelinePlan
+from shardfleet_spark.pipelines.running import run_pipeline
+
+pytestmark = pytest.mark.processes
+
+PLACE = ["shard_id", "sequence_number", "sub_sequence_number", "payload_index"]
+COLUMNS = "shard_id string, sequence_number string, sub_sequence_number bigint, data binary"
+
+
+def records():
+    """Return what is put: one, two or three numbers a record; some are cut off, some misfit."""
+    for n in range(0, 600, 3):
+        objects = [json.dumps({"n": each}) for each in range(n, n + 1 + n % 2)]
+        if n % 7 == 0:
+            objects[-1] = objects[-1][:-1]
+        if n % 11 == 0:
+            objects.append('{"n": "late"}')
+        yield "".join(objects).encode()
+
+
+def judged(data):
+    """Return the good numbers, and the bad texts, of a record."""
+    decoder, at, objects, text = json.JSONDecoder(), 0, [], data.decode()
+    try:
+        while at < len(text):
+            found, end = decoder.raw_decode(text, at)
+            objects.append((found["n"], text[at:end]))
+            at = end
+    except ValueError:
+        return [], [data]
+    good = [number for number, _ in objects if isinstance(number, int)]
+    return good, [own.encode() for number, own in objects if not isinstance(number, int)]
+
+
+def rows_in(folder):
+    return pyarrow.dataset.dataset(folder, format="parquet").to_table().to_pandas()
+
+
+def test_each_bad_record_is_in_its_folder_once_also_after_repeated_batches(
+    spark, embedded_aws, make_stream, tmp_path
+):
+    stream = make_stream(shards=2)
+    client = embedded_aws.client("kinesis")
+    put = list(records())
+    for number, data in enumerate(put):
+        client.put_record(StreamName=stream, Data=data, PartitionKey=str(number))
+    plan = PipelinePlan(
+        source=f"shardfleet:{stream}",
+        sink=f"parquet:{tmp_path}/archive",
+        transform="archive",
+        schema="n int",
+        payload="ndjson",
+        bad_records=str(tmp_path / "bad"),
+        source_options={
+            "startingPosition": "TRIM_HORIZON",
+            "maxRecordsPerBatch": "70",
+            "sealStore": f"file:{tmp_path}/seals",
+            "region": embedded_aws.region,
+            "endpoint": embedded_aws.endpoint_url,
+        },
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+
+    first = run_pipeline(spark, plan)
+    before = sorted((tmp_path / "bad").iterdir())
+    # As if the driver had died before Spark noted that the last batch was done.
+    commits = sorted(tmp_path.glob("checkpoint/commits/[0-9]*"), key=lambda path: int(path.name))
+    commits[-1].unlink()
+    commits[-1].with_name(f".{commits[-1].name}.crc").unlink()
+    again = run_pipeline(spark, plan)
+
+    good, bad = rows_in(tmp_path / "archive"), rows_in(tmp_path / "bad")
+    wanted = [judged(data) for data in put]
+    assert sorted(row["n"] for row in good["payload"]) == sorted(
+        number for numbers, _ in wanted for number in numbers
+    )
+    assert sorted(map(bytes, bad["data"])) == sorted(each for _, texts in wanted for each in texts)
+    assert first.batches >= 2
+    assert again.batches == 1
+    assert sorted((tmp_path / "bad").iterdir()) == before
+    assert not bad.duplicated(PLACE).any()
+    assert bad["bad_record"].notna().all()
+    assert good["bad_record"].isna().all()
+    assert "payload" not in bad.columns
+
+
+def test_a_task_that_fails_leaves_no_part_of_a_file(spark, tmp_path):
+    rows = [("s", str(n), 0, b"{") for n in range(20)]
+    df = parse_payload(spark.createDataFrame(rows, COLUMNS).coalesce(1), "a int")
+
+    def fail(batches):
+        yield from batches
+        raise ValueError("as if a task had failed")
+
+    failing = set_aside(df, str(tmp_path)).mapInArrow(fail, "a int")
+    with pytest.raises(Exception, match="as if a task had failed"):
+        failing.collect()
+    assert all(path.suffix == ".parquet" for path in tmp_path.iterdir())
+
+    assert set_aside(df, str(tmp_path)).collect() == []
+    assert sorted(rows_in(tmp_path)["sequence_number"]) == sorted(row[1] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "folder", "said"),
+    [
+        ("data binary", "bad", "shard_id, sequence_number, sub_sequence_number are missing"),
+        (COLUMNS, "xyz://bad", "folder 'xyz://bad'"),
+    ],
+)
+def test_what_cannot_be_set_aside_is_refused_before_anything_runs(spark, columns, folder, said):
+    df = parse_payload(spark.createDataFrame([], columns), "a int")
+
+    with pytest.raises(ConfigurationError, match=said):
+        set_aside(df, folder)
