@@ -13,6 +13,7 @@ from aws_cdk import aws_sns as sns
 from shardfleet.errors import ConfigurationError
 
 AVAILABLE_NOW = "available-now"
+CHECKPOINT, SEALS = "checkpoint", "seals"
 # EMR Serverless takes 15 to 1,800 (fact R15); a function that ends a job has 900 in all.
 STOP_SECONDS_LEAST, STOP_SECONDS_MOST = 15, 600
 
@@ -32,6 +33,8 @@ class PipelineWork:
         schema: of the payload; empty: the transform gets the source's columns.
         payload: ``json``, ``ndjson``, ``csv`` or ``avro``.
         payload_options: of the payload's reader.
+        bad_records: folder in the sink's bucket for records that do not fit the schema; empty:
+            the transform gets them.
         source_options: of the source, such as ``startingPosition``.
         sink_options: of the sink.
         settings: of ``archive`` or ``aggregate``.
@@ -41,6 +44,9 @@ class PipelineWork:
         trigger: an interval such as ``30s``: the job runs for ever; ``available-now``: it ends
             when it has read what there is, and is started again by the schedule.
 
+    Raises:
+        ConfigurationError: bad records cannot be told, or would lie among other files.
+
     """
 
     transform: str = ""
@@ -49,12 +55,28 @@ class PipelineWork:
     schema: str = ""
     payload: str = "json"
     payload_options: Mapping[str, str] = field(default_factory=dict)
+    bad_records: str = ""
     source_options: Mapping[str, str] = field(default_factory=dict)
     sink_options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     output_mode: str = "append"
     publish: bool = True
     trigger: str = "30s"
+
+    def __post_init__(self) -> None:
+        """Refuse bad records that cannot be told, or would lie among other files."""
+        if not self.bad_records:
+            return
+        if not self.schema:
+            raise ConfigurationError(
+                f"bad_records {self.bad_records!r}: schema is needed to tell them"
+            )
+        others = (self.sink_prefix, CHECKPOINT, SEALS)
+        if any(f"{self.bad_records}/".startswith(f"{each}/") for each in others):
+            raise ConfigurationError(
+                f"bad_records {self.bad_records!r}: a folder of its own is needed, not "
+                f"{', '.join(others)} or one in them"
+            )
 
     @property
     def streaming(self) -> bool:

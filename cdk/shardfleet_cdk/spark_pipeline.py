@@ -39,12 +39,17 @@ from shardfleet_cdk.spark_environment import (
     job_asset,
 )
 from shardfleet_cdk.spark_job import SparkJobFunctions
-from shardfleet_cdk.spark_options import PipelineWork, SparkAlarms, SparkBuckets, SparkOptions
+from shardfleet_cdk.spark_options import (
+    CHECKPOINT,
+    SEALS,
+    PipelineWork,
+    SparkAlarms,
+    SparkBuckets,
+    SparkOptions,
+)
 from shardfleet_cdk.spark_watch import JobRun, Look, watch_definition
 
 NAME_MOST = 64  # EMR Serverless: of an application.
-_CHECKPOINT = "checkpoint"
-_SEALS = "seals"
 # The application is the query's own, so nobody takes a lease that stands still for a while.
 _PUBLISH_INTERVAL = "30s"
 _WATCH_MINUTES_MOST = 4  # Less than the schedule's interval: two looks never overlap.
@@ -164,7 +169,8 @@ class SparkPipeline(Construct):
         work: PipelineWork,
     ) -> dict[str, Any]:
         own = f"s3://{self.work_bucket.bucket_name}"
-        files = f"s3://{self._sink_bucket.bucket_name}/{work.sink_prefix}"
+        kept = f"s3://{self._sink_bucket.bucket_name}"
+        files = f"{kept}/{work.sink_prefix}"
         return {
             "source": f"shardfleet:{source.stream_arn}",
             "sink": f"shardfleet:{sink.stream_arn}" if sink else f"{work.sink_format}:{files}",
@@ -172,14 +178,15 @@ class SparkPipeline(Construct):
             "schema": work.schema,
             "payload": work.payload,
             "payload_options": dict(work.payload_options),
+            "bad_records": work.bad_records and f"{kept}/{work.bad_records}",
             "source_options": {
-                "sealStore": f"{own}/{_SEALS}",
+                "sealStore": f"{own}/{SEALS}",
                 **self._published(),
                 **work.source_options,
             },
             "sink_options": dict(work.sink_options),
             "settings": dict(work.settings),
-            "checkpoint": f"{own}/{_CHECKPOINT}",
+            "checkpoint": f"{own}/{CHECKPOINT}",
             "trigger": work.trigger,
             "output_mode": work.output_mode,
         }
@@ -210,9 +217,11 @@ class SparkPipeline(Construct):
         self._environment = environment_asset(self, "Environment", code=code)
         self._program = job_asset(self, "Program")
         self.log_group = log_group(self, "Logs", operations=operations)
-        folders = [(self.work_bucket, _CHECKPOINT), (self.work_bucket, _SEALS)]
+        folders = [(self.work_bucket, CHECKPOINT), (self.work_bucket, SEALS)]
         if not sink:
             folders.append((self._sink_bucket, work.sink_prefix))
+        if work.bad_records:
+            folders.append((self._sink_bucket, work.bad_records))
         resources = permissions.JobResources(
             source=source,
             sink=sink,

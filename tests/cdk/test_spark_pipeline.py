@@ -204,6 +204,16 @@ def test_the_job_of_an_archive_may_exactly_this(archive):
     assert all(right.startswith("s3:GetObject on ") for right in assets)
 
 
+def test_bad_records_go_to_a_folder_that_the_job_may_write(archive, counting):
+    role = named(counting, "AWS::IAM::Role", "CountingJobRole")
+
+    assert plan_of(archive).bad_records == ""
+    assert plan_of(counting).bad_records == "s3://given-work/bad"
+    assert any(
+        "s3:PutObject on" in r and r.endswith("given-work/bad/*") for r in rights(counting, role)
+    )
+
+
 def test_a_sink_is_written_and_not_read(counting):
     role = named(counting, "AWS::IAM::Role", "CountingJobRole")
     sink = f"<{named(counting, 'AWS::Kinesis::Stream', 'Counts')}.Arn>"
@@ -316,6 +326,13 @@ def test_contradicting_options_are_refused(tmp_path):
         SparkPipeline(
             stack, "Both", source=stream, code=code, work=PipelineWork(transform="archive")
         )
+    with pytest.raises(ConfigurationError, match="bad_records 'bad': schema is needed"):
+        PipelineWork(transform="archive", bad_records="bad")
+    for folder in ("data/bad", "seals"):
+        with pytest.raises(
+            ConfigurationError, match=f"bad_records '{folder}': a folder of its own"
+        ):
+            PipelineWork(transform="archive", schema="a int", bad_records=folder)
     with pytest.raises(ConfigurationError, match=r"release_label.*schedule.*cpu_most.*stop_seco"):
         SparkOptions(release_label="8.0", schedule="hourly", cpu_most=0, stop_seconds=14)
     with pytest.raises(ConfigurationError, match="no module sums"):

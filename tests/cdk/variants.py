@@ -222,7 +222,9 @@ def spark_variants(app, *, transform):
         source=streams[0],
         sink=streams[1],
         code=TransformCode(folder=transform, function="handler:handle"),
-        work=PipelineWork(schema="origin string", trigger="available-now", publish=False),
+        work=PipelineWork(
+            schema="origin string", bad_records="bad", trigger="available-now", publish=False
+        ),
         spark=SparkOptions(
             vpc=vpc,
             subnets=vpc.isolated_subnets,
