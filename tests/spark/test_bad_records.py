@@ -4,16 +4,20 @@ Bad records beside the output: each exactly once, in full, and no longer among t
 Expected: what was put, told apart by Python's `json`.
 """
 
+import io
 import json
 
+import pandas as pd
 import pyarrow.dataset
 import pytest
 
+from shardfleet.domain.delivery.record_ids import split_record_id
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines.bad_records import set_aside
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
+from tests.spark.test_pipelines import read_all
 
 pytestmark = pytest.mark.processes
 
@@ -96,6 +100,51 @@ def test_each_bad_record_is_in_its_folder_once_also_after_repeated_batches(
     assert bad["bad_record"].notna().all()
     assert good["bad_record"].isna().all()
     assert "payload" not in bad.columns
+
+
+def test_an_aggregate_of_several_objects_a_record_equals_pandas(
+    spark, embedded_aws, make_stream, tmp_path
+):
+    stream, sums = make_stream(shards=2), make_stream()
+    client = embedded_aws.client("kinesis")
+    lines = [json.dumps({"origin": f"o{n % 7}", "delay": n}) for n in range(300)]
+    broken = [b'{"origin":"o1","delay":1} end', b'{"origin":"o1","delay":1}{']
+    put = ["\n".join(lines[first : first + 5]).encode() for first in range(0, 300, 5)]
+    for number, data in enumerate([*put, *broken]):
+        client.put_record(StreamName=stream, Data=data, PartitionKey=str(number))
+    place = {"region": embedded_aws.region, "endpoint": embedded_aws.endpoint_url}
+    plan = PipelinePlan(
+        source=f"shardfleet:{stream}",
+        sink=f"shardfleet:{sums}",
+        transform="aggregate",
+        output_mode="update",
+        settings={"key": "origin", "sum": "delay", "window": "365 days"},
+        schema="origin string, delay int",
+        payload="ndjson",
+        bad_records=str(tmp_path / "bad"),
+        source_options={
+            "startingPosition": "TRIM_HORIZON",
+            "maxRecordsPerBatch": "25",
+            "sealStore": f"file:{tmp_path}/seals",
+            **place,
+        },
+        sink_options=place,
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+
+    run_pipeline(spark, plan)
+
+    last = {}
+    for record in read_all(embedded_aws, sums):
+        record_id, data = split_record_id(record["Data"])
+        last[record_id] = json.loads(data)
+    found = {row["key"]: (row["count"], row["sum_delay"]) for row in last.values()}
+    by_origin = pd.read_json(io.StringIO("\n".join(lines)), lines=True).groupby("origin")["delay"]
+    assert found == {
+        origin: (row["count"], row["sum"])
+        for origin, row in by_origin.agg(["count", "sum"]).iterrows()
+    }
+    assert sorted(map(bytes, rows_in(tmp_path / "bad")["data"])) == sorted(broken)
 
 
 def test_a_task_that_fails_leaves_no_part_of_a_file(spark, tmp_path):

@@ -122,6 +122,19 @@ def test_anything_but_whole_objects_makes_the_whole_record_one_bad_record(spark)
 
 
 @pytest.mark.processes
+def test_a_record_is_a_row_or_bad_whatever_python_and_spark_each_think_of_its_depth(spark):
+    depths = (10, 900, 960, 980, 990, 995, 999, 1_001)
+    rows = rows_of(spark, *(b'{"a":1,"x":' + b"[" * n + b"]" * n + b"}" for n in depths))
+
+    parsed = parse_payload(rows, "a int", kind="ndjson").collect()
+
+    assert len(parsed) == len(depths)
+    assert all((row["payload"] is None) == (row["bad_record"] is not None) for row in parsed)
+    assert parsed[0]["payload"]["a"] == 1
+    assert parsed[-1]["payload"] is None
+
+
+@pytest.mark.processes
 def test_an_object_that_does_not_fit_is_bad_alone(spark):
     objects = ['{"a":1}', '{"a":"late"}', '{"a":NaN}', '{"a":2,"b":"\\ud800"}', '{"a":3}']
 
