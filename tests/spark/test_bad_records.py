@@ -8,13 +8,14 @@ import io
 import json
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
 from shardfleet.domain.delivery.record_ids import split_record_id
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.payload.parsing import parse_payload
-from shardfleet_spark.pipelines.bad_records import set_aside
+from shardfleet_spark.pipelines.bad_records import diverted, set_aside
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 from tests.spark.test_pipelines import read_all
@@ -147,21 +148,42 @@ def test_an_aggregate_of_several_objects_a_record_equals_pandas(
     assert sorted(map(bytes, rows_in(tmp_path / "bad")["data"])) == sorted(broken)
 
 
-def test_a_task_that_fails_leaves_no_part_of_a_file(spark, tmp_path):
-    rows = [("s", str(n), 0, b"{") for n in range(20)]
-    df = parse_payload(spark.createDataFrame(rows, COLUMNS).coalesce(1), "a int")
+def test_a_task_that_fails_leaves_no_part_of_a_file(tmp_path):
+    def batch(*numbers):
+        rows = [
+            {
+                "shard_id": f"s{n % 2}",
+                "sequence_number": str(n),
+                "sub_sequence_number": 0,
+                "data": b"{",
+                "bad_record": "no JSON" if n % 3 else None,
+                "payload": None,
+            }
+            for n in numbers
+        ]
+        return pa.RecordBatch.from_pylist(rows)
 
-    def fail(batches):
-        yield from batches
-        raise ValueError("as if a task had failed")
+    def failing():
+        yield batch(0, 1, 2)
+        yield batch(3, 4, 5)
+        seen = list(tmp_path.iterdir())
+        assert seen
+        assert all(path.name.startswith("_") for path in seen)  # Readers pass over them.
+        raise ValueError("as if the task had failed")
 
-    failing = set_aside(df, str(tmp_path)).mapInArrow(fail, "a int")
-    with pytest.raises(Exception, match="as if a task had failed"):
-        failing.collect()
-    assert all(path.suffix == ".parquet" for path in tmp_path.iterdir())
+    with pytest.raises(ValueError, match="as if the task had failed"):
+        list(diverted(failing(), folder=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
 
-    assert set_aside(df, str(tmp_path)).collect() == []
-    assert sorted(rows_in(tmp_path)["sequence_number"]) == sorted(row[1] for row in rows)
+    whole = [batch(0, 1, 2), batch(3, 4, 5)]
+    good = [
+        row["sequence_number"]
+        for each in diverted(whole, folder=str(tmp_path))
+        for row in each.to_pylist()
+    ]
+    assert good == ["0", "3"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s0-2-0.parquet", "s1-1-0.parquet"]
+    assert sorted(rows_in(tmp_path)["sequence_number"]) == ["1", "2", "4", "5"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ written under a hidden name first. So it is there before Spark notes that its mi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -50,20 +51,22 @@ def set_aside(df: DataFrame, folder: str) -> DataFrame:
         )
     file_system(folder)
 
-    def divert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files: dict[str, _File] = {}
-        try:
-            for batch in batches:
-                is_good = pc.is_null(batch.column(BAD))
-                _write(batch.filter(pc.invert(is_good)), files, folder)
-                yield batch.filter(is_good)
-            for each in files.values():
-                each.finish()
-        finally:
-            for each in files.values():
-                each.discard()
+    return df.mapInArrow(partial(diverted, folder=folder), df.schema)
 
-    return df.mapInArrow(divert, df.schema)
+
+def diverted(batches: Iterable[pa.RecordBatch], *, folder: str) -> Iterator[pa.RecordBatch]:
+    """Yield a task's good rows; the bad ones are in the folder when it has come to its end."""
+    files: dict[str, _File] = {}
+    try:
+        for batch in batches:
+            is_good = pc.is_null(batch.column(BAD))
+            _write(batch.filter(pc.invert(is_good)), files, folder)
+            yield batch.filter(is_good)
+        for each in files.values():
+            each.finish()
+    finally:
+        for each in files.values():
+            each.discard()
 
 
 def _write(batch: pa.RecordBatch, files: dict[str, _File], folder: str) -> None:
