@@ -135,7 +135,7 @@ def test_the_contract_can_be_said(module):
 
 @pytest.mark.parametrize("name", ["", "orders", "orders.handle", ":handle", "orders:"])
 def test_a_name_of_the_wrong_form_shows_the_right_one(name):
-    with pytest.raises(ConfigurationError, match=r"package\.module:function expected"):
+    with pytest.raises(ConfigurationError, match=r"package\.module:function or :Class expected"):
         load_handler(name)
 
 

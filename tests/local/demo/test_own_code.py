@@ -62,7 +62,7 @@ def test_the_code_is_copied_without_environments_and_version_control(project, tm
 @pytest.mark.parametrize(
     ("handler", "message"),
     [
-        ("shop.clicks", "package.module:function expected"),
+        ("shop.clicks", "package.module:function or :Class expected"),
         ("shop.nothing:handle", "there is no module 'shop.nothing'"),
         ("shop.clicks:nothing", "shop.clicks has no 'nothing'"),
         ("shop.prices:price", "handler shop.prices:price: it is a int, not a function"),

@@ -282,7 +282,8 @@ def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
     config = sandbox.config
     if not config.handler:
         raise ConfigurationError(
-            "SHARDFLEET_HANDLER: missing; package.module:function expected, in the worker's asset"
+            "SHARDFLEET_HANDLER: missing; package.module:function or :Class expected, "
+            "in the worker's asset"
         )
     # An event has no checkpoint(): a handler of Lambda's contract would never get any further.
     is_manual = config.checkpoint == "manual"

@@ -66,8 +66,8 @@ def load_handler(name: str, *, contract: str = "auto") -> LoadedHandler:
     module_name, separator, path = name.partition(":")
     if not (separator and module_name and path):
         raise _not_found(
-            f"handler: {name!r} found, package.module:function expected, "
-            "for example orders.handler:handle"
+            f"handler: {name!r} found, package.module:function or :Class expected, for example "
+            "orders.handler:handle"
         )
     found = _module(module_name, name)
     try:

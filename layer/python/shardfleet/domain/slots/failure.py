@@ -53,8 +53,8 @@ _IN_WORDS: Mapping[FailureKind, str] = {
     FailureKind.TURN: "its invocation failed",
 }
 _REMEDIES: Mapping[FailureKind, str] = {
-    FailureKind.LOAD: "name the handler as it is in its folder, package.module:function, and "
-    "deploy again",
+    FailureKind.LOAD: "name the handler as it is in its folder, package.module:function or :Class, "
+    "and deploy again",
     FailureKind.IMPORT: "mend that line, or add what it needs to the handler's requirements.txt, "
     "and deploy again",
     FailureKind.SIGNATURE: "let the function take one argument (batch), or two (event, context), "

@@ -61,7 +61,9 @@ def staged(
         raise ConfigurationError(f"{folder}: no such folder")
     module, colon, name = handler.partition(":")
     if not (module and colon and name):
-        raise ConfigurationError(f"--handler {handler!r}: package.module:function expected")
+        raise ConfigurationError(
+            f"--handler {handler!r}: package.module:function or :Class expected"
+        )
     size = sum(path.stat().st_size for path in code_files(folder))
     if size > UNZIPPED_BYTES_MOST:
         raise ConfigurationError(
