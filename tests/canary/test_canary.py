@@ -207,8 +207,15 @@ def test_the_commands_that_show_a_stopped_shard_tell_where_and_not_what(
     @asynccontextmanager
     async def opened(_stack):
         state = FleetState(world.state, world.clock)
-        ports = {"leases": world.leases, "state": state, "stream": world.stream}
-        yield FleetAccess(config=world.config, writer=None, clock=world.clock, **ports)
+        yield FleetAccess(
+            config=world.config,
+            leases=world.leases,
+            state=state,
+            stream=world.stream,
+            writer=None,
+            kcl3=MemoryKcl3Store(),
+            clock=world.clock,
+        )
 
     monkeypatch.setenv("COLUMNS", "500")
     monkeypatch.setattr(fleet_access, "_opened", opened)

@@ -7,7 +7,7 @@ from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.ledger import day_of
 from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MemoryStream
 from tests.domain.builders import a_failure, a_lease
 
@@ -16,6 +16,12 @@ NUMBER = "49590338271490256608559692538361571095921575989136588898"
 FIRST, SECOND, SPLIT = (f"shardId-{number:012d}" for number in range(3))
 WORKERS = "clicks-consumer-s0001", "clicks-consumer-s0002"
 STATES = ("healthy", "stopped", "failing", "empty")
+CONFIG = FleetConfig(
+    fleet="clicks-consumer",
+    stream_arn="arn:aws:kinesis:eu-central-1:123456789012:stream/clicks",
+    lease_table="clicks-leases",
+    state_table="clicks-state",
+)
 
 
 async def clicks_fleet(state):
@@ -59,14 +65,14 @@ async def clicks_fleet(state):
                 at_ms=now_ms - 5_000,
             )
         )
-    config = FleetConfig(
-        fleet="clicks-consumer",
-        stream_arn="arn:aws:kinesis:eu-central-1:123456789012:stream/clicks",
-        lease_table="clicks-leases",
-        state_table="clicks-state",
-    )
     return FleetAccess(
-        config=config, leases=leases, state=documents, stream=stream, writer=None, clock=clock
+        config=CONFIG,
+        leases=leases,
+        state=documents,
+        stream=stream,
+        writer=None,
+        kcl3=MemoryKcl3Store(),
+        clock=clock,
     )
 
 

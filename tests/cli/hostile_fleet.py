@@ -8,7 +8,7 @@ from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MemoryStream
 from tests.domain.builders import a_lease
 
@@ -53,6 +53,7 @@ async def hostile_fleet(names):
         state=state,
         stream=stream,
         writer=None,
+        kcl3=MemoryKcl3Store(),
         clock=clock,
     )
 

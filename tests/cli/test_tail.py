@@ -15,7 +15,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN, MemoryStream
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +46,7 @@ class Cloud:
             state=FleetState(MemoryStateStore(), clock),
             stream=stream,
             writer=None,
+            kcl3=MemoryKcl3Store(),
             clock=clock,
         )
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.doctor import (
     OWNER_INDEX,
@@ -16,6 +17,7 @@ from shardfleet.domain.explain.doctor import (
     diagnose,
 )
 from shardfleet.domain.explain.fleet_view import FleetReading
+from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.failure import FailureKind
@@ -262,3 +264,98 @@ def test_a_worker_that_cannot_even_write_down_why_it_fails_is_told(more, codes):
     found = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
 
     assert [each.code for each in found] == codes
+
+
+# --- beside Java (docs/migrating.md)
+
+
+def beside_java(*leases, sighted_ms=0, is_fresh=True, version="", config=CONFIG):
+    """Plant a fleet of two slots, ``a`` and ``b``, and ``java-1`` of a KCL 3, in one table."""
+    slots = [
+        Slot(
+            slot_id=f"s-{worker}",
+            worker_id=worker,
+            state=SlotState.RUNNING,
+            name="n",
+            start_epoch=1,
+            heartbeat_ms=NOW_MS,
+        )
+        for worker in "ab"
+    ]
+    found = [a_lease(text) for text in leases]
+    sightings = {
+        lease.lease_key: Sighting(lease.lease_counter, lease.lease_owner, NOW_MS - sighted_ms)
+        for lease in found
+    }
+    rows = [WorkerRow(worker, NOW_MS // 1000) for worker in "ab"]
+    rows.append(WorkerRow("java-1", (NOW_MS - (0 if is_fresh else 90_000)) // 1000))
+    return replace(
+        HEALTHY,
+        config=config,
+        reading=replace(READING, leases=found, slots=slots, sightings=sightings),
+        kcl3=Kcl3(rows=rows, version=version),
+    )
+
+
+SHARED = ("1 at 5 by a", "2 at 5 by b", "3 at 5 by java-1", "4 at 5 by java-1")
+KCL_2 = replace(beside_java(*SHARED), kcl3=Kcl3())
+
+
+def test_a_fleet_that_shares_its_table_with_a_kcl_3_in_good_order_has_no_finding():
+    assert diagnose(beside_java(*SHARED)) == []
+    assert diagnose(beside_java(*SHARED, version="CLIENT_VERSION_3X")) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "words"),
+    [
+        (
+            beside_java(*(f"{n} at 5 by {'ab'[n % 2]}" for n in range(4))),
+            "java-starves",
+            "java-1 of a KCL 3 have no lease, and the fleet's workers 4",
+        ),
+        (
+            beside_java(*SHARED, config=replace(CONFIG, kcl_leads=False)),
+            "two-leaders",
+            "kcl_leads is false",
+        ),
+        (beside_java(*SHARED, "5 at 5"), "java-leader-awaited", "5: no owner"),
+        (
+            beside_java(*SHARED[2:], sighted_ms=25_000, is_fresh=False),
+            "java-dead",
+            "java-1 owns 2 leases and has not renewed them for 25 s",
+        ),
+        (
+            beside_java(*SHARED, version="CLIENT_VERSION_UPGRADE_FROM_2X"),
+            "kcl-upgrade-unfinished",
+            "still upgrading from 2.x",
+        ),
+        (
+            beside_java(*SHARED, version="CLIENT_VERSION_2X"),
+            "kcl-rolled-back",
+            "no leader gives out leases",
+        ),
+        (KCL_2, "kcl-2-counts-otherwise", "java-1 of a KCL 2"),
+    ],
+)
+def test_what_keeps_the_fleet_and_java_from_sharing_is_told(facts, code, words):
+    (finding,) = diagnose(facts)
+
+    assert finding.code == code
+    assert words in finding.found
+    assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        replace(KCL_2, config=replace(CONFIG, assignment="greedy")),
+        beside_java(*SHARED[2:], sighted_ms=9_000, is_fresh=False),
+        beside_java("1 at 5 by a", "2 at 5 by b"),
+        beside_java(*SHARED[:2], sighted_ms=5_000, is_fresh=False),
+        beside_java(*SHARED, *(f"{number} at 5 by java-1" for number in range(10, 25))),
+    ],
+    ids=["greedy", "renews still", "too few leases for all", "gone, and has nothing", "its room"],
+)
+def test_what_is_as_it_should_be_beside_java_is_not_told(facts):
+    assert [each for each in diagnose(facts) if each.code != "kcl-2-counts-otherwise"] == []

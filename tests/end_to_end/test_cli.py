@@ -1,6 +1,7 @@
 """The commands against a deployed fleet: from nothing but the stack's name and the endpoint."""
 
 import json
+import time
 
 import pytest
 
@@ -180,7 +181,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_fleet_that_runs(ask):
 
 
 def plant(shop):
-    """Break ten things of a running fleet, each for a reason of its own."""
+    """Break eleven things of a running fleet, each for a reason of its own."""
     outputs, dynamodb, functions = shop.outputs, shop.client("dynamodb"), shop.client("lambda")
     manager, worker = outputs["ManagerFunction"], outputs["WorkerFunction"]
     for schedule in shop.client("scheduler").list_schedules()["Schedules"]:
@@ -195,6 +196,12 @@ def plant(shop):
     variables["Variables"]["SHARDFLEET_LEASES_PER_WORKER"] = "1"
     functions.update_function_configuration(FunctionName=manager, Environment=variables)
     dynamodb.put_item(TableName=outputs["LeaseTable"], Item={"leaseKey": {"S": "notes"}})
+    upgrading = {"cv": {"S": "CLIENT_VERSION_UPGRADE_FROM_2X"}}
+    upgrading["entityType"] = {"S": "CLIENT_VERSION_MIGRATION"}
+    java = {"lut": {"N": str(int(time.time()))}, "entityType": {"S": "WORKER_METRIC_STATS"}}
+    for name, item in (("Migration3.0", upgrading), ("java-1", java)):
+        key = {"leaseKey": {"S": name}}
+        dynamodb.put_item(TableName=outputs["LeaseTable"], Item=key | item)
     bad = {"leaseKey": {"S": "bad"}, "leaseCounter": {"S": "five"}, "checkpoint": {"S": "1"}}
     dynamodb.put_item(TableName=outputs["LeaseTable"], Item=bad)
     overwrite(shop, "stream", "identity", "created_ms", 1)
@@ -215,7 +222,7 @@ def overwrite(shop, kind, name, field, value):
     )
 
 
-def test_the_doctor_names_the_causes_of_ten_planted_misconfigurations(shop, ask, capsys):
+def test_the_doctor_names_the_causes_of_eleven_planted_misconfigurations(shop, ask, capsys):
     plant(shop)
 
     assert application.run(["doctor", "--json"]) == application.EXIT_FAILED
@@ -232,6 +239,7 @@ def test_the_doctor_names_the_causes_of_ten_planted_misconfigurations(shop, ask,
         # A lease that cannot be read hides nothing else.
         "manager-silent",
         "too-few-slots",
+        "kcl-upgrade-unfinished",
     }
     assert "not-seen" not in found
     assert "bad" in found["malformed-lease"]

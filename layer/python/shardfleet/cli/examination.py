@@ -17,8 +17,9 @@ from botocore.exceptions import ClientError
 from shardfleet.adapters.clients.aws_clients import client_config, region_of
 from shardfleet.adapters.dynamodb.items import ENTITY_TYPE, LEASE_KEY
 from shardfleet.adapters.dynamodb.leases import leases_among
-from shardfleet.cli.fleet_access import with_fleet
+from shardfleet.cli.fleet_access import FleetAccess, with_fleet
 from shardfleet.cli.fleets import FleetName, find_fleet
+from shardfleet.domain.balance.kcl3 import Kcl3
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, StreamFacts, TableFacts
 from shardfleet.domain.leases.unreadable import stand_ins
 from shardfleet.domain.slots.lags import unread_shards
@@ -92,6 +93,7 @@ class _Examination:
             reading=reading,
             unread_shards=unread_shards(shards, leases) if reading and shards else (),
             unreserved_concurrency=see("the account's concurrency", self._unreserved, None),
+            kcl3=see("what a KCL 3 keeps", lambda: with_fleet(name, _kcl3), Kcl3()),
             unseen=tuple(self._unseen),
         )
 
@@ -187,6 +189,11 @@ class _Examination:
                 return False
             raise
         return True
+
+
+async def _kcl3(fleet: FleetAccess) -> Kcl3:
+    survey = await fleet.leases.survey()
+    return await fleet.kcl3.found(survey.foreign)
 
 
 def _is_missing(error: ClientError) -> bool:

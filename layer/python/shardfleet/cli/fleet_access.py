@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shardfleet.adapters.kinesis.polling import KinesisPolling
     from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.adapters.thread_pool import ThreadPool
-    from shardfleet.engine.ports import Clock, LeaseStore, StreamDirectory
+    from shardfleet.engine.ports import Clock, Kcl3Store, LeaseStore, StreamDirectory
     from shardfleet.engine.shard.reader import ReadPorts
     from shardfleet.engine.state.fleet_state import FleetState
     from shardfleet.records import Record
@@ -74,6 +74,7 @@ class FleetAccess:
         state: the fleet-state table.
         stream: the stream, to read.
         writer: the stream, to write.
+        kcl3: what a KCL 3 keeps beside the leases.
         clock: this machine's.
 
     """
@@ -83,6 +84,7 @@ class FleetAccess:
     state: "FleetState"
     stream: "KinesisPolling"
     writer: "KinesisWriter"
+    kcl3: "Kcl3Store"
     clock: "Clock"
 
     @property
@@ -245,6 +247,7 @@ def table_pools(clients: "AwsClients", pool: "ThreadPool") -> "TablePools":
 @asynccontextmanager
 async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
+    from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
     from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
     from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
     from shardfleet.adapters.kinesis.polling import KinesisPolling
@@ -273,6 +276,7 @@ async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
                 control=clients.stream_control,
                 pool=streams,
             ),
+            kcl3=DynamoDBKcl3Store(config.lease_table, pools),
             clock=clock,
         )
 

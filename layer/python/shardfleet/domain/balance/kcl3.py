@@ -25,8 +25,8 @@ CRASHES_MOST = 2
 # for longer is given out by us.
 LEADERLESS_MS = 180_000
 # Migration3.0, ``cv``: these work as the KCL 2, though some write rows already (§2.3).
-_LIKE_KCL_2 = ("CLIENT_VERSION_UPGRADE_FROM_2X", "CLIENT_VERSION_2X")
-_ROLLED_BACK = "CLIENT_VERSION_2X"
+UPGRADING = "CLIENT_VERSION_UPGRADE_FROM_2X"
+ROLLED_BACK = "CLIENT_VERSION_2X"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ def plan_beside(
         for row in found.rows
         if row.worker_id not in ours and row.worker_id not in losers and row.is_fresh(now_ms)
     )
-    is_kcl_3 = bool(others) and found.version not in _LIKE_KCL_2
-    shows = bool(others) and config.kcl_leads and found.version != _ROLLED_BACK
+    is_kcl_3 = bool(others) and found.version not in (UPGRADING, ROLLED_BACK)
+    shows = bool(others) and config.kcl_leads and found.version != ROLLED_BACK
     shown = _able(slots, now_ms=now_ms, silent_ms=2 * config.failover_ms) if shows else []
     known = {row.worker_id: row for row in found.rows if row.worker_id in ours}
     return Kcl3Plan(

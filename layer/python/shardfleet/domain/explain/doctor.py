@@ -7,15 +7,19 @@ finding names what was found and what to do; what could not be looked at is a fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Kcl3
 from shardfleet.domain.explain.fleet_view import (
     PLAN_STILL_MS,
     FleetReading,
+    LeaseRow,
     LeaseState,
     failures,
     lease_rows,
@@ -24,6 +28,7 @@ from shardfleet.domain.explain.fleet_view import (
 from shardfleet.domain.slots.slot import SlotState
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
+_NO_KCL_3 = Kcl3()
 _START_MS = 30_000  # of a worker, generously (architecture.md, "A crash is seen at once")
 # What KCL 3.5 keeps in the lease table beside leases (protocol.md §0.7).
 KNOWN_NEIGHBOURS = frozenset(
@@ -107,6 +112,7 @@ class Facts:
         unreserved_concurrency: how many invocations of functions without a reservation may run at
             once in the account; None unknown.
         unseen: what could not be looked at, and why.
+        kcl3: what a KCL 3 keeps beside the leases.
 
     """
 
@@ -126,6 +132,7 @@ class Facts:
     unread_shards: Sequence[str]
     unreserved_concurrency: int | None = None
     unseen: Sequence[tuple[str, str]] = ()
+    kcl3: Kcl3 = _NO_KCL_3
 
 
 class Severity(StrEnum):
@@ -332,7 +339,11 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
         )
     for key, pause in sorted(reading.pauses.leases.items()):
         yield _warning("shard-paused", f"{key} is {pause}", f"to go on: shardfleet resume {key}")
-    unfinished = sum(found.leases.values()) - found.leases.get(LeaseState.FINISHED, 0)
+    # What workers of the KCL hold needs no room here.
+    free_or_ours = {None, *(slot.worker_id for slot in reading.slots)}
+    unfinished = sum(
+        not lease.is_finished and lease.effective_owner in free_or_ours for lease in reading.leases
+    )
     room = config.workers_max * config.leases_per_worker
     if unfinished > room:
         yield _error(
@@ -367,6 +378,96 @@ def _workers(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _java(facts: Facts) -> Iterator[Finding]:
+    """Tell what keeps a fleet and Java's workers from sharing a table (docs/migrating.md)."""
+    reading = facts.reading
+    if reading is None:
+        return
+    ours = {slot.worker_id for slot in reading.slots}
+    shown = {row.worker_id for row in facts.kcl3.rows if row.is_fresh(reading.at_ms)} - ours
+    rows = [row for row in lease_rows(reading) if row.owner not in ours]
+    renewing = {row.owner for row in rows if row.owner and row.state is LeaseState.READING}
+    if shown:
+        yield from _java_leads(facts, shown)
+        yield from _java_starves(reading, shown, ours)
+        yield from _java_forgets(rows)
+    elif (
+        renewing
+        and facts.config.assignment != "greedy"
+        and any(slot.state is SlotState.RUNNING for slot in reading.slots)
+    ):
+        yield _warning(
+            "kcl-2-counts-otherwise",
+            f"{', '.join(sorted(renewing))} of a KCL 2 share the lease table, and assignment is "
+            f"{facts.config.assignment}: two that balance differently keep moving leases",
+            "set assignment to greedy while they share it, and keep that short",
+        )
+    for owner in sorted({row.owner for row in rows if row.owner and row.owner not in renewing}):
+        stale = [row for row in rows if row.owner == owner and row.state is LeaseState.EXPIRED]
+        longest_ms = max((row.seen_ms or 0 for row in stale), default=0)
+        if longest_ms > facts.config.failover_ms:
+            yield _warning(
+                "java-dead",
+                f"{owner} owns {len(stale)} leases and has not renewed them for "
+                f"{longest_ms // 1000} s: nobody reads them until they are taken",
+                "the manager gives them out at its next turns; if they stay, start that worker "
+                "again or look into the manager's log",
+            )
+
+
+def _java_leads(facts: Facts, shown: Collection[str]) -> Iterator[Finding]:
+    names, version = ", ".join(sorted(shown)), facts.kcl3.version
+    if version == UPGRADING:
+        yield _warning(
+            "kcl-upgrade-unfinished",
+            f"{names} are of a KCL 3 that is still upgrading from 2.x ({version}): it balances as "
+            "the KCL 2 until every worker shows a row",
+            "end the last worker of a KCL 2; its leader then completes the upgrade by itself",
+        )
+    elif version == ROLLED_BACK:
+        yield _warning(
+            "kcl-rolled-back",
+            f"{names} were rolled back to the KCL 2 ({version}): no leader gives out leases",
+            "go on with the KCL's migration tool, or set assignment to greedy meanwhile",
+        )
+    elif not facts.config.kcl_leads:
+        yield _error(
+            "two-leaders",
+            f"{names} are of a KCL 3, whose leader gives out leases, and kcl_leads is false: so "
+            "does the manager, and leases move to and fro",
+            "set kcl_leads to true, or stop the workers of the KCL",
+        )
+
+
+def _java_starves(
+    reading: FleetReading, shown: AbstractSet[str], ours: AbstractSet[str]
+) -> Iterator[Finding]:
+    open_leases = [lease for lease in reading.leases if not lease.is_finished]
+    holders = Counter(lease.effective_owner for lease in open_leases)
+    starving = sorted(name for name in shown if not holders[name])
+    held = sum(holders[name] for name in ours)
+    if starving and held > len(ours | shown):
+        yield _warning(
+            "java-starves",
+            f"{', '.join(starving)} of a KCL 3 have no lease, and the fleet's workers {held}",
+            "Java's leader evens that out within three minutes; if it stays, look whether there is "
+            "one (its log: lease assignment), and whether maxLeasesForWorker is 0",
+        )
+
+
+def _java_forgets(rows: Sequence[LeaseRow]) -> Iterator[Finding]:
+    free = [row.lease_key for row in rows if row.state is LeaseState.UNOWNED and not row.why]
+    if free:
+        yield _warning(
+            "java-leader-awaited",
+            f"{', '.join(free)}: no owner; while workers of a KCL 3 are about, its leader gives "
+            "leases out",
+            "it does so within a minute; one that died is replaced after two. If they stay, "
+            "restart the worker that holds the lock item Leader (KCL issue 1803), or stop the "
+            "KCL's workers",
+        )
+
+
 def _unseen(facts: Facts) -> Iterator[Finding]:
     for what, why in facts.unseen:
         yield _warning("not-seen", f"{what} could not be looked at: {why}", "ask for the right")
@@ -381,5 +482,6 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _machinery,
     _workers,
     _fleet,
+    _java,
     _unseen,
 )
