@@ -15,6 +15,7 @@ from shardfleet.domain.reasons import (
     AgedOut,
     AskedToEnd,
     Asleep,
+    AwaitedAtMerge,
     BudgetGivenUp,
     BudgetSpent,
     CappedSize,
@@ -165,6 +166,13 @@ EXAMPLES = [
         "it had one that somebody deleted, and a shard behind it has one that is to wait",
     ),
     (LeaseLostUnseen(), "it had one that somebody deleted"),
+    (
+        AwaitedAtMerge(),
+        (
+            "nothing more of it can be read, and who reads the other parent of its merge waits for "
+            "its lease"
+        ),
+    ),
     (NothingListed(), "the listing shows no shard at all: nothing is changed"),
     (
         ListedMidReshard(("1", "2")),

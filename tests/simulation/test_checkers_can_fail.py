@@ -236,6 +236,7 @@ def test_a_lease_that_comes_back_after_its_deletion_is_found():
     finished = replace(LEASE, checkpoint=ExtendedSequenceNumber("SHARD_END"))
 
     checker.lease_written(a_write(delete(finished), before=finished, after=None))
+    checker.lease_written(a_write(create(finished), before=None, after=finished))
     assert not found
     checker.lease_written(a_write(create(LEASE), before=None, after=LEASE))
     assert found

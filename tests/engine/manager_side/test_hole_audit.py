@@ -214,3 +214,27 @@ def test_pins_of_an_earlier_life_of_the_stream_do_not_tell_when_a_fleet_began():
         assert await began_ms(fleet.store, fleet.stream.created_ms) == 9
 
     run_virtual(main())
+
+
+def test_a_merge_of_which_one_parent_left_the_stream_unread_does_not_hold_up_javas_worker():
+    """Seed 1904, NoRecordLost: it waits for a lease of each parent, and nobody made the other."""
+
+    async def main():
+        fleet = await read_fleet()
+        for number, lease in enumerate(list(fleet.leases.leases.values())):
+            fleet.leases.leases[lease.lease_key] = replace(
+                lease, lease_owner="java-1", lease_counter=lease.lease_counter + number
+            )
+        merged = shard(9, 0, 8, parents=(0, 1))
+        fleet.stream.shards = [shard(1, 4, 8, closed=True), *four_shards()[2:], merged]
+        del fleet.leases.leases[KEYS[0]]
+        await turns(fleet, 2)
+        assert KEYS[0] not in fleet.leases.leases
+        await turns(fleet, 1)
+        gone = fleet.leases.leases[KEYS[0]]
+        assert gone.is_finished
+        assert gone.child_shard_ids == (merged.shard_id,)
+        await turns(fleet, 3)
+        assert fleet.leases.leases[KEYS[0]].is_finished  # Kept until the child has begun (C4).
+
+    run_virtual(main())

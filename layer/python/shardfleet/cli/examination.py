@@ -62,6 +62,7 @@ class _Examination:
         neighbours = see(what, lambda: self._neighbours(lease_table), {})
         stream, ahead_ms = see("the stream", self._stream, (None, 0))
         known = reading = None
+        kcl3 = Kcl3()
         if lease_table.keys and state_table.keys:  # Else what is missing has been named.
             known = see(
                 "the stream on record",
@@ -71,6 +72,7 @@ class _Examination:
             reading = see(
                 "leases and fleet state", lambda: with_fleet(name, lambda f: f.reading()), None
             )
+            kcl3 = see("what a KCL 3 keeps", lambda: with_fleet(name, _kcl3), kcl3)
         shards = see(
             "the stream's shards",
             lambda: with_fleet(name, lambda fleet: fleet.stream.list_shards()),
@@ -93,7 +95,7 @@ class _Examination:
             reading=reading,
             unread_shards=unread_shards(shards, leases) if reading and shards else (),
             unreserved_concurrency=see("the account's concurrency", self._unreserved, None),
-            kcl3=see("what a KCL 3 keeps", lambda: with_fleet(name, _kcl3), Kcl3()),
+            kcl3=kcl3,
             unseen=tuple(self._unseen),
         )
 

@@ -259,6 +259,14 @@ class LeaseLostUnseen(Reason, words="it had one that somebody deleted"):
     """Others have been read and no lease leads to this shard: its lease was lost."""
 
 
+class AwaitedAtMerge(
+    Reason,
+    words="nothing more of it can be read, and who reads the other parent of its merge waits for "
+    "its lease",
+):
+    """Java's worker ends a merge's parent only once the other one has a lease, too."""
+
+
 class NothingListed(Reason, words="the listing shows no shard at all: nothing is changed"):
     """The listing is empty."""
 

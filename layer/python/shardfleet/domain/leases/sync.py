@@ -1,7 +1,7 @@
 """
 Which leases must be created so that every shard will be read: lease sync.
 
-Rules: docs/protocol.md S1-S10 (§4.2-4.4). One rule for all initial positions: a shard without a
+Rules: docs/protocol.md S1-S12 (§4.2-4.4). One rule for all initial positions: a shard without a
 lease gets one unless its lineage proves that it is done with, or an ancestor is still to be read.
 Java's ``HierarchicalShardSyncer`` goes by open shards alone, so what it makes again for one lost
 lease is the oldest listed ancestor, whatever of that line has been read; at LATEST the tip.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
+    AwaitedAtMerge,
     ChildOfFinished,
     EmptyTable,
     HoleBesideSibling,
@@ -30,6 +31,7 @@ from shardfleet.domain.reasons import (
 from shardfleet.domain.stream.hash_ranges import hash_range_holes, tiles_exactly
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
+    AT_SHARD_END,
     AT_TIMESTAMP,
     AT_TRIM_HORIZON,
     LATEST,
@@ -51,7 +53,8 @@ class LeaseSyncPlan:
             leaves a prefix that the next sync completes.
         problems: why nothing could be concluded from the listing; then ``create`` is empty and
             the listing wants to be read again.
-        suspects: shards whose lease seems lost; the audit counts how often (S10), sorted.
+        suspects: shards whose lease seems lost, or that seem to have left the stream (S12); the
+            audit counts how often (S10), sorted.
         repairs: keys of those to create whose lease was lost, not new.
         finished: ids of listed shards that are done with, to be kept before anything is created
             or deleted (S11); None: what was kept stays.
@@ -139,12 +142,19 @@ def plan_lease_sync(
     lineage = _Lineage(graph, leases, initial=initial, finished=finished)
     missing = _missing(lineage, initial=initial)
     unseen = {key for key, (_, why) in missing.items() if isinstance(why, LeaseLostUnseen)}
-    suspects = unseen.difference(lost)
+    awaited = _awaited_at_merges(lineage)
+    suspects = (unseen | awaited.keys() - lineage.done).difference(lost)
     wanted = _in_write_order(graph.shards[key] for key in missing if key not in suspects)
     return LeaseSyncPlan(
-        create=tuple(
-            LeaseAndWhy(_new_lease(s, missing[s.shard_id][0]), missing[s.shard_id][1])
-            for s in wanted
+        create=(
+            *(
+                LeaseAndWhy(awaited[key], AwaitedAtMerge())
+                for key in sorted(awaited.keys() - suspects)
+            ),
+            *(
+                LeaseAndWhy(_new_lease(s, missing[s.shard_id][0]), missing[s.shard_id][1])
+                for s in wanted
+            ),
         ),
         suspects=tuple(sorted(suspects)),
         repairs=frozenset(
@@ -182,6 +192,7 @@ class _Lineage:
     Attributes:
         graph: of the listing.
         leases: by key.
+        read: keys of leases that have begun.
         parents: shard id to parents, by the listing and by parent and child ids of leases.
         is_known: what was done with before is known, and not only believed.
         is_read: something has been read.
@@ -208,12 +219,12 @@ class _Lineage:
             for child in lease.child_shard_ids:
                 self.parents.setdefault(child, set()).add(lease.lease_key)
         self.is_known = finished is not None
-        read = {k for k, le in self.leases.items() if le.checkpoint > AT_LATEST}
-        self.is_read = bool(read)
+        self.read = {k for k, le in self.leases.items() if le.checkpoint > AT_LATEST}
+        self.is_read = bool(self.read)
         later = (le.lease_key for le in leases if le.checkpoint != initial)
         self.begun = {parent for key in later for parent in self.parents[key]}
         # Whoever has been read has seen its parents finished (§4.7); what waits has not.
-        proven = _reached(self.leases if finished is None else read, self.parents)
+        proven = _reached(self.leases if finished is None else self.read, self.parents)
         unfinished = {key for key, lease in self.leases.items() if not lease.is_finished}
         children: dict[str, set[str]] = {}
         for child, parents in self.parents.items():
@@ -272,6 +283,25 @@ def _missing(lineage: _Lineage, *, initial: ExtendedSequenceNumber) -> _Missing:
             continue
         waits.add(key)
     return missing
+
+
+def _awaited_at_merges(lineage: _Lineage) -> dict[str, Lease]:
+    """
+    S12: leases at their end for parents of which nothing can be read, while the other one is.
+
+    Java's worker of that one waits for a lease of each parent, whether or not the child has one
+    (``ShutdownTask.createLeasesForChildShardsIfNotExist``).
+    """
+    leases, listed, awaited = lineage.leases, lineage.graph.shards, dict[str, Lease]()
+    for key in (key for key, lease in leases.items() if not lease.is_finished):
+        for child in lineage.graph.children(key):
+            others = listed[child].parent_shard_ids if child not in lineage.read else ()
+            for other in others:
+                if other not in leases and (other in lineage.done or other not in listed):
+                    awaited[other] = Lease(
+                        lease_key=other, checkpoint=AT_SHARD_END, child_shard_ids=(child,)
+                    )
+    return awaited
 
 
 def _is_wanted_at_latest(lineage: _Lineage, shard: Shard, waits: Collection[str]) -> bool:

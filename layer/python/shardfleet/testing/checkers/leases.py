@@ -202,7 +202,7 @@ class ChildrenBeforeEnd(Checker):
 
 
 class DeletedOnlyFinished(Checker):
-    """A lease is deleted only when it is finished, and never comes back."""
+    """A lease is deleted only when it is finished, and comes back at its end, if ever (S12)."""
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with nothing deleted."""
@@ -219,6 +219,8 @@ class DeletedOnlyFinished(Checker):
                 self.found(write.at_ms, key, f"{write.by.name} deleted it at {before.checkpoint}")
             self._deleted.add(key)
         elif before is None and key in self._deleted and self.ledger.recreated_ms is None:
+            if after is None or after.is_finished:
+                return
             text = f"{write.by.name} created it again after it was finished and deleted"
             self.found(write.at_ms, key, text)
 

@@ -321,14 +321,14 @@ class JavaLikePeer:
         await self._checkpoint(held, AT_SHARD_END)
 
     async def _create(self, held: _Held, child: ChildShard) -> None:
-        """Create a child's lease once each other parent has one, or the child itself."""
+        """Create a child's lease once each other parent has one (``ShutdownTask``)."""
         others: Sequence[str] = [p for p in child.parent_shard_ids if p != held.lease.lease_key]
         while not held.is_lost and others:
             try:
-                found = [await self._leases.get(key) for key in (*others, child.shard_id)]
+                found = [await self._leases.get(key) for key in others]
             except Throttled:
                 continue
-            if any(found):
+            if all(found):
                 break
             await asyncio.sleep(2)
         lease = Lease(
