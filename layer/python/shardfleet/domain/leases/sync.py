@@ -136,8 +136,7 @@ def plan_lease_sync(
         return _first_leases(graph, listed_at_initial, initial)
     if not graph.shards:
         return LeaseSyncPlan(problems=(NothingListed(),))
-    inconsistent = graph.inconsistent()
-    if inconsistent:
+    if inconsistent := graph.inconsistent():
         return LeaseSyncPlan(problems=(ListedMidReshard(tuple(inconsistent)),))
     lineage = _Lineage(graph, leases, initial=initial, finished=finished)
     missing = _missing(lineage, initial=initial)
@@ -147,14 +146,8 @@ def plan_lease_sync(
     wanted = _in_write_order(graph.shards[key] for key in missing if key not in suspects)
     return LeaseSyncPlan(
         create=(
-            *(
-                LeaseAndWhy(awaited[key], AwaitedAtMerge())
-                for key in sorted(awaited.keys() - suspects)
-            ),
-            *(
-                LeaseAndWhy(_new_lease(s, missing[s.shard_id][0]), missing[s.shard_id][1])
-                for s in wanted
-            ),
+            *(awaited[key] for key in sorted(awaited.keys() - suspects)),
+            *(_beginning_at(shard, *missing[shard.shard_id]) for shard in wanted),
         ),
         suspects=tuple(sorted(suspects)),
         repairs=frozenset(
@@ -285,22 +278,23 @@ def _missing(lineage: _Lineage, *, initial: ExtendedSequenceNumber) -> _Missing:
     return missing
 
 
-def _awaited_at_merges(lineage: _Lineage) -> dict[str, Lease]:
+def _awaited_at_merges(lineage: _Lineage) -> dict[str, LeaseAndWhy]:
     """
     S12: leases at their end for parents of which nothing can be read, while the other one is.
 
     Java's worker of that one waits for a lease of each parent, whether or not the child has one
     (``ShutdownTask.createLeasesForChildShardsIfNotExist``).
     """
-    leases, listed, awaited = lineage.leases, lineage.graph.shards, dict[str, Lease]()
+    leases, listed, awaited = lineage.leases, lineage.graph.shards, dict[str, LeaseAndWhy]()
     for key in (key for key, lease in leases.items() if not lease.is_finished):
         for child in lineage.graph.children(key):
             others = listed[child].parent_shard_ids if child not in lineage.read else ()
             for other in others:
                 if other not in leases and (other in lineage.done or other not in listed):
-                    awaited[other] = Lease(
+                    lease = Lease(
                         lease_key=other, checkpoint=AT_SHARD_END, child_shard_ids=(child,)
                     )
+                    awaited[other] = LeaseAndWhy(lease, AwaitedAtMerge())
     return awaited
 
 
@@ -325,6 +319,10 @@ def _beginning(
     if lineage.is_read:
         return _LOST
     return initial, NoLeasedRelative() if shard.is_open else OtherParent()
+
+
+def _beginning_at(shard: Shard, checkpoint: ExtendedSequenceNumber, why: Reason) -> LeaseAndWhy:
+    return LeaseAndWhy(_new_lease(shard, checkpoint), why)
 
 
 def _in_write_order(shards: Iterable[Shard]) -> list[Shard]:
