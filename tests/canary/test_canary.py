@@ -25,7 +25,6 @@ from shardfleet.adapters.kinesis.decode import UnreadableAnswer, decode_page
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
 from shardfleet.cli import app as application
 from shardfleet.cli import examination, fleet_access
-from shardfleet.cli.fleet_access import FleetAccess
 from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.producer.sending import Producer
@@ -40,6 +39,7 @@ from shardfleet.runtime.handler_loading import load_handler
 from shardfleet.runtime.handler_runner import _call
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryKcl3Store, MemoryLauncher, SeededEntropy
+from tests.cli.memory_access import memory_access
 from tests.cli.test_foreign_text import facts
 from tests.engine.worker_side.worker_kit import Crash, World
 
@@ -207,13 +207,11 @@ def test_the_commands_that_show_a_stopped_shard_tell_where_and_not_what(
     @asynccontextmanager
     async def opened(_stack):
         state = FleetState(world.state, world.clock)
-        yield FleetAccess(
-            config=world.config,
+        yield memory_access(
+            world.config,
             leases=world.leases,
             state=state,
             stream=world.stream,
-            writer=None,
-            kcl3=MemoryKcl3Store(),
             clock=world.clock,
         )
 

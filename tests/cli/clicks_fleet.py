@@ -1,14 +1,14 @@
 """A fleet in memory as it stands in an account: long names, long numbers, a virtual clock."""
 
-from shardfleet.cli.fleet_access import FleetAccess
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.ledger import day_of
 from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MemoryStream
+from tests.cli.memory_access import memory_access
 from tests.domain.builders import a_failure, a_lease
 
 # As long as Kinesis's own: 56 digits.
@@ -65,15 +65,7 @@ async def clicks_fleet(state):
                 at_ms=now_ms - 5_000,
             )
         )
-    return FleetAccess(
-        config=CONFIG,
-        leases=leases,
-        state=documents,
-        stream=stream,
-        writer=None,
-        kcl3=MemoryKcl3Store(),
-        clock=clock,
-    )
+    return memory_access(CONFIG, leases=leases, state=documents, stream=stream, clock=clock)
 
 
 def _leases(now_ms):

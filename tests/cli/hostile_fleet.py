@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from shardfleet.cli.fleet_access import FleetAccess
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MemoryStream
+from tests.cli.memory_access import memory_access
 from tests.domain.builders import a_lease
 
 
@@ -45,17 +45,8 @@ async def hostile_fleet(names):
     state = FleetState(MemoryStateStore(), clock)
     slot = Slot(slot_id=text, worker_id=text, state=SlotState.RUNNING, name=text, start_epoch=1)
     await fill(state, names, slot)
-    return FleetAccess(
-        config=FleetConfig(
-            fleet=text, stream_arn=f"arn:x:{text}", lease_table=text, state_table=text
-        ),
-        leases=leases,
-        state=state,
-        stream=stream,
-        writer=None,
-        kcl3=MemoryKcl3Store(),
-        clock=clock,
-    )
+    config = FleetConfig(fleet=text, stream_arn=f"arn:x:{text}", lease_table=text, state_table=text)
+    return memory_access(config, leases=leases, state=state, stream=stream, clock=clock)
 
 
 async def fill(state, names, slot):

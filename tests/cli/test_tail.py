@@ -10,13 +10,13 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.cli import fleet_access
-from shardfleet.cli.fleet_access import FleetAccess
 from shardfleet.config import FleetConfig
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN, MemoryStream
+from tests.cli.memory_access import memory_access
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARDS = 3
@@ -40,14 +40,9 @@ class Cloud:
             for shard_id in stream.open_shard_ids:
                 stream.put(b"%d" % number, key=f"k{number}", shard_id=shard_id)
         stream.fault, stream.calls = self.fault, self.calls
-        return FleetAccess(
-            config=CONFIG,
-            leases=MemoryLeaseStore(),
-            state=FleetState(MemoryStateStore(), clock),
-            stream=stream,
-            writer=None,
-            kcl3=MemoryKcl3Store(),
-            clock=clock,
+        state = FleetState(MemoryStateStore(), clock)
+        return memory_access(
+            CONFIG, leases=MemoryLeaseStore(), state=state, stream=stream, clock=clock
         )
 
 

@@ -285,17 +285,22 @@ def _awaited_at_merges(lineage: _Lineage) -> dict[str, LeaseAndWhy]:
     Java's worker of that one waits for a lease of each parent, whether or not the child has one
     (``ShutdownTask.createLeasesForChildShardsIfNotExist``).
     """
-    leases, listed, awaited = lineage.leases, lineage.graph.shards, dict[str, LeaseAndWhy]()
-    for key in (key for key, lease in leases.items() if not lease.is_finished):
-        for child in lineage.graph.children(key):
-            others = listed[child].parent_shard_ids if child not in lineage.read else ()
-            for other in others:
-                if other not in leases and (other in lineage.done or other not in listed):
-                    lease = Lease(
-                        lease_key=other, checkpoint=AT_SHARD_END, child_shard_ids=(child,)
-                    )
-                    awaited[other] = LeaseAndWhy(lease, AwaitedAtMerge())
-    return awaited
+    leases, graph = lineage.leases, lineage.graph
+    unfinished = (key for key, lease in leases.items() if not lease.is_finished)
+    children = {child for key in unfinished for child in graph.children(key)} - lineage.read
+    parents = {parent for child in children for parent in graph.shards[child].parent_shard_ids}
+    readable = graph.shards.keys() - lineage.done
+    return {
+        parent: LeaseAndWhy(
+            Lease(
+                lease_key=parent,
+                checkpoint=AT_SHARD_END,
+                child_shard_ids=graph.children(parent),
+            ),
+            AwaitedAtMerge(),
+        )
+        for parent in parents - leases.keys() - readable
+    }
 
 
 def _is_wanted_at_latest(lineage: _Lineage, shard: Shard, waits: Collection[str]) -> bool:

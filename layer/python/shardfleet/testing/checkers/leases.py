@@ -212,15 +212,14 @@ class DeletedOnlyFinished(Checker):
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at deletions and creations."""
         before, after, key = write.before, write.after, write.change.lease_key
+        is_begun_anew = before is None and after is not None and not after.is_finished
         if write.change.operation == "vanish":
             return
         if after is None and before is not None:
             if not before.is_finished:
                 self.found(write.at_ms, key, f"{write.by.name} deleted it at {before.checkpoint}")
             self._deleted.add(key)
-        elif before is None and key in self._deleted and self.ledger.recreated_ms is None:
-            if after is None or after.is_finished:
-                return
+        elif is_begun_anew and key in self._deleted and self.ledger.recreated_ms is None:
             text = f"{write.by.name} created it again after it was finished and deleted"
             self.found(write.at_ms, key, text)
 

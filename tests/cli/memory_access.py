@@ -1,0 +1,17 @@
+"""What a command has of a fleet, on the memory ports."""
+
+from shardfleet.cli.fleet_access import FleetAccess
+from shardfleet.testing.memory import MemoryKcl3Store
+
+
+def memory_access(config, *, leases, state, stream, clock):
+    """Build it; there is no KCL 3 and nothing to write records with."""
+    return FleetAccess(
+        config=config,
+        leases=leases,
+        state=state,
+        stream=stream,
+        writer=None,
+        kcl3=MemoryKcl3Store(),
+        clock=clock,
+    )
