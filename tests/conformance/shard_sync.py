@@ -212,6 +212,18 @@ def _is_other_parent(found):
     return found.initial == "LATEST" and found.ours == "LATEST" and found.theirs is None
 
 
+def _is_awaited_at_merge(found):
+    if (found.ours, found.theirs) != ("SHARD_END", None) or found.key in found.checkpoints:
+        return False
+    waiting = {
+        parent
+        for child, parents in found.listed.items()
+        if found.key in parents and found.checkpoints.get(child) in (None, *INITIAL)
+        for parent in parents - {found.key}
+    }
+    return any(found.checkpoints.get(key, "SHARD_END") != "SHARD_END" for key in waiting)
+
+
 def _is_of_no_open_shard(found):
     if found.key is None or found.ours is None or found.theirs is not None:
         return False
@@ -282,6 +294,11 @@ AREA = Area(
             "LATEST, nothing read: the other parent of a merge whose first is covered",
             "protocol.md S5, S6",
             _is_other_parent,
+        ),
+        Deliberate(
+            "a parent of a merge of which nothing can be read: Java's worker waits for its lease",
+            "protocol.md S12; ShutdownTask.createLeasesForChildShardsIfNotExist",
+            _is_awaited_at_merge,
         ),
         Deliberate(
             "a shard is made from which no listed open one descends; the KCL goes by the open ones",
