@@ -16,7 +16,7 @@ from shardfleet.domain.leases.lease import ChangeKind, LeaseChange
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.state.fleet_state import LOCK, SLOT
 from shardfleet.events.delivery import ConsumerFailed, PageRead
-from shardfleet.events.worker import LeaseLost, LeaseReleased, ShardEnded
+from shardfleet.events.worker import LeaseLost, LeaseReleased, LeaseUnreadable, ShardEnded
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import CallBegun
 from tests.simulation.test_checkers_planted import (
@@ -238,6 +238,24 @@ def test_a_handover_that_a_restarted_owner_leaves_to_others_is_found(ends_it, vi
     by = ME if ends_it else MANAGER
     change = assign(moving, OTHER.worker_id)
     writes(checker, change, before=moving, after=HIS, at_ms=15_000, by=by)
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("by", "key", "violations"), [(ME, KEY, 0), (ME, "another", 1), (OTHER, KEY, 1)]
+)
+def test_a_restarted_owner_that_could_not_read_the_lease_is_not_blamed(by, key, violations):
+    checker, found = planted(checkers.RestartedOwnersHandOver)
+    moving = replace(MINE, lease_owner=OTHER.worker_id, checkpoint_owner=ME.worker_id)
+
+    stores(checker, a_slot(lags_ms={KEY: 0}))
+    writes(checker, initiate_handover(MINE, OTHER.worker_id), before=MINE, after=moving)
+    begins(checker, ME, 2, at_ms=1_000)
+    unreadable = LeaseUnreadable(lease_key=key, worker_id=by.worker_id, reason="its counter is 'x'")
+    checker.told(1_050, by, unreadable)
+    change = assign(moving, OTHER.worker_id)
+    writes(checker, change, before=moving, after=HIS, at_ms=90_000, by=MANAGER)
 
     assert len(found) == violations
 

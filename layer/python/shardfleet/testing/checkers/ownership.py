@@ -9,7 +9,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.fleet_state import SLOT
 from shardfleet.events.base import Event
-from shardfleet.events.worker import LeaseLost, TurnBegun
+from shardfleet.events.worker import LeaseLost, LeaseUnreadable, TurnBegun
 from shardfleet.testing.checkers.checker import (
     Checker,
     DocumentWrite,
@@ -228,7 +228,11 @@ class RestartedOwnersHandOver(Checker):
             self._held[write.after["worker_id"]] = write.after.get("lags_ms", ())
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
-        """Look at who begins."""
+        """Look at who begins, and who cannot read a lease that was made unreadable meanwhile."""
+        if isinstance(event, LeaseUnreadable):
+            inherited = self._inherited.get(event.lease_key)
+            if inherited is not None and inherited[0].name == by.name:
+                del self._inherited[event.lease_key]
         if not isinstance(event, TurnBegun):
             return
         for key in self._held.get(by.worker_id, ()):
