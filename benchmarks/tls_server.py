@@ -1,17 +1,18 @@
 """
-A TLS server in a process of its own that answers GetRecords and PutRecords.
+A TLS server in a process of its own that answers GetRecords, PutRecords and ListShards.
 
     with serving({"a": body}) as (endpoint, authority): ...
 
 GetRecords is answered with the finished body that the shard iterator names. PutRecords swallows the
-records and answers each with the checksum of its data in base64 as its sequence number, so that two
-clients who sent the same have the same answers. The certificate is made on the spot; `authority` is
-the file to trust it by.
+records and answers each with the shard that its partition key belongs to, one of four, and the
+checksum of its data in base64 as its sequence number, so that two clients who sent the same have
+the same answers. The certificate is made on the spot; `authority` is the file to trust it by.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import multiprocessing
 import socketserver
@@ -31,6 +32,8 @@ from cryptography.x509.oid import NameOID
 
 HOST = "127.0.0.1"
 STARTED_S = 60
+SHARDS = 4
+SHARD_BITS = SHARDS.bit_length() - 1
 HEAD = "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\n\r\n"
 
 
@@ -81,8 +84,10 @@ def _serve(bodies: dict[str, bytes], pem: str, ready: Connection) -> None:
                 asked = json.loads(self.rfile.read(int(fields[b"content-length"])))
                 if "ShardIterator" in asked:
                     self.request.sendall(finished[asked["ShardIterator"]])
-                else:
+                elif "Records" in asked:
                     self.request.sendall(_answer(_checksums(asked["Records"])))
+                else:
+                    self.request.sendall(_answer(_listing()))
 
     with _Server((HOST, 0), Handler) as server:
         ready.send(server.server_address[1])
@@ -95,10 +100,38 @@ def _answer(body: bytes) -> bytes:
 
 def _checksums(records: list[dict[str, str]]) -> bytes:
     results = [
-        {"ShardId": "shardId-0", "SequenceNumber": str(zlib.crc32(record["Data"].encode()))}
+        {
+            "ShardId": _shard_id(_shard_of(record["PartitionKey"])),
+            "SequenceNumber": str(zlib.crc32(record["Data"].encode())),
+        }
         for record in records
     ]
     return json.dumps({"FailedRecordCount": 0, "Records": results}).encode()
+
+
+def _shard_of(partition_key: str) -> int:
+    digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
+    return digest[0] >> 8 - SHARD_BITS
+
+
+def _shard_id(number: int) -> str:
+    return f"shardId-{number:012d}"
+
+
+def _listing() -> bytes:
+    width = 2**128 // SHARDS
+    shards = [
+        {
+            "ShardId": _shard_id(number),
+            "HashKeyRange": {
+                "StartingHashKey": str(width * number),
+                "EndingHashKey": str(width * (number + 1) - 1),
+            },
+            "SequenceNumberRange": {"StartingSequenceNumber": "0"},
+        }
+        for number in range(SHARDS)
+    ]
+    return json.dumps({"Shards": shards}).encode()
 
 
 def _certificate(folder: Path) -> Path:

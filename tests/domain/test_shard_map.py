@@ -33,6 +33,24 @@ def test_ranges_include_both_ends():
     assert [owner_of([RIGHT, LEFT], key) for key in keys] == ["left", "left", "right", "right"]
 
 
+@given(
+    st.lists(st.sampled_from([LEFT, RIGHT, shard("old", 5, MIDDLE - 5, born="-1")]), unique=True),
+    st.lists(st.one_of(st.integers(0, HASH_KEY_MAX), st.sampled_from([4, 5, MIDDLE, MIDDLE + 1]))),
+)
+def test_owners_of_digests_are_those_of_the_numbers(shards, hash_keys):
+    found = ShardMap(shards)
+    digests = [hash_key.to_bytes(16, "big") for hash_key in hash_keys]
+    assert found.owners_of_digests(digests) == [found.owner(each) for each in hash_keys]
+
+
+def test_only_a_shard_that_owns_every_hash_key_is_the_whole():
+    whole = shard("whole", 0, HASH_KEY_MAX)
+    assert ShardMap([whole]).whole is whole
+    assert ShardMap([LEFT]).whole is None
+    assert ShardMap([LEFT, RIGHT]).whole is None
+    assert ShardMap().whole is None
+
+
 def test_without_a_listing_nobody_owns_anything():
     assert owner_of([], 7) is None
     assert not ShardMap().owns("left", 7)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardfleet.engine.producer import lanes
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
 from shardfleet.errors import InvalidRecord, Throttled
@@ -77,6 +78,28 @@ def test_a_receipt_says_where_the_record_is_read():
         for shard, sequence, sub, record in stream.in_range_records()
     }
     assert [tuple(receipt)[:3] for receipt in receipts] == [read[n] for n in range(60)]
+
+
+@pytest.mark.parametrize("remembered", [1, 7, 40])
+def test_keys_that_are_forgotten_go_to_the_same_shards(monkeypatch, remembered):
+    monkeypatch.setattr(lanes, "_KEYS_REMEMBERED", remembered)
+    stream, chance = MemoryStream(5), random.Random(remembered)
+    records = numbered([f"k{chance.randrange(30)}" for _ in range(600)])
+
+    async def main():
+        producer = producer_of(stream)
+        for start in range(0, 600, 20):
+            if start % 200 == 0:
+                stream.split(start)
+            await producer.send(records[start : start + 20], aggregate=True)
+        return producer
+
+    known = run_virtual(main())._courier.lanes  # noqa: SLF001 - what it costs is seen nowhere else
+
+    assert sum(1 for _ in stream.in_range_records()) >= 600
+    assert len(first_deliveries(stream)) == 30
+    assert len(known._lane_of_key) <= remembered  # noqa: SLF001
+    assert len(known._lane_of_older_key) <= remembered  # noqa: SLF001
 
 
 def test_an_aggregate_that_a_split_misroutes_is_sent_again_before_what_follows():

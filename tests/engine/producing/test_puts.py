@@ -134,6 +134,9 @@ def test_a_send_that_is_called_off_sends_nothing_more():
         (OutgoingRecord("k" * 257, b"x"), "257 characters"),
         (OutgoingRecord("k", b"x" * 1_048_576), "1,048,577 bytes.*1,048,576 are allowed"),
         (OutgoingRecord("k", b"x", "0x7"), "hash key of 3 characters"),
+        (OutgoingRecord("k", "text"), "of type str: expected bytes"),
+        (OutgoingRecord("\ud800", b"x"), "lone surrogate"),
+        (OutgoingRecord("é" * 256, b"x" * (1_048_577 - 512)), "1,048,577 bytes"),
     ],
 )
 def test_a_record_over_a_limit_stops_its_call_before_anything_is_sent(record, named):
@@ -271,6 +274,49 @@ def test_a_request_stays_within_its_bytes_unless_one_record_is_larger():
         assert size <= 1_000 or len(request) == 1
 
 
+def test_records_too_large_for_an_aggregate_keep_a_request_within_its_bytes():
+    stream = MemoryStream(16)
+
+    async def main():
+        records = [OutgoingRecord(f"k{n}", b"x" * 900) for n in range(64)]
+        settings = {"request_bytes": 2_600, "aggregate_bytes": 500}
+        await producer_of(stream, **settings).send(records, aggregate=True)
+
+    run_virtual(main())
+    assert len(stream.stored) == 64
+    for request in stream.requests:
+        assert sum(len(entry.data) + len(entry.partition_key) for entry in request) <= 2_600
+
+
+def test_a_loop_of_puts_lets_requests_go_meanwhile():
+    stream = MemoryStream(1)
+
+    async def main():
+        producer = producer_of(stream, shard_bytes_per_s=1 << 30, shard_records_per_s=1 << 30)
+        for number in range(2_000):
+            await producer.put(OutgoingRecord(f"k{number}", b"x" * 1_000), aggregate=True)
+        assert stream.requests
+        await producer.flush()
+
+    run_virtual(main())
+
+
+def test_what_waits_behind_records_of_few_keys_is_sent_with_them():
+    """A key stands in one entry of a request; what has other keys need not wait for the next."""
+    stream = MemoryStream(1)
+
+    async def main():
+        hot = [OutgoingRecord("hot", str(n).encode()) for n in range(40)]
+        others = [OutgoingRecord(f"k{n}", str(n).encode()) for n in range(40)]
+        settings = {"aggregate_records": 20, "linger_ms": 60_000}
+        producer = producer_of(stream, **settings)
+        await producer.put(*hot, *others, aggregate=True)
+        await producer.flush()
+
+    run_virtual(main())
+    assert [len(request) for request in stream.requests] == [3, 1]
+
+
 def test_an_observer_sees_batch_and_pause_after_each_answer():
     stream, seen = MemoryStream(1), []
     stream.refuse = lambda _: len(stream.requests) == 1
@@ -329,13 +375,75 @@ def test_the_blocking_producer_sends_puts_and_flushes_without_an_event_loop():
     assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
 
 
-def test_a_closed_blocking_producer_says_so():
+def test_single_puts_from_several_threads_keep_the_order_of_each_thread():
+    stream = MemoryStream(3)
+    hash_keys = [None, "7"]  # Some calls have explicit ones, some have none.
+
+    with blocking(stream, linger_ms=1, buffer_bytes=2_000) as producer:
+
+        def many(thread):
+            for number in range(300):
+                key, data = f"thread-{thread}", str(number).encode()
+                record = OutgoingRecord(key, data, hash_keys[thread % 2])
+                if number % 100 == 50:
+                    producer.send([record], aggregate=number == 150)
+                else:
+                    producer.put(record, aggregate=number % 7 < 4)
+
+        threads = [threading.Thread(target=many, args=(thread,)) for thread in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+    read = [(record.partition_key, int(record.data)) for *_, record in stream.in_range_records()]
+    for thread in range(4):
+        numbers = [number for key, number in read if key == f"thread-{thread}"]
+        assert numbers == list(range(300))
+
+
+def test_a_blocking_put_waits_while_the_buffer_is_full():
+    gate = threading.Event()
+    stream = MemoryStream(1)
+    put = stream.put_records
+
+    async def held(entries):
+        while not gate.is_set():
+            await asyncio.sleep(0.001)
+        return await put(entries)
+
+    stream.put_records = held
+    done = []
+
+    def many(producer):
+        for number in range(100):
+            producer.put(OutgoingRecord("k", b"x" * 99))
+            done.append(number)
+
+    with blocking(stream, linger_ms=0, buffer_bytes=2_000) as producer:
+        thread = threading.Thread(target=many, args=(producer,))
+        thread.start()
+        thread.join(timeout=0.5)
+        assert thread.is_alive()
+        assert len(done) == 20
+        gate.set()
+        thread.join()
+    assert len(stream.stored) == 100
+
+
+@pytest.mark.parametrize("call", ["send", "put", "flush"])
+def test_a_closed_blocking_producer_says_so(call):
     producer = blocking(MemoryStream(1))
     producer.close()
     producer.close()
+    calls = {
+        "send": lambda: producer.send(numbered(["a"])),
+        "put": lambda: producer.put(*numbered(["a"])),
+        "flush": producer.flush,
+    }
 
     with pytest.raises(RuntimeError, match="closed"):
-        producer.send(numbered(["a"]))
+        calls[call]()
 
 
 def test_a_blocking_producer_that_is_left_by_an_error_gives_up_at_once():

@@ -24,6 +24,7 @@ from shardfleet.kpl.packing import (
     KeyIndexes,
     OutgoingRecord,
     pack,
+    plain_columns,
     varint,
 )
 
@@ -156,27 +157,44 @@ class AggregateBuilder:
             InvalidRecord: a record breaks a limit of Kinesis; the builder holds those before it.
 
         """
-        place, stop = start, min(len(records), start + self.max_records - self._count)
+        chosen = records[start:] if start else records
+        columns = plain_columns(chosen)
+        place = start
+        if columns is not None:
+            place += self.fill_plain(*columns)
+        else:
+            for record in chosen:
+                if self._has_room_to_add(record):
+                    place += 1
+                else:
+                    break
+        return place
+
+    def fill_plain(self, keys: Sequence[str], data: Sequence[bytes]) -> int:
+        """
+        Add records as ``fill`` does, given as ``plain_columns`` returns them.
+
+        Returns:
+            how many were added.
+
+        """
+        place, stop = 0, min(len(keys), self.max_records - self._count)
         while place < stop:
             packed = pack(
-                records if stop - place == len(records) else records[place:stop],
+                keys if stop - place == len(keys) else keys[place:stop],
+                data if stop - place == len(keys) else data[place:stop],
                 self._keys.indexes,
                 room=self.max_bytes - self.size_bytes,
             )
             if packed is None:
                 break
-            self._first = self._first or records[place]
+            self._first = self._first or OutgoingRecord(keys[place], data[place])
             self._keys.entries.append(packed.keys)
             self._parts.append(packed.records)
             self._count += packed.taken
             self.size_bytes += len(packed.keys) + len(packed.records)
             place += packed.taken
-        while place < stop:
-            plan = self._plan(records[place])
-            if not self._has_room_for(plan):
-                break
-            self._planned = records[place], plan
-            self.add(records[place])
+        while place < stop and self._has_room_to_add(OutgoingRecord(keys[place], data[place])):
             place += 1
         return place
 
@@ -199,6 +217,15 @@ class AggregateBuilder:
         return OutgoingRecord(
             self._first.partition_key, frame(*pieces), self._first.explicit_hash_key
         )
+
+    def _has_room_to_add(self, record: OutgoingRecord) -> bool:
+        """Add a record if there is room for it, and tell whether there was."""
+        plan = self._plan(record)
+        if not self._has_room_for(plan):
+            return False
+        self._planned = record, plan
+        self.add(record)
+        return True
 
     def _has_room_for(self, plan: _Plan) -> bool:
         return self.size_bytes + plan[0] <= self.max_bytes and len(self) < self.max_records

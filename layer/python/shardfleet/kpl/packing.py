@@ -62,31 +62,25 @@ class KeyIndexes:
     """
     The keys of one table in their order, and the field of a record that refers to each.
 
-    Keys are sorted in, and fields made, when first looked up: often nobody asks, because every key
-    is new.
+    Fields are made when first looked up: often nobody asks, because every key is new.
 
     Args:
         tag: of that field.
+
+    Attributes:
+        keys: in their order; not to be changed.
 
     """
 
     def __init__(self, tag: bytes = RECORD_KEY_INDEX) -> None:
         """Begin with index 0."""
-        self._keys: dict[str, None] = {}
-        self._first: Sequence[str] = ()  # Instead of the dictionary: its keys, each once.
+        self.keys: dict[str, None] = {}
         self._fields: dict[str, bytes] = {}
         self._tag = tag
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return len(self._keys) or len(self._first)
-
-    @property
-    def keys(self) -> dict[str, None]:
-        """Return the keys in their order; not to be changed."""
-        if self._first:
-            self._keys, self._first = dict.fromkeys(self._first), ()
-        return self._keys
+        return len(self.keys)
 
     def get(self, key: str) -> bytes | None:
         """Return the field of a key, None if it is not in the table."""
@@ -104,15 +98,12 @@ class KeyIndexes:
 
     def of_all(self, keys: Sequence[str]) -> Sequence[bytes]:
         """Return the fields of several partition keys; new ones get the next indexes."""
-        known = len(self)
-        if not known and len(set(keys)) == len(keys):
-            self._first = keys
-            return _first_fields(len(keys))
+        known = len(self.keys)
         found = dict.fromkeys(keys)
         if known:
             self.keys.update(found)
         else:
-            self._keys = found
+            self.keys = found
         if len(self.keys) == known + len(keys):
             return _first_fields(known + len(keys))[known:]
         return list(map(self._made().__getitem__, keys))
@@ -181,31 +172,46 @@ class Packed(NamedTuple):
     records: bytes
 
 
-def pack(records: Sequence[Any], indexes: KeyIndexes, *, room: int) -> Packed | None:
+def plain_columns(records: Sequence[Any]) -> tuple[Sequence[str], Sequence[bytes]] | None:
     """
-    Pack as many of the first records as surely fit, and give new keys their indexes.
-
-    Args:
-        records: what to pack, in order; each is used or none.
-        indexes: of the aggregate so far.
-        room: bytes that may be added.
+    Return the keys and the data of records of which none needs a closer look.
 
     Returns:
-        None if fewer than ``FEWEST`` surely fit, or if a record needs a closer look: it is of
-        another type, has an explicit hash key, or a key that is not plain ASCII of allowed length.
+        None if one does: it is of another type, has an explicit hash key, or a key that is not
+        plain ASCII of allowed length. An empty sequence has no columns either.
 
     """
-    if len(records) < FEWEST or set(map(type, records)) != {OutgoingRecord}:
+    if set(map(type, records)) != {OutgoingRecord}:
         return None
     keys, data, hash_keys = zip(*records, strict=False)  # All have three fields.
     if hash_keys.count(None) != len(keys) or set(map(type, data)) != {bytes}:
         return None
-    key_sizes, sizes = list(map(len, keys)), list(map(len, data))
-    shortest, longest = _extremes(key_sizes)
-    joined = "".join(keys)
-    if shortest < 1 or longest > _LONGEST_KEY or not joined.isascii():
+    shortest, longest = _extremes(list(map(len, keys)))
+    if shortest < 1 or longest > _LONGEST_KEY or not "".join(keys).isascii():
         return None
-    surely = sum(sizes) + len(joined) + _OVERHEAD_MOST * len(keys)
+    return keys, data
+
+
+def pack(
+    keys: Sequence[str], data: Sequence[bytes], indexes: KeyIndexes, *, room: int
+) -> Packed | None:
+    """
+    Pack as many of the first records as surely fit, and give new keys their indexes.
+
+    Args:
+        keys: of the records in their order, as ``plain_columns`` returns them.
+        data: of the same.
+        indexes: of the aggregate so far.
+        room: bytes that may be added.
+
+    Returns:
+        None if fewer than ``FEWEST`` surely fit.
+
+    """
+    if len(keys) < FEWEST:
+        return None
+    key_sizes, sizes = list(map(len, keys)), list(map(len, data))
+    surely = sum(sizes) + sum(key_sizes) + _OVERHEAD_MOST * len(keys)
     if surely > room:
         needed = list(accumulate(map(add, key_sizes, sizes)))
         fitting = range(len(needed))
@@ -224,7 +230,10 @@ def pack(records: Sequence[Any], indexes: KeyIndexes, *, room: int) -> Packed | 
     else:
         new = list(islice(indexes.keys, known, None))
         entries = _entries(new, list(map(len, new)))
-        before = _before_mixed(fields, sizes)
+        all_short = len(indexes) <= _LONG_INDEXES_FROM
+        before = (
+            _before_ordered(sizes, short=len(sizes)) if all_short else _before_mixed(fields, sizes)
+        )
     parts = [b""] * (4 * len(keys))
     parts[::4] = before
     parts[1::4] = fields

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from itertools import groupby
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from shardfleet.engine.producer.calls import Columns, checked, joined
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import ProducerCounts, Receipt, ShardFlow
 from shardfleet.kpl.packing import OutgoingRecord
@@ -19,8 +22,9 @@ class BlockingProducer:
     """
     A ``Producer`` whose calls block; they may come from any threads.
 
-    Records of a key keep the order of the calls of one thread. ``put`` costs a switch between two
-    threads, so give it many records at a time. Use it with ``with``, or call ``close``.
+    Records of a key keep the order of the calls of one thread. ``put`` of one record at a time is
+    made for loops: it leaves the record in a list, which the loop's thread takes as a whole when
+    it has its turn. Use it with ``with``, or call ``close``.
 
     Args:
         make: makes the producer, inside the thread of the loop.
@@ -29,6 +33,10 @@ class BlockingProducer:
 
     def __init__(self, make: Callable[[], Producer]) -> None:
         self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._given: list[tuple[bool, Columns]] = []
+        self._given_bytes = 0
         self._thread = threading.Thread(target=self._serve, name="shardfleet-producer", daemon=True)
         self._thread.start()
         try:
@@ -64,7 +72,18 @@ class BlockingProducer:
 
     def put(self, *records: OutgoingRecord, aggregate: bool = False) -> None:
         """Buffer records, waiting for room if need be; see ``Producer.put``."""
-        self._run(self._producer.put(*records, aggregate=aggregate))
+        if not records:
+            return
+        settings = self._producer.settings
+        columns = checked(records, record_bytes=settings.record_bytes)
+        if self._given_bytes + self._producer.buffered_bytes >= settings.buffer_bytes:
+            self._run(self._producer.room())
+        with self._lock:
+            self._raise_if_closed()
+            if not self._given:  # Within the lock: a flush that follows must come after it.
+                self._loop.call_soon_threadsafe(self._take)
+            self._given.append((aggregate, columns))
+            self._given_bytes += sum(columns.sizes)
 
     def flush(self) -> None:
         """Return when the stream has everything that ``put`` took; see ``Producer.flush``."""
@@ -78,17 +97,35 @@ class BlockingProducer:
             Throttled, InvalidRecord, StreamGone: as ``flush``; the thread has ended all the same.
 
         """
-        if self._loop.is_closed():
-            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
         try:
-            self.flush()
+            self._wait_for(self._producer.flush())
         finally:
             self._stop()
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
-            call.close()
+    def _take(self) -> None:
+        """Buffer what ``put`` has left since the last time; in the loop's thread."""
+        with self._lock:
+            given, self._given, self._given_bytes = self._given, [], 0
+        for aggregate, group in groupby(given, key=itemgetter(0)):
+            self._producer.buffer(joined([columns for _, columns in group]), aggregate=aggregate)
+
+    def _raise_if_closed(self) -> None:
+        if self._is_closed:
             raise RuntimeError("this producer is closed: make another one to send more")
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._raise_if_closed()
+        except RuntimeError:
+            call.close()
+            raise
+        return self._wait_for(call)
+
+    def _wait_for(self, call: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()
@@ -102,6 +139,7 @@ class BlockingProducer:
             runner.get_loop().run_forever()
 
     def _stop(self) -> None:
+        self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 

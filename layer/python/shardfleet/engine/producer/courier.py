@@ -14,18 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
-from shardfleet.engine.producer.lanes import (
-    Item,
-    Lanes,
-    Portion,
-    Request,
-    RequestEntry,
-    next_request,
-)
+from shardfleet.engine.producer.calls import Part, all_records
+from shardfleet.engine.producer.lanes import Lanes
+from shardfleet.engine.producer.requests import Portion, Request, RequestEntry, next_request
 from shardfleet.engine.producer.settings import (
     ProducerCounts,
     ProducerSettings,
-    Receipt,
     ShardAnswer,
 )
 from shardfleet.errors import KeyDenied, OutcomeUnknown, Throttled
@@ -72,9 +66,9 @@ class Courier:
         self.lanes = Lanes(settings)
         self.counts = ProducerCounts()
 
-    def accept(self, items: Iterable[Item], *, due_ms: float) -> None:
+    def accept(self, part: Part, *, due_ms: float) -> None:
         """Take records, and see to it that somebody carries them; needs a running event loop."""
-        self.lanes.accept(items, due_ms=due_ms, now_ms=self._clock.monotonic_ms())
+        self.lanes.accept(part, due_ms=due_ms, now_ms=self._clock.monotonic_ms())
         self._see_to_it()
 
     def hurry(self) -> None:
@@ -132,10 +126,10 @@ class Courier:
             self._settle(request, outcomes)
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
             for portion in request.portions:
-                self._give_up(portion.items, error)
+                self._give_up(portion.parts, error)
         except asyncio.CancelledError:
             for portion in request.portions:
-                portion.again = list(portion.items)
+                portion.again = list(portion.parts)
             raise
         finally:
             now_ms = self._clock.monotonic_ms()
@@ -190,17 +184,17 @@ class Courier:
         answers = iter(outcomes)
         for portion in request.portions:
             refused = 0
-            back: list[Item] = []
+            back: list[Part] = []
             for entry in portion.entries:
                 outcome = next(answers)
                 if outcome.shard_id is None or outcome.sequence_number is None:
                     refused += 1
-                    back += entry.items
+                    back += entry.parts
                     continue
                 self.counts.entries += 1
                 if self._is_misrouted(portion, entry, outcome.shard_id):
                     self.counts.misrouted += 1
-                    back += entry.items
+                    back += entry.parts
                 else:
                     self._hand_out(entry, outcome.shard_id, outcome.sequence_number)
             self.counts.refused += refused
@@ -209,16 +203,17 @@ class Courier:
 
     def _is_misrouted(self, portion: Portion, entry: RequestEntry, shard_id: str) -> bool:
         """Tell whether a consumer with Java's rule would drop the aggregate."""
-        if len(entry.items) == 1 or shard_id == portion.lane.shard_id:
+        if not entry.aggregated or shard_id == portion.lane.shard_id:
             return False
-        owns = self.lanes.owns
-        return not all(owns(shard_id, item[0]) for item in entry.items)
+        return not all(self.lanes.owns(shard_id, each) for each in all_records(entry.parts))
 
     def _hand_out(self, entry: RequestEntry, shard_id: str, sequence_number: str) -> None:
-        aggregated = len(entry.items) > 1
-        for sub, (_, delivery, number) in enumerate(entry.items):
-            delivery.accept(number, Receipt(shard_id, sequence_number, sub, aggregated))
-        self.counts.accepted += len(entry.items)
+        sub = 0
+        for part in entry.parts:
+            first = sub if entry.aggregated else None
+            part.call.accept(part, shard_id, sequence_number, first=first)
+            sub += len(part)
+        self.counts.accepted += sub
 
     def _adapt(self, portion: Portion, refused: int) -> None:
         """Let the lane's flow follow the answer, and begin the pause."""
@@ -239,24 +234,24 @@ class Courier:
             )
         )
 
-    def _not_too_late(self, items: Sequence[Item]) -> list[Item]:
+    def _not_too_late(self, parts: Sequence[Part]) -> list[Part]:
         """Give up what has been refused for too long; return the rest."""
         now_ms = self._clock.monotonic_ms()
-        for _, delivery, _ in items:
-            if now_ms > delivery.until_ms:
-                delivery.fail(
+        for call in (part.call for part in parts):
+            if now_ms > call.until_ms:
+                call.fail(
                     self._denied
                     or Throttled(
-                        f"{delivery.left} records are still refused after "
+                        f"{call.left} records are still refused after "
                         f"{self._settings.give_up_ms} ms. Write more slowly, or give the stream "
                         "more shards"
                     )
                 )
-        return [item for item in items if item[1].error is None]
+        return [part for part in parts if part.call.error is None]
 
-    def _give_up(self, items: Iterable[Item], error: Exception) -> None:
-        for _, delivery, _ in items:
-            delivery.fail(error)
+    def _give_up(self, parts: Iterable[Part], error: Exception) -> None:
+        for part in parts:
+            part.call.fail(error)
 
     def _jittered(self, pause_ms: int) -> float:
         """Return half of the pause to all of it: producers that failed together part ways."""

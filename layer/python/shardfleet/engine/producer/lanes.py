@@ -1,91 +1,35 @@
 """
-A lane per shard: what waits for it, how fast it may go, and what of it goes into the next request.
+A lane per shard: what waits for it, how fast it may go, and whose turn it is.
 
 One request of a lane is in flight at a time, so nothing overtakes a refused record, and a shard
 that refuses holds up nobody else's. When the map of shards changes, the waiting records move to
 the lanes of their new owners; such a lane begins only when the old lanes it inherits from have
 their last answer, because what that answer refuses goes first.
-
-A request takes of each ready lane as much as its flow, its pace and the quotas allow. A key stands
-in one entry of it only, because entries are refused one by one: the second would pass the first.
-Inside an aggregate a key may stand any number of times.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import compress
+from operator import not_
 
 from shardfleet.domain.reading.flow_control import Flow, after_answer, unhindered
 from shardfleet.domain.reading.pacing import Bucket, available, full_bucket, spend, wait_ms
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE, HashKeyRange
 from shardfleet.domain.stream.shard_map import ShardMap
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer.settings import (
-    ENTRIES_MOST,
-    ProducerSettings,
-    Receipt,
-    ShardFlow,
-)
-from shardfleet.kpl.aggregate import AggregateBuilder
-from shardfleet.kpl.hash_keys import effective_hash
+from shardfleet.engine.producer.calls import Columns, Part
+from shardfleet.engine.producer.settings import ProducerSettings, ShardFlow
+from shardfleet.kpl.hash_keys import effective_hash, hash_digests
 from shardfleet.kpl.packing import OutgoingRecord
 
-_KEYS_REMEMBERED = 50_000  # About 10 MB; a stream of more keys begins anew.
-# So many records of keys that are already in the request are passed over, then it is full: a hot
-# key must not make every request look at all that waits.
-_PASSED_OVER_MOST = 4 * ENTRIES_MOST
+# The lanes of so many keys are remembered twice over: a generation that has become so large is
+# the old one then, and what nobody asks for goes with the next. About 20 MB both.
+_KEYS_REMEMBERED = 65_536
 _PORTION = 10  # A paced lane waits until a tenth of a second's worth may go, not for each record.
-
-
-@dataclass(slots=True, eq=False)
-class PutCall:
-    """
-    The records of one call.
-
-    Attributes:
-        aggregate: whether they may travel in aggregates.
-        until_ms: when to give up what is still refused, monotonic milliseconds.
-        receipts: by place in the call; None while not accepted.
-        left: how many are not accepted yet.
-        on_over: called once, when everything is accepted or the rest is given up.
-        error: why the rest is not sent any more.
-
-    """
-
-    aggregate: bool
-    until_ms: int
-    receipts: list[Receipt | None]
-    left: int
-    on_over: Callable[[PutCall], None]
-    error: BaseException | None = None
-
-    def fail(self, error: BaseException) -> None:
-        """Send nothing more of it; the first error counts."""
-        if self.error is None and self.left:
-            self.error = error
-            self.on_over(self)
-
-    def accept(self, number: int, receipt: Receipt) -> None:
-        """Note that the stream has one of the records."""
-        if self.receipts[number] is None:
-            self.receipts[number] = receipt
-            self.left -= 1
-            if not self.left and self.error is None:
-                self.on_over(self)
-
-
-Item = tuple[OutgoingRecord, PutCall, int]
-"""A waiting record, its call, and its place in the call."""
-
-
-def size_of(record: OutgoingRecord) -> int:
-    """Return bytes of data and key, as the quotas count."""
-    key = record.partition_key
-    return len(record.data) + (len(key) if key.isascii() else len(key.encode()))
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +43,8 @@ class Lane:
         records: pace, in stream records.
         bytes: pace, in bytes.
         queue: what waits, per key in order.
-        waiting_bytes: of the queue.
+        waiting: records of the queue.
+        waiting_bytes: their data and keys.
         due_ms: when the oldest has lingered long enough; infinite when nothing waits.
         not_before_ms: end of the pause.
         busy: a request is in flight.
@@ -111,7 +56,8 @@ class Lane:
     flow: Flow
     records: Bucket
     bytes: Bucket
-    queue: deque[Item] = field(default_factory=deque)
+    queue: deque[Part] = field(default_factory=deque)
+    waiting: int = 0
     waiting_bytes: int = 0
     due_ms: float = math.inf
     not_before_ms: float = 0
@@ -128,18 +74,29 @@ class Lane:
         """Return the hash keys it may hold."""
         return self.shard.hash_key_range if self.shard else WHOLE_HASH_SPACE
 
-    def last(self, item: Item, *, due_ms: float) -> None:
-        """Put an item behind everything that waits; it may linger until ``due_ms``."""
-        self.queue.append(item)
-        self.waiting_bytes += size_of(item[0])
+    def last(self, part: Part, *, due_ms: float) -> None:
+        """Put a part behind everything that waits; it may linger until ``due_ms``."""
+        self.queue.append(part)
+        self._add(part)
         self.due_ms = min(self.due_ms, due_ms)
 
-    def first(self, items: Sequence[Item]) -> None:
-        """Put items before everything that waits."""
-        self.queue.extendleft(reversed(items))
-        self.waiting_bytes += sum(size_of(item[0]) for item in items)
-        if items:
+    def first(self, parts: Sequence[Part]) -> None:
+        """Put parts before everything that waits."""
+        self.queue.extendleft(reversed(parts))
+        for part in parts:
+            self._add(part)
+        if parts:
             self.due_ms = 0
+
+    def left(self, parts: Iterable[Part]) -> None:
+        """Note that parts that were taken out of the queue do not wait any more."""
+        for part in parts:
+            self.waiting -= len(part)
+            self.waiting_bytes -= sum(part.columns.sizes)
+
+    def _add(self, part: Part) -> None:
+        self.waiting += len(part)
+        self.waiting_bytes += sum(part.columns.sizes)
 
 
 class Lanes:
@@ -160,15 +117,16 @@ class Lanes:
         self._lanes: dict[str | None, Lane] = {}
         self._draining: list[Lane] = []
         self._lane_of_key: dict[str, Lane] = {}
+        self._lane_of_older_key: dict[str, Lane] = {}
 
     @property
     def anything_waits(self) -> bool:
         """Tell whether a lane has a record."""
         return any(lane.queue for lane in self._lanes.values())
 
-    def waiting(self) -> list[Item]:
+    def waiting(self) -> list[Part]:
         """Return everything that waits, in no order."""
-        return [item for lane in self._lanes.values() for item in lane.queue]
+        return [part for lane in self._lanes.values() for part in lane.queue]
 
     def owns(self, shard_id: str, record: OutgoingRecord) -> bool:
         """Tell whether a shard is known and the record lies in its range of hash keys."""
@@ -182,16 +140,16 @@ class Lanes:
                 shard_id=lane.shard_id,
                 batch=lane.flow.batch,
                 pause_ms=lane.flow.pause_ms,
-                waiting=len(lane.queue),
+                waiting=lane.waiting,
                 waiting_bytes=lane.waiting_bytes,
             )
             for lane in self._lanes.values()
         ]
 
-    def accept(self, items: Iterable[Item], *, due_ms: float, now_ms: int) -> None:
+    def accept(self, part: Part, *, due_ms: float, now_ms: int) -> None:
         """Queue records behind what waits; they may linger until ``due_ms``."""
-        for item in items:
-            self._lane_for(item[0], now_ms=now_ms).last(item, due_ms=due_ms)
+        for lane, its in self._routed(part, now_ms=now_ms):
+            lane.last(its, due_ms=due_ms)
 
     def hurry(self, now_ms: int) -> None:
         """Let nothing linger any longer."""
@@ -202,6 +160,7 @@ class Lanes:
         """Take a new listing; records move to the lanes of their owners."""
         self.map = ShardMap(listing)
         self._lane_of_key.clear()
+        self._lane_of_older_key.clear()
         owned = {shard.shard_id: shard.hash_key_range for shard in self.map.owners}
         retired = [
             lane
@@ -213,10 +172,11 @@ class Lanes:
             if lane.busy:
                 self._draining.append(lane)
         for lane in retired:
-            for item in lane.queue:
-                self._lane_for(item[0], now_ms=now_ms).last(item, due_ms=lane.due_ms)
+            for part in lane.queue:
+                for heir, its in self._routed(part, now_ms=now_ms):
+                    heir.last(its, due_ms=lane.due_ms)
             lane.queue.clear()
-            lane.waiting_bytes = 0
+            lane.waiting = lane.waiting_bytes = 0
 
     def ready(self, now_ms: int) -> list[Lane]:
         """Return the lanes that may send now, the longest due first."""
@@ -245,7 +205,7 @@ class Lanes:
         if not lane.queue:
             lane.due_ms = math.inf
 
-    def arrive(self, lane: Lane, refused: Sequence[Item], *, now_ms: int) -> None:
+    def arrive(self, lane: Lane, refused: Sequence[Part], *, now_ms: int) -> None:
         """Note that the answer came; what it refused goes before everything later."""
         lane.busy = False
         if self._lanes.get(lane.shard_id) is lane:
@@ -253,12 +213,12 @@ class Lanes:
             return
         if lane in self._draining:
             self._draining.remove(lane)
-        heirs: dict[int, tuple[Lane, list[Item]]] = {}
-        for item in refused:
-            heir = self._lane_for(item[0], now_ms=now_ms)
-            heirs.setdefault(id(heir), (heir, []))[1].append(item)
-        for heir, items in heirs.values():
-            heir.first(items)
+        heirs: dict[int, tuple[Lane, list[Part]]] = {}
+        for part in refused:
+            for heir, its in self._routed(part, now_ms=now_ms):
+                heirs.setdefault(id(heir), (heir, []))[1].append(its)
+        for heir, parts in heirs.values():
+            heir.first(parts)
 
     def judge(self, lane: Lane, *, sent: int, refused: int) -> None:
         """Adapt the flow of a lane to an answer."""
@@ -269,11 +229,11 @@ class Lanes:
             return math.inf
         settings = self._settings
         enough = (
-            len(lane.queue) >= lane.flow.batch
+            lane.waiting >= lane.flow.batch
             or lane.waiting_bytes * _PORTION >= settings.shard_bytes_per_s
         )
         due_ms = now_ms if enough else lane.due_ms
-        records = min(len(lane.queue), -(-settings.shard_records_per_s // _PORTION))
+        records = min(lane.waiting, -(-settings.shard_records_per_s // _PORTION))
         size = min(lane.waiting_bytes, -(-settings.shard_bytes_per_s // _PORTION))
         pace_ms = max(
             wait_ms(lane.records, settings.record_rate, now_ms=now_ms, needed=records),
@@ -281,17 +241,51 @@ class Lanes:
         )
         return max(due_ms, lane.not_before_ms, now_ms + pace_ms)
 
-    def _lane_for(self, record: OutgoingRecord, *, now_ms: int) -> Lane:
-        explicit = record.explicit_hash_key
-        lane = self._lane_of_key.get(record.partition_key) if explicit is None else None
-        if lane is None:
-            owner = self.map.owner(effective_hash(record.partition_key, explicit))
-            lane = self._lanes.get(owner.shard_id if owner else None) or self._open(owner, now_ms)
-            if explicit is None:
-                if len(self._lane_of_key) >= _KEYS_REMEMBERED:
-                    self._lane_of_key.clear()
-                self._lane_of_key[record.partition_key] = lane
-        return lane
+    def _routed(self, part: Part, *, now_ms: int) -> Iterator[tuple[Lane, Part]]:
+        """Yield a part's records by the lanes they belong to, each in its order."""
+        lanes = self._lanes_for(part.columns, now_ms=now_ms)
+        if lanes.count(lanes[0]) == len(lanes):
+            yield lanes[0], part
+            return
+        numbers: dict[Lane, list[int]] = {lane: [] for lane in set(lanes)}
+        appends = {lane: its.append for lane, its in numbers.items()}
+        for number, append in enumerate(map(appends.__getitem__, lanes)):
+            append(number)
+        for lane, its in numbers.items():
+            yield lane, part.at(its)
+
+    def _lanes_for(self, columns: Columns, *, now_ms: int) -> list[Lane]:
+        keys, hash_keys = columns.keys, columns.hash_keys
+        if self.map.whole is not None or not self.map.owners:
+            return [self._lane_of(self.map.whole, now_ms)] * len(keys)
+        found: list[Lane | None] = list(map(self._lane_of_key.get, keys))
+        if None in found:
+            missing = compress(keys, map(not_, found))
+            new = self._lanes_of_new(dict.fromkeys(missing), now_ms)
+            found = [lane or new[key] for key, lane in zip(keys, found, strict=True)]
+        for number, hash_key in enumerate(hash_keys):
+            if hash_key is not None:
+                owner = self.map.owner(effective_hash(keys[number], hash_key))
+                found[number] = self._lane_of(owner, now_ms)
+        return found  # type: ignore[return-value]  # None was replaced
+
+    def _lanes_of_new(self, keys: Collection[str], now_ms: int) -> dict[str, Lane]:
+        """Return the lanes of keys that the younger generation lacks; it has them then."""
+        older = self._lane_of_older_key
+        found = {key: older[key] for key in keys if key in older}
+        unknown = [key for key in keys if key not in found]
+        owners = self.map.owners_of_digests(hash_digests(unknown))
+        different = {id(owner): owner for owner in owners}
+        lanes = {it: self._lane_of(owner, now_ms) for it, owner in different.items()}
+        found.update(zip(unknown, map(lanes.__getitem__, map(id, owners)), strict=True))
+        if len(self._lane_of_key) + len(found) > _KEYS_REMEMBERED:
+            self._lane_of_older_key, self._lane_of_key = self._lane_of_key, {}
+        if len(found) <= _KEYS_REMEMBERED:
+            self._lane_of_key.update(found)
+        return found
+
+    def _lane_of(self, owner: Shard | None, now_ms: int) -> Lane:
+        return self._lanes.get(owner.shard_id if owner else None) or self._open(owner, now_ms)
 
     def _open(self, owner: Shard | None, now_ms: int) -> Lane:
         lane = Lane(
@@ -307,158 +301,3 @@ class Lanes:
 
 def _overlap(one: HashKeyRange, other: HashKeyRange) -> bool:
     return one.start <= other.end and other.start <= one.end
-
-
-@dataclass(slots=True)
-class RequestEntry:
-    """
-    One entry of a request.
-
-    Attributes:
-        items: one, or those of an aggregate in their order.
-        put: what is sent.
-        size: bytes of data and key.
-
-    """
-
-    items: list[Item]
-    put: OutgoingRecord
-    size: int
-
-
-@dataclass(slots=True)
-class Portion:
-    """
-    What one lane sends in a request.
-
-    Attributes:
-        lane: whose it is.
-        entries: what is sent.
-        again: of its records, those that are to be sent again.
-
-    """
-
-    lane: Lane
-    entries: list[RequestEntry] = field(default_factory=list)
-    again: list[Item] = field(default_factory=list)
-
-    @property
-    def items(self) -> Iterable[Item]:
-        """Return all its records in their order."""
-        return chain.from_iterable(entry.items for entry in self.entries)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One PutRecords call: the portions of several lanes."""
-
-    portions: Sequence[Portion]
-
-    @property
-    def puts(self) -> list[OutgoingRecord]:
-        """Return what is sent."""
-        return [entry.put for portion in self.portions for entry in portion.entries]
-
-
-def next_request(lanes: Lanes, settings: ProducerSettings, *, now_ms: int) -> Request | None:
-    """Take the next request out of the lanes that are ready; None if there is nothing to send."""
-    portions: list[Portion] = []
-    entries, size = ENTRIES_MOST, settings.request_bytes
-    for lane in lanes.ready(now_ms):
-        entries_most, pace_bytes = lanes.room(lane, now_ms)
-        filler = _Filler(settings, lane, request_bytes=size, alone=not portions)
-        portion = filler.fill(min(entries, entries_most), pace_bytes=pace_bytes)
-        if portion.entries:
-            taken = sum(entry.size for entry in portion.entries)
-            lanes.depart(lane, entries=len(portion.entries), size=taken, now_ms=now_ms)
-            portions.append(portion)
-            entries, size = entries - len(portion.entries), size - taken
-        if entries <= 0 or size <= 0:
-            break
-    return Request(portions) if portions else None
-
-
-class _Filler:
-    """Takes records from the front of a lane; what it passes over stays in front."""
-
-    def __init__(
-        self, settings: ProducerSettings, lane: Lane, *, request_bytes: int, alone: bool
-    ) -> None:
-        self._settings = settings
-        self._lane = lane
-        self._request_bytes = request_bytes
-        self._alone = alone
-        self._portion = Portion(lane)
-        self._keys: set[str] = set()
-        self._passed_over: list[Item] = []
-        self._size = 0
-
-    def fill(self, entries_most: int, *, pace_bytes: int) -> Portion:
-        """Return the portion; in a request of its own, a lane may send one entry of any size."""
-        queue, entries = self._lane.queue, self._portion.entries
-        while len(entries) < entries_most and (not entries or self._size < pace_bytes):
-            item = self._next()
-            if item is None:
-                break
-            record, delivery, _ = item
-            more = self._settings.aggregate_bytes if delivery.aggregate else size_of(record)
-            if self._size + more > self._request_bytes and (entries or not self._alone):
-                queue.appendleft(item)
-                break
-            if delivery.aggregate and self._lane.shard is not None:
-                self._add_aggregate(item)
-            else:
-                self._add_plain(item)
-        queue.extendleft(reversed(self._passed_over))
-        self._lane.waiting_bytes -= sum(size_of(item[0]) for item in self._portion.items)
-        return self._portion
-
-    def _next(self) -> Item | None:
-        """Return the next record whose key is not in the request yet, and drop given-up ones."""
-        queue, keys = self._lane.queue, self._keys
-        while queue and len(self._passed_over) < _PASSED_OVER_MOST:
-            item = queue.popleft()
-            if item[1].error is not None:
-                self._lane.waiting_bytes -= size_of(item[0])
-            elif item[0].partition_key in keys:
-                self._passed_over.append(item)
-            else:
-                return item
-        return None
-
-    def _add_plain(self, item: Item) -> None:
-        self._add([item], item[0])
-        self._keys.add(item[0].partition_key)
-
-    def _add_aggregate(self, first: Item) -> None:
-        """Pack the record and those behind it, as many as fit."""
-        builder = AggregateBuilder(
-            max_bytes=self._settings.aggregate_bytes, max_records=self._settings.aggregate_records
-        )
-        run = self._run(first)
-        count = builder.fill([item[0] for item in run])
-        self._lane.queue.extendleft(reversed(run[max(1, count) :]))
-        if count <= 1:  # Alone, or too large for an aggregate: no wrapping.
-            self._add_plain(first)
-            return
-        self._keys.update(builder.partition_keys)
-        self._add(run[:count], builder.build())
-
-    def _run(self, first: Item) -> list[Item]:
-        """Return the record and what may share its aggregate, about as much as can fit."""
-        run, size = [first], len(first[0].data)
-        while len(run) < self._settings.aggregate_records and size < self._settings.aggregate_bytes:
-            item = self._next()
-            if item is None:
-                break
-            if not item[1].aggregate:
-                self._lane.queue.appendleft(item)
-                break
-            run.append(item)
-            size += len(item[0].data)
-        return run
-
-    def _add(self, items: list[Item], put: OutgoingRecord) -> None:
-        size = size_of(put)
-        self._portion.entries.append(RequestEntry(items, put, size))
-        self._size += size

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
 from shardfleet.engine.ports import Clock, Entropy, StreamWriter
+from shardfleet.engine.producer.calls import Columns, Part, PutCall, checked
 from shardfleet.engine.producer.courier import Courier
-from shardfleet.engine.producer.lanes import PutCall, size_of
 from shardfleet.engine.producer.settings import (
     ProducerCounts,
     ProducerSettings,
@@ -22,9 +22,9 @@ from shardfleet.engine.producer.settings import (
     ShardAnswer,
     ShardFlow,
 )
-from shardfleet.errors import InvalidRecord
-from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
 from shardfleet.kpl.packing import OutgoingRecord
+
+_UNSEEN_BYTES_MOST = 1 << 17
 
 
 class Producer:
@@ -42,6 +42,9 @@ class Producer:
         settings: limits.
         observe: called with what each request did to each shard; must not raise.
 
+    Attributes:
+        settings: limits.
+
     """
 
     def __init__(
@@ -54,11 +57,12 @@ class Producer:
         observe: Callable[[ShardAnswer], None] = lambda _: None,
     ) -> None:
         self._clock = clock
-        self._settings = settings or ProducerSettings()
+        self.settings = settings or ProducerSettings()
         self._courier = Courier(
-            writer, clock=clock, entropy=entropy, settings=self._settings, observe=observe
+            writer, clock=clock, entropy=entropy, settings=self.settings, observe=observe
         )
         self._buffered = 0
+        self._unseen_bytes = 0
         self._unflushed: dict[int, PutCall] = {}
         self._failures: list[BaseException] = []
         self._for_room: deque[asyncio.Future[None]] = deque()
@@ -68,6 +72,11 @@ class Producer:
     def counts(self) -> ProducerCounts:
         """Return what has happened so far."""
         return self._courier.counts
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Return data and keys that ``put`` has taken and the stream has not."""
+        return self._buffered
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,11 +109,21 @@ class Producer:
             StreamGone: there is no such stream.
 
         """
-        outgoing = self._checked(records)
+        outgoing = list(records)
         if not outgoing:
             return []
+        columns = checked(outgoing, record_bytes=self.settings.record_bytes)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        delivery = self._accept(outgoing, aggregate, due_ms=0, on_over=lambda _: _resolve(over))
+        receipts: list[Receipt | None] = [None] * len(outgoing)
+        delivery = PutCall(
+            aggregate=aggregate,
+            until_ms=self._clock.monotonic_ms() + self.settings.give_up_ms,
+            left=len(outgoing),
+            on_over=lambda _: _resolve(over),
+            receipts=receipts,
+        )
+        placed = columns._replace(places=range(len(outgoing)))
+        self._courier.accept(Part(delivery, placed), due_ms=0)
         try:
             await over
         except asyncio.CancelledError as error:
@@ -112,7 +131,7 @@ class Producer:
             raise
         if delivery.error is not None:
             raise delivery.error
-        return [receipt for receipt in delivery.receipts if receipt is not None]
+        return [receipt for receipt in receipts if receipt is not None]
 
     async def put(self, *records: OutgoingRecord, aggregate: bool = False) -> None:
         """
@@ -124,12 +143,36 @@ class Producer:
             InvalidRecord: a record breaks a limit of Kinesis; none of this call is buffered.
 
         """
-        outgoing = self._checked(records)
-        if not outgoing:
+        if not records:
             return
-        await self._wait_for_room()
-        size = sum(size_of(record) for record in outgoing)
+        columns = checked(records, record_bytes=self.settings.record_bytes)
+        await self.room()
+        self.buffer(columns, aggregate=aggregate)
+        if self._unseen_bytes >= _UNSEEN_BYTES_MOST:
+            self._unseen_bytes = 0
+            await asyncio.sleep(0)
+
+    async def room(self) -> None:
+        """Wait until less than ``buffer_bytes`` wait, behind others who do: calls keep order."""
+        most = self.settings.buffer_bytes
+        while self._buffered >= most or self._for_room:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._for_room.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._for_room.remove(turn)
+                self._wake()
+                raise
+            self._for_room.remove(turn)
+            if self._buffered < most:
+                break
+
+    def buffer(self, columns: Columns, *, aggregate: bool) -> None:
+        """Do what ``put`` does with records that are checked, without waiting for room."""
+        size = sum(columns.sizes)
         self._buffered += size
+        self._unseen_bytes += size
 
         def on_over(delivery: PutCall) -> None:
             self._buffered -= size
@@ -138,9 +181,16 @@ class Producer:
                 self._failures.append(delivery.error)
             self._wake()
 
-        due_ms = self._clock.monotonic_ms() + self._settings.linger_ms
-        delivery = self._accept(outgoing, aggregate, due_ms=due_ms, on_over=on_over)
+        now_ms = self._clock.monotonic_ms()
+        delivery = PutCall(
+            aggregate=aggregate,
+            until_ms=now_ms + self.settings.give_up_ms,
+            left=len(columns.keys),
+            on_over=on_over,
+        )
         self._unflushed[id(delivery)] = delivery
+        due_ms = now_ms + self.settings.linger_ms
+        self._courier.accept(Part(delivery, columns), due_ms=due_ms)
 
     async def flush(self) -> None:
         """
@@ -162,59 +212,9 @@ class Producer:
             first.add_note(f"{count} calls of put failed since the last flush; this is the first")
             raise first
 
-    def _checked(self, records: Iterable[OutgoingRecord]) -> list[OutgoingRecord]:
-        outgoing = list(records)
-        most = self._settings.record_bytes
-        for number, record in enumerate(outgoing):
-            check_partition_key(record.partition_key)
-            if record.explicit_hash_key is not None:
-                parse_hash_key(record.explicit_hash_key)
-            if size_of(record) > most:
-                raise InvalidRecord(
-                    f"record {number} has "
-                    f"{size_of(record):,} bytes with its key, and {most:,} are allowed; send less, "
-                    "or raise the stream's MaxRecordSizeInKiB and the producer's record_bytes"
-                )
-        return outgoing
-
-    def _accept(
-        self,
-        records: Sequence[OutgoingRecord],
-        aggregate: bool,  # noqa: FBT001 - a private method
-        *,
-        due_ms: float,
-        on_over: Callable[[PutCall], None],
-    ) -> PutCall:
-        delivery = PutCall(
-            aggregate=aggregate,
-            until_ms=self._clock.monotonic_ms() + self._settings.give_up_ms,
-            receipts=[None] * len(records),
-            left=len(records),
-            on_over=on_over,
-        )
-        items = ((record, delivery, number) for number, record in enumerate(records))
-        self._courier.accept(items, due_ms=due_ms)
-        return delivery
-
-    async def _wait_for_room(self) -> None:
-        """Wait behind others who wait: calls keep their order."""
-        most = self._settings.buffer_bytes
-        while self._buffered >= most or self._for_room:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._for_room.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                self._for_room.remove(turn)
-                self._wake()
-                raise
-            self._for_room.remove(turn)
-            if self._buffered < most:
-                break
-
     def _wake(self) -> None:
         """Tell those who wait for room, or for the end of everything, that it has come."""
-        if self._buffered < self._settings.buffer_bytes:
+        if self._buffered < self.settings.buffer_bytes:
             for turn in self._for_room:
                 _resolve(turn)
         if not self._unflushed:

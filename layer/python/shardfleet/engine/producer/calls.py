@@ -1,0 +1,198 @@
+"""
+What callers gave a producer, in columns: the records of a call, their sizes, what became of them.
+
+Records travel as parts of their call, by their places in it, so that thousands of them cost one
+object on each stop of their way and none of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from operator import add
+from typing import NamedTuple
+
+from shardfleet.engine.producer.settings import Receipt
+from shardfleet.errors import InvalidRecord
+from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
+from shardfleet.kpl.packing import OutgoingRecord, plain_columns
+
+
+@dataclass(slots=True, eq=False)
+class PutCall:
+    """
+    The records of one call.
+
+    Attributes:
+        aggregate: whether they may travel in aggregates.
+        until_ms: when to give up what is still refused, monotonic milliseconds.
+        left: how many are not accepted yet.
+        on_over: called once, when everything is accepted or the rest is given up.
+        receipts: by place in the call, None while not accepted; None if nobody asks for them.
+        error: why the rest is not sent any more.
+
+    """
+
+    aggregate: bool
+    until_ms: int
+    left: int
+    on_over: Callable[[PutCall], None]
+    receipts: list[Receipt | None] | None = None
+    error: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Send nothing more of it; the first error counts."""
+        if self.error is None and self.left:
+            self.error = error
+            self.on_over(self)
+
+    def accept(self, part: Part, shard_id: str, sequence_number: str, *, first: int | None) -> None:
+        """
+        Note that the stream has some of the records.
+
+        Args:
+            part: which.
+            shard_id: who has them.
+            sequence_number: of the stream record.
+            first: index of the first of them in their aggregate; None: it is a plain record.
+
+        """
+        if self.receipts is not None:
+            aggregated = first is not None
+            for sub, place in enumerate(part.columns.places, start=first or 0):
+                self.receipts[place] = Receipt(shard_id, sequence_number, sub, aggregated)
+        self.left -= len(part)
+        if not self.left and self.error is None:
+            self.on_over(self)
+
+
+class Columns(NamedTuple):
+    """
+    Some records in their order, a column for each of what is known of them.
+
+    Attributes:
+        keys: partition keys.
+        data: bytes.
+        sizes: bytes of data and key, as the quotas count.
+        hash_keys: explicit ones, None where there is none; empty if no record of the call has one.
+        places: in the call; empty if the call keeps no receipts.
+
+    """
+
+    keys: Sequence[str]
+    data: Sequence[bytes]
+    sizes: Sequence[int]
+    hash_keys: Sequence[str | None] = ()
+    places: Sequence[int] = ()
+
+    def upto(self, number: int) -> Columns:
+        """Return the first so many records."""
+        return Columns(*(column[:number] for column in self))
+
+    def behind(self, number: int) -> Columns:
+        """Return the records behind the first so many."""
+        return Columns(*(column[number:] for column in self))
+
+    def at(self, numbers: Sequence[int]) -> Columns:
+        """Return some records by their numbers here."""
+        return Columns(
+            *(list(map(column.__getitem__, numbers)) if column else () for column in self)
+        )
+
+    def records(self) -> Iterator[OutgoingRecord]:
+        """Yield each record."""
+        return map(OutgoingRecord, self.keys, self.data, self.hash_keys or repeat(None))
+
+
+def joined(several: Sequence[Columns]) -> Columns:
+    """Return the records of several, which have no places."""
+    hash_keys: list[str | None] = []
+    if any(each.hash_keys for each in several):
+        for each in several:
+            hash_keys += each.hash_keys or repeat(None, len(each.keys))
+    keys, data, sizes, *_ = (
+        list(chain.from_iterable(column)) for column in zip(*several, strict=True)
+    )
+    return Columns(keys, data, sizes, hash_keys)
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """
+    Some records of a call that travel together.
+
+    Attributes:
+        call: whose records.
+        columns: the records.
+
+    """
+
+    call: PutCall
+    columns: Columns
+
+    def __len__(self) -> int:
+        """Return how many records."""
+        return len(self.columns.keys)
+
+    def cut(self, length: int) -> Part:
+        """Take so many records away from the front and return them."""
+        columns = self.columns
+        if length >= len(columns.keys):
+            self.columns = _NOTHING
+            return Part(self.call, columns)
+        self.columns = columns.behind(length)
+        return Part(self.call, columns.upto(length))
+
+    def at(self, numbers: Sequence[int]) -> Part:
+        """Return some of the records by their numbers in this part."""
+        return Part(self.call, self.columns.at(numbers))
+
+
+_NOTHING = Columns((), (), ())
+
+
+def all_records(parts: Iterable[Part]) -> Iterator[OutgoingRecord]:
+    """Yield the records of several parts, in their order."""
+    return chain.from_iterable(part.columns.records() for part in parts)
+
+
+def checked(records: Sequence[OutgoingRecord], *, record_bytes: int) -> Columns:
+    """
+    Return records as columns.
+
+    Raises:
+        InvalidRecord: a record breaks a limit of Kinesis, has no bytes for data, or has more than
+            ``record_bytes``.
+
+    """
+    plain = plain_columns(records)
+    if plain is not None:
+        keys, data = plain
+        columns = Columns(keys, data, list(map(add, map(len, keys), map(len, data))))
+    else:
+        for record in records:
+            _check(record)
+        keys, data, hash_keys = zip(*records, strict=False)
+        sizes = [len(each) + len(key.encode()) for key, each in zip(keys, data, strict=True)]
+        columns = Columns(keys, data, sizes, hash_keys)
+    if max(columns.sizes) > record_bytes:
+        number, size = next(
+            (n, size) for n, size in enumerate(columns.sizes) if size > record_bytes
+        )
+        raise InvalidRecord(
+            f"record {number} has {size:,} bytes with its key, and {record_bytes:,} are allowed; "
+            "send less, or raise the stream's MaxRecordSizeInKiB and the producer's record_bytes"
+        )
+    return columns
+
+
+def _check(record: OutgoingRecord) -> None:
+    if not isinstance(record.data, bytes):
+        raise InvalidRecord(
+            f"data of a record is of type {type(record.data).__name__}: expected bytes; encode it "
+            "first"
+        )
+    check_partition_key(record.partition_key)
+    if record.explicit_hash_key is not None:
+        parse_hash_key(record.explicit_hash_key)

@@ -1,0 +1,263 @@
+"""
+What goes into the next PutRecords request.
+
+A request takes of each ready lane as much as its flow, its pace and the quotas allow. A key stands
+in one entry of it only, because entries are refused one by one: the second would pass the first.
+Inside an aggregate a key may stand any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from shardfleet.engine.producer.calls import Part, all_records
+from shardfleet.engine.producer.lanes import Lane, Lanes
+from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
+from shardfleet.kpl.aggregate import AggregateBuilder
+from shardfleet.kpl.packing import OutgoingRecord
+
+# So many records of keys that are already in the request are passed over, then it is full: a hot
+# key must not make every request look at all that waits. An aggregate takes all records of a key
+# that it meets, so what is behind it are mostly keys that it has: fewer are passed over then.
+_PASSED_OVER_MOST = 4 * ENTRIES_MOST
+_PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 2
+_LOOKS = 8  # So many parts are looked at, at so many places each, before any is passed over.
+
+
+@dataclass(slots=True)
+class RequestEntry:
+    """
+    One entry of a request.
+
+    Attributes:
+        parts: one record, or those of an aggregate in their order.
+        put: what is sent.
+        size: bytes of data and key.
+        aggregated: whether it is an aggregate.
+
+    """
+
+    parts: list[Part]
+    put: OutgoingRecord
+    size: int
+    aggregated: bool
+
+
+@dataclass(slots=True)
+class Portion:
+    """
+    What one lane sends in a request.
+
+    Attributes:
+        lane: whose it is.
+        entries: what is sent.
+        again: of its records, those that are to be sent again.
+
+    """
+
+    lane: Lane
+    entries: list[RequestEntry] = field(default_factory=list)
+    again: list[Part] = field(default_factory=list)
+
+    @property
+    def parts(self) -> Iterable[Part]:
+        """Return all its records in their order."""
+        return chain.from_iterable(entry.parts for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One PutRecords call: the portions of several lanes."""
+
+    portions: Sequence[Portion]
+
+    @property
+    def puts(self) -> list[OutgoingRecord]:
+        """Return what is sent."""
+        return [entry.put for portion in self.portions for entry in portion.entries]
+
+
+def next_request(lanes: Lanes, settings: ProducerSettings, *, now_ms: int) -> Request | None:
+    """Take the next request out of the lanes that are ready; None if there is nothing to send."""
+    portions: list[Portion] = []
+    entries, size = ENTRIES_MOST, settings.request_bytes
+    for lane in lanes.ready(now_ms):
+        entries_most, pace_bytes = lanes.room(lane, now_ms)
+        filler = _Filler(settings, lane, request_bytes=size, alone=not portions)
+        portion = filler.fill(min(entries, entries_most), pace_bytes=pace_bytes)
+        if portion.entries:
+            taken = sum(entry.size for entry in portion.entries)
+            lanes.depart(lane, entries=len(portion.entries), size=taken, now_ms=now_ms)
+            portions.append(portion)
+            entries, size = entries - len(portion.entries), size - taken
+        if entries <= 0 or size <= 0:
+            break
+    return Request(portions) if portions else None
+
+
+class _Filler:
+    """Takes records from the front of a lane; what it passes over stays in front."""
+
+    def __init__(
+        self, settings: ProducerSettings, lane: Lane, *, request_bytes: int, alone: bool
+    ) -> None:
+        self._settings = settings
+        self._lane = lane
+        self._request_bytes = request_bytes
+        self._alone = alone
+        self._portion = Portion(lane)
+        self._keys: set[str] = set()
+        self._passed_over: list[Part] = []
+        self._passed = 0
+        self._size = 0
+        self._full = False
+
+    def fill(self, entries_most: int, *, pace_bytes: int) -> Portion:
+        """Return the portion; in a request of its own, a lane may send one entry of any size."""
+        lane, entries = self._lane, self._portion.entries
+        while lane.queue and not self._full:
+            if len(entries) >= entries_most or (entries and self._size >= pace_bytes):
+                break
+            call = lane.queue[0].call
+            if call.error is not None:
+                lane.left([lane.queue.popleft()])
+            elif call.aggregate and lane.shard is not None:
+                self._add_aggregate()
+            else:
+                self._add_plain(entries_most - len(entries), pace_bytes)
+        lane.queue.extendleft(reversed(self._passed_over))
+        lane.left(self._portion.parts)
+        return self._portion
+
+    def _has_room(self, size: int) -> bool:
+        """Tell whether an entry of a size fits into the request."""
+        fits = self._size + size <= self._request_bytes
+        return fits or (self._alone and not self._portion.entries)
+
+    def _add_plain(self, most: int, pace_bytes: int) -> None:
+        """Send the records of the first part one by one, as many as may go."""
+        part = self._lane.queue.popleft()
+        head = part.cut(most)
+        self._put_back(part)
+        passed = []
+        columns = head.columns
+        for number, (record, size) in enumerate(zip(columns.records(), columns.sizes, strict=True)):
+            if record.partition_key in self._keys:
+                passed.append(number)
+                continue
+            is_late = bool(self._portion.entries) and self._size >= pace_bytes
+            if is_late or not self._has_room(size):
+                self._full = True
+                self._put_back(Part(head.call, columns.behind(number)))
+                break
+            self._keys.add(record.partition_key)
+            self._add([head.at([number])], record, size)
+        if passed:
+            self._pass_over(head.at(passed), most=_PASSED_OVER_MOST)
+
+    def _add_aggregate(self) -> None:
+        """Pack the first records whose keys are not in the request yet, as many as fit."""
+        if not self._has_room(self._settings.aggregate_bytes):
+            self._full = True
+            return
+        parts = self._gather()
+        if not parts:
+            return
+        builder = AggregateBuilder(
+            max_bytes=self._settings.aggregate_bytes, max_records=self._settings.aggregate_records
+        )
+        if any(part.columns.hash_keys for part in parts):
+            count = builder.fill(list(all_records(parts)))
+        else:
+            keys = list(chain.from_iterable(part.columns.keys for part in parts))
+            data = list(chain.from_iterable(part.columns.data for part in parts))
+            count = builder.fill_plain(keys, data)
+        sent = self._first_of(parts, max(1, count))
+        if count <= 1:  # Alone, or too large for an aggregate: no wrapping.
+            self._add_alone(sent[0])
+            return
+        put = builder.build()
+        self._keys.update(builder.partition_keys)
+        size = len(put.data) + len(put.partition_key.encode())
+        self._add(sent, put, size, aggregated=True)
+
+    def _add_alone(self, part: Part) -> None:
+        (record,), (size,) = part.columns.records(), part.columns.sizes
+        if self._has_room(size):
+            self._keys.add(record.partition_key)
+            self._add([part], record, size)
+        else:
+            self._full = True
+            self._put_back(part)
+
+    def _gather(self) -> list[Part]:
+        """Take what may share an aggregate out of the queue, about as much as can fit."""
+        queue, found = self._lane.queue, []
+        room, most = self._settings.aggregate_bytes, self._settings.aggregate_records
+        if self._keys and not self._anything_new():
+            self._full = True
+        while queue and most > 0 and room > 0 and not self._full:
+            call = queue[0].call
+            if call.error is not None:
+                self._lane.left([queue.popleft()])
+                continue
+            if not call.aggregate:
+                break
+            part = self._new_ones(queue.popleft())
+            if len(part):
+                mean = max(1, sum(part.columns.sizes) // len(part))
+                head = part.cut(min(most, room // mean + 1))
+                self._put_back(part)
+                found.append(head)
+                most -= len(head)
+                room -= sum(head.columns.sizes)
+        return found
+
+    def _anything_new(self) -> bool:
+        """Tell by a look here and there whether what waits next has keys that the request lacks."""
+        parts = islice(self._lane.queue, _LOOKS)
+        keys = chain.from_iterable(part.columns.keys[:: 1 + len(part) // _LOOKS] for part in parts)
+        return not self._keys.issuperset(keys)
+
+    def _new_ones(self, part: Part) -> Part:
+        """Pass over the records whose keys are in the request, and return the others."""
+        keys = part.columns.keys
+        if self._keys.isdisjoint(keys):
+            return part
+        passed: list[int] = []
+        new: list[int] = []
+        for number, key in enumerate(keys):
+            (passed if key in self._keys else new).append(number)
+        self._pass_over(part.at(passed), most=_PASSED_OVER_BY_AGGREGATES)
+        return part.at(new)
+
+    def _pass_over(self, part: Part, *, most: int) -> None:
+        self._passed_over.append(part)
+        self._passed += len(part)
+        self._full = self._full or self._passed >= most
+
+    def _first_of(self, parts: list[Part], count: int) -> list[Part]:
+        """Return so many records of the parts; the rest goes back to the front of the queue."""
+        found, rest = [], []
+        for part in parts:
+            if count <= 0:
+                rest.append(part)
+                continue
+            head = part.cut(count)
+            count -= len(head)
+            found.append(head)
+            rest.append(part)
+        self._put_back(*reversed(rest))
+        return found
+
+    def _put_back(self, *parts: Part) -> None:
+        """Put parts before the queue, the last of them in front."""
+        self._lane.queue.extendleft(part for part in parts if len(part))
+
+    def _add(
+        self, parts: list[Part], put: OutgoingRecord, size: int, *, aggregated: bool = False
+    ) -> None:
+        self._portion.entries.append(RequestEntry(parts, put, size, aggregated))
+        self._size += size
