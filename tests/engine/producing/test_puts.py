@@ -408,8 +408,7 @@ def test_a_blocking_put_waits_while_the_buffer_is_full():
     put = stream.put_records
 
     async def held(entries):
-        while not gate.is_set():
-            await asyncio.sleep(0.001)
+        await asyncio.to_thread(gate.wait)
         return await put(entries)
 
     stream.put_records = held

@@ -88,16 +88,16 @@ class Columns(NamedTuple):
 
     def upto(self, number: int) -> Columns:
         """Return the first so many records."""
-        return Columns(*(column[:number] for column in self))
+        return Columns._make(column[:number] for column in self)
 
     def behind(self, number: int) -> Columns:
         """Return the records behind the first so many."""
-        return Columns(*(column[number:] for column in self))
+        return Columns._make(column[number:] for column in self)
 
     def at(self, numbers: Sequence[int]) -> Columns:
         """Return some records by their numbers here."""
-        return Columns(
-            *(list(map(column.__getitem__, numbers)) if column else () for column in self)
+        return Columns._make(
+            list(map(column.__getitem__, numbers)) if column else () for column in self
         )
 
     def records(self) -> Iterator[OutgoingRecord]:

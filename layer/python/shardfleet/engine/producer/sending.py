@@ -24,6 +24,8 @@ from shardfleet.engine.producer.settings import (
 )
 from shardfleet.kpl.packing import OutgoingRecord
 
+# Behind so many bytes of puts, others have their turn: requests leave while a loop of puts goes on,
+# and what they carry is still in the processor's cache.
 _UNSEEN_BYTES_MOST = 1 << 17
 
 
