@@ -27,7 +27,7 @@ from shardfleet.cli import app as application
 from shardfleet.cli import examination, fleet_access
 from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
-from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.calls import checked
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.events.base import Level
@@ -289,9 +289,10 @@ RECORD = OutgoingRecord(CANARY, CANARY.encode())
         lambda: list(aggregate([RECORD], max_bytes=30)),
         lambda: list(aggregate([OutgoingRecord(CANARY, CANARY)])),
         lambda: decode_page(b'{"Records":[{"Data":"' + CANARY.encode() + b"\xff"),
-        lambda: Producer(None, clock=None, entropy=None)._checked(
-            [OutgoingRecord(CANARY, CANARY.encode() * 100_000)]
+        lambda: checked(
+            [OutgoingRecord(CANARY, CANARY.encode() * 100_000)], record_bytes=1_048_576
         ),
+        lambda: checked([OutgoingRecord(CANARY, CANARY)], record_bytes=1_048_576),
     ],
 )
 def test_no_refusal_quotes_a_record(refused):
