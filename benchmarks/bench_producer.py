@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import random
 import statistics
 import time
@@ -31,16 +30,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import boto3
 import side_by_side
 from aws_kinesis_agg.aggregator import RecordAggregator
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records
-from botocore.config import Config
 from mypy_boto3_kinesis.client import KinesisClient
 from side_by_side import Contest, Figures
-from tls_server import serving
+from tls_server import boto3_and_wire, serving
 
-from shardfleet.adapters.kinesis.wire import KinesisWire, open_wire
+from shardfleet.adapters.kinesis.wire import KinesisWire
 from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
@@ -286,16 +283,7 @@ def contest(
 def contests() -> Iterator[Contest | Figures]:
     """Yield each load."""
     with serving() as (address, certificate):
-        os.environ |= {
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": "testing",
-            "AWS_CA_BUNDLE": str(certificate),
-        }
-        session = boto3.session.Session(region_name="us-east-1")
-        config = Config(retries={"total_max_attempts": 1}, read_timeout=60)
-        client = session.client("kinesis", endpoint_url=address, config=config)
-        wire = open_wire(ARN, client=client, session=session._session)  # noqa: SLF001 - boto3's
-        assert wire is not None
+        client, wire = boto3_and_wire(address, certificate, ARN)
         endpoint = Endpoint(client=client, wire=wire)
         pool = ThreadPool("streams", threads=4)
         writer = endpoint.writer(pool)

@@ -12,21 +12,18 @@ protocol demands: the MD5 of the aggregates, base64, and the SHA-256 of the body
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from functools import partial
 
 import bench_aggregate as packing
-import boto3
 import pybase64
 import side_by_side
-from botocore.config import Config
 from mypy_boto3_kinesis.client import KinesisClient
 from side_by_side import Contest
-from tls_server import serving
+from tls_server import boto3_and_wire, serving
 
 from shardfleet.adapters.kinesis.put_records_body import encode_put_records
-from shardfleet.adapters.kinesis.wire import KinesisWire, open_wire
+from shardfleet.adapters.kinesis.wire import KinesisWire
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.packing import OutgoingRecord
 
@@ -78,16 +75,7 @@ def equal(mine: Outcomes, other: Outcomes) -> None:
 def contests() -> Iterator[Contest]:
     """Yield both loads."""
     with serving() as (endpoint, certificate):
-        os.environ |= {
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": "testing",
-            "AWS_CA_BUNDLE": str(certificate),
-        }
-        session = boto3.session.Session(region_name="us-east-1")
-        config = Config(retries={"total_max_attempts": 1}, read_timeout=60)
-        client = session.client("kinesis", endpoint_url=endpoint, config=config)
-        wire = open_wire(ARN, client=client, session=session._session)  # noqa: SLF001 - boto3's
-        assert wire is not None
+        client, wire = boto3_and_wire(endpoint, certificate, ARN)
         loads = (
             ("put_records_tls_100b", packing.small_records(), 4.4, 6.5),
             ("put_records_tls_1k", packing.large_records(), 2.3, 3.4),

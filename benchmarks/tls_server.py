@@ -15,6 +15,7 @@ import datetime as dt
 import hashlib
 import json
 import multiprocessing
+import os
 import socketserver
 import ssl
 import tempfile
@@ -25,10 +26,15 @@ from ipaddress import ip_address
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import boto3
+from botocore.config import Config
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from mypy_boto3_kinesis.client import KinesisClient
+
+from shardfleet.adapters.kinesis.wire import KinesisWire, open_wire
 
 HOST = "127.0.0.1"
 STARTED_S = 60
@@ -53,6 +59,23 @@ def serving(bodies: Mapping[str, bytes] | None = None) -> Iterator[tuple[str, Pa
         finally:
             process.terminate()
             process.join()
+
+
+def boto3_and_wire(
+    endpoint: str, certificate: Path, stream_arn: str
+) -> tuple[KinesisClient, KinesisWire]:
+    """Return both ways to the server: boto3's client, and the own wire that does as it would."""
+    os.environ |= {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_CA_BUNDLE": str(certificate),
+    }
+    session = boto3.session.Session(region_name="us-east-1")
+    config = Config(retries={"total_max_attempts": 1}, read_timeout=60)
+    client = session.client("kinesis", endpoint_url=endpoint, config=config)
+    wire = open_wire(stream_arn, client=client, session=session._session)  # noqa: SLF001 - boto3's
+    assert wire is not None
+    return client, wire
 
 
 class _Server(socketserver.ThreadingTCPServer):

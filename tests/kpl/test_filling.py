@@ -70,6 +70,28 @@ def test_filling_goes_on_after_other_records(records, first):
     same(builder, expected)
 
 
+class Watched(list):
+    """Records that know how many of them were asked for at once."""
+
+    most = 0
+
+    def __getitem__(self, place):
+        found = super().__getitem__(place)
+        if isinstance(place, slice):
+            self.most = max(self.most, len(found))
+        return found
+
+
+def test_filling_from_a_long_sequence_looks_at_no_more_than_an_aggregate_may_hold():
+    records = Watched(OutgoingRecord(f"key-{n}", b"x") for n in range(1_000))
+    places = [0]
+    while places[-1] < len(records):
+        places.append(AggregateBuilder(max_records=20).fill(records, places[-1]))
+
+    assert places == list(range(0, 1_001, 20))
+    assert records.most == 20
+
+
 @pytest.mark.parametrize("count", [127, 128, 129, 16_383, 16_384, 16_385, 20_000])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_indexes_are_right_where_they_grow(count, repeated):

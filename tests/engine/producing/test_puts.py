@@ -1,12 +1,10 @@
-"""Buffered puts, their limits, the pace of a shard, and the blocking twin."""
+"""Buffered puts, their limits, and the pace of a shard."""
 
 import asyncio
-import threading
 
 import pytest
 
 from shardfleet.domain.reading.flow_control import FlowLimits
-from shardfleet.engine.producer.blocking import BlockingProducer
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
 from shardfleet.errors import ConfigurationError, InvalidRecord, KeyDenied, StreamGone, Throttled
@@ -89,6 +87,49 @@ def test_a_flush_names_what_was_given_up_and_then_forgets_it():
         with pytest.raises(Throttled, match="2 records are still refused after 5000 ms") as caught:
             await producer.flush()
         assert "2 calls of put failed" in caught.value.__notes__[0]
+        await producer.flush()
+
+    run_virtual(main())
+
+
+def test_what_is_given_up_takes_no_other_record_of_its_put_along():
+    """BlockingProducer takes the puts of a while together: one must not fail for another."""
+    stream = MemoryStream(2)
+    refusing = {stream.shard_of(OutgoingRecord(key, b"")): key for key in "abcdefgh"}
+    (bad_shard, bad), (_, good) = sorted(refusing.items())
+    stream.refuse = lambda position: stream.shard_of(stream.requests[-1][position]) == bad_shard
+
+    async def main():
+        producer = producer_of(stream, give_up_ms=2_000, shard_records_per_s=2)
+        records = [OutgoingRecord(good, str(n).encode()) for n in range(20)]
+        await producer.put(OutgoingRecord(bad, b"99"), *records)
+        with pytest.raises(Throttled) as caught:
+            await producer.flush()
+        assert "1 calls of put failed" in caught.value.__notes__[0]
+        assert producer.counts.accepted == 20
+
+    run_virtual(main())
+    assert first_deliveries(stream) == {good: list(range(20))}
+
+
+def test_a_stream_that_goes_fails_what_waits_once():
+    stream = MemoryStream(1, before_put=lambda number: stream.split(0) if number == 1 else None)
+    listings = [None]
+
+    async def gone_at_the_second_listing():
+        if not listings:
+            raise StreamGone("no stream orders")
+        listings.pop()
+        return list(stream.shards)
+
+    stream.list_shards = gone_at_the_second_listing
+
+    async def main():
+        producer = producer_of(stream)
+        await producer.put(*numbered(["a", "b", "a", "b"]))
+        with pytest.raises(StreamGone, match="orders"):
+            await producer.flush()
+        assert [flow.waiting for flow in producer.flows] == [0] * len(producer.flows)
         await producer.flush()
 
     run_virtual(main())
@@ -346,121 +387,3 @@ def test_a_lost_listing_at_the_start_stops_nothing():
 
     run_virtual(main())
     assert first_deliveries(stream) == {"a": [0, 2], "b": [1]}
-
-
-def blocking(stream, **settings):
-    def make():
-        return Producer(
-            stream,
-            clock=VirtualClock(),  # The time of the running loop, here a real one.
-            entropy=SeededEntropy(1),
-            settings=ProducerSettings(**settings),
-        )
-
-    return BlockingProducer(make)
-
-
-def test_the_blocking_producer_sends_puts_and_flushes_without_an_event_loop():
-    stream = MemoryStream(2)
-
-    with blocking(stream, linger_ms=60_000) as producer:
-        receipts = producer.send(numbered(["a", "b"]))
-        producer.put(OutgoingRecord("a", b"2"))
-        producer.flush()
-        producer.put(OutgoingRecord("b", b"3"))
-
-    assert first_deliveries(stream) == {"a": [0, 2], "b": [1, 3]}
-    assert len(receipts) == 2
-    assert producer.counts.accepted == 4
-    assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
-
-
-def test_single_puts_from_several_threads_keep_the_order_of_each_thread():
-    stream = MemoryStream(3)
-    hash_keys = [None, "7"]  # Some calls have explicit ones, some have none.
-
-    with blocking(stream, linger_ms=1, buffer_bytes=2_000) as producer:
-
-        def many(thread):
-            for number in range(300):
-                key, data = f"thread-{thread}", str(number).encode()
-                record = OutgoingRecord(key, data, hash_keys[thread % 2])
-                if number % 100 == 50:
-                    producer.send([record], aggregate=number == 150)
-                else:
-                    producer.put(record, aggregate=number % 7 < 4)
-
-        threads = [threading.Thread(target=many, args=(thread,)) for thread in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-
-    read = [(record.partition_key, int(record.data)) for *_, record in stream.in_range_records()]
-    for thread in range(4):
-        numbers = [number for key, number in read if key == f"thread-{thread}"]
-        assert numbers == list(range(300))
-
-
-def test_a_blocking_put_waits_while_the_buffer_is_full():
-    gate = threading.Event()
-    stream = MemoryStream(1)
-    put = stream.put_records
-
-    async def held(entries):
-        await asyncio.to_thread(gate.wait)
-        return await put(entries)
-
-    stream.put_records = held
-    done = []
-
-    def many(producer):
-        for number in range(100):
-            producer.put(OutgoingRecord("k", b"x" * 99))
-            done.append(number)
-
-    with blocking(stream, linger_ms=0, buffer_bytes=2_000) as producer:
-        thread = threading.Thread(target=many, args=(producer,))
-        thread.start()
-        thread.join(timeout=0.5)
-        assert thread.is_alive()
-        assert len(done) == 20
-        gate.set()
-        thread.join()
-    assert len(stream.stored) == 100
-
-
-@pytest.mark.parametrize("call", ["send", "put", "flush"])
-def test_a_closed_blocking_producer_says_so(call):
-    producer = blocking(MemoryStream(1))
-    producer.close()
-    producer.close()
-    calls = {
-        "send": lambda: producer.send(numbered(["a"])),
-        "put": lambda: producer.put(*numbered(["a"])),
-        "flush": producer.flush,
-    }
-
-    with pytest.raises(RuntimeError, match="closed"):
-        calls[call]()
-
-
-def test_a_blocking_producer_that_is_left_by_an_error_gives_up_at_once():
-    stream = MemoryStream(1, before_put=lambda _: "throttle")
-
-    def fail():
-        with blocking(stream) as producer:
-            producer.put(*numbered(["a"]))
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        fail()
-
-
-def test_a_producer_that_cannot_be_made_leaves_no_thread():
-    def make():
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        BlockingProducer(make)
-    assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]

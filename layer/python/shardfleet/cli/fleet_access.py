@@ -275,6 +275,7 @@ async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
                 records=clients.stream_records,
                 control=clients.stream_control,
                 pool=streams,
+                wire=clients.wire_to(config.stream_arn),
             ),
             kcl3=DynamoDBKcl3Store(config.lease_table, pools),
             clock=clock,

@@ -10,6 +10,7 @@ bytes are written by hand, since a table of ready prefixes and one join beat the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, KeysView, Sequence
+from itertools import takewhile
 
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, ENVELOPE_BYTES, frame
@@ -157,18 +158,12 @@ class AggregateBuilder:
             InvalidRecord: a record breaks a limit of Kinesis; the builder holds those before it.
 
         """
-        chosen = records[start:] if start else records
+        most = self.max_records - self._count
+        chosen = records if not start and len(records) <= most else records[start : start + most]
         columns = plain_columns(chosen)
-        place = start
         if columns is not None:
-            place += self.fill_plain(*columns)
-        else:
-            for record in chosen:
-                if self._has_room_to_add(record):
-                    place += 1
-                else:
-                    break
-        return place
+            return start + self.fill_plain(*columns)
+        return start + sum(1 for _ in takewhile(self._has_room_to_add, chosen))
 
     def fill_plain(self, keys: Sequence[str], data: Sequence[bytes]) -> int:
         """

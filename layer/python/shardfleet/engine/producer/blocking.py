@@ -53,7 +53,7 @@ class BlockingProducer:
     ) -> None:
         if error is None:
             self.close()
-        else:
+        elif not self._is_closed:
             self._stop()
 
     @property

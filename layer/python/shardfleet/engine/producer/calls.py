@@ -1,8 +1,8 @@
 """
 What callers gave a producer, in columns: the records of a call, their sizes, what became of them.
 
-Records travel as parts of their call, by their places in it, so that thousands of them cost one
-object on each stop of their way and none of their own.
+Records travel as parts of their call, in columns, so that thousands of them cost one object on each
+stop of their way and none of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PutCall:
         left: how many are not accepted yet.
         on_over: called once, when everything is accepted or the rest is given up.
         receipts: by place in the call, None while not accepted; None if nobody asks for them.
-        error: why the rest is not sent any more.
+        error: why some of them are given up; the first error counts.
 
     """
 
@@ -41,10 +41,24 @@ class PutCall:
     receipts: list[Receipt | None] | None = None
     error: BaseException | None = None
 
-    def fail(self, error: BaseException) -> None:
-        """Send nothing more of it; the first error counts."""
-        if self.error is None and self.left:
+    @property
+    def is_stopped(self) -> bool:
+        """Tell whether nothing more of it is sent: somebody waits for all receipts, or an error."""
+        return self.error is not None and self.receipts is not None
+
+    def fail(self, error: BaseException, records: int) -> None:
+        """
+        Give up so many records, and the rest with them if somebody waits for receipts.
+
+        What ``put`` has taken goes on: calls of it may be taken together, and none of them is to
+        fail for another.
+        """
+        if self.is_stopped or not self.left:
+            return
+        if self.error is None:
             self.error = error
+        self.left -= records
+        if self.is_stopped or not self.left:
             self.on_over(self)
 
     def accept(self, part: Part, shard_id: str, sequence_number: str, *, first: int | None) -> None:
@@ -63,7 +77,7 @@ class PutCall:
             for sub, place in enumerate(part.columns.places, start=first or 0):
                 self.receipts[place] = Receipt(shard_id, sequence_number, sub, aggregated)
         self.left -= len(part)
-        if not self.left and self.error is None:
+        if not self.left and not self.is_stopped:
             self.on_over(self)
 
 
@@ -75,7 +89,8 @@ class Columns(NamedTuple):
         keys: partition keys.
         data: bytes.
         sizes: bytes of data and key, as the quotas count.
-        hash_keys: explicit ones, None where there is none; empty if no record of the call has one.
+        hash_keys: explicit ones, None where there is none; empty if all records are plain
+            (``plain_columns``).
         places: in the call; empty if the call keeps no receipts.
 
     """

@@ -102,9 +102,9 @@ class Courier:
                     task.add_done_callback(lambda _: self._changed.set())
                 await self._wait(full=len(in_flight) >= self._settings.requests_most)
         except Exception as error:  # noqa: BLE001 - no caller may wait for a task that has ended
-            self._give_up(self.lanes.waiting(), error)
+            self._give_up(self.lanes.emptied(), error)
             await asyncio.gather(*in_flight)
-            self._give_up(self.lanes.waiting(), error)
+            self._give_up(self.lanes.emptied(), error)
         finally:
             for task in in_flight:
                 task.cancel()
@@ -237,21 +237,19 @@ class Courier:
     def _not_too_late(self, parts: Sequence[Part]) -> list[Part]:
         """Give up what has been refused for too long; return the rest."""
         now_ms = self._clock.monotonic_ms()
-        for call in (part.call for part in parts):
-            if now_ms > call.until_ms:
-                call.fail(
-                    self._denied
-                    or Throttled(
-                        f"{call.left} records are still refused after "
-                        f"{self._settings.give_up_ms} ms. Write more slowly, or give the stream "
-                        "more shards"
-                    )
-                )
-        return [part for part in parts if part.call.error is None]
+        late = [part for part in parts if now_ms > part.call.until_ms]
+        for part in late:
+            call = part.call
+            throttled = Throttled(
+                f"{call.left} records are still refused after {self._settings.give_up_ms} ms. "
+                "Write more slowly, or give the stream more shards"
+            )
+            call.fail(self._denied or throttled, len(part))
+        return [part for part in parts if now_ms <= part.call.until_ms and not part.call.is_stopped]
 
     def _give_up(self, parts: Iterable[Part], error: Exception) -> None:
         for part in parts:
-            part.call.fail(error)
+            part.call.fail(error, len(part))
 
     def _jittered(self, pause_ms: int) -> float:
         """Return half of the pause to all of it: producers that failed together part ways."""

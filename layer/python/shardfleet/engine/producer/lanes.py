@@ -88,6 +88,12 @@ class Lane:
         if parts:
             self.due_ms = 0
 
+    def empty(self) -> None:
+        """Let nothing wait any more."""
+        self.queue.clear()
+        self.waiting = self.waiting_bytes = 0
+        self.due_ms = math.inf
+
     def left(self, parts: Iterable[Part]) -> None:
         """Note that parts that were taken out of the queue do not wait any more."""
         for part in parts:
@@ -124,9 +130,12 @@ class Lanes:
         """Tell whether a lane has a record."""
         return any(lane.queue for lane in self._lanes.values())
 
-    def waiting(self) -> list[Part]:
-        """Return everything that waits, in no order."""
-        return [part for lane in self._lanes.values() for part in lane.queue]
+    def emptied(self) -> list[Part]:
+        """Take everything that waits out of its lane, and return it in no order."""
+        found = [part for lane in self._lanes.values() for part in lane.queue]
+        for lane in self._lanes.values():
+            lane.empty()
+        return found
 
     def owns(self, shard_id: str, record: OutgoingRecord) -> bool:
         """Tell whether a shard is known and the record lies in its range of hash keys."""
@@ -175,8 +184,7 @@ class Lanes:
             for part in lane.queue:
                 for heir, its in self._routed(part, now_ms=now_ms):
                     heir.last(its, due_ms=lane.due_ms)
-            lane.queue.clear()
-            lane.waiting = lane.waiting_bytes = 0
+            lane.empty()
 
     def ready(self, now_ms: int) -> list[Lane]:
         """Return the lanes that may send now, the longest due first."""
@@ -213,11 +221,11 @@ class Lanes:
             return
         if lane in self._draining:
             self._draining.remove(lane)
-        heirs: dict[int, tuple[Lane, list[Part]]] = {}
+        heirs: dict[Lane, list[Part]] = {}
         for part in refused:
             for heir, its in self._routed(part, now_ms=now_ms):
-                heirs.setdefault(id(heir), (heir, []))[1].append(its)
-        for heir, parts in heirs.values():
+                heirs.setdefault(heir, []).append(its)
+        for heir, parts in heirs.items():
             heir.first(parts)
 
     def judge(self, lane: Lane, *, sent: int, refused: int) -> None:
@@ -247,7 +255,7 @@ class Lanes:
         if lanes.count(lanes[0]) == len(lanes):
             yield lanes[0], part
             return
-        numbers: dict[Lane, list[int]] = {lane: [] for lane in set(lanes)}
+        numbers: dict[Lane, list[int]] = {lane: [] for lane in dict.fromkeys(lanes)}
         appends = {lane: its.append for lane, its in numbers.items()}
         for number, append in enumerate(map(appends.__getitem__, lanes)):
             append(number)

@@ -121,7 +121,7 @@ class _Filler:
             if len(entries) >= entries_most or (entries and self._size >= pace_bytes):
                 break
             call = lane.queue[0].call
-            if call.error is not None:
+            if call.is_stopped:
                 lane.left([lane.queue.popleft()])
             elif call.aggregate and lane.shard is not None:
                 self._add_aggregate()
@@ -200,7 +200,7 @@ class _Filler:
             self._full = True
         while queue and most > 0 and room > 0 and not self._full:
             call = queue[0].call
-            if call.error is not None:
+            if call.is_stopped:
                 self._lane.left([queue.popleft()])
                 continue
             if not call.aggregate:
@@ -240,16 +240,12 @@ class _Filler:
 
     def _first_of(self, parts: list[Part], count: int) -> list[Part]:
         """Return so many records of the parts; the rest goes back to the front of the queue."""
-        found, rest = [], []
+        found = []
         for part in parts:
-            if count <= 0:
-                rest.append(part)
-                continue
-            head = part.cut(count)
-            count -= len(head)
-            found.append(head)
-            rest.append(part)
-        self._put_back(*reversed(rest))
+            if count > 0:
+                found.append(part.cut(count))
+                count -= len(found[-1])
+        self._put_back(*reversed(parts))
         return found
 
     def _put_back(self, *parts: Part) -> None:

@@ -129,7 +129,7 @@ class Producer:
         try:
             await over
         except asyncio.CancelledError as error:
-            delivery.fail(error)
+            delivery.fail(error, delivery.left)
             raise
         if delivery.error is not None:
             raise delivery.error
@@ -200,7 +200,8 @@ class Producer:
 
         Raises:
             Throttled, InvalidRecord, StreamGone: some of it was given up, as by ``send``; said
-                once, with the number of failed calls in a note.
+                once, with the number of failed calls in a note (of a ``BlockingProducer``, those
+                that were taken together are one).
 
         """
         while self._unflushed:

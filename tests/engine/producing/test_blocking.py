@@ -1,0 +1,143 @@
+"""The producer for code without an event loop: calls from threads, its buffer and its end."""
+
+import asyncio
+import threading
+
+import pytest
+
+from shardfleet.engine.producer.blocking import BlockingProducer
+from shardfleet.engine.producer.sending import Producer
+from shardfleet.engine.producer.settings import ProducerSettings
+from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.testing.clock import VirtualClock
+from shardfleet.testing.memory import SeededEntropy
+from tests.engine.producing.memory_stream import MemoryStream
+from tests.engine.producing.test_producer import first_deliveries, numbered
+
+
+def blocking(stream, **settings):
+    def make():
+        return Producer(
+            stream,
+            clock=VirtualClock(),  # The time of the running loop, here a real one.
+            entropy=SeededEntropy(1),
+            settings=ProducerSettings(**settings),
+        )
+
+    return BlockingProducer(make)
+
+
+def test_the_blocking_producer_sends_puts_and_flushes_without_an_event_loop():
+    stream = MemoryStream(2)
+
+    with blocking(stream, linger_ms=60_000) as producer:
+        receipts = producer.send(numbered(["a", "b"]))
+        producer.put(OutgoingRecord("a", b"2"))
+        producer.flush()
+        producer.put(OutgoingRecord("b", b"3"))
+
+    assert first_deliveries(stream) == {"a": [0, 2], "b": [1, 3]}
+    assert len(receipts) == 2
+    assert producer.counts.accepted == 4
+    assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
+
+
+def test_single_puts_from_several_threads_keep_the_order_of_each_thread():
+    stream = MemoryStream(3)
+    hash_keys = [None, "7"]  # Some calls have explicit ones, some have none.
+
+    with blocking(stream, linger_ms=1, buffer_bytes=2_000) as producer:
+
+        def many(thread):
+            for number in range(300):
+                key, data = f"thread-{thread}", str(number).encode()
+                record = OutgoingRecord(key, data, hash_keys[thread % 2])
+                if number % 100 == 50:
+                    producer.send([record], aggregate=number == 150)
+                else:
+                    producer.put(record, aggregate=number % 7 < 4)
+
+        threads = [threading.Thread(target=many, args=(thread,)) for thread in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+    read = [(record.partition_key, int(record.data)) for *_, record in stream.in_range_records()]
+    for thread in range(4):
+        numbers = [number for key, number in read if key == f"thread-{thread}"]
+        assert numbers == list(range(300))
+
+
+def test_a_blocking_put_waits_while_the_buffer_is_full():
+    gate = threading.Event()
+    stream = MemoryStream(1)
+    put = stream.put_records
+
+    async def held(entries):
+        await asyncio.to_thread(gate.wait)
+        return await put(entries)
+
+    stream.put_records = held
+    done = []
+
+    def many(producer):
+        for number in range(100):
+            producer.put(OutgoingRecord("k", b"x" * 99))
+            done.append(number)
+
+    with blocking(stream, linger_ms=0, buffer_bytes=2_000) as producer:
+        thread = threading.Thread(target=many, args=(producer,))
+        thread.start()
+        thread.join(timeout=0.5)
+        assert thread.is_alive()
+        assert len(done) == 20
+        gate.set()
+        thread.join()
+    assert len(stream.stored) == 100
+
+
+@pytest.mark.parametrize("call", ["send", "put", "flush"])
+def test_a_closed_blocking_producer_says_so(call):
+    producer = blocking(MemoryStream(1))
+    producer.close()
+    producer.close()
+    calls = {
+        "send": lambda: producer.send(numbered(["a"])),
+        "put": lambda: producer.put(*numbered(["a"])),
+        "flush": producer.flush,
+    }
+
+    with pytest.raises(RuntimeError, match="closed"):
+        calls[call]()
+
+
+def test_a_blocking_producer_that_is_left_by_an_error_gives_up_at_once():
+    stream = MemoryStream(1, before_put=lambda _: "throttle")
+
+    def fail():
+        with blocking(stream) as producer:
+            producer.put(*numbered(["a"]))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+
+
+def test_an_error_behind_the_end_of_a_blocking_producer_stays_the_same_error():
+    def fail():
+        with blocking(MemoryStream(1)) as producer:
+            producer.close()
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fail()
+
+
+def test_a_producer_that_cannot_be_made_leaves_no_thread():
+    def make():
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        BlockingProducer(make)
+    assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
