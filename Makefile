@@ -28,6 +28,7 @@ SLOW ?= judge conformance interop sim model whole alarms faults chaos acceptance
 WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_trim_horizon.py::test_every_loss_at_the_horizon_is_reported_whatever_happens \
   tests/spark/test_trim_horizon.py::test_every_loss_is_stated_by_a_query_that_goes_on_whatever_happens \
+  tests/adapters/test_every_port_call.py \
   tests/functions/test_spark_job.py::test_any_schedule_has_one_run_new_code_in_time_and_ends
 
 BIN := .venv/bin
@@ -83,7 +84,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [141 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [142 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -118,7 +119,7 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 	  --output $(RESULTS)/model.json
 	@$(BIN)/python -m tests.domain.lost_leases 10000
 
-whole: install ## of what make test runs a part: 1,000 Spark queries at the trim horizon, 1,000 schedules of a job, 1,001 shards [2 min]
+whole: install ## of what make test runs a part: 1,000 Spark queries at the trim horizon, 1,000 schedules of a job, 1,001 shards, each port call on an embedded AWS [3 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_DRAWN=1000 SHARDFLEET_TEST_SHARDS=1001 $(BIN)/python -m pytest \
 	  --numprocesses 2 --dist loadfile $(WHOLE) $(ARGS)
 

@@ -1,18 +1,38 @@
 """The index by owner: being built it is no lease's fault, nor is it when it is not there."""
 
 import asyncio
+import time
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.errors import ConfigurationError, IndexNotReady
 from shardfleet.events.worker import SlotDelayed
+from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.settings import AwsBehaviour
 from shardfleet.testing.clock import run_virtual
-from tests.engine.worker_side.worker_kit import ME, World, key
+from tests.adapters.tables import LIMITS, tables_of
+from tests.adapters.test_unreadable_items import put
+from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
 
+INDEX = "LeaseOwnerToLeaseKeyIndex"
 # aws-cloudformation/cloudformation-coverage-roadmap#1075
-BACKFILLING = "Cannot read from backfilling global secondary index: LeaseOwnerToLeaseKeyIndex"
+BACKFILLING = f"Cannot read from backfilling global secondary index: {INDEX}"
+
+
+def change_index(tables, change):
+    """Take the index away, or make it anew."""
+    tables.clients.table_writes.update_table(
+        TableName=tables.lease_table,
+        AttributeDefinitions=[
+            {"AttributeName": "leaseKey", "AttributeType": "S"},
+            {"AttributeName": "leaseOwner", "AttributeType": "S"},
+        ],
+        GlobalSecondaryIndexUpdates=[change],
+    )
 
 
 def answer_queries(tables, code, message):
@@ -29,12 +49,37 @@ def test_an_index_that_is_being_built_is_asked_again_later(tables):
         asyncio.run(tables.leases.keys_owned_by(ME))
 
 
+@pytest.mark.processes
+def test_an_index_that_the_embedded_aws_is_building_is_asked_again_until_it_is_there(monkeypatch):
+    """D11, in the engine's own answer; a table of a KCL 2 gets the index when a fleet comes."""
+    with EmbeddedAws(behaviour=AwsBehaviour(unkind=7)) as aws:
+        for name, value in aws.environment().items():
+            monkeypatch.setenv(name, value)
+        with tables_of(AwsClients(LIMITS)) as tables:
+            change_index(tables, {"Delete": {"IndexName": INDEX}})
+            put(tables, a_lease(0))
+            with pytest.raises(ConfigurationError, match=INDEX):
+                asyncio.run(tables.leases.keys_owned_by(ME))
+            keys = [
+                {"AttributeName": "leaseOwner", "KeyType": "HASH"},
+                {"AttributeName": "leaseKey", "KeyType": "RANGE"},
+            ]
+            projected = {"Projection": {"ProjectionType": "KEYS_ONLY"}}
+            change_index(tables, {"Create": {"IndexName": INDEX, "KeySchema": keys, **projected}})
+            with pytest.raises(IndexNotReady, match="backfilling"):
+                asyncio.run(tables.leases.keys_owned_by(ME))
+            deadline_s = time.monotonic() + 60
+            while time.monotonic() < deadline_s:
+                with suppress(IndexNotReady):
+                    assert asyncio.run(tables.leases.keys_owned_by(ME)) == [key(0)]
+                    return
+                time.sleep(0.2)
+            pytest.fail("the index was never there")
+
+
 def test_an_index_that_is_not_there_is_a_matter_of_configuration(tables):
-    tables.clients.table_writes.update_table(
-        TableName=tables.lease_table,
-        GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": "LeaseOwnerToLeaseKeyIndex"}}],
-    )
-    with pytest.raises(ConfigurationError, match="LeaseOwnerToLeaseKeyIndex"):
+    change_index(tables, {"Delete": {"IndexName": INDEX}})
+    with pytest.raises(ConfigurationError, match=INDEX):
         asyncio.run(tables.leases.keys_owned_by(ME))
 
 

@@ -29,6 +29,7 @@ SHARD = "shardId-000000000000"
 AT_7 = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, "7")
 AFTER_9 = StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, "9")
 AT_9 = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, "9")
+CHILD = ChildShard(shard_id="c", parent_shard_ids=(SHARD, "b"), hash_key_range=HashKeyRange(0, 1))
 
 
 def now(seconds):
@@ -128,7 +129,6 @@ def test_failures_without_end_are_for_the_patient_and_others_are_nobodys():
 
 def test_a_missing_shard_ends_by_a_verdict_and_not_before():
     machine, error = cursor(), ShardGone("no such shard")
-    child = ChildShard(shard_id="c", parent_shard_ids=(SHARD,), hash_key_range=HashKeyRange(0, 1))
     assert machine.failed(error, now(0))
     assert machine.next() is error
     waits = GoneVerdict(is_over=False, reason="", note=GoneNote(lease_key=SHARD))
@@ -136,9 +136,9 @@ def test_a_missing_shard_ends_by_a_verdict_and_not_before():
     assert machine.next() == Ask(FROM_TRIM_HORIZON, None, 50, 5_000)
     machine.failed(error, now(6))
     machine.next()
-    over = GoneVerdict(is_over=True, reason="", note=GoneNote(lease_key=SHARD), children=(child,))
+    over = GoneVerdict(is_over=True, reason="", note=GoneNote(lease_key=SHARD), children=(CHILD,))
     machine.judged(over, wait_ms=0, now=now(6))
-    assert machine.next() == End((child,))
+    assert machine.next() == End((CHILD,))
 
 
 # --- gaps: protocol.md §5.1
@@ -252,15 +252,47 @@ def test_what_was_at_the_tip_a_moment_ago_needs_no_proof():
     assert told(machine, late, 23 * 3_600) is late
 
 
-def test_a_position_that_the_service_refuses_is_a_gap_and_goes_on_at_the_oldest():
+@pytest.mark.parametrize(
+    ("answers", "nothing_left"),
+    [
+        pytest.param([page(9)], False, id="a record"),
+        pytest.param([page()], True, id="none"),
+        pytest.param([page(resume=None, child_shards=[CHILD])], True, id="the end of the shard"),
+        pytest.param([page(lag_ms=9), page(lag_ms=9), page()], True, id="none, after a while"),
+        pytest.param([page(lag_ms=9)] * 16, False, id="silence"),
+    ],
+)
+def test_a_position_that_the_service_refuses_is_a_gap_that_tells_whether_anything_is_left(
+    answers, nothing_left
+):
+    """K14; K16: whose last position is gone from an empty shard has lost nothing known."""
     machine = cursor(AT_7, witness="7", complete_before_ms=0)
-    refused = PositionTrimmed("out of range")
-    assert machine.failed(refused, now(0))
-    assert machine.next() is refused
-    machine.accept_gap(now(0))
+    assert machine.failed(PositionTrimmed("out of range"), now(0))
+    for second, answer in enumerate(answers):
+        action = machine.next()
+        assert isinstance(action, Ask)
+        assert (action.start, action.limit) == (FROM_TRIM_HORIZON, 1)
+        machine.asked(now(second))
+        machine.answered(answer, now(second))
+    gap = machine.next()
+    assert isinstance(gap, PositionTrimmed)
+    assert (str(gap), gap.nothing_left) == ("out of range", nothing_left)
+    machine.accept_gap(now(20))
     assert machine.next().start == FROM_TRIM_HORIZON
     first = page(1)
-    assert told(machine, first, 1) is first
+    assert told(machine, first, 21) is first
+
+
+def test_a_token_that_expires_while_it_is_looked_what_is_left_is_let_go_of():
+    machine = cursor(AT_7, witness="7", complete_before_ms=0)
+    machine.failed(PositionTrimmed("out of range"), now(0))
+    machine.answered(page(lag_ms=9), now(1))
+    assert machine.next().resume_token is not None
+    machine.failed(IteratorExpired("old"), now(2))
+    assert machine.next().start == FROM_TRIM_HORIZON
+    assert machine.next().resume_token is None
+    assert machine.failed(PositionTrimmed("that, too"), now(3))
+    assert str(machine.next()) == "that, too"
 
 
 def test_where_gaps_are_nobodys_concern_nothing_is_looked_for():

@@ -12,7 +12,7 @@ NAME = "clicks"
 ARN = f"arn:aws:kinesis:us-east-1:000000000000:stream/{NAME}"
 
 
-class _NoThreads:
+class CallsAtOnce:
     """Calls are made at once, so that virtual time knows of them."""
 
     async def run(self, call):
@@ -28,7 +28,7 @@ class UnkindStream(KinesisPolling):
         self.engine = KinesisEngine(settings, clock=lambda: clock.now_ms() / 1000)
         self.engine.call("CreateStream", {"StreamName": NAME, "ShardCount": shards})
         client = client_of(self.engine)
-        super().__init__(ARN, records=client, control=client, pool=_NoThreads())
+        super().__init__(ARN, records=client, control=client, pool=CallsAtOnce())
         self.client = client
 
     def inject(self, kind, **fault):
@@ -42,9 +42,8 @@ class UnkindStream(KinesisPolling):
         )
         return stored["SequenceNumber"]
 
-    def split(self, number):
+    def split(self, shard_id):
         listed = self.engine.call("DescribeStream", {"StreamName": NAME})["StreamDescription"]
-        shard_id = f"shardId-{number:012d}"
         (found,) = [each for each in listed["Shards"] if each["ShardId"] == shard_id]
         ends = found["HashKeyRange"]
         middle = (int(ends["StartingHashKey"]) + int(ends["EndingHashKey"])) // 2 + 1

@@ -45,7 +45,7 @@ def test_a_listing_of_the_middle_of_a_reshard_costs_no_lease_and_tells_no_loss(
         fleet.stream.inject(kind, DelayMs=10_000)
         await running_fleet(fleet)
         fleet.stream.put(1)
-        fleet.stream.split(0)
+        fleet.stream.split(KEYS[0])
         await turns(fleet, 4)
         assert KEYS[0] in fleet.leases.leases
         # The worker reads the end, makes the children's leases as the last page says, and ends.
@@ -72,7 +72,7 @@ def test_a_fleet_that_begins_in_the_middle_of_a_reshard_begins_with_the_parent(k
     async def main():
         fleet = a_fleet()
         await fleet.clock.sleep_ms(1_000)
-        fleet.stream.split(0)
+        fleet.stream.split(KEYS[0])
         fleet.stream.inject(kind, DelayMs=10_000)
         await fleet.manager.turn()
         await turns(fleet, 10)

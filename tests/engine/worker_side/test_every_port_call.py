@@ -7,6 +7,7 @@ and so is what nobody foresaw: a TypeError.
 
 import asyncio
 import typing
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.engine.worker_side.worker_kit import World, key
 
 ILL, WELL = 1, (0, 2)
 SECONDS, ENDS = 30, 20
+SETTINGS = {"max_attempts": 2, "on_exhausted": "sqs", "failed_queue_url": "q"}
 WAITS_MOST_MS = 2_000
 # What is asked for the turn as a whole, whichever shard's work asks; nothing of one shard is left
 # to try, or, for the end of the process, nothing that could go on.
@@ -101,8 +103,8 @@ def test_all_ports_of_a_worker_are_looked_at():
 class Life:
     """Three shards, one of them ill: a record a second each, a throttle, an absence, its end."""
 
-    def __init__(self, call, *, overlaps):
-        self.world = World(shards=3, max_attempts=2, on_exhausted="sqs", failed_queue_url="q")
+    def __init__(self, call, *, overlaps, world=None):
+        self.world = world or World(shards=3, **SETTINGS)
         self.world.handler.overlaps = overlaps
         self.world.handler._script = self.handled
         if call == "handler.tell":
@@ -147,15 +149,16 @@ class Life:
         return {at: wait for at, wait in waits if not 0 <= wait < WAITS_MOST_MS}
 
 
+async def delays_no_other(life_of, call):
+    life = life_of(call)
+    turn = asyncio.create_task(life.world.turn(**life.ports))
+    await life.feed()
+    assert not life.late(), f"{len(life.raised)} raised"
+    assert await turn is TurnOutcome.CONTINUE
+    assert bool(life.raised) == (call not in OF_OTHERS)
+
+
 @pytest.mark.parametrize("overlaps", [False, True])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_port_that_raises_for_one_shard_delays_no_other_by_two_seconds(call, overlaps):
-    async def main():
-        life = Life(call, overlaps=overlaps)
-        turn = asyncio.create_task(life.world.turn(**life.ports))
-        await life.feed()
-        assert not life.late(), f"{len(life.raised)} raised"
-        assert await turn is TurnOutcome.CONTINUE
-        assert bool(life.raised) == (call not in OF_OTHERS)
-
-    run_virtual(main())
+    run_virtual(delays_no_other(partial(Life, overlaps=overlaps), call))

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.events.delivery import PositionLost, ShardStopped
+from shardfleet.events.delivery import PositionLost, PositionOutlived, ShardStopped
 from shardfleet.events.worker import TurnFailed
 from shardfleet.testing.clock import run_virtual
 from tests.engine.unkind_stream import ARN, NAME, UnkindStream
@@ -44,7 +44,7 @@ async def feed(world, *, records=80, split_at=40):
     """Put a record every half second; split the shard in the middle of it."""
     for number in range(records):
         if number == split_at:
-            world.stream.split(0)
+            world.stream.split(key(0))
         world.stream.put(number, key=KEYS[number % len(KEYS)])
         await world.clock.sleep_ms(500)
 
@@ -134,6 +134,29 @@ def test_nothing_is_told_lost_where_the_fleet_stood_at_the_tip_until_the_checkpo
         await world.turn(turn_ms=90_000)
         assert world.numbers == [1, 2]
         world.assert_told_no_loss()
+
+    virtually(scenario)
+
+
+@pytest.mark.parametrize("kind", [None, "SilentPositions", "RefusedPositions"])
+def test_an_idle_fleet_that_was_drained_for_three_days_goes_on_and_tells_of_no_loss(kind):
+    """K16, alone and on top of K14 and K15: what the checkpoint names is long gone."""
+
+    async def scenario():
+        world = UnkindWorld()
+        world.stream.put(1)
+        await world.turn(turn_ms=60_000)
+        await world.clock.sleep_ms(72 * HOUR_MS)
+        if kind:
+            world.stream.inject(kind)
+        turn = asyncio.create_task(world.turn(turn_ms=180_000))
+        await world.clock.sleep_ms(80_000)
+        world.stream.put(2)
+        world.stream.put(3)
+        await turn
+        assert world.numbers == [1, 2, 3]
+        world.assert_told_no_loss()
+        assert len(world.told(PositionOutlived)) == 1
 
     virtually(scenario)
 

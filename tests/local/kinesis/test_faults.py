@@ -18,6 +18,25 @@ def test_reads_of_one_shard_are_throttled_for_a_time(kinesis, refused, clock):
     kinesis.get(0)
 
 
+def test_an_operation_fails_for_one_shard_whether_it_is_named_or_meant_by_an_iterator(
+    kinesis, refused
+):
+    kinesis.create(2)
+    failure = {"Kind": "Failure", "StreamName": "s", "ShardId": SHARD, "Count": 2}
+    kinesis.faults.inject({**failure, "Code": "ResourceNotFoundException"})
+    iterator = kinesis.iterator(1)
+    kinesis.GetRecords(ShardIterator=iterator)
+    with refused("ResourceNotFoundException"):
+        kinesis.iterator(0)
+    kinesis.faults.clear()
+    iterator = kinesis.iterator(0)
+    kinesis.faults.inject({**failure, "Operation": "GetRecords"})
+    for named in ({}, {"StreamARN": kinesis.arn()}):
+        with refused("InternalFailure"):
+            kinesis.GetRecords(ShardIterator=iterator, **named)
+    kinesis.get(1)
+
+
 def test_writes_of_a_stream_are_throttled_entry_by_entry(kinesis, refused, clock):
     kinesis.create(1).create(1, name="other")
     kinesis.faults.throttle_writes("s", duration_ms=1000)

@@ -190,6 +190,8 @@ class ShardCursor:
         self._complete_before_ms = origin.complete_before_ms
         self._pace = pace
         self._told: RecordsPage | PositionTrimmed | ShardGone | End | None = None
+        # The service does not take the position, as too old: asked is what is left.
+        self._refused: PositionTrimmed | None = None
         # Kept, and not read anew, while the witness is looked for.
         self._in_doubt: RecordsPage | None = None
         self._is_witness_seen = False
@@ -220,7 +222,7 @@ class ShardCursor:
             told, self._told = self._told, None
             return told
         due_ms = self.next_call_ms
-        if self._in_doubt is not None:
+        if self._is_proving:
             return Ask(self._proof, self._proof_token, 1, due_ms)
         return Ask(self._where, self.resume_token, self._pace.records_most, due_ms)
 
@@ -228,7 +230,7 @@ class ShardCursor:
         """Note that the source is asked, in this moment."""
         self._asked = now
         self._wait_after(self._pace.call_ms, now)
-        if self._in_doubt is None and self.resume_token is None:
+        if not self._is_proving and self.resume_token is None:
             self._began = self._where
 
     def answered(self, page: RecordsPage, now: Moment) -> None:
@@ -249,6 +251,9 @@ class ShardCursor:
             self._bucket, self._bytes, amount=page.size, now_ms=now.steady_ms
         )
         self._wait_after(debt_ms, now)
+        if self._refused is not None:
+            self._look_left(page, self._refused, now)
+            return
         if self._in_doubt is not None:
             self._weigh(page, self._in_doubt, now)
             return
@@ -267,15 +272,19 @@ class ShardCursor:
 
     def failed(self, error: ShardfleetError, now: Moment) -> bool:
         """Take a failure; return whether there is anything to be done but raising it."""
+        if isinstance(error, PositionTrimmed) and not self._is_proving:
+            self._refused, self._proof, self._proof_token = error, FROM_TRIM_HORIZON, None
+            self._proof_ms = now.steady_ms
+            return True
         if isinstance(error, ShardGone | PositionTrimmed):
-            self._told = error
+            self._told, self._refused = error, None
             return True
         if isinstance(error, IteratorExpired | FalseEnd):
             token = None if isinstance(error, IteratorExpired) else self._page_token
-            if self._in_doubt is None:
-                self.resume_token = token
-            else:
+            if self._is_proving:
                 self._proof_token = token
+            else:
+                self.resume_token = token
         elif isinstance(error, KeyDenied):
             since_ms = self._denied_since_ms
             self._denied_since_ms = since_ms = now.steady_ms if since_ms is None else since_ms
@@ -299,6 +308,11 @@ class ShardCursor:
             self._accept(page, now)
         else:
             self.start, self.accepted, self.resume_token = FROM_TRIM_HORIZON, None, None
+
+    @property
+    def _is_proving(self) -> bool:
+        """Tell whether what is asked for is no page to go on with, but what is there."""
+        return self._refused is not None or self._in_doubt is not None
 
     @property
     def _where(self) -> StartingPosition:
@@ -331,6 +345,15 @@ class ShardCursor:
     def _doubt(self, page: RecordsPage, proof: StartingPosition, now: Moment) -> None:
         self._in_doubt, self._proof, self._proof_token = page, proof, None
         self._proof_ms = now.steady_ms
+
+    def _look_left(self, answer: RecordsPage, refused: PositionTrimmed, now: Moment) -> None:
+        """Take the oldest that is left behind a position that the service refuses (K14, K16)."""
+        self._proof_token = answer.resume_token
+        if answer.says_nothing and now.steady_ms - self._proof_ms < _OLDEST_MS:
+            return
+        nothing_left = not answer.records and not answer.says_nothing
+        self._told = PositionTrimmed(str(refused), nothing_left=nothing_left)
+        self._refused = None
 
     def _weigh(self, answer: RecordsPage, page: RecordsPage, now: Moment) -> None:
         """Take what is there where the witness was: it shows whether a page follows a gap."""

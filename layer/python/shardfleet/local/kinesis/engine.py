@@ -13,6 +13,7 @@ Not implemented: channels, account settings, warm throughput, record distributio
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from shardfleet.local.kinesis import (
@@ -134,10 +135,9 @@ class KinesisEngine:
             )  # fact K80
 
     def _site(self, operation: str, request: Request) -> Site:
-        stream = named_stream(request)
-        if not stream and isinstance(request.get("ShardIterator"), str):
-            try:
-                stream = iterator_of(request["ShardIterator"], self._account.now_ms()).stream
-            except KinesisError:
-                stream = ""
-        return Site(stream, "", operation)
+        stream, shard = named_stream(request), str(request.get("ShardId") or "")
+        if isinstance(request.get("ShardIterator"), str):
+            with suppress(KinesisError):
+                iterator = iterator_of(request["ShardIterator"], self._account.now_ms())
+                stream, shard = stream or iterator.stream, iterator.shard
+        return Site(stream, shard, operation)
