@@ -101,6 +101,11 @@ def test_a_failing_job_rests_longer_each_time_and_an_hour_at_most(failures, minu
     assert decided[0].failures == failures
 
 
+def test_a_rest_is_told_in_seconds():
+    failed = run(1, "FAILED", minutes_ago=0)
+    assert plan(failed, now_ms=NOW_MS + 15_500).reason == "1 failures: rests 44 s more"
+
+
 def test_what_failed_before_another_deploy_a_success_or_an_hour_of_work_is_forgotten():
     failed = run(3, "FAILED", minutes_ago=1)
     for before in (

@@ -19,6 +19,7 @@ from shardfleet.domain.positions.positions import (
     positions_from_text,
     positions_to_json,
 )
+from shardfleet.domain.positions.rewinds import unleased_shards
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber, StreamIncarnation
 from shardfleet.domain.stream.shards import Shard, ShardGraph
@@ -229,3 +230,11 @@ def test_what_the_stream_has_lost_and_what_nobody_would_read_is_said():
     assert unread.notes[0].startswith("s7: an open shard")
     assert "Java" in java.notes[0]
     assert java.steps[0].after == "AT_TIMESTAMP:1700"
+
+
+@pytest.mark.parametrize(
+    ("leased", "found"), [("s3", ("s0", "s1", "s2")), ("s3 s1", ("s0", "s2")), ("s0 s1 s2 s3", ())]
+)
+def test_of_chosen_shards_all_ancestors_without_a_lease_are_found(leased, found):
+    leases = [lease(key, "5") for key in leased.split()]
+    assert unleased_shards(SHARDS, leases, ["s3"]) == found

@@ -45,7 +45,7 @@ from tests.random_mutants.changes import Change, changes_of
 
 ROOT = Path(__file__).parents[2]
 ROOMS = tuple(f"layer/python/shardfleet/{room}" for room in ("domain", "engine", "kpl"))
-TESTS = ("tests/domain", "tests/engine", "tests/kpl")
+TESTS = ("tests/domain", "tests/engine", "tests/kpl", "tests/cli", "tests/runtime")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 # How much longer than without the change a test may take, and how long anything may wait.
 _SLOWER, _WALL_S = 20, 600
@@ -77,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawn = [c for c in every if any(text in c.id or text in c.file for text in texts)]
     results = Results(given.output, drawn, sources, tests_of(given.root, given.seeds))
     campaign = Campaign(results, given)
-    options = [f"--rootdir={given.root}", "-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    # What starts processes of its own would not have the change.
+    options = ["-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not processes"]
+    options.append(f"--rootdir={given.root}")
     folders = [str(given.root / folder) for folder in given.tests]
     code = int(pytest.main([*options, *folders], plugins=[campaign]))
     body = results.write(of=len(every), seed=given.seed, seeds=given.seeds)

@@ -56,6 +56,29 @@ def test_a_slot_is_started_shown_and_kept_until_the_leader_gives_it_leases():
     run_virtual(main())
 
 
+def test_a_row_that_is_fresh_is_not_written_again():
+    """KCL 3.1's WorkerMetricStatsManager writes each 30 s; here a third of that is enough."""
+
+    async def main():
+        fleet = await beside()
+        await fleet.manager.turn()
+        await fleet.beat("s0001")
+        await fleet.manager.turn()
+        written_s = fleet.kcl3.rows[ONE]
+        await fleet.clock.sleep_ms(5_000)
+        await fleet.beat("s0001")
+        fleet.renew()
+        await fleet.manager.turn()
+        assert fleet.kcl3.rows[ONE] == written_s
+        await fleet.clock.sleep_ms(6_000)
+        await fleet.beat("s0001")
+        fleet.renew()
+        await fleet.manager.turn()
+        assert fleet.kcl3.rows[ONE] >= written_s + 10
+
+    run_virtual(main())
+
+
 def test_a_fleet_that_is_alone_writes_no_row():
     async def main():
         fleet = BesideKcl3(java=0)

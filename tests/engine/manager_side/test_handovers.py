@@ -205,6 +205,7 @@ def test_a_handover_that_its_old_owner_does_not_end_is_forced_after_the_time_out
 
         told = fleet.named("HandoverForced")[0]
         assert (told.lease_key, told.old_owner, told.worker_id) == (lease.lease_key, OLD, NEW)
+        assert limit_ms < told.waited_ms <= limit_ms + 6_000
         now = fleet.leases.leases[lease.lease_key]
         assert (now.lease_owner, now.checkpoint_owner) == (NEW, None)
 

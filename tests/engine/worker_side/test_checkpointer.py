@@ -15,6 +15,7 @@ from shardfleet.events.worker import (
     LeaseLost,
     LeaseReleased,
     OwnWriteRecognised,
+    ShardEnded,
 )
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
@@ -132,6 +133,18 @@ def test_a_deleted_lease_is_not_resurrected_by_any_write_of_its_old_owner():
             assert key(0) not in bench.store.leases
             assert held.outcome is not LeaseOutcome.HELD
             assert held.halt.is_set
+
+    bench_test(scenario)
+
+
+def test_a_shard_end_that_cannot_be_written_any_more_ends_nothing():
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.leases[key(0)] = a_lease(lease_owner=OTHER, lease_counter=99)
+        assert not await bench.checkpointer.finish(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+        assert not bench.told(ShardEnded)
+        assert not bench.lease().is_finished
 
     bench_test(scenario)
 

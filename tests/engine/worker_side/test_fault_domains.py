@@ -106,6 +106,41 @@ def test_a_handler_port_that_raises_for_one_shard_stops_none_of_its_neighbours(o
     in_world(scenario, shards=4)
 
 
+def test_a_fault_is_over_with_the_first_page_that_brings_something_however_far_behind():
+    async def scenario(world):
+        illness = Illness(world)
+        world.put(1, 60, number=ILL)
+        await world.turn()
+        assert (await stop_of(world)).attempts > 1
+        illness.is_over = True
+        told = {}
+
+        async def look(batch):
+            told[int(batch[0].data)] = await stop_of(world)
+
+        world.handler._script = look
+        await world.turn()
+        assert told[1] is not None
+        assert set(told.values()) - {told[1]} == {None}
+
+    in_world(scenario, shards=4, records_per_read=10)
+
+
+def test_a_shard_whose_first_good_page_is_its_last_leaves_no_fault_behind():
+    async def scenario(world):
+        illness = Illness(world)
+        world.put(1, 3, number=ILL)
+        world.stream.split(key(ILL))
+        await world.turn()
+        assert await stop_of(world) is not None
+        illness.is_over = True
+        await world.turn()
+        assert world.lease(ILL).is_finished
+        assert await stop_of(world) is None
+
+    in_world(scenario, shards=4)
+
+
 def test_what_a_handler_port_raises_in_a_suspicious_turn_is_no_death_of_the_shard():
     """H9: an open note would have the next death of the process charged to the wrong shard."""
 

@@ -270,6 +270,27 @@ def test_a_shard_is_not_asked_for_more_often_the_longer_it_is_missed():
     in_world(scenario)
 
 
+def test_a_shard_that_has_answered_in_between_is_asked_as_soon_as_one_missed_for_the_first_time():
+    async def scenario(world):
+        async def missed(times):
+            miss(world, 0, times=times)
+            since = len(world.stream.calls)
+            await world.turn(turn_ms=60_000)
+            called = [c for c in world.stream.calls[since:] if c.shard_id == key(0)]
+            asked = [c.at_ms for c in called if c.operation != "shard_iterator"]
+            return [after - before for before, after in pairwise(asked[: times + 1])]
+
+        world.put(1, 3)
+        long, short = await missed(6), await missed(2)
+        assert max(long) > 2 * max(short)
+        assert short[0] <= world.config.parent_poll_ms + 1_000
+        assert (GONE, key(0)) not in world.state.documents or not (
+            await GoneRecord(world.state).missed()
+        )
+
+    in_world(scenario)
+
+
 def test_a_person_s_decision_ends_it_its_children_first():
     async def scenario(world):
         gone_for_good(world)

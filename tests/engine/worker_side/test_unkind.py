@@ -169,6 +169,18 @@ async def encrypted(world):
     )
 
 
+def test_a_handler_hears_how_a_record_was_encrypted_as_kinesis_says():
+    async def scenario():
+        world = UnkindWorld()
+        await encrypted(world)
+        world.stream.put(5)
+        await world.turn(turn_ms=20_000)
+        told = [(r.encryption_type, r.explicit_hash_key) for r in world.handler.handled]
+        assert told == 5 * [(None, None)] + [("KMS", None)]
+
+    virtually(scenario)
+
+
 def test_a_key_that_is_denied_at_first_is_waited_for():
     """I01: grants are seen everywhere only after a while."""
 

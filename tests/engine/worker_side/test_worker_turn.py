@@ -107,6 +107,16 @@ def test_leases_are_adopted_and_renewed_before_user_code_is_imported():
     in_world(scenario)
 
 
+def test_where_nothing_is_refused_no_delay_is_told():
+    async def scenario(world):
+        world.put(1)
+        await world.turn()
+        assert world.numbers == [1]
+        assert not world.told(SlotDelayed)
+
+    in_world(scenario, shards=2)
+
+
 @pytest.mark.parametrize("refused", ["read", "renewal"])
 def test_a_lease_that_the_table_refuses_keeps_no_other_from_beginning(refused):
     """Found by the simulation: with many leases one or another is always refused."""
