@@ -11,9 +11,12 @@ import pytest
 from typer.main import get_command
 
 from shardfleet.cli.app import app
+from shardfleet.cli.migrate import migration_json
 from shardfleet.cli.position import import_json
 from shardfleet.cli.tail import _as_json
 from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.kcl3 import Direction
+from shardfleet.domain.balance.migration import MigrationStep, MigrationTask
 from shardfleet.domain.cost.estimate import Consumption, Setup, per_month, price_of
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.spending import Chosen, Regime
@@ -22,6 +25,7 @@ from shardfleet.domain.explain.answer import Explanation, StoryLine, Whereabouts
 from shardfleet.domain.explain.doctor import Finding
 from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
 from shardfleet.domain.explain.forecast import Forecast
+from shardfleet.domain.explain.migration_report import ReportLine, ReportMark
 from shardfleet.domain.explain.turn_log import Entry
 from shardfleet.domain.positions.position_import import ImportAction, ImportPlan, ImportStep
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
@@ -81,6 +85,12 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     assert list(resumed["stopped"][0]) == names(StopNote)
     assert list(resumed["paused"][0]) == ["lease_key", *names(Pause)]
     assert list(shape("shardfleet put")["sent"]) == names(ProducerCounts)
+    migrated, row = shape("shardfleet migrate"), ReportLine("index", ReportMark.GOOD, "there")
+    step = MigrationStep(step=MigrationTask.MOVE)
+    printed = migration_json(Direction.TO_JAVA, [row], [step], written=True, is_done=True)
+    assert list(migrated) == list(printed)
+    assert [list(each) for each in migrated["report"]] == [list(printed["report"][0])]
+    assert list(migrated["steps"][0]) == list(printed["steps"][0])
     imported = shape("shardfleet position import FILE")
     assert list(imported["steps"][0]) == list(_json_of_import()["steps"][0])
     explained = shape("shardfleet explain SHARD")

@@ -1,6 +1,9 @@
 """A fleet in memory as it stands in an account: long names, long numbers, a virtual clock."""
 
+from dataclasses import replace
+
 from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.migration import IndexStatus
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import FleetState
@@ -65,7 +68,19 @@ async def clicks_fleet(state):
                 at_ms=now_ms - 5_000,
             )
         )
-    return memory_access(CONFIG, leases=leases, state=documents, stream=stream, clock=clock)
+    fleet = memory_access(CONFIG, leases=leases, state=documents, stream=stream, clock=clock)
+    if state == "java":
+        await _with_java(fleet)
+    return fleet
+
+
+async def _with_java(fleet):
+    """Give a worker of a KCL 3.5, and one of a KCL 2, a shard; the table has no index."""
+    shown, other = "java-1", "java-2"
+    fleet.kcl3.rows[shown] = fleet.clock.now_ms() // 1000
+    fleet.index.found = IndexStatus.MISSING
+    for key, owner in ((FIRST, shown), (SECOND, other)):
+        fleet.leases.leases[key] = replace(fleet.leases.leases[key], lease_owner=owner)
 
 
 def _leases(now_ms):

@@ -1,7 +1,7 @@
 """What a command has of a fleet, on the memory ports."""
 
 from shardfleet.cli.fleet_access import FleetAccess
-from shardfleet.testing.memory import MemoryKcl3Store
+from shardfleet.testing.memory import MemoryKcl3Store, MemoryOwnerIndex
 
 
 def memory_access(config, *, leases, state, stream, clock):
@@ -13,5 +13,6 @@ def memory_access(config, *, leases, state, stream, clock):
         stream=stream,
         writer=None,
         kcl3=MemoryKcl3Store(),
+        index=MemoryOwnerIndex(),
         clock=clock,
     )

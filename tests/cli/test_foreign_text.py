@@ -262,7 +262,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(fleet_access, "_opened_table", table)
         monkeypatch.setattr(position, "opened_stream", stream)
         monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
-        monkeypatch.setattr(cost, "_around", lambda _stack: AROUND)
+        monkeypatch.setattr(cost, "around_of", lambda _stack: AROUND)
         monkeypatch.setattr(examination, "examine", lambda _stack: facts(text))
         monkeypatch.setattr(run, "run_demo", lambda o, d: demo(o, d, **with_text))
         monkeypatch.setattr(own_run, "own_run", lambda o, **k: own(o, **k, found=found))

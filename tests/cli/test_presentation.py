@@ -16,7 +16,16 @@ import pytest
 from typer.main import get_command
 
 from shardfleet.cli import app as application
-from shardfleet.cli import approval, cost, examination, fleet_access, logs, operating, rewind
+from shardfleet.cli import (
+    approval,
+    cost,
+    examination,
+    fleet_access,
+    logs,
+    migrate,
+    operating,
+    rewind,
+)
 from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.fleets import DeployedFleet
 from shardfleet.cli.telling import TerminalConsole
@@ -73,6 +82,12 @@ CALLS = [
     ("healthy", f"release {FIRST} --yes"),
     ("healthy", f"rewind {FIRST} --to 15m --yes"),
     ("healthy", f"rewind {SPLIT} --to TRIM_HORIZON --yes"),
+    *(("healthy", f"migrate --{way} --dry-run") for way in ("from-java", "to-java", "abort")),
+    ("java", "migrate --from-java --dry-run"),
+    ("java", "migrate --from-java --yes --wait 30"),
+    ("healthy", "migrate --to-java --yes --wait 5"),
+    ("healthy", "migrate --abort --yes"),
+    ("healthy", "migrate"),
     ("healthy", "init clicks"),
     ("healthy", "init a_b"),
     ("healthy", "template --app cdk.out --out plain"),
@@ -158,8 +173,8 @@ def said(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(fleet_access, "_opened", fleet)
         monkeypatch.setattr(fleet_access, "_opened_table", table)
         monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
-        monkeypatch.setattr(cost, "_around", lambda _: AROUND)
-        for each in (approval, operating, rewind):
+        monkeypatch.setattr(cost, "around_of", lambda _: AROUND)
+        for each in (approval, migrate, operating, rewind):
             monkeypatch.setattr(each, "person", lambda: "ann")
         recorded_runs.stand_in(monkeypatch, state, tmp_path)
         if call.startswith("position import"):

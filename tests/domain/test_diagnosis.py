@@ -19,7 +19,7 @@ from shardfleet.domain.explain.doctor import (
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.reasons import Pause
-from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.sleep.pauses import Migration, Pauses
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_failing_slot, a_failure, a_lease
@@ -297,6 +297,12 @@ def beside_java(*leases, sighted_ms=0, is_fresh=True, version="", config=CONFIG)
     )
 
 
+def migrating(facts):
+    """Leave a migration unfinished."""
+    pauses = Pauses(migration=Migration(direction="from-java", by="ann", since_ms=NOW_MS))
+    return replace(facts, reading=replace(facts.reading, pauses=pauses))
+
+
 SHARED = ("1 at 5 by a", "2 at 5 by b", "3 at 5 by java-1", "4 at 5 by java-1")
 KCL_2 = replace(beside_java(*SHARED), kcl3=Kcl3())
 
@@ -336,6 +342,12 @@ def test_a_fleet_that_shares_its_table_with_a_kcl_3_in_good_order_has_no_finding
             "no leader gives out leases",
         ),
         (KCL_2, "kcl-2-counts-otherwise", "java-1 of a KCL 2"),
+        (
+            # Java's worker has nothing there, as is meant.
+            migrating(beside_java("1 at 5 by a", "2 at 5 by a", "3 at 5 by b", "4 at 5 by b")),
+            "migration-under-way",
+            "migrate --from-java of ann is not finished",
+        ),
     ],
 )
 def test_what_keeps_the_fleet_and_java_from_sharing_is_told(facts, code, words):

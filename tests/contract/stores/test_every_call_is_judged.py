@@ -64,6 +64,13 @@ JUDGES = {
         "DynamoDBKcl3Store.write update_item",
         "DynamoDBKcl3Store.delete delete_item",
     ),
+    "test_the_index_is_made_as_a_kcl_3_makes_it": (
+        "DynamoDBOwnerIndex.make update_table",
+        "DynamoDBOwnerIndex._described describe_table",
+    ),
+    "test_whether_leases_may_be_written_is_asked_without_writing": (
+        "DynamoDBOwnerIndex.refusal update_item",
+    ),
     "test_a_scan_is_read_in_pages": ("_Examination._neighbours scan",),
     "test_many_plans_are_deleted": ("DynamoDBSealStore.delete_before batch_write_item",),
     "test_a_plan_larger_than_a_page_is_read_whole": ("DynamoDBSealStore._query query",),

@@ -1,6 +1,7 @@
 """The rows of a KCL 3's workers, in both layouts, attribute by attribute (protocol.md §2.6)."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -61,11 +62,14 @@ def test_until_3_4_rows_have_a_table_of_their_own(tables, store):
 
 def test_since_3_5_rows_are_items_of_the_lease_table(tables, store):
     of = {"entityType": {"S": "WORKER_METRIC_STATS"}}
-    tables.put({"leaseKey": {"S": "java-1"}} | of | JAVA)
+    # A KCL 3.5 says what it can do.
+    tables.put({"leaseKey": {"S": "java-1"}, "sup": {"N": "1"}} | of | JAVA)
     migration = {"entityType": {"S": "CLIENT_VERSION_MIGRATION"}}
     tables.put({"leaseKey": {"S": "Migration3.0"}} | migration | MIGRATED)
     foreign = asyncio.run(tables.leases.survey()).foreign
-    assert found(store, *foreign) == Kcl3(rows=(OTHERS,), version="CLIENT_VERSION_3X")
+    newer = replace(OTHERS, support=1)
+    wanted = Kcl3(rows=(newer,), version="CLIENT_VERSION_3X", is_single=True)
+    assert found(store, *foreign) == wanted
     asyncio.run(store.write(OURS))
 
     assert tables.item("f-s0001") == {"leaseKey": {"S": "f-s0001"}} | of | ROW

@@ -47,7 +47,7 @@ def cost(
     """Show what the fleet has cost by its ledger, an estimate, and the stream's own price."""
     table = _prices(prices)
     name = FleetName(stack, fleet_name)
-    around = _around(name)
+    around = around_of(name)
 
     found = with_fleet(name, lambda fleet: _found(fleet, around, table, days=days))
     tell(found, _lines(found), as_json=as_json)
@@ -65,8 +65,14 @@ def _prices(file: Path | None) -> Prices:
     return changed_prices(given)
 
 
-def _around(name: FleetName) -> dict[str, int]:
-    """Count alarms and dashboards, and look up memory sizes and the worker's time-out."""
+def around_of(name: FleetName) -> dict[str, int]:
+    """
+    Count alarms and dashboards, and look up memory sizes and the worker's time-out.
+
+    Raises:
+        ConfigurationError: there is no such fleet.
+
+    """
     import boto3
 
     with reaching_aws():

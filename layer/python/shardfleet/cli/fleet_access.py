@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shardfleet.adapters.kinesis.polling import KinesisPolling
     from shardfleet.adapters.kinesis.writer import KinesisWriter
     from shardfleet.adapters.thread_pool import ThreadPool
-    from shardfleet.engine.ports import Clock, Kcl3Store, LeaseStore, StreamDirectory
+    from shardfleet.engine.ports import Clock, Kcl3Store, LeaseStore, OwnerIndex, StreamDirectory
     from shardfleet.engine.shard.reader import ReadPorts
     from shardfleet.engine.state.fleet_state import FleetState
     from shardfleet.records import Record
@@ -75,6 +75,7 @@ class FleetAccess:
         stream: the stream, to read.
         writer: the stream, to write.
         kcl3: what a KCL 3 keeps beside the leases.
+        index: of the lease table, by owner.
         clock: this machine's.
 
     """
@@ -85,6 +86,7 @@ class FleetAccess:
     stream: "KinesisPolling"
     writer: "KinesisWriter"
     kcl3: "Kcl3Store"
+    index: "OwnerIndex"
     clock: "Clock"
 
     @property
@@ -249,6 +251,7 @@ async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
     from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
     from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
+    from shardfleet.adapters.dynamodb.owner_index import DynamoDBOwnerIndex
     from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
     from shardfleet.adapters.kinesis.polling import KinesisPolling
     from shardfleet.adapters.kinesis.writer import KinesisWriter
@@ -278,6 +281,7 @@ async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
                 wire=clients.wire_to(config.stream_arn),
             ),
             kcl3=DynamoDBKcl3Store(config.lease_table, pools),
+            index=DynamoDBOwnerIndex(config.lease_table, pools),
             clock=clock,
         )
 

@@ -17,7 +17,14 @@ from functools import partial
 
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentPlan, count_to_read
-from shardfleet.domain.balance.kcl3 import LEADERLESS_MS, Kcl3, Kcl3Plan, plan_beside
+from shardfleet.domain.balance.kcl3 import (
+    LEADERLESS_MS,
+    BesideFacts,
+    Direction,
+    Kcl3,
+    Kcl3Plan,
+    plan_beside,
+)
 from shardfleet.domain.balance.loads import Loads, smoothed
 from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
 from shardfleet.domain.balance.strategy import AssignmentFacts, graceful_workers, plan_assignments
@@ -526,14 +533,18 @@ def _sleepers(
 
 def _kcl3(config: FleetConfig, snapshot: TurnSnapshot, losses: Losses) -> Kcl3Plan:
     unfinished = [lease for lease in snapshot.survey.leases if not lease.is_finished]
-    return plan_beside(
-        config,
-        snapshot.kcl3,
-        snapshot.slots,
+    facts = BesideFacts(
+        now_ms=snapshot.at_ms,
         holders=_held_by(unfinished),
         losers={le.effective_owner for le in unfinished if le.lease_key in losses.expired},
-        now_ms=snapshot.at_ms,
+        migrates=_migrates(snapshot),
     )
+    return plan_beside(config, snapshot.kcl3, snapshot.slots, facts=facts)
+
+
+def _migrates(snapshot: TurnSnapshot) -> Direction | None:
+    migration = snapshot.pauses.migration
+    return None if migration is None else Direction(migration.direction)
 
 
 def _led(snapshot: TurnSnapshot, leases: Iterable[Lease], losses: Losses) -> frozenset[str]:
@@ -565,7 +576,7 @@ def _slots(
         ours={slot.worker_id for slot in snapshot.slots},
         expired=expired,
         resting=resting,
-        steals=led or config.assignment == _STEALING,
+        steals=led or config.assignment == _STEALING or _migrates(snapshot) is Direction.FROM_JAVA,
     )
     sizing = plan_size(
         _slot_needs(config, snapshot, unfinished, held=held),

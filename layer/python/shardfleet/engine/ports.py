@@ -16,6 +16,7 @@ from typing import Any, Never, Protocol
 import msgspec
 
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
+from shardfleet.domain.balance.migration import IndexStatus
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
@@ -190,6 +191,19 @@ class Kcl3Store(Protocol):
 
     async def delete(self, row: WorkerRow) -> None:
         """Delete a row of ours unless it was written since; raises as :meth:`write`."""
+
+
+class OwnerIndex(Protocol):
+    """The lease table's index by owner, which a KCL 2 does not make (protocol.md §1.3)."""
+
+    async def status(self) -> IndexStatus:
+        """Tell how far it is; ConfigurationError if there is no such table."""
+
+    async def make(self) -> None:
+        """Begin to make it; RightMissing, OutcomeUnknown or Throttled if that fails."""
+
+    async def refusal(self) -> str:
+        """Tell why leases may not be written, "" if they may; RightMissing likewise."""
 
 
 class ShardSource(Protocol):

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Never
 
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
+from shardfleet.domain.balance.migration import IndexStatus
 from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
 from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import (
@@ -86,6 +87,37 @@ class MemoryLeaseStore:
     def _must_be_readable(self, lease_key: str) -> None:
         if lease_key in self.unreadable:
             raise MalformedLease(self.unreadable[lease_key])
+
+
+class MemoryOwnerIndex:
+    """
+    The ``OwnerIndex`` port without a table.
+
+    Attributes:
+        found: how far the index is; one that is made is there at once.
+        refused: why leases may not be written; empty: they may.
+
+    """
+
+    def __init__(self) -> None:
+        """Begin with an index."""
+        self.found = IndexStatus.ACTIVE
+        self.refused = ""
+
+    async def status(self) -> IndexStatus:
+        """Tell it."""
+        await asyncio.sleep(0)
+        return self.found
+
+    async def make(self) -> None:
+        """Make it."""
+        await asyncio.sleep(0)
+        self.found = IndexStatus.ACTIVE
+
+    async def refusal(self) -> str:
+        """Tell it."""
+        await asyncio.sleep(0)
+        return self.refused
 
 
 class MemoryKcl3Store:

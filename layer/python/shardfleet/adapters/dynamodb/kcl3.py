@@ -27,7 +27,7 @@ ROWS_TABLE, ROWS_KEY = "WorkerMetricStats", "wid"
 STATE_TABLE, STATE_KEY = "CoordinatorState", "key"
 MIGRATION = "Migration3.0"
 ROW_ENTITY = "WORKER_METRIC_STATS"
-_UPDATED, _VERSION = "lut", "cv"
+_UPDATED, _VERSION, _SUPPORT = "lut", "cv", "sup"
 
 
 class DynamoDBKcl3Store:
@@ -56,7 +56,7 @@ class DynamoDBKcl3Store:
         if own and not version:
             item = self._item(f"{self._lease_table}-{STATE_TABLE}", STATE_KEY, MIGRATION)
             version = _version(item or {})
-        return Kcl3(rows=(*rows, *own), version=version)
+        return Kcl3(rows=(*rows, *own), version=version, is_single=self._is_single)
 
     def _own_rows(self) -> Iterator[WorkerRow]:
         table = self._rows_table
@@ -144,7 +144,8 @@ def _rows(item: Item, key: str) -> Iterator[WorkerRow]:
     """Read a row; what has no time is none (§2.6: valid only with ``lut``)."""
     updated = item.get(_UPDATED, {}).get("N")
     if updated is not None and item.get(ENTITY_TYPE, {"S": ROW_ENTITY}) == {"S": ROW_ENTITY}:
-        yield WorkerRow(item[key]["S"], int(float(updated)))
+        support = item.get(_SUPPORT, {}).get("N", "0")
+        yield WorkerRow(item[key]["S"], int(float(updated)), int(float(support)))
 
 
 def _version(item: Mapping[str, Mapping[str, Any]]) -> str:

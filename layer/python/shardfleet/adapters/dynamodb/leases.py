@@ -58,6 +58,26 @@ from shardfleet.events.base import Event, Level
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
+    from mypy_boto3_dynamodb.type_defs import (
+        AttributeDefinitionTypeDef,
+        GlobalSecondaryIndexTypeDef,
+    )
+
+
+OWNER_INDEX_SCHEMA: GlobalSecondaryIndexTypeDef = {
+    "IndexName": OWNER_INDEX,
+    "KeySchema": [
+        {"AttributeName": LEASE_OWNER, "KeyType": "HASH"},
+        {"AttributeName": LEASE_KEY, "KeyType": "RANGE"},
+    ],
+    "Projection": {"ProjectionType": "KEYS_ONLY"},
+}
+"""As the KCL's ``DynamoDBLeaseRefresher`` makes it (protocol.md §1.3)."""
+
+KEY_ATTRIBUTES: list[AttributeDefinitionTypeDef] = [
+    {"AttributeName": LEASE_KEY, "AttributeType": "S"},
+    {"AttributeName": LEASE_OWNER, "AttributeType": "S"},
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,20 +326,8 @@ def ensure_lease_table(client: DynamoDBClient, name: str) -> bool:
             TableName=name,
             BillingMode="PAY_PER_REQUEST",
             KeySchema=[{"AttributeName": LEASE_KEY, "KeyType": "HASH"}],
-            AttributeDefinitions=[
-                {"AttributeName": LEASE_KEY, "AttributeType": "S"},
-                {"AttributeName": LEASE_OWNER, "AttributeType": "S"},
-            ],
-            GlobalSecondaryIndexes=[
-                {
-                    "IndexName": OWNER_INDEX,
-                    "KeySchema": [
-                        {"AttributeName": LEASE_OWNER, "KeyType": "HASH"},
-                        {"AttributeName": LEASE_KEY, "KeyType": "RANGE"},
-                    ],
-                    "Projection": {"ProjectionType": "KEYS_ONLY"},
-                }
-            ],
+            AttributeDefinitions=KEY_ATTRIBUTES,
+            GlobalSecondaryIndexes=[OWNER_INDEX_SCHEMA],
         )
     client.get_waiter("table_exists").wait(
         TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 120}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import Slot, SlotState
@@ -29,6 +30,13 @@ UPGRADING = "CLIENT_VERSION_UPGRADE_FROM_2X"
 ROLLED_BACK = "CLIENT_VERSION_2X"
 
 
+class Direction(StrEnum):
+    """Of a migration between Java and the fleet; the values are the command's options."""
+
+    FROM_JAVA = "from-java"
+    TO_JAVA = "to-java"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     """
@@ -37,11 +45,13 @@ class WorkerRow:
     Attributes:
         worker_id: its ``leaseOwner``.
         updated_s: ``lut``, epoch seconds.
+        support: ``sup``, which a KCL 3.5 writes; 0: it has none.
 
     """
 
     worker_id: str
     updated_s: int
+    support: int = 0
 
     def is_fresh(self, now_ms: int) -> bool:
         """Tell whether the KCL takes its worker for active."""
@@ -56,11 +66,13 @@ class Kcl3:
     Attributes:
         rows: of all workers, ours among them.
         version: ``cv`` of its migration item; empty: there is none.
+        is_single: its rows are in the lease table itself, as since 3.5.
 
     """
 
     rows: Sequence[WorkerRow] = ()
     version: str = ""
+    is_single: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +86,7 @@ class Kcl3Plan:
         graceful: ids of those that hand over when asked.
         write: our rows to be written.
         delete: our rows that are to go, lest a lease is given to who is gone.
-        waiting: ids of slots that are shown and have nothing yet: they are to stay.
+        waiting: ids of slots that are to be given leases and have nothing yet: they are to stay.
 
     """
 
@@ -86,14 +98,28 @@ class Kcl3Plan:
     waiting: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideFacts:
+    """
+    What a turn knows of itself and its neighbours.
+
+    Attributes:
+        now_ms: epoch milliseconds.
+        holders: worker ids that hold a lease or are to get one.
+        losers: worker ids that let a lease expire: whatever their row says, they are gone.
+        migrates: while leases are handed over in a direction no slot is shown, and on the way from
+            Java those that have nothing are to stay.
+
+    """
+
+    now_ms: int
+    holders: Collection[str]
+    losers: Collection[str | None]
+    migrates: Direction | None = None
+
+
 def plan_beside(
-    config: FleetConfig,
-    found: Kcl3,
-    slots: Sequence[Slot],
-    *,
-    holders: Collection[str],
-    losers: Collection[str | None],
-    now_ms: int,
+    config: FleetConfig, found: Kcl3, slots: Sequence[Slot], *, facts: BesideFacts
 ) -> Kcl3Plan:
     """
     Plan by what was found.
@@ -102,20 +128,21 @@ def plan_beside(
         config: tells whether a KCL 3 may lead.
         found: what a KCL 3 keeps.
         slots: all of ours.
-        holders: worker ids that hold a lease or are to get one.
-        losers: worker ids that let a lease expire: whatever their row says, they are gone.
-        now_ms: epoch milliseconds.
+        facts: what else is known.
 
     """
+    now_ms, migrates = facts.now_ms, facts.migrates
     ours = {slot.worker_id for slot in slots}
     others = frozenset(
         row.worker_id
         for row in found.rows
-        if row.worker_id not in ours and row.worker_id not in losers and row.is_fresh(now_ms)
+        if row.worker_id not in ours and row.worker_id not in facts.losers and row.is_fresh(now_ms)
     )
     is_kcl_3 = bool(others) and found.version not in (UPGRADING, ROLLED_BACK)
-    shows = bool(others) and config.kcl_leads and found.version != ROLLED_BACK
-    shown = _able(slots, now_ms=now_ms, silent_ms=2 * config.failover_ms) if shows else []
+    shows = bool(others) and config.kcl_leads and found.version != ROLLED_BACK and not migrates
+    able = _able(slots, now_ms=now_ms, silent_ms=2 * config.failover_ms)
+    shown = able if shows else []
+    wanted = able if migrates is Direction.FROM_JAVA else shown
     known = {row.worker_id: row for row in found.rows if row.worker_id in ours}
     return Kcl3Plan(
         leads=is_kcl_3 and config.kcl_leads,
@@ -127,7 +154,7 @@ def plan_beside(
             if _is_due(known.get(slot.worker_id), now_ms)
         ],
         delete=[known[w] for w in sorted(known.keys() - {slot.worker_id for slot in shown})],
-        waiting=[slot.slot_id for slot in shown if slot.worker_id not in holders],
+        waiting=[slot.slot_id for slot in wanted if slot.worker_id not in facts.holders],
     )
 
 

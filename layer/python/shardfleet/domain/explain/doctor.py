@@ -387,9 +387,18 @@ def _java(facts: Facts) -> Iterator[Finding]:
     shown = {row.worker_id for row in facts.kcl3.rows if row.is_fresh(reading.at_ms)} - ours
     rows = [row for row in lease_rows(reading) if row.owner not in ours]
     renewing = {row.owner for row in rows if row.owner and row.state is LeaseState.READING}
+    if (migration := reading.pauses.migration) is not None:
+        yield _warning(
+            "migration-under-way",
+            f"migrate --{migration.direction} of {migration.by} is not finished: until then no "
+            "slot is shown to a KCL 3, whose leader gives the fleet nothing",
+            f"go on with it (shardfleet migrate --{migration.direction}), or end it (shardfleet "
+            "migrate --abort)",
+        )
     if shown:
         yield from _java_leads(facts, shown)
-        yield from _java_starves(reading, shown, ours)
+        if migration is None:
+            yield from _java_starves(reading, shown, ours)
         yield from _java_forgets(rows)
     elif (
         renewing

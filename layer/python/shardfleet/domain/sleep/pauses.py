@@ -19,6 +19,23 @@ LEASES_MOST = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """
+    Leases are handed over between a Java KCL and the fleet; until then it shows Java no slot.
+
+    Attributes:
+        direction: `from-java` or `to-java`.
+        by: a person.
+        since_ms: epoch milliseconds.
+
+    """
+
+    direction: str
+    by: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pauses:
     """
     Everything that is paused.
@@ -26,11 +43,13 @@ class Pauses:
     Attributes:
         fleet: set while every lease is, also those that are still to come.
         leases: paused by name.
+        migration: which one is under way; it pauses the part of the fleet in Java's balancing.
 
     """
 
     fleet: Pause | None = None
     leases: Mapping[str, Pause] = field(default_factory=dict)
+    migration: Migration | None = None
 
     def of(self, lease_key: str) -> Pause | None:
         """Return why a lease is paused, None when it is not."""

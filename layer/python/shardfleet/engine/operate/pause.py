@@ -74,6 +74,15 @@ class Operator:
         )
         await self.state.prompt_manager()
 
+    async def go_on(self) -> None:
+        """Take back the pause of the whole fleet alone, and prompt the manager."""
+        await self.change_pauses(lambda pauses: replace(pauses, fleet=None))
+        await self.state.prompt_manager()
+
+    async def change_pauses(self, change: Callable[[Pauses], Pauses]) -> None:
+        """Change what is asked of the fleet, whatever others change meanwhile."""
+        await self._record.change(change)
+
     async def until_free(self, lease_keys: Collection[str], *, within_ms: int) -> tuple[str, ...]:
         """Wait until nobody has these leases any more; return those that somebody still has."""
         return await self._until_none(lease_keys, _is_held, within_ms=within_ms)

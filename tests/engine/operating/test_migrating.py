@@ -1,0 +1,235 @@
+"""A migration is carried out by whoever runs the command, gone on with, turned round, or ended."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.domain.balance.kcl3 import Direction
+from shardfleet.domain.balance.migration import IndexStatus, MigrationTask
+from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.slots.slot import SlotState, end
+from shardfleet.engine.operate.migrate import Migrator
+from shardfleet.engine.operate.pause import Operator
+from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import MemoryOwnerIndex
+from tests.engine.manager_side.test_beside_kcl3 import BesideKcl3
+from tests.engine.manager_side.test_foreign_holders import JAVA
+
+FROM, TO = Direction.FROM_JAVA, Direction.TO_JAVA
+WAIT_MS = 60_000
+
+
+class Moving(BesideKcl3):
+    """A shared table on which Java's workers and ours live, and hand over when asked."""
+
+    def __init__(self, **options):
+        super().__init__(java=16, leases_per_worker=8, **options)
+        self.index = MemoryOwnerIndex()
+        self.told = []
+
+    def migrator(self):
+        operator = Operator(self.leases, self.state, self.clock)
+        return Migrator(
+            self.config, operator, kcl3=self.kcl3, index=self.index, events=self.events,
+            person="ann",
+        )  # fmt: skip
+
+    async def migrate(self, direction, *, within_ms=WAIT_MS):
+        return await self.migrator().run(direction, within_ms=within_ms, tell=self.told.append)
+
+    async def live(self):
+        """Let both sides be, until the loop is over."""
+        for second in range(10_000):
+            await self.second(second)
+            await self.clock.sleep_ms(1_000)
+
+    async def second(self, second):
+        slots = [found.slot for found in await self.state.slots()]
+        alive = {slot.worker_id for slot in slots if slot.state is not SlotState.ENDED}
+        for slot in slots:
+            if slot.worker_id in alive:
+                await self.work(slot)
+        if self.javas and self.shows and second % 30 == 0:
+            self.kcl3.rows[JAVA] = self.clock.now_ms() // 1000
+        living = alive | ({JAVA} if self.javas else set())
+        for lease in list(self.leases.leases.values()):
+            if lease.checkpoint_owner in living and self.hands_over(lease.checkpoint_owner):
+                await self.leases.apply(lease_changes.assign(lease, lease.lease_owner))
+            elif lease.effective_owner in living:
+                self.renew(lease.lease_key)
+            elif lease.effective_owner is None and self.javas and self.takes:
+                await self.leases.apply(lease_changes.assign(lease, JAVA))
+        if second % 3 == 0:
+            await self.manager.turn()
+
+    takes = False
+
+    def hands_over(self, _owner):
+        return True
+
+    async def work(self, slot):
+        if slot.drain:
+            for lease in list(self.leases.leases.values()):
+                if lease.effective_owner == slot.worker_id:
+                    await self.leases.apply(lease_changes.evict(lease))
+            await self.state.update_slot(
+                slot.slot_id, lambda s: end(s, served_seq=s.assign_seq, now_ms=self.clock.now_ms())
+            )
+        else:
+            await self.beat(slot.slot_id)
+
+    def is_rid_of_java(self):
+        return JAVA not in {lease.effective_owner for lease in self.leases.leases.values()}
+
+    def switches(self):
+        """Return how many times a lease changed hands by a write of somebody's."""
+        kinds = [change.operation for change, _ in self.leases.changes]
+        return {kind: kinds.count(kind) for kind in ("take", "initiate_handover", "assign")}
+
+
+def moving(work, **options):
+    """Run work beside a world that lives, and return it."""
+
+    async def main():
+        fleet = Moving(**options)
+        await fleet.begin()
+        fleet.leases.changes.clear()
+        world = asyncio.create_task(fleet.live())
+        try:
+            await work(fleet)
+        finally:
+            world.cancel()
+
+    run_virtual(main())
+
+
+async def until(fleet, condition):
+    for _ in range(600):
+        if condition():
+            return
+        await fleet.clock.sleep_ms(500)
+    raise AssertionError(fleet.held())
+
+
+def test_from_java_each_lease_is_handed_over_once_and_the_command_waits_for_javas_end():
+    async def work(fleet):
+        run = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        assert fleet.switches() == {"take": 0, "initiate_handover": 16, "assign": 16}
+        await fleet.clock.sleep_ms(30_000)
+        assert fleet.told[-1].step is MigrationTask.AWAIT_JAVAS_END
+        assert set(fleet.kcl3.rows) == {JAVA}, "a slot was shown to Java's leader"
+        fleet.javas = False
+        assert (await run).step is MigrationTask.DONE
+        assert (await fleet.migrator().look()).is_hidden is False
+        assert set(fleet.held().values()) == {8}
+
+    moving(work)
+
+
+def test_back_to_java_each_lease_is_handed_over_once_and_the_fleet_is_drained():
+    async def work(fleet):
+        run = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        fleet.leases.changes.clear()
+        run.cancel()
+        assert (await fleet.migrate(TO)).step is MigrationTask.DONE
+        assert fleet.held() == {JAVA: 16}
+        assert fleet.switches() == {"take": 0, "initiate_handover": 16, "assign": 16}
+        snapshot = await fleet.migrator().look()
+        assert (snapshot.alive, snapshot.is_paused, snapshot.is_hidden) == ([], True, False)
+
+    moving(work)
+
+
+def test_without_the_index_it_is_made_and_a_paused_fleet_is_resumed():
+    async def work(fleet):
+        fleet.index.found = IndexStatus.MISSING
+        operator = Operator(fleet.leases, fleet.state, fleet.clock)
+        await operator.pause(None, Pause("ann", 1))
+        run = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        run.cancel()
+        assert [each.step for each in fleet.told[:3]] == [
+            MigrationTask.MAKE_INDEX,
+            MigrationTask.RESUME,
+            MigrationTask.HIDE,
+        ]
+        assert fleet.index.found is IndexStatus.ACTIVE
+
+    moving(work)
+
+
+def test_what_a_kcl_2_holds_is_taken():
+    async def work(fleet):
+        fleet.shows, fleet.kcl3.rows = False, {}
+        run = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        assert fleet.switches() == {"take": 16, "initiate_handover": 0, "assign": 0}
+        fleet.javas = False
+        assert (await run).step is MigrationTask.DONE
+
+    moving(work)
+
+
+def test_to_a_kcl_2_the_fleet_is_drained_and_the_leases_wait_for_it():
+    async def work(fleet):
+        fleet.shows, fleet.kcl3.rows = False, {}
+        run = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        fleet.javas = False
+        await run
+        assert (await fleet.migrate(TO, within_ms=20_000)).step is MigrationTask.AWAIT_JAVA
+        assert fleet.held() == {None: 16}
+        fleet.javas = fleet.takes = True
+        assert (await fleet.migrate(TO)).step is MigrationTask.DONE
+        assert fleet.held() == {JAVA: 16}
+
+    moving(work)
+
+
+def test_what_others_do_not_do_in_time_ends_the_command_and_another_one_goes_on():
+    async def work(fleet):
+        fleet.hands_over = lambda owner: owner != JAVA
+        first = await fleet.migrate(FROM, within_ms=10_000)
+        assert (first.step, len(first.leases)) == (MigrationTask.AWAIT_HANDOVERS, 16)
+        assert {le.effective_owner for le in fleet.leases.leases.values()} == {JAVA}
+        fleet.hands_over = lambda _: True
+        again = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        fleet.javas = False
+        assert (await again).step is MigrationTask.DONE
+
+    moving(work)
+
+
+def test_a_migration_that_is_ended_lets_both_sides_share_again():
+    async def work(fleet):
+        run = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        run.cancel()
+        assert await fleet.migrator().abort() is True
+        assert await fleet.migrator().abort() is False
+        await until(fleet, lambda: {"f-s0001", "f-s0002"} <= fleet.kcl3.rows.keys())
+
+    moving(work)
+
+
+@pytest.mark.parametrize("seconds", range(1, 15))
+@pytest.mark.parametrize("direction", [FROM, TO])
+def test_left_at_any_second_it_ends_where_the_next_command_says(seconds, direction):
+    async def work(fleet):
+        begun = asyncio.create_task(fleet.migrate(FROM))
+        await fleet.clock.sleep_ms(1_000 * seconds)
+        begun.cancel()
+        run = asyncio.create_task(fleet.migrate(direction, within_ms=300_000))
+        if direction is FROM:
+            await until(fleet, fleet.is_rid_of_java)
+            fleet.javas = False
+        assert (await run).step is MigrationTask.DONE
+        owners = set(fleet.held())
+        assert owners == ({"f-s0001", "f-s0002"} if direction is FROM else {JAVA})
+        assert fleet.switches()["take"] == 0
+
+    moving(work)
