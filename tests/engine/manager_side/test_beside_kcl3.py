@@ -173,6 +173,28 @@ def test_when_java_dies_its_leases_are_taken_at_once_though_its_row_is_fresh():
     run_virtual(main())
 
 
+@pytest.mark.parametrize(("seconds", "left"), [(20, 3), (26, 0)])
+def test_who_is_given_a_lease_has_the_time_that_java_needs_to_begin_with_it(seconds, left):
+    async def main():
+        fleet = BesideKcl3(java=0, leases_per_worker=16)
+        await running_fleet(fleet)
+        fleet.kcl3.rows[JAVA] = fleet.clock.now_ms() // 1000
+        given = sorted(fleet.leases.leases)[:3]
+        # Java's leader gives its first worker what nobody had, and what is handed over.
+        await fleet.leases.apply(lease_changes.evict(fleet.leases.leases[given[0]]))
+        await fleet.manager.turn()
+        for key in given:
+            await fleet.leases.apply(lease_changes.assign(fleet.leases.leases[key], JAVA))
+        for _ in range(seconds):
+            await fleet.manager.turn()
+            await fleet.clock.sleep_ms(1_000)
+            fleet.renew(*sorted(fleet.leases.leases.keys() - given))
+            await fleet.beat("s0001")
+        assert fleet.held()[JAVA] == left
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_what_is_stolen_is_handed_over_by_who_shows_that_it_can(is_shown):
     async def main():

@@ -24,6 +24,7 @@ from shardfleet.domain.balance.kcl3 import (
     Kcl3,
     Kcl3Plan,
     plan_beside,
+    slow_to_begin,
 )
 from shardfleet.domain.balance.loads import Loads, smoothed
 from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
@@ -369,20 +370,16 @@ def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
         if slot.served_seq < slot.assign_seq
         for key in slot.assigned
     }
-    sightings, expired = sighted(
-        snapshot.sightings,
-        leases,
-        reading=snapshot.reading,
+    ours = {slot.worker_id for slot in snapshot.slots}
+    look = partial(
+        sighted,
+        leases=leases,
         failover_ms=config.failover_ms,
         graces=graces,
+        slow=slow_to_begin(snapshot.kcl3, ours=ours, now_ms=snapshot.at_ms),
     )
-    watched, seen_to_expire = sighted(
-        snapshot.watched,
-        leases,
-        reading=snapshot.watching,
-        failover_ms=config.failover_ms,
-        graces=graces,
-    )
+    sightings, expired = look(snapshot.sightings, reading=snapshot.reading)
+    watched, seen_to_expire = look(snapshot.watched, reading=snapshot.watching)
     expired |= seen_to_expire | orphans(leases, snapshot.slots)
     handovers = pending_handovers(
         snapshot.handovers,

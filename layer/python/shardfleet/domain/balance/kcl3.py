@@ -25,6 +25,8 @@ CRASHES_MOST = 2
 # A leader that died is replaced after 120 s and its next run of 20 s (§1.7); what nobody has had
 # for longer is given out by us.
 LEADERLESS_MS = 180_000
+# It looks each 9,975 ms for what it was given, and renews each 3,308 ms (§1.7, §3.5).
+BEGINS_MS = 13_283
 # Migration3.0, ``cv``: these work as the KCL 2, though some write rows already (§2.3).
 UPGRADING = "CLIENT_VERSION_UPGRADE_FROM_2X"
 ROLLED_BACK = "CLIENT_VERSION_2X"
@@ -156,6 +158,20 @@ def plan_beside(
         delete=[known[w] for w in sorted(known.keys() - {slot.worker_id for slot in shown})],
         waiting=[slot.slot_id for slot in wanted if slot.worker_id not in facts.holders],
     )
+
+
+def slow_to_begin(found: Kcl3, *, ours: Collection[str], now_ms: int) -> dict[str, int]:
+    """
+    Return the KCL 3's workers that are about, each with the time it needs to begin with a lease.
+
+    That is longer than the failover time: who goes by that alone takes a lease from a worker that
+    was just given it, and takes the worker for gone (E8).
+    """
+    return {
+        row.worker_id: BEGINS_MS
+        for row in found.rows
+        if row.worker_id not in ours and row.is_fresh(now_ms)
+    }
 
 
 def _able(slots: Iterable[Slot], *, now_ms: int, silent_ms: int) -> list[Slot]:

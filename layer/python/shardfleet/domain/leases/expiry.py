@@ -4,7 +4,7 @@ Which leases have lost their owner: expiry by persisted sightings.
 A lease holds no timestamp. That its counter stands still is something the manager must have seen
 itself, over two readings, and remember across invocations (protocol.md §0.4).
 
-Rules: docs/protocol.md E1-E7 (§1.7; hazards H15, H16).
+Rules: docs/protocol.md E1-E8 (§1.7; hazards H15, H16).
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ class Sighting:
         counter: ``leaseCounter``.
         owner: who had to renew it (the old owner during a handover).
         first_seen_ms: the manager's clock *after* the reading that first showed it, epoch ms.
+        is_renewed: that owner was seen with another counter before, so it reads the lease (E8).
 
     """
 
     counter: int
     owner: str | None
     first_seen_ms: int
+    is_renewed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ def sighted(
     reading: Reading,
     failover_ms: int,
     graces: Mapping[str, int],
+    slow: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, Sighting], frozenset[str]]:
     """
     Return the sightings after a reading of the table, and the keys of leases that have expired.
@@ -66,8 +69,11 @@ def sighted(
         reading: when.
         failover_ms: how long a counter may stand still.
         graces: lease key to extra grace, ms, for assignments not renewed yet (E5, hazard H16).
+        slow: owner to extra grace, ms, for what it has been given and has not renewed yet (E8).
 
     """
+    if slow:
+        graces = {**graces, **_unrenewed(previous, leases, slow)}
     sightings = update_sightings(
         previous,
         leases,
@@ -84,6 +90,20 @@ def sighted(
         fresh=graces,
     )
     return sightings, expired
+
+
+def _unrenewed(
+    previous: Mapping[str, Sighting], leases: Iterable[Lease], slow: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the leases with which their owners have not been seen to begin."""
+    return {
+        lease.lease_key: slow[lease.effective_owner]
+        for lease in leases
+        if lease.effective_owner in slow
+        and (seen := previous.get(lease.lease_key)) is not None
+        and not seen.is_renewed
+        and _same(seen, lease)
+    }
 
 
 def update_sightings(
@@ -113,7 +133,8 @@ def update_sightings(
         if lease.is_finished or lease.effective_owner is None:
             continue
         before = previous.get(lease.lease_key)
-        now = Sighting(lease.lease_counter, lease.effective_owner, read_finished_ms)
+        begins = before is not None and before.owner == lease.effective_owner
+        now = Sighting(lease.lease_counter, lease.effective_owner, read_finished_ms, begins)
         unchanged = before is not None and _same(before, lease)
         if before is not None and unchanged and before.first_seen_ms <= read_started_ms + skew_ms:
             sightings[lease.lease_key] = before

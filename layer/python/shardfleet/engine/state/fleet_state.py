@@ -160,7 +160,11 @@ class FleetState:
 
     async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
         """Persist the sightings in chunks; the turn lock makes this a single writer."""
-        rows = {key: [s.counter, s.owner, s.first_seen_ms] for key, s in sightings.items()}
+        rows = {
+            # What most leases are is not written with each of them.
+            key: [s.counter, s.owner, s.first_seen_ms, *([] if s.is_renewed else [False])]
+            for key, s in sightings.items()
+        }
         await write_rows(self._store, SIGHTINGS, rows)
 
     # --- shards that are done with
