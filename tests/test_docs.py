@@ -214,3 +214,33 @@ def test_a_dead_link_is_seen(tmp_path):
         "page.md: code.py does not define `A.c`",
         "page.md: code.py does not define `B`",
     ]
+
+
+PROTOCOL = (DOCS / "protocol.md").read_text("utf-8")
+RULES = re.findall(
+    r"^(?:\* \*\*|\| )([A-Z])(\d+)(?:\*\*| \|)|^([A-Z])(\d+), ", PROTOCOL, re.MULTILINE
+)
+NUMBERED = [(letter or more, int(number or last)) for letter, number, more, last in RULES]
+
+
+def test_each_rule_of_the_protocol_has_a_number_of_its_own_in_its_place():
+    numbers = {}
+    for letter, number in NUMBERED:
+        numbers.setdefault(letter, []).append(number)
+
+    assert {"A", "E", "G", "L", "M", "S", "Z"} <= numbers.keys()
+    assert numbers == {letter: list(range(1, len(of) + 1)) for letter, of in numbers.items()}
+
+
+def test_a_module_names_rules_of_the_protocol_that_there_are():
+    named = [
+        (file.name, rule[0], int(number))
+        for file in (ROOT / "layer/python").rglob("*.py")
+        for mentioned in re.findall(
+            r"protocol\.md ((?:(?:[A-Z]\d+(?:-[A-Z]\d+)?)(?:, | and )?)+)", file.read_text("utf-8")
+        )
+        for rule, number in re.findall(r"([A-Z])(\d+)", mentioned)
+    ]
+
+    assert len(named) > 20
+    assert [each for each in named if each[1:] not in NUMBERED] == []

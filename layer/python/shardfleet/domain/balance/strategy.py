@@ -1,7 +1,7 @@
 """
 Which strategy plans, for whom, and with what.
 
-Rules: docs/protocol.md A1-A11 and B1-B7. Who may be given leases at all is the same for all three.
+Rules: docs/protocol.md A1-A12 and B1-B10. Who may be given leases at all is the same for all three.
 """
 
 from __future__ import annotations

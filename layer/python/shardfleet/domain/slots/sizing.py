@@ -1,7 +1,7 @@
 """
 How many worker slots there should be: by leases, by load, by lag; up at once, down slowly.
 
-Rules: docs/protocol.md Z1-Z7. Pure: a snapshot of the slots in, a number with its reason out. What
+Rules: docs/protocol.md Z1-Z8. Pure: a snapshot of the slots in, a number with its reason out. What
 must outlive a turn (how long there have been too many, when there were last too few) is the
 :class:`Pace`, which the manager keeps.
 """
