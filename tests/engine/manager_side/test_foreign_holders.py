@@ -12,6 +12,7 @@ from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.testing.clock import run_virtual
+from tests.domain.builders import a_failure
 from tests.engine.manager_side.fleet_kit import Fleet, shard
 
 JAVA = "java-1"
@@ -173,5 +174,44 @@ def test_a_forecast_starts_none_either():
         }
         found = what_if(fleet.config, replace(snapshot, sightings=seen), Question())
         assert sum(len(keys) for owner, keys in found.after.items() if owner != JAVA) == 16
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("is_like", "stolen"),
+    [
+        ({"open_turns": 0}, True),
+        ({"open_turns": 2}, True),
+        ({"open_turns": 3}, False),
+        ({"open_turns": 9}, False),
+        ({"failure": a_failure()}, False),
+    ],
+)
+def test_a_slot_that_fails_takes_nothing_from_who_works(is_like, stolen):
+    async def main():
+        fleet = SharedTable(java=16, assignment="greedy")
+        await fleet.begin()
+        await fleet.manager.turn()
+        for _ in range(3):
+            await fleet.beat("s0001")
+            await fleet.state.update_slot("s0001", lambda s: replace(s, **is_like))
+            fleet.renew()
+            await fleet.manager.turn()
+            await fleet.clock.sleep_ms(5_000)
+        assert (fleet.held()["f-s0001"] > 0) is stolen
+
+    run_virtual(main())
+
+
+def test_who_crashes_is_given_what_is_free_only_where_nobody_else_is():
+    async def main():
+        fleet = SharedTable(java=0, leases_per_worker=16, workers_min=2)
+        await fleet.begin()
+        await fleet.manager.turn()
+        await fleet.beat("s0001", "s0002")
+        await fleet.state.update_slot("s0001", lambda s: replace(s, open_turns=3))
+        await fleet.manager.turn()
+        assert fleet.held() == {"f-s0002": 16}
 
     run_virtual(main())

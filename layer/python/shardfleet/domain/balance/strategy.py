@@ -23,6 +23,7 @@ from shardfleet.domain.balance.by_count import (
     plan_greedy,
 )
 from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
+from shardfleet.domain.balance.kcl3 import CRASHES_MOST
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.reasons import KclLeads, Reason
@@ -71,6 +72,24 @@ def plan_assignments(
     """
     able = _able(config, leases, slots, facts=facts)
     views = _views(config, leases, able, facts=facts)
+    plan = _plan(config, leases, views, facts=facts)
+    # Who fails would let stand still what it takes from who reads it (J2).
+    failing = {w for w, slot in able.items() if _crashes(slot) or slot.failure is not None}
+    kept = (
+        each
+        for each in plan.assignments
+        if each.kind is not AssignmentKind.STEAL or each.worker_id not in failing
+    )
+    return AssignmentPlan(tuple(kept), plan.left)
+
+
+def _plan(
+    config: FleetConfig,
+    leases: Sequence[Lease],
+    views: Sequence[WorkerView],
+    *,
+    facts: AssignmentFacts,
+) -> AssignmentPlan:
     if facts.led:
         return _without_led(
             plan_balanced(leases, expired=facts.expired, workers=views, paused=facts.paused), facts
@@ -84,7 +103,8 @@ def plan_assignments(
             limits=BalanceLimits(
                 threshold=config.rebalance_percent / 100, dampening=config.dampening_percent / 100
             ),
-            rebalance=facts.rebalance or any(worker_id not in owners for worker_id in able),
+            rebalance=facts.rebalance
+            or any(view.worker_id not in owners for view in views if not view.leaves),
             paused=facts.paused,
         )
     if config.assignment == "count":
@@ -160,9 +180,14 @@ def _able(
     well = _well(config, slots, now_ms=facts.now_ms)
     able = {w: slot for w, slot in well.items() if w not in facts.leaving}
     # Who let a lease expire is probably gone, whatever its last heartbeat says; it is given
-    # leases only when nobody else is left.
+    # leases only when nobody else is left; so is who crashes.
     losers = _losers(leases, facts)
-    return {w: slot for w, slot in able.items() if w not in losers} or able
+    best = {w: slot for w, slot in able.items() if w not in losers and not _crashes(slot)}
+    return best or able
+
+
+def _crashes(slot: Slot) -> bool:
+    return slot.open_turns > CRASHES_MOST
 
 
 def _losers(leases: Sequence[Lease], facts: AssignmentFacts) -> set[str | None]:
