@@ -97,9 +97,10 @@ def _unrenewed(
 ) -> dict[str, int]:
     """Return the leases with which their owners have not been seen to begin."""
     return {
-        lease.lease_key: slow[lease.effective_owner]
+        lease.lease_key: slow[owner]
         for lease in leases
-        if lease.effective_owner in slow
+        if (owner := lease.effective_owner) is not None
+        and owner in slow
         and (seen := previous.get(lease.lease_key)) is not None
         and not seen.is_renewed
         and _same(seen, lease)
