@@ -95,7 +95,7 @@ conformance: install .venv/.kcl ## ask the Java KCL's own code and ours the same
 	@$(BIN)/python -m tests.conformance $(if $(CASES),--cases $(CASES)) \
 	  $(if $(SEED),--seed $(SEED)) --output $(RESULTS)/conformance.json $(ARGS)
 
-interop: install .venv/.kcl ## the Java KCL and a fleet in one lease table, either one first; ARGS="--order java-first"; wants a JDK [15 min]
+interop: install .venv/.kcl ## the Java KCL 2.7, 3.1 and 3.5 beside a fleet in one lease table; ARGS="--kcl 3.1 --quiet-s 300"; wants a JDK [15 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.interop --output $(RESULTS)/interop.json $(ARGS)
 
 sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to benchmarks/results [1 min]

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".venv/kcl/amazon_kclpy/jars"
 SOURCES = sorted(map(str, Path(__file__).parent.glob("*.java")))
+NO_JDK = "no JDK: needs java and javac"
 MAIN = "software.amazon.kinesis.leases.Driver"
 
 
@@ -23,7 +24,7 @@ def why_not():
     if not next(JARS.glob("amazon-kinesis-client-3.*.jar"), None):
         return "the KCL is not there: make conformance brings it"
     if not (tool("javac") and tool("java")):
-        return "no JDK: needs java and javac"
+        return NO_JDK
     return ""
 
 

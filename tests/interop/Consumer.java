@@ -15,6 +15,7 @@ import software.amazon.kinesis.common.ConfigsBuilder;
 import software.amazon.kinesis.common.InitialPositionInStream;
 import software.amazon.kinesis.common.InitialPositionInStreamExtended;
 import software.amazon.kinesis.coordinator.Scheduler;
+import software.amazon.kinesis.leases.LeaseManagementConfig;
 import software.amazon.kinesis.lifecycle.events.InitializationInput;
 import software.amazon.kinesis.lifecycle.events.LeaseLostInput;
 import software.amazon.kinesis.lifecycle.events.ProcessRecordsInput;
@@ -51,9 +52,8 @@ public final class Consumer {
                 at(CloudWatchAsyncClient.builder(), endpoint).build(),
                 worker,
                 () -> new Processor(ledger));
-        // Of this machine it is to ask nothing, and off it nobody: its metrics are of EC2's.
         var leases = all.leaseManagementConfig();
-        leases.workerUtilizationAwareAssignmentConfig().disableWorkerMetrics(true);
+        askNothingOfThisMachine(leases);
         Scheduler scheduler = new Scheduler(
                 all.checkpointConfig(),
                 all.coordinatorConfig(),
@@ -68,6 +68,20 @@ public final class Consumer {
         while (System.in.read() >= 0) {}
         scheduler.startGracefulShutdown().get(60, TimeUnit.SECONDS);
         System.exit(0);
+    }
+
+    /** A KCL 3 has metrics of its worker, which on this machine would be read off EC2's service. */
+    private static void askNothingOfThisMachine(LeaseManagementConfig leases) throws Exception {
+        try {
+            Object metrics = LeaseManagementConfig.class
+                    .getMethod("workerUtilizationAwareAssignmentConfig")
+                    .invoke(leases);
+            metrics.getClass()
+                    .getMethod("disableWorkerMetrics", boolean.class)
+                    .invoke(metrics, true);
+        } catch (NoSuchMethodException isKcl2) {
+            return;
+        }
     }
 
     private static <B extends AwsClientBuilder<B, C>, C> B at(B builder, URI endpoint) {

@@ -7,6 +7,7 @@ until a handover is over, else its ``leaseOwner`` (protocol.md §3.4).
 
 import itertools
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ JAVA, FLEET = SIDES = "java", "fleet"
 SLACK_MS = 1_500
 # The KCL hears of a forced take at its next renewal (§1.7), and so do our workers.
 RENEWAL_MS = 3_308
+# Both sides checkpoint each call; what was delivered longer before a kill is not due to it.
+UNCHECKPOINTED_MS = 10_000
+# A KCL 2 knows no handover: the other side takes a lease from it while it reads (§1.8).
+STOLEN, KILLED = "stolen, as a KCL 2 expects", "its owner was killed"
 
 
 class Delivery(NamedTuple):
@@ -33,83 +38,109 @@ class Look(NamedTuple):
     ended_ms: int
     owner: str | None
     checkpoint_owner: str | None
+    is_finished: bool = False
 
     @property
     def effective(self):
         return self.checkpoint_owner or self.owner
 
 
+class End(NamedTuple):
+    """When we ended workers, which, and whether by kill -9; a worker is known by its id."""
+
+    at_ms: int
+    side: str
+    workers: frozenset[str]
+    is_kill: bool = True
+
+
 @dataclass
 class Found:
-    """The figures; `repeated` is by why, anything beyond `EXPLAINED` is a fault."""
+    """The figures; `faults` says what of them must not be."""
 
     sent: int
     delivered: Counter
     lost: int
     out_of_order: int
     non_owner: list
+    robbed: list
     repeated: Counter
-    examples: list = field(default_factory=list)
-
-    EXPLAINED = frozenset({"taken by force"})
+    faults: list = field(default_factory=list)
 
     @property
     def is_good(self):
-        return not (
-            self.lost
-            or self.out_of_order
-            or self.non_owner
-            or self.repeated.keys() - self.EXPLAINED
-            or sum(self.delivered.values()) - self.repeated.total() != self.sent - self.lost
-        )
+        return not self.faults
 
 
-def judge(sent, deliveries, history, *, java):
+@dataclass(frozen=True, kw_only=True)
+class Run:
     """
-    Compare what was fed with what was delivered.
+    What was seen.
 
     Args:
-        sent: (partition key, shard, position) of each record.
+        sent: (partition key, shard, position) of each record, in the order of the stream.
         deliveries: of both sides, each side's in the order in which it made them.
         history: shard to its looks, in order, one for each change of an owner.
         java: worker ids of the Java side; every other owner is the fleet's.
+        ends: of workers that we ended.
+        steals: the Java side is a KCL 2, with which leases change hands by force.
 
     """
-    deliveries = sorted(deliveries, key=lambda each: each.at_ms)
-    keys = {(shard, position): key for key, shard, position in sent}
-    times = defaultdict(list)
-    newest, out_of_order, examples = {}, 0, []
+
+    sent: list
+    deliveries: list
+    history: dict
+    java: frozenset
+    ends: tuple[End, ...] = ()
+    steals: bool = False
+
+
+def judge(run):
+    """Compare what was fed with what was delivered, by whom."""
+    keys = {
+        (shard, position): (key, number) for number, (key, shard, position) in enumerate(run.sent)
+    }
+    deliveries = sorted(run.deliveries, key=lambda each: each.at_ms)
+    times, newest, out_of_order = defaultdict(list), {}, []
     delivered = Counter(dict.fromkeys(SIDES, 0))
     for each in deliveries:
         delivered[each.side] += len(each.positions)
         for position in each.positions:
             record = each.shard, position
-            if record not in times:
-                key = each.shard, keys.get(record)
-                if newest.get(key, (0, 0)) > position:
-                    out_of_order += 1
-                newest[key] = max(position, newest.get(key, (0, 0)))
-            times[record].append(each.at_ms)
-    repeated = Counter()
-    for (shard, position), at in times.items():
-        for first_ms, again_ms in itertools.pairwise(at):
-            why = _why_again(history.get(shard, ()), first_ms, again_ms)
-            repeated[why] += 1
-            if why not in Found.EXPLAINED and len(examples) < 5:
-                examples.append(f"{shard} {position} at {first_ms} and {again_ms}: {why}")
-    strangers = [each for each in deliveries if not _owned(each, history, java)]
-    unknown = times.keys() - keys.keys()
-    if unknown:
-        repeated["never fed"] += len(unknown)
-    return Found(
+            key, number = keys.get(record, (None, -1))
+            if record not in times and key is not None:
+                if newest.get(key, -1) > number:
+                    out_of_order.append(record)
+                newest[key] = max(number, newest.get(key, -1))
+            times[record].append((each.at_ms, each.side))
+    found = Found(
         sent=len(keys),
         delivered=delivered,
         lost=len(keys.keys() - times.keys()),
-        out_of_order=out_of_order,
-        non_owner=strangers,
-        repeated=+repeated,
-        examples=examples,
+        out_of_order=len(out_of_order),
+        non_owner=[each for each in deliveries if not _owned(each, run)],
+        robbed=list(_robbed(run)),
+        repeated=Counter(),
     )
+    found.faults += _faults(found)
+    for (shard, position), at in times.items():
+        if (shard, position) not in keys:
+            found.faults.append(f"never fed: {shard} {position}")
+        for first, again in itertools.pairwise(at):
+            why = _why_again(run, shard, first, again)
+            found.repeated[why or "unexplained"] += 1
+            if not why:
+                found.faults.append(f"unexplained repeat: {shard} {position}: {first}, {again}")
+    return found
+
+
+def _faults(found) -> Iterator[str]:
+    if found.lost:
+        yield f"lost: {found.lost} records"
+    if found.out_of_order:
+        yield f"out of order: {found.out_of_order} records"
+    yield from (f"not its owner's: {each!r:.150}" for each in found.non_owner)
+    yield from (f"taken from a worker that lives: {each}" for each in found.robbed)
 
 
 def side_of(owner, java):
@@ -120,26 +151,45 @@ def side_of(owner, java):
 def forced(looks):
     """Return when an owner changed that neither gave the lease away nor handed it over."""
     for before, after in itertools.pairwise(looks):
-        if before.effective in (None, after.effective) or after.effective is None:
+        if before.is_finished or None in (before.effective, after.effective):
+            continue
+        if before.effective == after.effective:
             continue
         if before.checkpoint_owner is None:
             yield before, after
 
 
-def _why_again(looks, first_ms, again_ms):
-    """Say why a record came again: its lease was taken in between from who had it."""
-    for _, after in forced(looks):
+def _robbed(run):
+    """Return what was taken by force from workers that we had not ended, where none steals."""
+    if run.steals:
+        return
+    for shard, looks in run.history.items():
+        for before, after in forced(looks):
+            by = after.ended_ms + SLACK_MS
+            if not any(before.effective in end.workers and end.at_ms <= by for end in run.ends):
+                yield f"{shard} from {before.effective} by {after.effective} at {after.ended_ms}"
+
+
+def _why_again(run, shard, first, again):
+    """Say why a record came again: its owner was killed, or robbed where that is the custom."""
+    (first_ms, side), (again_ms, _) = first, again
+    for end in run.ends:
+        since_ms = end.at_ms - first_ms
+        is_of_it = -SLACK_MS <= since_ms <= UNCHECKPOINTED_MS and end.at_ms <= again_ms
+        if end.is_kill and end.side == side and is_of_it:
+            return KILLED
+    for _, after in forced(run.history.get(shard, ())) if run.steals else ():
         if first_ms - SLACK_MS - RENEWAL_MS <= after.ended_ms <= again_ms + SLACK_MS:
-            return "taken by force"
-    return "unexplained"
+            return STOLEN
+    return ""
 
 
-def _owned(delivery, history, java):
+def _owned(delivery, run):
     """Tell whether the side had the lease, or had just lost it by force (§1.7)."""
-    looks = history.get(delivery.shard, ())
+    looks = run.history.get(delivery.shard, ())
     seized = {id(before) for before, _ in forced(looks)}
     for look, following in zip(looks, [*looks[1:], None], strict=True):
-        if side_of(look.effective, java) != delivery.side:
+        if side_of(look.effective, run.java) != delivery.side:
             continue
         late_ms = SLACK_MS + (RENEWAL_MS if id(look) in seized else 0)
         ends_ms = following.ended_ms + late_ms if following else delivery.at_ms
@@ -149,18 +199,44 @@ def _owned(delivery, history, java):
 
 
 def moves(history, *, from_ms, to_ms):
-    """Return how many times an owner changed to another one in this time."""
+    """Return how many times an unfinished lease came from one owner to another in this time."""
     return sum(
-        after.owner != before.owner and from_ms <= after.ended_ms < to_ms
+        after.owner != before.owner
+        and None not in (before.owner, after.owner)
+        and not after.is_finished
+        and from_ms <= after.ended_ms < to_ms
         for looks in history.values()
         for before, after in itertools.pairwise(looks)
     )
 
 
-def share(history, *, at_ms, java):
-    """Return how many leases each side had at a time, None for those that nobody had."""
-    found = Counter(dict.fromkeys(SIDES, 0))
-    for looks in history.values():
-        last = [look for look in looks if look.began_ms <= at_ms][-1:]
-        found.update(side_of(look.effective, java) for look in last)
+def given(history, side, *, java, from_ms, to_ms):
+    """Return the shards that a side came to own, or was to own, in this time."""
+    return sorted(
+        shard
+        for shard, looks in history.items()
+        if any(
+            side_of(look.owner, java) == side and not look.is_finished
+            for look in looks
+            if from_ms <= look.began_ms < to_ms
+        )
+    )
+
+
+def takeovers_ms(history, end):
+    """Return shard to how long after their owners' end a lease had a living one; None: never."""
+    found = {}
+    for shard, looks in history.items():
+        before = [look for look in looks if look.ended_ms <= end.at_ms][-1:]
+        if not before or before[0].is_finished or before[0].effective not in end.workers:
+            continue
+        after = (look for look in looks if look.began_ms > end.at_ms)
+        found[shard] = next(
+            (
+                look.ended_ms - end.at_ms
+                for look in after
+                if look.is_finished or (look.effective and look.effective not in end.workers)
+            ),
+            None,
+        )
     return found

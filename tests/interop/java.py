@@ -1,4 +1,4 @@
-"""The Java KCL as a consumer beside a fleet: one process, its Scheduler with default settings."""
+"""The Java KCL as a consumer beside a fleet: workers, each a process with default settings."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from tests.conformance.kcl import JARS, tool
+from tests.conformance.kcl import tool
 from tests.interop.checker import Delivery
 
 HERE = Path(__file__).resolve().parent
@@ -17,67 +17,91 @@ _LOGGED = re.compile(r"^[\d:.]+ (WARN|ERROR) +(\S+) (.*)$")
 
 class JavaConsumer:
     """
-    A worker of the Java side; a context, within which it runs unless it is killed.
+    The Java side; a context, at whose end no worker is left.
 
     Args:
-        folder: where its classes, its ledger and its log are.
+        folder: where its classes, its ledger and its logs are.
         aws: the account.
         stream: name.
         application: name, which is the lease table's.
+        jars: folder of the KCL's version.
+
+    Attributes:
+        workers: worker id to its process, those that have ended too.
 
     """
 
-    worker_id = "java-1"
-
-    def __init__(self, folder, aws, *, stream, application):
+    def __init__(self, folder, aws, *, stream, application, jars):
         self._folder = folder
         self._aws = aws
-        self._given = [aws.endpoint_url, stream, application, self.worker_id]
+        self._given = [aws.endpoint_url, stream, application]
+        self._path = f"{folder}:{jars}/*"
+        self._ended = set()
         self.ledger = folder / "java.jsonl"
-        self.log = folder / "java.log"
+        self.workers = {}
 
     def __enter__(self):
-        path = f"{self._folder}:{JARS}/*"
+        """Compile the consumer for this version."""
         source = str(HERE / "Consumer.java")
-        compiled = [tool("javac"), "-nowarn", "-d", str(self._folder), "-cp", path, source]
+        compiled = [tool("javac"), "-nowarn", "-d", str(self._folder), "-cp", self._path, source]
         subprocess.run(compiled, check=True, timeout=300)
         shutil.copy(HERE / "logback.xml", self._folder)
         self.ledger.touch()
+        return self
+
+    def __exit__(self, *_):
+        for worker in self.living:
+            self.kill(worker)
+
+    def start(self):
+        """Start one more worker and return its id."""
+        worker = f"java-{len(self.workers) + 1}"
         # The embedded Kinesis speaks JSON; the SDK sends CBOR unless it is told not to.
-        options = ["-Daws.cborEnabled=false", "-Xmx256m", "-XX:+UseSerialGC", "-cp", path]
-        started = [tool("java"), *options, "Consumer"]
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*started, *self._given, str(self.ledger)],
+        options = ["-Daws.cborEnabled=false", "-Xmx256m", "-XX:+UseSerialGC", "-cp", self._path]
+        with self._log(worker).open("wb") as log:
+            self.workers[worker] = subprocess.Popen(
+                [tool("java"), *options, "Consumer", *self._given, worker, str(self.ledger)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env={"PATH": "/usr/bin:/bin", "AWS_EC2_METADATA_DISABLED": "true"}
                 | self._aws.environment(),
             )
-        return self
+        return worker
 
-    def __exit__(self, *_):
-        """Let it end in order, which hands nothing back: others wait for its leases to expire."""
-        self._process.stdin.close()
-        try:
-            self._process.wait(timeout=STOP_S)
-        finally:
-            self._process.kill()
-            self._process.wait()
+    def kill(self, worker):
+        """End one with SIGKILL."""
+        self._ended.add(worker)
+        self.workers[worker].kill()
+        self.workers[worker].wait()
+
+    def stop(self, worker):
+        """Let one end in order, which hands nothing back: its leases are left to expire."""
+        self._ended.add(worker)
+        self.workers[worker].stdin.close()
+        self.workers[worker].wait(timeout=STOP_S)
 
     @property
-    def runs(self):
-        return self._process.poll() is None
+    def living(self):
+        return [worker for worker in self.workers if worker not in self._ended]
+
+    @property
+    def died(self):
+        """Return the workers that ended by themselves."""
+        return [each for each in self.living if self.workers[each].poll() is not None]
 
     def logged(self):
-        """Return how often it said what, at which level; numbers and ids left out."""
+        """Return how often they said what, at which level; numbers and ids left out."""
         found = Counter()
-        for line in self.log.read_text("utf-8", errors="replace").splitlines():
-            if said := _LOGGED.match(line):
-                level, logger, text = said.groups()
-                found[f"{level} {logger}: {_plain(text)}"] += 1
+        for worker in self.workers:
+            for line in self._log(worker).read_text("utf-8", errors="replace").splitlines():
+                if said := _LOGGED.match(line):
+                    level, logger, text = said.groups()
+                    found[f"{level} {logger}: {_plain(text)}"] += 1
         return found
+
+    def _log(self, worker):
+        return self._folder / f"{worker}.log"
 
 
 def _plain(text):
@@ -87,7 +111,9 @@ def _plain(text):
 
 def deliveries(file, side):
     """Read a ledger of either side: the demo's form, one line for each call."""
-    for line in file.read_text("utf-8").splitlines():
+    text = file.read_text("utf-8")
+    # A process that is killed leaves half a line, or is in the middle of one.
+    for line in text[: text.rfind("\n") + 1].splitlines():
         told = json.loads(line)
         rows = tuple((int(number), sub) for number, sub, _ in told["rows"])
         yield Delivery(told["at_ms"], side, told["shard"], rows)

@@ -30,8 +30,9 @@ class LeaseWatcher:
         self._thread.join(timeout=60)
 
     def owners(self):
-        """Return shard to effective owner, as last seen."""
-        return {shard: looks[-1].effective for shard, looks in list(self.history.items())}
+        """Return unfinished shard to effective owner, as last seen."""
+        last = {shard: looks[-1] for shard, looks in list(self.history.items())}
+        return {shard: look.effective for shard, look in last.items() if not look.is_finished}
 
     def _watch(self):
         while not self._over.wait(EVERY_S):
@@ -49,9 +50,10 @@ class LeaseWatcher:
 
     def _note(self, item, began_ms, ended_ms):
         owners = [item.get(name, {}).get("S") for name in ("leaseOwner", "checkpointOwner")]
+        look = Look(began_ms, ended_ms, *owners, item["checkpoint"]["S"] == "SHARD_END")
         looks = self.history.setdefault(item["leaseKey"]["S"], [])
-        if not looks or [looks[-1].owner, looks[-1].checkpoint_owner] != owners:
-            looks.append(Look(began_ms, ended_ms, *owners))
+        if not looks or looks[-1][2:] != look[2:]:
+            looks.append(look)
 
 
 def _now_ms():

@@ -1,0 +1,226 @@
+"""
+What happens in a run, one step after the other, records flowing; each step says what it measured.
+
+Both orders are in each: whoever is drained or killed comes back to one that has everything.
+"""
+
+import itertools
+
+from tests.interop.checker import FLEET, JAVA, given, moves, takeovers_ms
+from tests.interop.scene import Disappointed, now_ms
+
+# The first owner waits for the KCL's own start; shares are to be there within three minutes.
+BEGIN_MOST_S, SHARE_MOST_S, MOVE_MOST_S = 180, 180, 120
+TAKEOVER_MOST_MS = 20_000
+LOCK_MOST_S = 150
+# A KCL 3's leader forgets a dead worker a minute after its row, and runs each 20 s (§3.2).
+DEAD_FLEET_MOST_S = 150
+UNTOUCHED_S, KEPT_S, SETTLE_S, CANNOT_S = 30, 10, 180, 60
+
+
+def java_begins(scene):
+    scene.java.start()
+    seconds = scene.until(lambda: scene.has_all(JAVA), BEGIN_MOST_S, "Java has all leases")
+    scene.feed()
+    return {"seconds": seconds}
+
+
+def fleet_begins(scene):
+    scene.make_table()
+    scene.deploy_fleet()
+    seconds = scene.until(lambda: scene.has_all(FLEET), BEGIN_MOST_S, "the fleet has all leases")
+    scene.feed()
+    return {"seconds": seconds}
+
+
+def fleet_joins(scene):
+    scene.deploy_fleet()
+    return _shared(scene)
+
+
+def java_joins(scene):
+    scene.java.start()
+    return _shared(scene)
+
+
+def java_joins_after_a_kill(scene):
+    """Its leader died: a KCL 3 takes the lock once it has stood still for two minutes (§2.2)."""
+    scene.java.start()
+    return _shared(scene, within_s=SHARE_MOST_S + LOCK_MOST_S)
+
+
+def _shared(scene, *, within_s=SHARE_MOST_S):
+    """Each side has a quarter, and keeps it."""
+    seconds = scene.until(scene.is_shared, within_s, "each side has a quarter")
+    scene.rest(KEPT_S)
+    if not scene.is_shared():
+        raise Disappointed(f"not kept: {scene.count()}")
+    return {"seconds": seconds, "leases": _leases(scene)}
+
+
+def java_shard_splits(scene):
+    owners = scene.owners()
+    shard = next(s for s in scene.open_shards() if scene.side(owners[s["ShardId"]]) == JAVA)
+    scene.split(shard)
+    return _resharded(scene, {shard["ShardId"]})
+
+
+def owners_merge(scene):
+    """Merge two neighbours of which each side has one."""
+    owners, shards = scene.owners(), scene.open_shards()
+    sides = {s["ShardId"]: scene.side(owners[s["ShardId"]]) for s in shards}
+    pairs = itertools.pairwise(shards)
+    pair = next(p for p in pairs if {sides[s["ShardId"]] for s in p} == {JAVA, FLEET})
+    scene.merge(*pair)
+    return _resharded(scene, {shard["ShardId"] for shard in pair})
+
+
+def _resharded(scene, parents):
+    def is_done():
+        owners = scene.owners()
+        is_open = {shard["ShardId"] for shard in scene.open_shards()}
+        return not parents & owners.keys() and is_open == owners.keys() and all(owners.values())
+
+    seconds = scene.until(is_done, MOVE_MOST_S, "the children have owners")
+    return {"seconds_to_children": seconds} | _shared(scene)
+
+
+def fleet_drains(scene):
+    """A drained slot gets no lease, and Java has them all."""
+    scene.shardfleet("drain", "--yes", "--reason", "interop")
+    drained_ms = now_ms()
+    seconds = scene.until(lambda: scene.has_all(JAVA), MOVE_MOST_S, "Java has all leases")
+    scene.rest(UNTOUCHED_S)
+    return {"seconds": seconds} | _untouched(scene, drained_ms)
+
+
+def fleet_resumes(scene):
+    scene.shardfleet("resume", "--all", "--yes")
+    return _shared(scene)
+
+
+def _untouched(scene, from_ms):
+    java = frozenset(scene.java.workers)
+    shards = given(scene.watcher.history, FLEET, java=java, from_ms=from_ms, to_ms=now_ms())
+    if shards:
+        raise Disappointed(f"the fleet was given {shards}")
+    return {"given_to_the_fleet": 0, "in_s": round((now_ms() - from_ms) / 1000)}
+
+
+def java_is_killed(scene):
+    """Everything that Java had is taken over soon."""
+    end = scene.kill_java()
+    seconds = scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    found = takeovers_ms(scene.watcher.history, end)
+    late = {shard: ms for shard, ms in found.items() if ms is None or ms > TAKEOVER_MOST_MS}
+    if late or not found:
+        raise Disappointed(f"not taken over within {TAKEOVER_MOST_MS} ms: {late or 'nothing'}")
+    return {"seconds": seconds, "takeovers": len(found), "longest_ms": max(found.values())}
+
+
+def worker_is_killed(scene):
+    """Another process goes on with the same leases."""
+    end = scene.kill_worker()
+    scene.rest(UNTOUCHED_S)
+    moved = moves(scene.watcher.history, from_ms=end.at_ms, to_ms=now_ms())
+    return {"moves": moved} | _shared(scene)
+
+
+def fleet_is_killed(scene):
+    scene.kill_fleet()
+    seconds = scene.until(lambda: scene.has_all(JAVA), DEAD_FLEET_MOST_S, "Java has all leases")
+    return {"seconds": seconds}
+
+
+def fleet_comes_back(scene):
+    scene.let_fleet_begin()
+    return _shared(scene)
+
+
+def quiet(scene, seconds):
+    """Once the KCL's leader has had three minutes to even out, next to nothing moves."""
+    scene.rest(SETTLE_S)
+    began_ms = now_ms()
+    scene.rest(seconds)
+    moved = moves(scene.watcher.history, from_ms=began_ms, to_ms=now_ms())
+    a_minute = 60_000 * moved / (now_ms() - began_ms)
+    if a_minute > 1:
+        raise Disappointed(f"{moved} moves in {seconds} quiet seconds")
+    return {"moves": moved, "moves_a_minute": round(a_minute, 2)} | _shared(scene)
+
+
+def _leases(scene):
+    found = scene.count()
+    return {side: found[side] for side in (JAVA, FLEET)}
+
+
+def fleet_cannot_work(scene):
+    """On a KCL 2's table there is no index: workers crash, and take nothing from who works."""
+    scene.deploy_fleet()
+    began_ms = now_ms()
+    scene.rest(CANNOT_S)
+    return _untouched(scene, began_ms)
+
+
+def java_2_gives_way(scene):
+    """Its leases are taken while records flow; then its workers end in order."""
+    scene.begin_command("migrate", "--from-java", "--yes", "--wait", "60")
+    seconds = scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    scene.stop_java()
+    took = scene.end_command()
+    return {"seconds": seconds, "command_s": took}
+
+
+def java_2_takes_over(scene):
+    """The fleet is drained, and Java takes what is free."""
+    scene.java.start()
+    scene.begin_command("migrate", "--to-java", "--yes", "--wait", "150")
+    seconds = scene.until(lambda: scene.has_all(JAVA), SHARE_MOST_S, "Java has all leases")
+    took = scene.end_command()
+    drained_ms = now_ms()
+    scene.rest(UNTOUCHED_S)
+    return {"seconds": seconds, "command_s": took} | _untouched(scene, drained_ms)
+
+
+def migrates_to_fleet(scene):
+    """Every lease is handed over while records flow; then Java's workers end in order."""
+    scene.begin_command("migrate", "--from-java", "--yes", "--wait", "150")
+    seconds = scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    handed = now_ms()
+    scene.rest(KEPT_S)
+    scene.stop_java()
+    took = scene.end_command()
+    moved = moves(scene.watcher.history, from_ms=handed, to_ms=now_ms())
+    if moved:
+        raise Disappointed(f"{moved} moves after all was handed over")
+    return {"seconds": seconds, "command_s": took, "moves_after": moved}
+
+
+def migrates_to_java(scene):
+    """And back: Java has begun beside, and is given everything."""
+    scene.java.start()
+    scene.until(scene.java_is_seen, SHARE_MOST_S, "Java shows itself")
+    scene.begin_command("migrate", "--to-java", "--yes", "--wait", "150")
+    seconds = scene.until(lambda: scene.has_all(JAVA), MOVE_MOST_S, "Java has all leases")
+    took = scene.end_command()
+    drained_ms = now_ms()
+    scene.rest(UNTOUCHED_S)
+    return {"seconds": seconds, "command_s": took} | _untouched(scene, drained_ms)
+
+
+STORIES = {
+    "2.7": (
+        java_begins, fleet_cannot_work, java_2_gives_way, java_2_takes_over, fleet_resumes,
+        java_is_killed,
+    ),
+    "3.1": (
+        java_begins, fleet_joins, java_shard_splits, owners_merge, quiet, fleet_drains,
+        fleet_resumes, migrates_to_fleet, migrates_to_java, fleet_resumes, worker_is_killed,
+        fleet_is_killed, fleet_comes_back, java_is_killed,
+        java_joins_after_a_kill,
+    ),
+    "3.5": (
+        fleet_begins, java_joins, java_shard_splits, owners_merge, quiet, migrates_to_fleet,
+        migrates_to_java, fleet_resumes, java_is_killed, java_joins_after_a_kill,
+    ),
+}  # fmt: skip
