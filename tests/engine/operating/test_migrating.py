@@ -4,15 +4,20 @@ import asyncio
 
 import pytest
 
+from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import Direction
 from shardfleet.domain.balance.migration import IndexStatus, MigrationTask
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState, end
-from shardfleet.engine.operate.migrate import Migrator
+from shardfleet.engine.operate.migrate import Migrator, trimmed_after
 from shardfleet.engine.operate.pause import Operator
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryOwnerIndex
+from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.reader import ReadPorts
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import MemoryEvents, MemoryOwnerIndex, SeededEntropy
+from shardfleet.testing.memory_stream import MemoryStream
+from tests.domain.builders import a_lease
 from tests.engine.manager_side.test_beside_kcl3 import BesideKcl3
 from tests.engine.manager_side.test_foreign_holders import JAVA
 
@@ -233,3 +238,27 @@ def test_left_at_any_second_it_ends_where_the_next_command_says(seconds, directi
         assert fleet.switches()["take"] == 0
 
     moving(work)
+
+
+def test_a_checkpoint_behind_which_records_have_expired_is_found_and_others_are_not():
+    async def main():
+        clock = VirtualClock()
+        stream = MemoryStream(clock, shards=3)
+        keys = sorted(stream.open_shard_ids)
+        at = {key: min(stream.put(b"x", shard_id=key) for _ in range(4)) for key in keys}
+        stream.trim(keys[0], keep=2)
+        config = FleetConfig(
+            fleet="f", stream_arn="a:b:c:d:e:f/g", lease_table="l", state_table="s"
+        )
+        reading = ReadPorts(
+            source=stream,
+            clock=clock,
+            events=MemoryEvents(),
+            patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
+        )
+        leases = [a_lease(f"{key} at {at[key]}") for key in keys[:2]]
+        leases += [a_lease(f"{keys[2]} at TRIM_HORIZON"), a_lease("gone at SHARD_END")]
+        leases.append(a_lease("unknown at 5"))
+        assert await trimmed_after(leases, reading) == [keys[0]]
+
+    run_virtual(main())

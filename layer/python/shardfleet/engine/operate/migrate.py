@@ -36,13 +36,14 @@ from shardfleet.errors import ForeignPosition, OutcomeUnknown, PositionTrimmed, 
 _LOOK_EVERY_MS = 1_000
 _MOVE_MOST_MS = 60_000
 _TRIES_MOST = 10
+_PAGES_MOST = 20
 
 
 async def trimmed_after(leases: Iterable[Lease], reading: ReadPorts) -> list[str]:
     """
     Return the keys of unfinished leases behind whose checkpoint records have expired.
 
-    One page of each shard is read at its checkpoint.
+    Each shard is read at its checkpoint, to the first record that comes.
 
     Raises:
         Throttled: the stream refused; try again.
@@ -54,9 +55,15 @@ async def trimmed_after(leases: Iterable[Lease], reading: ReadPorts) -> list[str
         start = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, number)
         pace = ReadPace.of_visitor(reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
         reader = ShardReader(lease.lease_key, ReadFrom(start=start), pace=pace, ports=reading)
+        pages_left = _PAGES_MOST
         try:
-            async for _ in reader.pages():
-                return False
+            async for page in reader.pages():
+                if page.records:
+                    # What was checkpointed comes first, unless it has expired.
+                    return int(page.records[0].sequence_number) > int(number)
+                pages_left -= 1
+                if not (page.millis_behind_latest and pages_left):
+                    return False
         except PositionTrimmed:
             return True
         except (ShardGone, ForeignPosition):
