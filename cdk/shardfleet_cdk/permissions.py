@@ -46,6 +46,7 @@ DATA_KEY_ACTIONS = (
 # worker's rights, can change none of the manager's (lock, plan, sightings, loads, …).
 WORKER_KINDS = (
     "gone",
+    "lanes",
     "ledger *",  # One kind for each day.
     "nap",
     "note",

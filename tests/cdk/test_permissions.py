@@ -51,8 +51,8 @@ def logs_of(group):
 # By https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/specifying-conditions.html
 # the leading key is the partition key, here a document's kind.
 OWN_DOCUMENTS = (
-    "dynamodb:LeadingKeys ForAllValues:StringLike gone | ledger * | nap | note | pin | prompt"
-    " | slot | stop | stream | tip and dynamodb:LeadingKeys Null false"
+    "dynamodb:LeadingKeys ForAllValues:StringLike gone | lanes | ledger * | nap | note | pin"
+    " | prompt | slot | stop | stream | tip and dynamodb:LeadingKeys Null false"
 )
 
 

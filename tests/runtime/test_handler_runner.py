@@ -54,7 +54,7 @@ def a_batch(*, shard=0, count=2, within_ms=LONG_MS):
 def run_with(monkeypatch):
     """Run a scenario with a runner of the given function; the thread must be gone after it."""
 
-    def run(function, scenario, *, contract="auto"):
+    def run(function, scenario, *, contract="auto", threads=1):
         module = types.ModuleType("user_code_of_a_test")
         module.handle = function
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -65,6 +65,7 @@ def run_with(monkeypatch):
             stream_arn=STREAM_ARN,
             clock=SystemClock(),
         )
+        runner.threads_most = threads
 
         async def main():
             await runner.load()
@@ -77,6 +78,26 @@ def run_with(monkeypatch):
 
 def handler_threads():
     return [t for t in threading.enumerate() if t.name == "shardfleet-handler"]
+
+
+def test_calls_that_overlap_have_threads_of_their_own_and_these_are_used_again(run_with):
+    meet, used = threading.Barrier(3), set()
+
+    def handle(batch):
+        used.add(threading.get_ident())
+        meet.wait(LONG_MS / 1000)
+        asyncio.run(asyncio.sleep(0))  # Each may run a loop, as in Lambda.
+
+    async def scenario(runner):
+        for _ in range(4):
+            results = await asyncio.gather(*(runner.run(a_batch(shard=0)) for _ in range(3)))
+            assert [(r.done_count, r.error) for r in results] == [(2, None)] * 3
+        assert len(handler_threads()) == 3
+        assert await runner.close()
+
+    run_with(handle, scenario, threads=3)
+    assert len(used) == 3
+    assert not handler_threads()
 
 
 # --- what is called and what it means

@@ -57,6 +57,11 @@ def planted(kind):
     return kind(ledger, found.append, renew_ms=RENEW_MS), found
 
 
+def has_records(checker, *numbers):
+    for n in numbers:
+        checker.ledger.put(SourceRecord(KEY, (n, 0), "k", n, 0, b""))
+
+
 def writes(checker, change, *, before, after, at_ms=0, by=ME):
     checker.lease_written(LeaseWrite(at_ms=at_ms, by=by, change=change, before=before, after=after))
 
@@ -186,9 +191,10 @@ def test_an_update_of_a_lease_that_is_not_there_is_found():
 @pytest.mark.parametrize(("stored", "violations"), [(7, 0), (6, 1)])
 def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
     checker, found = planted(checkers.ProgressIsStored)
+    has_records(checker, 7)
     after = replace(MINE, checkpoint=at(stored))
 
-    checker.batch_done(0, ME, KEY, done=at(7))
+    checker.batch_done(0, ME, KEY, done=[at(7)])
     writes(checker, checkpoint(MINE, at(stored)), before=MINE, after=after)
     ended = TurnEnded(
         slot_id=SLOT_ID,
@@ -207,6 +213,7 @@ def test_what_a_call_did_for_a_lease_that_was_lost_meanwhile_is_not_this_ones(
     lost_first, violations
 ):
     checker, found = planted(checkers.ProgressIsStored)
+    has_records(checker, 7)
 
     if lost_first:
         checker.call_begun(checkers.CallBegun(at_ms=0, by=ME, shard_id=KEY))
@@ -214,7 +221,7 @@ def test_what_a_call_did_for_a_lease_that_was_lost_meanwhile_is_not_this_ones(
     adopts(checker, ME, MINE)
     if not lost_first:
         checker.call_begun(checkers.CallBegun(at_ms=2, by=ME, shard_id=KEY))
-    checker.batch_done(3, ME, KEY, done=at(7))
+    checker.batch_done(3, ME, KEY, done=[at(7)])
     writes(checker, renew(MINE), before=MINE, after=MINE)
     writes(checker, evict(MINE), before=MINE, after=replace(FREE, lease_counter=6))
     assert len(found) == violations
@@ -222,8 +229,9 @@ def test_what_a_call_did_for_a_lease_that_was_lost_meanwhile_is_not_this_ones(
 
 def test_a_lease_given_back_without_its_progress_is_found():
     checker, found = planted(checkers.ProgressIsStored)
+    has_records(checker, 7)
 
-    checker.batch_done(0, ME, KEY, done=at(7))
+    checker.batch_done(0, ME, KEY, done=[at(7)])
     writes(checker, renew(MINE), before=MINE, after=MINE)
     writes(checker, evict(MINE), before=MINE, after=replace(FREE, lease_counter=6))
     assert found
@@ -247,7 +255,7 @@ def test_more_repetitions_than_restarts_explain_are_found():
     begins(checker, ME, 1)
     adopts(checker, ME, replace(MINE, checkpoint=at(2)))
     checker.record_handled(Handled(at_ms=1, by=ME, entry=entries[2]))
-    checker._call_adoptions[ME.name, KEY] = 1
+    checker._call_adoptions[ME.name, KEY, 0] = 1
     assert not found, "what was done beyond the checkpoint may come once more"
     for entry in entries[:2]:
         checker.record_handled(Handled(at_ms=2, by=ME, entry=entry))
@@ -435,4 +443,47 @@ def test_a_death_between_the_note_of_a_call_and_the_call_counts(deaths_before_ca
             checker.call_begun(CallBegun(at_ms=0, by=by, shard_id=KEY))
     checker.record_kept(1, ME, entry, attempts=3)
 
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("keys", "lanes", "is_over", "violations"),
+    [("ab", 2, False, 0), ("aa", 2, False, 1), ("ab", 1, False, 1), ("aa", 2, True, 0)],
+)
+def test_two_calls_at_once_of_one_key_or_beyond_the_lanes_are_found(
+    keys, lanes, is_over, violations
+):
+    checker, found = planted(checkers.KeysNeverOverlap)
+    checker.ledger.lanes = lanes
+
+    for number, name in enumerate(keys):
+        call = CallBegun(at_ms=number, by=ME, shard_id=KEY, call=number, keys=frozenset(name))
+        checker.call_begun(call)
+        if is_over:
+            checker.call_over(ME, KEY, call=number)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("lanes", "violations"), [(1, 1), (2, 0)])
+def test_a_record_before_another_of_its_shard_is_found_unless_lanes_allow_it(lanes, violations):
+    checker, found = planted(checkers.OrderWithinShard)
+    checker.ledger.lanes = lanes
+    entries = [SourceRecord(KEY, (n, 0), name, 1, 0, b"") for n, name in enumerate("aab")]
+    checker.ledger.shards[KEY].entries += entries
+
+    checker.record_handled(Handled(at_ms=1, by=ME, entry=entries[2]))
+    assert len(found) == violations
+    checker.record_handled(Handled(at_ms=1, by=ME, entry=entries[1]))
+    assert len(found) == violations + 1
+
+
+@pytest.mark.parametrize(("stored", "violations"), [(5, 0), (4, 1)])
+def test_what_is_done_behind_a_gap_need_not_be_stored(stored, violations):
+    checker, found = planted(checkers.ProgressIsStored)
+    has_records(checker, 5, 6, 7)
+    after = replace(MINE, checkpoint=at(stored))
+
+    checker.batch_done(0, ME, KEY, done=[at(5), at(7)])
+    writes(checker, renew(MINE), before=MINE, after=after)
+    writes(checker, evict(MINE), before=after, after=replace(FREE, lease_counter=6))
     assert len(found) == violations

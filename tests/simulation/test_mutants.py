@@ -101,6 +101,9 @@ QUICK = {
         "ParentsBeforeChildren",
     ),
     "the tip is another now each time": ("CheckpointCoversDone",),
+    "a key is in several lanes": ("KeysNeverOverlap", "OrderWithinShard", "OrderWithinKey"),
+    "the checkpoint follows the lane that is furthest": _PASSED_OVER,
+    "what lanes are ahead is not noted": ("RepetitionsExplained",),
     "a record that kills is never given up": ("NoRecordLost",),
 }
 
@@ -112,7 +115,7 @@ def test_a_bug_put_into_the_engine_is_caught_by_the_first_seeds(name):
     assert found["checker"] in QUICK[name], found
 
 
-@pytest.mark.parametrize("arena", ["other hands", "pauses", "java"])
+@pytest.mark.parametrize("arena", ["other hands", "pauses", "java", "lanes"])
 def test_where_mutants_are_looked_for_the_engine_as_it_is_breaks_nothing(arena):
     for seed in (1, 2):
         assert not run_seed(ARENAS[arena](seed)).violations

@@ -5,6 +5,9 @@ The construct writes a :class:`FleetConfig` into the Lambda environment with
 :meth:`FleetConfig.to_env`, and the Lambda reads it back with :meth:`FleetConfig.from_env`, so the
 two cannot disagree. A variable is ``SHARDFLEET_`` plus the upper-cased field name. All problems
 are reported at once.
+
+Longer than most modules, and one idea: each option is a field of the one class that is the fleet's
+configuration.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ ENV_PREFIX = "SHARDFLEET_"
 MANAGER_EVERY_MS = 60_000  # EventBridge Scheduler: once a minute is the most often
 # What a manager keeps is older by a wrong clock only, or when three invocations did not come.
 KEPT_MOST_MS = 3 * MANAGER_EVERY_MS
+LANES_BYTES_MOST = 10 * 1024 * 1024  # As much again as the page that is read meanwhile.
 # From a look that finds a record to its handler: a slot is started, and its function is cold.
 WAKING_MS = 5_000
 
@@ -231,6 +235,19 @@ class FleetConfig:
         high=300_000,
     )
     handler_timeout_ms: int = _number(60_000, "time-out of one handler call (H10)", low=100)
+    parallelism: int = _number(
+        1,
+        "handler calls of a shard at once, each with other partition keys, whose records stay in "
+        "order (the mapping's ParallelizationFactor); a handler that is no coroutine function runs "
+        "in so many threads of its process, shared by its shards",
+        low=1,
+        high=100,
+    )
+    handler_records_per_second: int = _number(
+        0,
+        "records that each worker process hands to its handler in a second, and most in a call; 0: "
+        "as fast as it goes; a fleet hands over up to workers_max times as many",
+    )
     on_failure: str = field(
         default="retry",
         metadata={
@@ -269,13 +286,16 @@ class FleetConfig:
     )
     open_records_most: int = _number(
         100_000,
-        "with checkpoint manual: records of a shard that wait for their checkpoint; with so many, "
-        "calls bring no more of them",
+        "with checkpoint manual, or parallelism: records of a shard that wait for their "
+        "checkpoint; with so many, calls bring no more of them",
         low=1,
         high=1_000_000,
     )
     open_bytes_most: int = _number(
-        64 * 1024 * 1024, "with checkpoint manual: the same for their payload bytes", low=1
+        64 * 1024 * 1024,
+        "with checkpoint manual, or parallelism: the same for their payload bytes; with "
+        "parallelism never more than an answer of GetRecords has, 10 MiB",
+        low=1,
     )
     open_age_ms: int = _number(
         300_000, "with checkpoint manual: the same once one has waited for so long", low=100
@@ -393,10 +413,18 @@ class FleetConfig:
             raise ConfigurationError(message)
 
     def _contract_problems(self) -> list[str]:
-        if self.checkpoint == "auto" or self.handler_contract != "event":
-            return []
-        allowed = "native or auto allowed with checkpoint manual: an event has no checkpoint()"
-        return [f"handler_contract: event found, {allowed}"]
+        problems = []
+        if self.checkpoint == "manual" and self.handler_contract == "event":
+            allowed = "native or auto allowed with checkpoint manual: an event has no checkpoint()"
+            problems.append(f"handler_contract: event found, {allowed}")
+        if self.checkpoint == "manual" and self.parallelism > 1:
+            problems.append(
+                f"parallelism: {self.parallelism} found, 1 allowed with checkpoint manual: a "
+                "checkpoint says that all before it is done, and of calls side by side none knows "
+                "that of the others; set checkpoint auto, or work on a batch's records side by "
+                "side in the handler"
+            )
+        return problems
 
     @property
     def probe_ms(self) -> int:
@@ -423,6 +451,16 @@ class FleetConfig:
     def retry_policy(self) -> RetryPolicy:
         """Return how the records of a call that failed go again."""
         return RETRIES[self.on_failure]
+
+    @property
+    def call_records_most(self) -> int:
+        """Return how many records a handler call has at most."""
+        return min(self.batch_records_most, self.handler_records_per_second or 2**53)
+
+    @property
+    def lanes_bytes_most(self) -> int:
+        """Return how many payload bytes of a shard are open at most, with parallelism."""
+        return min(self.open_bytes_most, LANES_BYTES_MOST)
 
     @property
     def renew_ms(self) -> int:

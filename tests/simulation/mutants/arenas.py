@@ -350,6 +350,18 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         execution_dies=0.1,
         kill_between=0.03,
     ),
+    "lanes": _focused(
+        shape={
+            "parallelism": 4,
+            "batch_records_most": 2,
+            "checkpoint_ms": 0,
+            "records_per_s": 8.0,
+            "reshard_every_s": 10.0,
+            "has_peer": False,
+        },
+        handler_slow=0.3,
+        handler_raises=0.1,
+    ),
     "paused": _focused(shape={"pauses_every_s": 5.0, "has_peer": False}, handler_slow=0.3),
     "one worker": _focused(
         shape={

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.simulation.mutants.conditions import CONDITIONS
 from tests.simulation.mutants.hazards import HAZARDS
+from tests.simulation.mutants.lanes import LANES
 from tests.simulation.mutants.museum import MUSEUM
 from tests.simulation.mutants.objects import OBJECTS
 from tests.simulation.mutants.sleep import SLEEPERS
 
-MUTANTS = (*CONDITIONS, *HAZARDS, *OBJECTS, *SLEEPERS, *MUSEUM)
+MUTANTS = (*CONDITIONS, *HAZARDS, *OBJECTS, *LANES, *SLEEPERS, *MUSEUM)

@@ -321,7 +321,7 @@ HAZARDS = (
         "H17",
         (
             "engine/shard/dispatch.py",
-            "round=max(self._round, self._rounds_served.get(key, -1) + 1),",
+            "round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,",
             "round=0,",
         ),
         arena="one at a time",

@@ -39,10 +39,10 @@ MUSEUM = (
         "§8 row 1, KCL #10",
         (
             DELIVERY,
-            "            return await self._after_failure(batch, done=done, error=result.error)\n",
+            "            await self._after_failure(batch, lane, done=done, error=result.error)\n",
             (
-                "            await self._after_failure(batch, done=0, error=result.error)\n"
-                "            return len(batch)\n"
+                "            await self._after_failure(batch, lane, done=0, error=result.error)\n"
+                "            await lane.done(len(batch) - done, given_up=False)\n"
             ),
         ),
         arena="failures",
@@ -67,9 +67,9 @@ MUSEUM = (
         "§8 row 2, fs2-aws #436",
         (
             DELIVERY,
-            "        attempt = self._attempts.attempt\n",
+            "        check_order(batch)\n",
             (
-                "        attempt = self._attempts.attempt\n"
+                "        check_order(batch)\n"
                 "        self._held.note_progress(position_of(batch[-1]))\n"
             ),
         ),

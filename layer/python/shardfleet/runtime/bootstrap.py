@@ -287,7 +287,7 @@ def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
         )
     # An event has no checkpoint(): a handler of Lambda's contract would never get any further.
     is_manual = config.checkpoint == "manual"
-    return ThreadHandlerRunner(
+    runner = ThreadHandlerRunner(
         config.handler,
         contract=HandlerContract.NATIVE if is_manual else config.handler_contract,
         context=context,
@@ -295,6 +295,8 @@ def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
         clock=sandbox.clock,
         tells_errors=config.log_errors,
     )
+    runner.threads_most = config.parallelism
+    return runner
 
 
 def dead_letters(

@@ -2,8 +2,9 @@
 The user's handler in a thread of its own, away from the engine's loop (hazard H17).
 
 A synchronous handler runs in that thread with no loop running around it, so that it may use
-``asyncio.run`` as it would in Lambda, and its calls never overlap. Coroutine functions run on a
-loop of that thread; calls of different shards overlap. A call that outlives its deadline is
+``asyncio.run`` as it would in Lambda, and its calls never overlap; with ``parallelism`` there are
+up to so many threads, and as many calls at once. Coroutine functions run on a loop of the one
+thread, and their calls overlap. A call that outlives its deadline is
 cancelled if it is a coroutine; what does not end then, the process must end (hazard H10).
 """
 
@@ -38,12 +39,20 @@ class _HandlerThread:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = concurrent.futures.Future[None]()
+        self._unfinished: list[concurrent.futures.Future[Any]] = []
         self._thread = threading.Thread(target=self._main, name="shardfleet-handler", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Return how many functions run in it, or wait to."""
+        self._unfinished = [future for future in self._unfinished if not future.done()]
+        return len(self._unfinished)
 
     def submit(self, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
         """Run a function after those before it."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._unfinished.append(future)
 
         def job() -> None:
             try:
@@ -92,7 +101,13 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class ThreadHandlerRunner:
-    """The ``HandlerRunner`` port."""
+    """
+    The ``HandlerRunner`` port.
+
+    Attributes:
+        threads_most: for calls of a synchronous handler.
+
+    """
 
     def __init__(
         self,
@@ -118,17 +133,18 @@ class ThreadHandlerRunner:
 
         """
         self._name = name
+        self.threads_most = 1
         self._tells_errors = tells_errors
         self._contract = contract
         self._context = context
         self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
         self._clock = clock
         self._caller: HandlerCaller | None = None
-        self._thread: _HandlerThread | None = None
+        self._threads: list[_HandlerThread] = []
 
     @property
     def overlaps(self) -> bool:
-        """Tell, once loaded, whether calls of different shards may overlap."""
+        """Tell, once loaded, whether any number of calls may overlap."""
         return self._caller is not None and self._caller.is_async
 
     @property
@@ -144,7 +160,8 @@ class ThreadHandlerRunner:
             HandlerNotLoaded: there is no such code, or it cannot be imported or called.
 
         """
-        thread = self._thread = self._thread or _HandlerThread()
+        self._threads = self._threads or [_HandlerThread()]
+        thread = self._threads[0]
         load = thread.submit(lambda: load_handler(self._name, contract=self._contract))
         handler: LoadedHandler = await asyncio.wrap_future(load)
         self._caller = HandlerCaller(
@@ -163,16 +180,18 @@ class ThreadHandlerRunner:
 
     async def _run(self, batch: Batch, hook: Hook | None) -> HandlerResult:
         caller = self._caller
-        if self._thread is None or caller is None:
+        if not self._threads or caller is None:
             message = "run before load"
             raise RuntimeError(message)
         left_ms = batch.deadline_ms - self._clock.now_ms()
+        thread = self._threads[0]
         if caller.is_async:
-            loop = self._thread.run_loop()
+            loop = thread.run_loop()
             call = asyncio.run_coroutine_threadsafe(self._call_async(caller, batch, hook), loop)
             left_ms += GRACE_MS
         else:
-            call = self._thread.submit(
+            thread = self._idlest_thread()
+            call = thread.submit(
                 lambda: _call(caller, batch, hook, tells_errors=self._tells_errors)
             )
         waiter = asyncio.wrap_future(call)
@@ -183,10 +202,18 @@ class ThreadHandlerRunner:
             done_count=batch.done_count, error="the call outlived its time-out", timed_out=True
         )
 
+    def _idlest_thread(self) -> _HandlerThread:
+        """Return a thread without a call, or the one with the fewest."""
+        thread = min(self._threads, key=lambda thread: thread.waiting)
+        if thread.waiting and len(self._threads) < self.threads_most:
+            thread = _HandlerThread()
+            self._threads.append(thread)
+        return thread
+
     async def close(self) -> bool:
-        """Stop the thread; False if user code still runs in it."""
-        thread, self._thread = self._thread, None
-        return thread is None or await thread.stop()
+        """Stop the threads; False if user code still runs in one."""
+        threads, self._threads = self._threads, []
+        return all(await asyncio.gather(*(thread.stop() for thread in threads)))
 
     async def _call_async(
         self, caller: HandlerCaller, batch: Batch, hook: Hook | None

@@ -21,10 +21,12 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.retry import Halted
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
-from shardfleet.engine.shard.delivery import DeliveryPorts, ShardDelivery, StoppedByPolicy
+from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.shard.end import ShardEnding
 from shardfleet.engine.shard.faults import ShardFaults
+from shardfleet.engine.shard.giving_up import StoppedByPolicy
 from shardfleet.engine.shard.missing import MissingPorts, MissingShardWatch
+from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.sleep import FellAsleep, IdleShard
 from shardfleet.engine.shard.start import TipMarks, start_position
@@ -209,9 +211,8 @@ class ShardConsumer:
             self._is_at_tip = page.lag_ms == 0 and not self._delivery.has_open
             if self._is_at_tip:
                 await self._mark_tip()
-            if not self._delivery.has_open:
-                await self._idle.after(page, reader.cursor)
-            if page.size or page.lag_ms == 0:
+            await self._idle.after(page, reader.cursor, is_busy=self._delivery.has_open)
+            if self._delivery.goes_on and (page.size or page.lag_ms == 0):
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)
 

@@ -71,14 +71,18 @@ class CrashNotes:
     def attempts(self, lease_key: str) -> Attempts:
         """Return the attempts of a shard: what it is charged with counts for the whole turn."""
         if lease_key not in self._attempts:
-            config = self._config
-            self._attempts[lease_key] = Attempts(
-                config.failure_policy,
-                attempts_most=config.max_attempts,
-                crashes_most=config.crashes_most,
-                retry=config.retry_policy,
-            )
+            self._attempts[lease_key] = self.new_attempts()
         return self._attempts[lease_key]
+
+    def new_attempts(self) -> Attempts:
+        """Return attempts that begin with nothing tried."""
+        config = self._config
+        return Attempts(
+            config.failure_policy,
+            attempts_most=config.max_attempts,
+            crashes_most=config.crashes_most,
+            retry=config.retry_policy,
+        )
 
     def is_charged(self, lease_key: str) -> bool:
         """Tell whether the process died over this shard: it goes first, so the others may live."""

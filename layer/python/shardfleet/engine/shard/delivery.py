@@ -11,39 +11,27 @@ the ``UserRecords`` taken out of it, and the ``Batch`` that the handler gets.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.open_records import OpenRecords
 from shardfleet.domain.delivery.progress import check_order, position_of
-from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
-from shardfleet.engine.ports import Clock, DeadLetters, EventSink, FailedRecords
-from shardfleet.engine.retry import Halted, Patience
-from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.ports import FailedRecords
+from shardfleet.engine.retry import Halted
 from shardfleet.engine.shard.deaggregation import UserRecords
-from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
-from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.errors import (
-    ConfigurationError,
-    OutcomeUnknown,
-    ShardfleetError,
-    StaleEpoch,
-    Throttled,
-)
-from shardfleet.events.delivery import (
-    BatchFailed,
-    CheckpointAwaited,
-    RecordNotKept,
-    RecordSkipped,
-    ShardStopped,
-)
+from shardfleet.engine.shard.dispatch import cut_batch
+from shardfleet.engine.shard.giving_up import GivingUp, StoppedByPolicy
+from shardfleet.engine.shard.lanes import ShardLane, ShardLanes
+from shardfleet.engine.shard.ports import DeliveryPorts
+from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
+from shardfleet.events.delivery import BatchFailed, CheckpointAwaited, RecordSkipped
 from shardfleet.events.worker import WriteDelayed
 from shardfleet.records import Record, ShardLife, place_of
 
@@ -51,24 +39,6 @@ from shardfleet.records import Record, ShardLife, place_of
 # message holds (1 MiB).
 _KEPT_RECORDS_MOST = 100
 _KEPT_BYTES_MOST = 256 * 1024
-
-
-class StoppedByPolicy(Exception):
-    """The shard was stopped; the stop is on record."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryPorts:
-    """What delivering works with; ``dead_letters`` is None when records are never skipped."""
-
-    dispatcher: Dispatcher
-    checkpointer: Checkpointer
-    notes: CrashNotes
-    state: FleetState
-    dead_letters: DeadLetters | None
-    clock: Clock
-    events: EventSink
-    patience: Patience
 
 
 class ShardDelivery:
@@ -93,7 +63,18 @@ class ShardDelivery:
         self._ports = ports
         self._attempts = ports.notes.attempts(held.lease_key)
         self._attempts.begin_anew()
+        self._giving_up = GivingUp(held, config=config, ports=ports)
+        self._lanes: ShardLanes | None = None
+        if config.parallelism > 1:
+            self._lanes = ShardLanes(
+                held,
+                config=config,
+                ports=ports,
+                hand_over=self._hand_over,
+                flush=self.flush_if_due,
+            )
         self._flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
+        self._flushing = asyncio.Lock()
         self._calls = 0
         self._begin_life()
 
@@ -111,8 +92,13 @@ class ShardDelivery:
 
     @property
     def has_open(self) -> bool:
-        """Tell whether the handler has records that it has not checkpointed."""
-        return bool(self._open)
+        """Tell whether records are delivered that are not done."""
+        return bool(self._open) or (self._lanes is not None and self._lanes.has_open)
+
+    @property
+    def goes_on(self) -> bool:
+        """Tell whether anything was done since the shard was begun, if there was anything."""
+        return self._lanes is None or self._lanes.has_moved
 
     async def begin(self) -> None:
         """
@@ -124,6 +110,8 @@ class ShardDelivery:
             HandlerTimedOut: the process must end.
 
         """
+        if self._lanes is not None:
+            await self._lanes.begin()
         while self._ports.dispatcher.has_hooks and not self._is_begun:
             await self._offer(must_flush=False, hook=Hook.STARTED)
 
@@ -137,36 +125,48 @@ class ShardDelivery:
             HandlerTimedOut: the process must end.
 
         """
-        config, calls_before = self._config, self._calls
-        while waiting := await records.waiting(config.batch_records_most):
-            if old := self._too_old(waiting):
-                await self._give_up_old(old)
-                records.drop(len(old))
-                continue
-            deaths = self._attempts.deaths_over(waiting[0])
-            if deaths:
-                error = f"the process died {deaths} times while it handled this record (H9)"
-                await self._give_up(waiting[:1], error=error, attempts=deaths)
-                records.drop(1)
-                continue
-            await self._make_room()
-            batch = cut_batch(
-                waiting,
-                records_most=config.batch_records_most,
-                bytes_most=config.batch_bytes_most,
-            )
-            if self._life is not None:
-                batch = cut_batch(
-                    batch,
-                    records_most=self._open.records_left,
-                    bytes_most=self._open.bytes_left,
-                )
-            records.drop(await self._try(batch[: self._attempts.fitting(batch)]))
+        if self._lanes is not None:
+            await self._lanes.deliver(records)
+            await self.flush_if_due()
+            return
+        calls_before = self._calls
+        lane = ShardLane(self._attempts, partial(self._done, records))
+        while waiting := await records.waiting(self._config.call_records_most):
+            await self._hand_over(waiting, lane)
         if records.end is not None:
             self._pass_by(records.end)
         if self.has_open and self._calls == calls_before:
             await self._offer(must_flush=self._open.is_full(self._ports.clock.monotonic_ms()))
         await self.flush_if_due()
+
+    async def _done(self, records: UserRecords, count: int, *, given_up: bool) -> None:
+        """Go on behind the first of the waiting records."""
+        position = position_of(records.records[count - 1])
+        records.drop(count)
+        if self._life is None or given_up:
+            self._pass_by(position)
+        await self.flush_if_due(at_once=given_up or self._ports.notes.suspicious)
+
+    async def _hand_over(self, waiting: Sequence[Record], lane: ShardLane) -> None:
+        """Make the next handler call of a lane, or give up what waits there first."""
+        config = self._config
+        if old := self._too_old(waiting):
+            await self._give_up_old(old, lane)
+            return
+        deaths = lane.attempts.deaths_over(waiting[0])
+        if deaths:
+            error = f"the process died {deaths} times while it handled this record (H9)"
+            await self._give_up(waiting[:1], lane, error=error, attempts=deaths)
+            return
+        await self._make_room()
+        batch = cut_batch(
+            waiting, records_most=config.call_records_most, bytes_most=config.batch_bytes_most
+        )
+        if self._life is not None:
+            batch = cut_batch(
+                batch, records_most=self._open.records_left, bytes_most=self._open.bytes_left
+            )
+        await self._try(batch[: lane.attempts.fitting(batch)], lane)
 
     async def finish(self) -> None:
         """
@@ -177,6 +177,8 @@ class ShardDelivery:
             StoppedByPolicy: ``ended`` failed too often.
 
         """
+        if self._lanes is not None:
+            await self._lanes.finish()
         await self._drained(
             "the shard has ended", lambda: self.has_open or self._is_begun, hook=Hook.ENDED
         )
@@ -191,18 +193,24 @@ class ShardDelivery:
         Raises:
             HandlerTimedOut: the process must end.
             StaleEpoch: another invocation has taken over.
+            Exception: what a lane raised meanwhile.
 
         """
+        failure = await self._lanes.rest() if self._lanes is not None else None
         try:
+            if isinstance(failure, StaleEpoch):
+                raise failure
             with suppress(Halted):
-                if self._held.is_held and (self._is_begun or self.has_open):
-                    await self._offer(must_flush=self.has_open, hook=Hook.STOPPING)
+                if self._held.is_held and (self._is_begun or self._open):
+                    await self._offer(must_flush=bool(self._open), hook=Hook.STOPPING)
             if not self._held.is_held:
                 await self.lose()
         except StaleEpoch:
             await self.lose()
             raise
         self._begin_life()
+        if failure is not None and not isinstance(failure, StoppedByPolicy):
+            raise failure
 
     async def lose(self) -> None:
         """Tell the handler's object that the shard is somebody else's."""
@@ -301,17 +309,16 @@ class ShardDelivery:
         self._open.pass_by(position)
         self._take_checkpoints()
 
-    async def _try(self, batch: Sequence[Record]) -> int:
-        """Make one handler call; return how many records are done or given up."""
+    async def _try(self, batch: Sequence[Record], lane: ShardLane) -> None:
+        """Make one handler call; what fails is given up, or waits for its next one."""
         check_order(batch)
-        attempt = self._attempts.attempt
         now_ms = self._ports.clock.monotonic_ms()
         self._calls += 1
         handed = (-1, -1) if self._life is None else self._life.handed
         result = await self._ports.dispatcher.call(
             self._held,
             batch,
-            attempt=attempt,
+            attempt=lane.attempts.attempt,
             life=self._life,
             must_flush=self._life is not None and self._open.is_full(now_ms, adding=batch),
         )
@@ -323,19 +330,19 @@ class ShardDelivery:
             # What failed comes again, and is not done by what was said before.
             handed = place_of(batch[done - 1]) if done else handed
             self._life.handed, self._life.through = handed, min(self._life.through, handed)
-        elif done:
-            self._held.note_progress(position_of(batch[done - 1]))
         if done:
-            await self.flush_if_due(force=self._ports.notes.suspicious)
+            await lane.done(done, given_up=False)
         if result.error is not None and done < len(batch):
-            return await self._after_failure(batch, done=done, error=result.error)
-        self._attempts.handled()
-        return done
+            await self._after_failure(batch, lane, done=done, error=result.error)
+        else:
+            lane.attempts.handled()
 
-    async def _after_failure(self, batch: Sequence[Record], *, done: int, error: str) -> int:
+    async def _after_failure(
+        self, batch: Sequence[Record], lane: ShardLane, *, done: int, error: str
+    ) -> None:
         """Do what is next for the first record that is not done."""
         ports, record = self._ports, batch[done]
-        failure = self._attempts.failed(batch, done_count=done, error=error)
+        failure = lane.attempts.failed(batch, done_count=done, error=error)
         back_off_ms = ports.patience.back_off_ms(failure.attempt)
         ports.events.emit(
             BatchFailed(
@@ -348,10 +355,9 @@ class ShardDelivery:
             )
         )
         if failure.gives_up:
-            await self._give_up((record,), error=error, attempts=failure.attempt)
-            return 1
+            await self._give_up((record,), lane, error=error, attempts=failure.attempt)
+            return
         await ports.patience.pause(back_off_ms, self._held.halt)
-        return done
 
     def _too_old(self, waiting: Sequence[Record]) -> Sequence[Record]:
         """Return the next records that the handler is not to get because of their age."""
@@ -362,15 +368,21 @@ class ShardDelivery:
         old = list(takewhile(lambda record: record.approximate_arrival_ms < since_ms, waiting))
         return old and cut_batch(old, records_most=_KEPT_RECORDS_MOST, bytes_most=_KEPT_BYTES_MOST)
 
-    async def _give_up_old(self, old: Sequence[Record]) -> None:
+    async def _give_up_old(self, old: Sequence[Record], lane: ShardLane) -> None:
         age_ms = self._ports.clock.now_ms() - old[0].approximate_arrival_ms
         most_ms = self._config.max_record_age_ms
         error = f"{age_ms} ms old, max_record_age_ms is {most_ms}"
-        attempts = self._attempts.attempt - 1
-        await self._give_up(old, error=error, attempts=attempts, is_too_old=True)
+        attempts = lane.attempts.attempt - 1
+        await self._give_up(old, lane, error=error, attempts=attempts, is_too_old=True)
 
     async def _give_up(
-        self, records: Sequence[Record], *, error: str, attempts: int, is_too_old: bool = False
+        self,
+        records: Sequence[Record],
+        lane: ShardLane,
+        *,
+        error: str,
+        attempts: int,
+        is_too_old: bool = False,
     ) -> None:
         """Keep records elsewhere in full, stop the shard, or go on behind them: by policy."""
         policy, position = self._config.failure_policy, position_of(records[0])
@@ -385,10 +397,9 @@ class ShardDelivery:
                 at_ms=self._ports.clock.now_ms(),
                 is_too_old=is_too_old,
             )
-            kept_at = await self._keep(failed)
+            kept_at = await self._giving_up.keep(failed)
         if policy.stops:
             await self.stop(str(position), error=error, attempts=attempts)
-        self._pass_by(position_of(records[-1]))
         for record in records:
             self._ports.events.emit(
                 RecordSkipped(
@@ -399,33 +410,9 @@ class ShardDelivery:
                     kept_at=kept_at,
                 )
             )
-        # At once: another record that kills would have this one counted anew, for ever (H9).
-        await self.flush_if_due(force=True)
-        self._attempts.gave_up(records[-1])
-
-    async def _keep(self, failed: FailedRecords) -> str:
-        """Keep records elsewhere; as long as that fails, the shard waits."""
-        dead_letters = self._ports.dead_letters
-        if dead_letters is None:
-            message = f"on_exhausted: {self._config.on_exhausted} found, but nothing keeps records"
-            raise ConfigurationError(message)
-        failures = 0
-        while True:
-            try:
-                return await dead_letters.record(failed)
-            except ShardfleetError as error:
-                failures += 1
-                self._ports.events.emit(
-                    RecordNotKept(
-                        lease_key=self._held.lease_key,
-                        worker_id=failed.worker_id,
-                        position=str(position_of(failed.records[0])),
-                        error=str(error),
-                    )
-                )
-            await self._ports.patience.pause(
-                self._ports.patience.back_off_ms(failures), self._held.halt
-            )
+        # Stored at once: another record that kills would have this one counted anew, for ever (H9).
+        await lane.done(len(records), given_up=True)
+        lane.attempts.gave_up(records[-1])
 
     async def stop(self, position: str, *, error: str, attempts: int) -> None:
         """
@@ -438,39 +425,24 @@ class ShardDelivery:
             StoppedByPolicy: always, once it is on record.
 
         """
-        note = StopNote(
-            lease_key=self._held.lease_key,
-            position=position,
-            error=error,
-            attempts=attempts,
-            worker_id=self._ports.checkpointer.worker_id,
-            at_ms=self._ports.clock.now_ms(),
-        )
-        await self._ports.patience.persist(
-            lambda: self._ports.state.write_stop(note), self._held.halt
-        )
         self._attempts.begin_anew()
-        self._ports.events.emit(
-            ShardStopped(
-                lease_key=note.lease_key, worker_id=note.worker_id, position=position, error=error
-            )
-        )
-        await self._ports.patience.persist(
-            lambda: self._ports.notes.settle(note.lease_key), self._held.halt
-        )
-        raise StoppedByPolicy(note.error)
+        await self._giving_up.stop(position, error=error, attempts=attempts)
 
-    async def flush_if_due(self, *, force: bool = False) -> None:
+    async def flush_if_due(self, *, at_once: bool = False) -> None:
         """Checkpoint, at most every ``checkpoint_ms``; a refusal is left to the next time."""
         ports, held = self._ports, self._held
         now_ms = ports.clock.monotonic_ms()
-        if held.unstored is None:
+        if not at_once and now_ms - self._flushed_ms < self._config.checkpoint_ms:
             return
-        if not force and now_ms - self._flushed_ms < self._config.checkpoint_ms:
+        if self._lanes is not None:
+            self._flushed_ms = now_ms
+            await self._lanes.note()
+        if held.unstored is None or self._flushing.locked():
             return
         self._flushed_ms = now_ms
         try:
-            await ports.checkpointer.flush(held)
+            async with self._flushing:
+                await ports.checkpointer.flush(held)
         except (Throttled, OutcomeUnknown) as error:
             ports.events.emit(
                 WriteDelayed(

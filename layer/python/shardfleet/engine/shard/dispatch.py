@@ -1,8 +1,9 @@
 """
 Handler calls: whose turn it is, whether there is time, and what a batch is.
 
-Calls of synchronous handlers never overlap; the shards take turns, within a round the one with the
-oldest record first, so that a shard far behind starves nobody (hazard H17). Nothing is delivered
+Calls of synchronous handlers never overlap, unless ``parallelism`` says how many may at once; the
+shards take turns, within a round the one with the oldest record first, so that a shard far behind
+starves nobody (hazard H17). Records come no faster than the rate allows. Nothing is delivered
 under a lease that was not confirmed within the renewal time (H17), and no call starts with less
 than its time-out left (H10).
 """
@@ -19,6 +20,7 @@ from itertools import accumulate
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.reading.pacing import Rate, full_bucket, spend, wait_ms
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, EventSink, HandlerResult, HandlerRunner
@@ -47,6 +49,7 @@ class _Ticket:
     round: int
     oldest_ms: int
     lease_key: str
+    records: int = field(compare=False)
     granted: asyncio.Event = field(compare=False)
 
 
@@ -88,6 +91,10 @@ class Dispatcher:
         self._running = 0
         self._round = 0
         self._rounds_served: dict[str, int] = {}
+        self._at_once = config.parallelism
+        self._rate = Rate(config.handler_records_per_second, burst=0)
+        self._bucket = full_bucket(self._rate, now_ms=self._clock.monotonic_ms())
+        self._is_timed = False
 
     @property
     def has_hooks(self) -> bool:
@@ -128,7 +135,7 @@ class Dispatcher:
         while True:
             if not (is_lost or await patience.persist(lambda: checkpointer.confirm(held), halt)):
                 raise Halted
-            async with self._turn(held, oldest_ms, halt):
+            async with self._turn(held, oldest_ms, halt, records=len(records)):
                 halt.check()
                 if clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
                     raise Halted
@@ -214,13 +221,18 @@ class Dispatcher:
         return HandlerResult(done_count=done, error=result.error)
 
     @asynccontextmanager
-    async def _turn(self, held: HeldLease, oldest_ms: int, halt: Halt) -> AsyncIterator[None]:
+    async def _turn(
+        self, held: HeldLease, oldest_ms: int, halt: Halt, *, records: int
+    ) -> AsyncIterator[None]:
         key = held.lease_key
+        # Each lane of a shard that waits waits for a round of its own.
+        ahead = sum(ticket.lease_key == key for ticket in self._waiting)
         ticket = _Ticket(
             is_patient=not self._ports.notes.is_charged(key),
-            round=max(self._round, self._rounds_served.get(key, -1) + 1),
+            round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,
             oldest_ms=oldest_ms,
             lease_key=key,
+            records=records,
             granted=asyncio.Event(),
         )
         self._waiting.append(ticket)
@@ -236,12 +248,41 @@ class Dispatcher:
             self._grant()
 
     def _grant(self) -> None:
-        """Let the next shards go, as many at once as the handler and suspicion allow."""
-        overlaps = self._ports.handler.overlaps and not self._ports.notes.suspicious
-        while self._waiting and (overlaps or not self._running):
-            ticket = min(self._waiting)
+        """Let the next shards go, as many at once as the handler, suspicion and the rate allow."""
+        while ready := self._ready():
+            ticket = min(ready)
             self._waiting.remove(ticket)
             self._round = max(self._round, ticket.round)
             self._rounds_served[ticket.lease_key] = ticket.round
             self._running += 1
+            self._spend(ticket.records)
             ticket.granted.set()
+        left_ms = self._left_ms()
+        if left_ms and self._waiting and not self._is_timed:
+            self._is_timed = True
+            asyncio.get_running_loop().call_later(left_ms / 1000, self._grant_in_time)
+
+    def _grant_in_time(self) -> None:
+        self._is_timed = False
+        self._grant()
+
+    def _ready(self) -> Sequence[_Ticket]:
+        """Return those that may go now."""
+        is_suspicious = self._ports.notes.suspicious
+        most = 1 if is_suspicious else self._at_once
+        if self._running >= most and (is_suspicious or not self._ports.handler.overlaps):
+            return ()
+        if not self._left_ms():
+            return self._waiting
+        return [ticket for ticket in self._waiting if not ticket.records]
+
+    def _left_ms(self) -> int:
+        """Return how long no more records may go."""
+        if not self._rate.per_s:
+            return 0
+        return wait_ms(self._bucket, self._rate, now_ms=self._clock.monotonic_ms())
+
+    def _spend(self, records: int) -> None:
+        if self._rate.per_s:
+            now_ms = self._clock.monotonic_ms()
+            self._bucket, _ = spend(self._bucket, self._rate, amount=records, now_ms=now_ms)

@@ -45,16 +45,16 @@ class IdleShard:
         self._events = events
         self._idle_since_ms: int | None = None
 
-    async def after(self, page: RecordsPage, cursor: ShardCursor) -> None:
+    async def after(self, page: RecordsPage, cursor: ShardCursor, *, is_busy: bool) -> None:
         """
-        Consider a page that was read and is handled.
+        Consider a page that was read; ``is_busy``: records of the shard are open.
 
         Raises:
             FellAsleep: nothing has come for so long that the lease is to be given up.
 
         """
         now_ms = self._clock.monotonic_ms()
-        if not self._config.sleep or page.size_bytes or page.lag_ms != 0:
+        if is_busy or not self._config.sleep or page.size_bytes or page.lag_ms != 0:
             self._idle_since_ms = None
             return
         if self._idle_since_ms is None:

@@ -30,14 +30,21 @@ class UsageMeter:
     """Watches one worker turn."""
 
     def __init__(
-        self, *, clock: Clock, cpu: CpuMeter | None, handler: HandlerRunner, before: Usage
+        self,
+        *,
+        clock: Clock,
+        cpu: CpuMeter | None,
+        handler: HandlerRunner,
+        before: Usage,
+        calls_at_once: int = 1,
     ) -> None:
         """Begin now, with what the slot told before; without ``cpu`` the CPU becomes unknown."""
+        self._calls_at_once = calls_at_once
         self._clock = clock
         self._cpu = cpu
         self._handler = handler
         self._calls = 0
-        self._busy_ms = 0
+        self._busy_ms = 0  # of each of the calls that there may be at once
         self._began_ms = self._since_ms = self._sampled_ms = clock.monotonic_ms()
         self._cpu_ms = cpu.used_ms() if cpu else 0
         self._usage = before
@@ -57,7 +64,7 @@ class UsageMeter:
 
     def _settle(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        self._busy_ms += now_ms - self._since_ms if self._calls else 0
+        self._busy_ms += (now_ms - self._since_ms) * min(self._calls, self._calls_at_once)
         self._since_ms = now_ms
 
     def sample(self) -> Usage:
@@ -73,7 +80,8 @@ class UsageMeter:
             return self._usage
         busy, cpu = UNKNOWN, UNKNOWN
         if not self._handler.overlaps:
-            busy = next_share(self._usage.busy, used_ms=busy_ms, elapsed_ms=elapsed_ms)
+            used_ms = busy_ms // self._calls_at_once
+            busy = next_share(self._usage.busy, used_ms=used_ms, elapsed_ms=elapsed_ms)
         if self._cpu is not None:
             used_ms = self._cpu_ms - cpu_ms
             cpu = next_share(self._usage.cpu, used_ms=used_ms, elapsed_ms=elapsed_ms)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
+from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.handovers import Handover
@@ -36,6 +37,7 @@ STREAM = "stream"
 PLAN = "plan"
 HANDOVERS = "handovers"
 LOADS = "loads"  # smoothed throughput by lease, utilisation by worker
+LANES = "lanes"  # how far a shard is done beyond its checkpoint; see domain/delivery/lanes.py
 TIP = "tip"  # when a shard was last read to its tip; see engine/shard/start.py
 
 MANAGER = "manager"
@@ -209,7 +211,7 @@ class FleetState:
             expected = None if current is None else current.version
         raise ProtocolError(f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds")
 
-    # --- crash notes and stops
+    # --- crash notes, lanes and stops
 
     async def note(self, lease_key: str) -> CrashNote | None:
         """Read the crash note of a lease."""
@@ -219,6 +221,15 @@ class FleetState:
     async def write_note(self, note: CrashNote) -> None:
         """Write the crash note of a lease that the caller owns."""
         await self._overwrite(NOTE, note.lease_key, _body(note))
+
+    async def lanes(self, lease_key: str) -> LanesNote | None:
+        """Read how far a shard is done beyond its checkpoint."""
+        document = await self._store.read(LANES, lease_key)
+        return None if document is None else LanesNote(lease_key=lease_key, **document.body)
+
+    async def write_lanes(self, note: LanesNote) -> None:
+        """Write how far a shard that the caller owns is done beyond its checkpoint."""
+        await self._overwrite(LANES, note.lease_key, _body(note))
 
     async def stop(self, lease_key: str) -> StopNote | None:
         """Read whether and why a shard is stopped."""
@@ -395,6 +406,6 @@ def _stop(document: Document) -> StopNote | None:
     return note if note.attempts else None
 
 
-def _body(note: CrashNote | StopNote) -> dict[str, Any]:
+def _body(note: CrashNote | StopNote | LanesNote) -> dict[str, Any]:
     """Return all fields but the lease key, which is the document's id."""
     return {f.name: getattr(note, f.name) for f in fields(note) if f.name != "lease_key"}

@@ -22,11 +22,11 @@ from shardfleet.engine.ports import Clock
 from shardfleet.engine.retry import Halt, Halted, Patience
 from shardfleet.engine.shard.consumer import ConsumerPorts, ShardConsumer
 from shardfleet.engine.shard.crash_notes import CrashNotes
-from shardfleet.engine.shard.delivery import DeliveryPorts
 from shardfleet.engine.shard.dispatch import Dispatcher, DispatchPorts
 from shardfleet.engine.shard.end import EndPorts, ShardEnding
 from shardfleet.engine.shard.faults import CONCERNS_ALL, ShardFaults
 from shardfleet.engine.shard.missing import MissingPorts
+from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.shard.usage import UsageMeter
@@ -70,9 +70,7 @@ class ShardWork:
         self._consumed: dict[str, HeldLease] = {}
         self._consumer_ports: ConsumerPorts | None = None
         self._is_halted = False
-        self.usage = UsageMeter(
-            clock=ports.clock, cpu=ports.cpu, handler=ports.handler, before=slot.usage
-        )
+        self.usage = _usage_meter(slot, config=config, ports=ports)
         self._notes = CrashNotes(
             ports.fleet_state,
             suspicious=slot.open_turns > 0,
@@ -282,3 +280,13 @@ class ShardWork:
     async def _give_back(self, held: HeldLease, hard: Halt) -> None:
         await self._patience.persist(partial(self.checkpointer.flush, held), hard)
         await self._patience.persist(partial(self.checkpointer.release, held), hard)
+
+
+def _usage_meter(slot: Slot, *, config: FleetConfig, ports: WorkerPorts) -> UsageMeter:
+    return UsageMeter(
+        clock=ports.clock,
+        cpu=ports.cpu,
+        handler=ports.handler,
+        before=slot.usage,
+        calls_at_once=config.parallelism,
+    )

@@ -54,6 +54,7 @@ from shardfleet.testing.checkers.progress import (
 )
 from shardfleet.testing.checkers.records import (
     CheckpointCoversDone,
+    KeysNeverOverlap,
     NoRecordLost,
     NothingBeforeTheInstant,
     OnlyTheGuiltyGivenUp,
@@ -83,6 +84,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     NothingBeforeTheInstant,
     OrderWithinShard,
     OrderWithinKey,
+    KeysNeverOverlap,
     ParentsBeforeChildren,
     CheckpointCoversDone,
     RepetitionsExplained,
@@ -152,6 +154,7 @@ __all__ = [
     "Handled",
     "HandoversEnd",
     "HooksTellALife",
+    "KeysNeverOverlap",
     "LeaseWrite",
     "NeighboursGoOn",
     "NoRecordLost",

@@ -99,22 +99,37 @@ class Handled:
         at_ms: milliseconds of the simulation.
         by: in whose invocation.
         entry: the record, as it was before this.
+        call: in which call of the invocation.
 
     """
 
     at_ms: int
     by: Suspect
     entry: SourceRecord
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallBegun:
-    """A handler call with records begins; ``has_hooks``: of a shard's object."""
+    """
+    A handler call with records begins.
+
+    Attributes:
+        at_ms: milliseconds of the simulation.
+        by: in whose invocation.
+        shard_id: of the records.
+        has_hooks: it is of a shard's object.
+        call: its number in the invocation.
+        keys: of the records.
+
+    """
 
     at_ms: int
     by: Suspect
     shard_id: str
     has_hooks: bool = False
+    call: int = 0
+    keys: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,13 +229,22 @@ class Checker:
     def record_kept(self, at_ms: int, by: Suspect, entry: SourceRecord, *, attempts: int) -> None:
         """See a record that was given up after so many attempts, and kept elsewhere."""
 
-    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+        """See a handler call come back, however it went."""
+
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
         """See a handler call that did not get through its batch."""
 
     def batch_done(
-        self, at_ms: int, by: Suspect, shard_id: str, *, done: ExtendedSequenceNumber
+        self,
+        at_ms: int,
+        by: Suspect,
+        shard_id: str,
+        *,
+        done: Sequence[ExtendedSequenceNumber],
+        call: int = 0,
     ) -> None:
-        """See a handler call that got through its batch, of which ``done`` is the last record."""
+        """See a handler call that got through its batch, ``done``."""
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """See a diagnostic event."""

@@ -336,9 +336,9 @@ class CallsTakeTurns(Checker):
             for waiting in self._waiting.values():
                 waiting.pop(write.change.lease_key, None)
 
-    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
         """Forget a shard that waits before it tries again."""
-        del at_ms
+        del at_ms, call
         self._waiting.get(by.name, {}).pop(shard_id, None)
 
     def call_begun(self, call: CallBegun) -> None:
@@ -352,7 +352,7 @@ class CallsTakeTurns(Checker):
             calls[call.shard_id] += 1
             # It may have to renew before, and each call of a table may be slow.
             is_long = call.at_ms - since_ms > _AT_ONCE_MS
-            if is_long and calls[call.shard_id] > _CALLS_MOST:
+            if is_long and calls[call.shard_id] > _CALLS_MOST * self.ledger.lanes:
                 text = (
                     f"{by.name} called for {call.shard_id} {calls[call.shard_id]} times meanwhile"
                 )

@@ -97,6 +97,7 @@ class RunLedger:
         shards: by id.
         trimmed_ms: when records were trimmed that nobody had handled, None if there was nothing.
         recreated_ms: when the stream was deleted and created again, None if it was not.
+        lanes: how many calls of a shard may go side by side.
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
 
     """
@@ -109,6 +110,7 @@ class RunLedger:
         self.recreated_ms: int | None = None
         self.trimmed_ms: int | None = None
         self.wanted_from_ms = 0
+        self.lanes = 1
 
     def open_shard(self, shard_id: str, parents: Sequence[str]) -> None:
         """Note a new shard; its parents are closed by that."""
@@ -154,6 +156,15 @@ class RunLedger:
     def find(self, shard_id: str, sequence_number: str, sub: int) -> SourceRecord | None:
         """Find a record by where it stands."""
         return self._by_position.get((shard_id, int(sequence_number), sub))
+
+    def next_after(self, shard_id: str, position: ExtendedSequenceNumber) -> SourceRecord | None:
+        """Return the first record of a shard behind a checkpoint."""
+        entries = self.shards[shard_id].entries
+        reach = (-1, 0)
+        if not position.is_sentinel:
+            reach = (int(position.sequence_number), position.sub_sequence_number)
+        index = bisect_right(entries, reach, key=lambda entry: entry.position)
+        return entries[index] if index < len(entries) else None
 
     def unfinished(self) -> Iterator[SourceRecord]:
         """Return the first unfinished record of each shard that has one."""

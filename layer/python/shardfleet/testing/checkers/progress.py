@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
@@ -35,23 +36,30 @@ class ProgressIsStored(Checker):
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with nothing done."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self._done: dict[tuple[str, str], ExtendedSequenceNumber] = {}
-        # (invocation, shard) -> whether its lease is still the one that its call began with
-        self._calls: dict[tuple[str, str], bool] = {}
+        self._done: dict[tuple[str, str], set[tuple[int, int]]] = {}
+        # (invocation, shard) -> calls -> whether its lease is still the one that it began with
+        self._calls: dict[tuple[str, str], dict[int, bool]] = {}
         self._leases: dict[str, Lease] = {}
         self._last: dict[str, str] = {}
 
     def batch_done(
-        self, at_ms: int, by: Suspect, shard_id: str, *, done: ExtendedSequenceNumber
+        self,
+        at_ms: int,
+        by: Suspect,
+        shard_id: str,
+        *,
+        done: Sequence[ExtendedSequenceNumber],
+        call: int = 0,
     ) -> None:
-        """Remember how far an invocation is, by calls for a lease that it still has."""
+        """Remember what an invocation has done, by calls for a lease that it still has."""
         del at_ms
-        if self._calls.pop((by.name, shard_id), True):
-            self._done[by.name, shard_id] = done
+        if self._calls.get((by.name, shard_id), {}).pop(call, True):
+            places = {(int(at.sequence_number), at.sub_sequence_number) for at in done}
+            self._done.setdefault((by.name, shard_id), set()).update(places)
 
     def call_begun(self, call: CallBegun) -> None:
         """See for which lease a call is made."""
-        self._calls[call.by.name, call.shard_id] = True
+        self._calls.setdefault((call.by.name, call.shard_id), {})[call.call] = True
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at leases that are given back by those who have them."""
@@ -76,8 +84,7 @@ class ProgressIsStored(Checker):
             # What was done of a lost lease is the next owner's to do again.
             life = (by.name, event.lease_key)
             self._done.pop(life, None)
-            if life in self._calls:
-                self._calls[life] = False
+            self._calls[life] = dict.fromkeys(self._calls.get(life, ()), False)
         if not isinstance(event, TurnEnded) or event.reason is not TurnEnding.TIME:
             return
         for name, key in list(self._done):
@@ -86,9 +93,13 @@ class ProgressIsStored(Checker):
                 self._compare(at_ms, by, lease)
 
     def _compare(self, at_ms: int, by: Suspect, lease: Lease) -> None:
-        done = self._done.get((by.name, lease.lease_key))
-        if done is not None and lease.checkpoint < done:
-            text = f"{by.name} has done everything up to {done} and left it at {lease.checkpoint}"
+        done = self._done.get((by.name, lease.lease_key), ())
+        # What is done behind a gap cannot be checkpointed.
+        left = None
+        if done and not lease.checkpoint.is_shard_end:
+            left = self.ledger.next_after(lease.lease_key, lease.checkpoint)
+        if left is not None and left.position in done:
+            text = f"{by.name} has done {left} and left the shard at {lease.checkpoint}"
             self.found(at_ms, lease.lease_key, text)
 
 
@@ -131,10 +142,10 @@ class RepetitionsBounded(Checker):
         self._latest: dict[str, str] = {}
         self._ours: set[str] = set()
         self._foreign: set[str] = set()
-        self._in_call: Counter[tuple[str, str]] = Counter()
+        self._in_call: Counter[tuple[str, str, int]] = Counter()
         self._adoptions: Counter[str] = Counter()
-        # The adoptions of the shard when the present call of an invocation began.
-        self._call_adoptions: dict[tuple[str, str], int] = {}
+        # The adoptions of the shard when a call of an invocation began.
+        self._call_adoptions: dict[tuple[str, str, int], int] = {}
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Count what whoever begins on a shard may repeat."""
@@ -159,22 +170,25 @@ class RepetitionsBounded(Checker):
 
     def call_begun(self, call: CallBegun) -> None:
         """Begin to count what a call does."""
-        self._in_call[call.by.name, call.shard_id] = 0
-        self._call_adoptions[call.by.name, call.shard_id] = self._adoptions[call.shard_id]
+        self._in_call[call.by.name, call.shard_id, call.call] = 0
+        self._call_adoptions[call.by.name, call.shard_id, call.call] = self._adoptions[
+            call.shard_id
+        ]
 
-    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
         """Count what a failed call had done."""
         del at_ms
-        self._allowed[shard_id] += self._in_call[by.name, shard_id]
+        self._allowed[shard_id] += self._in_call[by.name, shard_id, call]
 
     def record_handled(self, handled: Handled) -> None:
         """Count a repetition, and compare."""
         entry, by = handled.entry, handled.by
         shard_id = entry.shard_id
-        self._in_call[by.name, shard_id] += 1
+        self._in_call[by.name, shard_id, handled.call] += 1
         if by.name not in self._ours:
             self._foreign.add(shard_id)
-        in_old_call = self._call_adoptions.get((by.name, shard_id)) != self._adoptions[shard_id]
+        adoptions = self._call_adoptions.get((by.name, shard_id, handled.call))
+        in_old_call = adoptions != self._adoptions[shard_id]
         if in_old_call or self._latest.get(shard_id) != by.name:
             self._allowed[shard_id] += 1
         if not entry.times:

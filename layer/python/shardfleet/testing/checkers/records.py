@@ -44,14 +44,22 @@ class NothingBeforeTheInstant(Checker):
 
 
 class OrderWithinShard(Checker):
-    """First deliveries within a shard are in order: no record before its predecessors are done."""
+    """
+    First deliveries within a shard are in order: no record before its predecessors are done.
+
+    With lanes: its predecessors of the same key.
+    """
 
     def record_handled(self, handled: Handled) -> None:
         """Compare a first delivery with the first record that is not done."""
         entry = handled.entry
         if entry.times:
             return
-        first = self.ledger.shards[entry.shard_id].first_unfinished()
+        truth = self.ledger.shards[entry.shard_id]
+        first = truth.first_unfinished()
+        if first is not None and self.ledger.lanes > 1:
+            left = (other for other in truth.entries[truth.prefix :] if not other.is_done)
+            first = next(other for other in left if other.key == entry.key)
         if first is not None and first.position < entry.position:
             text = f"{handled.by.name} handled {entry} before {first}"
             self.found(handled.at_ms, entry.shard_id, text)
@@ -76,6 +84,32 @@ class OrderWithinKey(Checker):
             text = f"{handled.by.name} handled {entry} after {entry.key}/{last}"
             self.found(handled.at_ms, entry.shard_id, text)
         self._last[entry.key] = max(last, entry.number)
+
+
+class KeysNeverOverlap(Checker):
+    """Of a shard no two calls of an invocation have records of one key at once."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no call."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        # (invocation, shard) -> call -> its keys
+        self._calls: dict[tuple[str, str], dict[int, frozenset[str]]] = {}
+
+    def call_begun(self, call: CallBegun) -> None:
+        """Look at the calls that run."""
+        running = self._calls.setdefault((call.by.name, call.shard_id), {})
+        for keys in running.values():
+            if both := keys & call.keys:
+                text = f"{call.by.name} has two calls at once with {min(both)}"
+                self.found(call.at_ms, call.shard_id, text)
+        if len(running) >= self.ledger.lanes:
+            text = f"{call.by.name} has {len(running) + 1} calls at once of {self.ledger.lanes}"
+            self.found(call.at_ms, call.shard_id, text)
+        running[call.call] = call.keys
+
+    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+        """See a call come back."""
+        self._calls[by.name, shard_id].pop(call, None)
 
 
 class ParentsBeforeChildren(Checker):
@@ -120,8 +154,9 @@ class RepetitionsExplained(Checker):
         self._moved: dict[tuple[str, str], int] = {}
         self._rewound: set[str] = set()
 
-    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
         """Remember that the handler failed: what it had done of the batch comes again."""
+        del call
         self._failed[by.name, shard_id] = at_ms
 
     def lease_written(self, write: LeaseWrite) -> None:

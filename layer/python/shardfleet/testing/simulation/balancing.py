@@ -24,7 +24,7 @@ from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor, SimulationLoop
 from shardfleet.testing.simulation.calm_fleet import MANAGER_EVERY_S, CalmFleet
 from shardfleet.testing.simulation.surroundings import Surroundings
-from shardfleet.testing.simulation.user_handler import UserHandler, take_effect
+from shardfleet.testing.simulation.user_handler import UserHandler
 
 _PATIENCE_S = 600.0
 # Half as many calls as by default; a renewal interval's throughput is rougher by that.
@@ -164,7 +164,7 @@ class _SteadyHandler(UserHandler):
         await asyncio.sleep(size_kb * self._seconds_per_kb)
         self._actor.check()
         for record in batch:
-            take_effect(self._actor, self._around, record)
+            self._take_effect(batch, record)
 
 
 @lru_cache(maxsize=4_096)

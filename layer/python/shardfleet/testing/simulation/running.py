@@ -23,6 +23,7 @@ _LEFT_ONE_IN = 11  # seeds: their fleets stand still for a day
 _WIRED_ONE_IN, _WIRED = 20, 7  # seeds: their lease tables are behind the real adapter
 _WIRED_BUSY_S = 150.0  # at most: a call through the SDK costs as much as ten in memory
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
+_LANES_ONE_IN, _LANES = 5, 2  # seeds: records of a shard are handled side by side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ def run_seed(options: Options) -> RunResult:
 
 
 def _shape(options: Options, chance: random.Random) -> Shape:
-    """Draw the fleet; of some seeds it sleeps, begins at an instant, or stands still for a day."""
+    """Draw the fleet; of some seeds it has lanes, sleeps, begins late, or rests for a day."""
     seed, play = options.seed, options.play
     draw = Shape.small if options.is_small else Shape.drawn
     shape = shape_of(play, chance) if play else draw(chance, busy_s=options.busy_s)
@@ -113,6 +114,8 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         return shape
     if _is_wired(options) and options.busy_s is None:
         shape = replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
+    if seed % _LANES_ONE_IN == _LANES:
+        shape = shape.in_lanes(random.Random(f"{seed}/lanes"))
     if seed % _SLEEPS_ONE_IN == 0:
         return shape.sleeping(random.Random(f"{seed}/sleep"))
     if seed % _INSTANT_ONE_IN == 0:

@@ -26,7 +26,7 @@ from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor, KilledError
 from shardfleet.testing.simulation.sink import PASSAGE, SinkError
 from shardfleet.testing.simulation.surroundings import Surroundings
-from shardfleet.testing.simulation.user_handler import UserHandler, take_effect
+from shardfleet.testing.simulation.user_handler import UserHandler
 from shardfleet.testing.simulation.wire import CALL_TIMEOUT_MS
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class PlayedHandler(UserHandler):
     def _done(self, batch: Batch, count: int) -> None:
         self._actor.check()
         for record in batch[:count]:
-            take_effect(self._actor, self._around, record)
+            self._take_effect(batch, record)
 
 
 class _Way:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.delivery.replies import FAILURES
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.records import Batch, Record
 from shardfleet.testing.checkers import CallBegun, Handled, SourceRecord, Violation
@@ -34,6 +34,9 @@ class UserHandler:
         self._actor = actor
         self._around = around
         self._chance = around.chance(f"handler/{actor.name}")
+        self._calls = 0
+        # Which call a batch is of, while it runs.
+        self._running: dict[int, int] = {}
         load_ms = round(self._chance.uniform(0, 3_000))
         if around.faults.strike("slow_import", actor.worker_id):
             load_ms = round(around.faults.between("slow_import", 3_000, _IMPORT_MOST_MS))
@@ -64,12 +67,10 @@ class UserHandler:
         if around.faults.strike("consumer_raises", batch.shard_id):
             message = f"shard {batch.shard_id}: the port fails, not the handler"
             raise RuntimeError(message)
+        self._calls += 1
+        number = self._running[id(batch)] = self._calls
         if batch:
-            call = CallBegun(
-                at_ms=around.now_ms, by=actor, shard_id=batch.shard_id, has_hooks=self.has_hooks
-            )
-            for begun in around.seers["call_begun"]:
-                begun(call)
+            self._tell_begun(batch, number)
         around.calls["handler.run"] += 1
         first = batch[0].sequence_number if batch else "nothing"
         around.log(actor.name, "handler.run", batch.shard_id, first, len(batch))
@@ -80,16 +81,39 @@ class UserHandler:
         result = await self._memory.run(batch)
         self._memory.calls.clear()
         actor.check()
-        now_ms = around.now_ms
+        del self._running[id(batch)]
+        self._tell_over(batch, number, result)
+        return result
+
+    def _tell_begun(self, batch: Batch, number: int) -> None:
+        around = self._around
+        call = CallBegun(
+            at_ms=around.now_ms,
+            by=self._actor,
+            shard_id=batch.shard_id,
+            has_hooks=self.has_hooks,
+            call=number,
+            keys=frozenset(record.partition_key for record in batch),
+        )
+        for begun in around.seers["call_begun"]:
+            begun(call)
+
+    def _tell_over(self, batch: Batch, number: int, result: HandlerResult) -> None:
+        around, actor, now_ms = self._around, self._actor, self._around.now_ms
+        if batch:
+            for over in around.seers["call_over"]:
+                over(actor, batch.shard_id, call=number)
         if result.error is not None:
             for checker in around.checkers:
-                checker.batch_failed(now_ms, actor, batch.shard_id)
+                checker.batch_failed(now_ms, actor, batch.shard_id, call=number)
             around.log(actor.name, "handler.run", batch.shard_id, "->", result)
         elif batch:
-            last = ExtendedSequenceNumber(batch[-1].sequence_number, batch[-1].sub_sequence_number)
+            places = [position_of(record) for record in batch]
             for done in around.seers["batch_done"]:
-                done(now_ms, actor, batch.shard_id, done=last)
-        return result
+                done(now_ms, actor, batch.shard_id, done=places, call=number)
+
+    def _take_effect(self, batch: Batch, record: Record) -> None:
+        take_effect(self._actor, self._around, record, call=self._running[id(batch)])
 
     async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
         """Run a hook to its end, its failure or its time-out."""
@@ -141,13 +165,13 @@ class UserHandler:
                 await asyncio.sleep(_HANG_S)
             await asyncio.sleep(pause_s)
             self._actor.check()
-            take_effect(self._actor, self._around, record)
+            self._take_effect(batch, record)
             if tells:
                 batch.checkpoint(record)
         return None
 
 
-def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
+def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int = 0) -> None:
     """Have a record's effect on the outside world, once more."""
     now_ms = around.now_ms
     entry = _entry_of(record, around)
@@ -161,7 +185,7 @@ def take_effect(actor: Actor, around: Surroundings, record: Record) -> None:
         actor.suffered("killed by a record")
         actor.kill()
         actor.check()
-    handled = Handled(at_ms=now_ms, by=actor, entry=entry)
+    handled = Handled(at_ms=now_ms, by=actor, entry=entry, call=call)
     for seen in around.seers["record_handled"]:
         seen(handled)
     entry.times, entry.by, entry.at_ms = entry.times + 1, actor.name, now_ms

@@ -174,6 +174,17 @@ class Shape:
             self, config=config, instant_s=instant_s, has_peer=False, measures_quiet=False
         )
 
+    def in_lanes(self, chance: random.Random) -> Shape:
+        """Let records of a shard be handled side by side, and more of them be there to be so."""
+        config = replace(
+            self.config,
+            parallelism=chance.choice((2, 4, 16)),
+            open_records_most=chance.choice((5, 50, 100_000)),
+            batch_records_most=min(self.config.batch_records_most, 5),
+        )
+        records_per_s = self.records_per_s * chance.choice((1.0, 3.0))
+        return replace(self, config=config, records_per_s=records_per_s)
+
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""
         return replace(self, is_left=True, has_peer=False, measures_quiet=False)
@@ -247,6 +258,7 @@ class World:
             only_finished=shape.rewinds_finished,
         )
         self.leases.created = self._excuse
+        around.ledger.lanes = shape.config.parallelism
         around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
         self._puts = True
         self._begun = asyncio.Event()

@@ -1,0 +1,350 @@
+"""Lanes of one shard: side by side, each key in order, and a checkpoint that passes nothing."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.domain.delivery.lanes import lane_of
+from shardfleet.errors import ConfigurationError, Throttled
+from shardfleet.events.delivery import ShardStopped
+from shardfleet.kpl.aggregate import aggregate
+from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.testing.clock import run_virtual
+from tests.engine.worker_side.steps_kit import Steps, process
+from tests.engine.worker_side.worker_kit import TURN_MS, World, key
+
+SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
+CALL_MS = 50
+
+
+def apart(count):
+    """Return a partition key for each lane."""
+    keys = {lane_of(f"k{n}", count): f"k{n}" for n in range(1_000)}
+    return [keys[lane] for lane in range(count)]
+
+
+def dying_world(dies, **config):
+    """Return a world whose process dies where the handler is given what ``dies`` says."""
+    world, steps = World(overlaps=True, **config, **SHORT), []
+
+    async def handle(batch):
+        await asyncio.sleep(0.01)
+        if dies(batch):
+            await asyncio.sleep(1)  # What is done meanwhile is stored.
+            steps[-1].died.set()
+            await asyncio.Event().wait()
+
+    async def live(turn_ms=100_000):
+        steps.append(Steps(only=lambda name: False))
+        steps[-1].names.append("in the handler")
+        await process(world, steps[-1], turn_ms=turn_ms)
+
+    world.handler._script = handle
+    return world, live
+
+
+class Watched:
+    """A handler's script that takes its time, and sees whether keys overlap."""
+
+    def __init__(self, world, *, call_ms=CALL_MS):
+        self.world = world
+        self.call_ms = call_ms
+        self.at_work = set()
+        self.records = []
+        world.handler._script = self
+
+    async def __call__(self, batch):
+        keys = {record.partition_key for record in batch}
+        assert not keys & self.at_work, "two calls have records of one key"
+        self.at_work |= keys
+        try:
+            await asyncio.sleep(self.call_ms / 1000)
+            self.records += batch
+        finally:
+            self.at_work -= keys
+
+    def check_order(self):
+        """Each key's records came in order, whatever was in between."""
+        for wanted in {record.partition_key for record in self.records}:
+            numbers = [int(r.data) for r in self.records if r.partition_key == wanted]
+            assert numbers == sorted(numbers)
+
+
+async def time_to_handle(parallelism, *, count, overlaps, keys=2_000):
+    world = World(
+        parallelism=parallelism, batch_records_most=1, overlaps=overlaps, failover_ms=10_000
+    )
+    watched = Watched(world)
+    for n in range(count):
+        world.stream.put(str(n).encode(), key=f"key-{n % keys}", shard_id=key(0))
+    began_ms = world.clock.monotonic_ms()
+    turn = asyncio.create_task(world.turn(turn_ms=2_000_000))
+    await world.run_until(lambda: len(watched.records) == count)
+    lasted_ms = world.clock.monotonic_ms() - began_ms
+    last = world.stream.sequence_numbers(key(0))[-1]
+    await world.run_until(lambda: world.lease().checkpoint.sequence_number == last)
+    turn.cancel()
+    watched.check_order()
+    assert sorted(int(r.data) for r in watched.records) == list(range(count))
+    return lasted_ms, world.handler.running_most
+
+
+@pytest.mark.parametrize("overlaps", [True, False], ids=["async", "threads"])
+def test_sixteen_lanes_handle_more_than_twelve_times_as_much_and_every_key_in_order(overlaps):
+    one_ms, at_once = run_virtual(time_to_handle(1, count=2_000, overlaps=overlaps))
+    assert at_once == 1
+    lanes_ms, at_once = run_virtual(time_to_handle(16, count=2_000, overlaps=overlaps))
+    assert at_once == 16
+    assert one_ms >= 12 * lanes_ms
+
+
+def test_threads_are_no_more_than_the_parallelism_whatever_the_shards():
+    async def scenario():
+        world = World(shards=3, parallelism=4, batch_records_most=1, overlaps=False, **SHORT)
+        watched = Watched(world)
+        for shard in range(3):
+            for n in range(60):
+                world.stream.put(str(n).encode(), key=f"{shard}/{n}", shard_id=key(shard))
+        await world.turn(turn_ms=40_000)
+        assert len(watched.records) == 180
+        assert world.handler.running_most == 4
+
+    run_virtual(scenario())
+
+
+def test_shards_take_turns_although_one_has_many_lanes():
+    async def scenario():
+        world = World(shards=2, parallelism=2, batch_records_most=1, overlaps=False)
+        watched = Watched(world, call_ms=500)
+        for n in range(40):
+            world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(0))
+        for n in range(40):
+            world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(1))
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: len(watched.records) >= 20)
+        served = [record.shard_id for record in watched.records[:20]]
+        assert 8 <= served.count(key(0)) <= 12
+        await turn
+
+    run_virtual(scenario())
+
+
+def test_a_failing_lane_holds_the_checkpoint_and_the_others_go_on_as_far_as_there_is_room():
+    async def scenario():
+        keys = apart(4)
+        world = World(
+            parallelism=4,
+            batch_records_most=2,
+            open_records_most=20,
+            max_attempts=0,
+            overlaps=True,
+            **SHORT,
+        )
+        mended = asyncio.Event()
+
+        async def fail(batch):
+            if b"1" in [r.data for r in batch] and not mended.is_set():
+                raise ValueError("not yet")
+
+        world.handler._script = fail
+        for n in range(60):
+            world.stream.put(str(n).encode(), key=keys[n % 4], shard_id=key(0))
+        turn = asyncio.create_task(world.turn())
+        await world.clock.sleep_ms(20_000)
+        numbers = world.stream.sequence_numbers(key(0))
+        assert world.lease().checkpoint.sequence_number == numbers[0]
+        done = set(world.numbers)
+        # Nothing of the failing lane, and of the others no more than may be open.
+        assert not {n for n in done if n % 4 == 1}
+        assert done == {n for n in range(max(done) + 1) if n % 4 != 1}
+        assert sum(n % 4 == 1 for n in range(max(done) + 1)) <= 20 < len(done)
+        mended.set()
+        await turn
+        assert sorted(world.numbers) == list(range(60))
+        assert world.lease().checkpoint.sequence_number == numbers[-1]
+
+    run_virtual(scenario())
+
+
+def test_a_crash_repeats_only_what_was_not_done():
+    async def scenario():
+        keys, hangs = apart(4), [True]
+        world, live = dying_world(
+            lambda batch: batch[0].data == b"43" and hangs[0],
+            parallelism=4,
+            batch_records_most=1,
+            checkpoint_ms=0,
+        )
+        handle = world.handler._script
+
+        async def one_lane_is_slow(batch):
+            if batch[0].partition_key == keys[0] and hangs[0]:
+                await asyncio.sleep(4)
+            await handle(batch)
+
+        world.handler._script = one_lane_is_slow
+        for n in range(80):
+            world.stream.put(str(n).encode(), key=keys[n % 4], shard_id=key(0))
+        await live()
+        before = list(world.numbers)
+        assert len(before) > 25
+        # Nothing is done without a gap, but for what the slow lane had.
+        assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
+        hangs[0] = False
+        await live(60_000)
+        assert sorted(world.numbers) == list(range(80))
+        assert world.numbers[: len(before)] == before
+        assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
+
+    run_virtual(scenario())
+
+
+def test_the_end_of_a_turn_lets_running_calls_end_and_the_next_one_repeats_nothing():
+    async def scenario():
+        world = World(parallelism=4, batch_records_most=2, overlaps=True, **SHORT)
+        watched = Watched(world, call_ms=700)
+        for n in range(60):
+            world.stream.put(str(n).encode(), key=f"k{n % 13}", shard_id=key(0))
+        await world.turn(turn_ms=11_000)
+        assert 0 < len(watched.records) < 60
+        assert not watched.at_work
+        while len(watched.records) < 60:
+            await world.turn(turn_ms=11_000)
+        assert sorted(int(r.data) for r in watched.records) == list(range(60))
+        watched.check_order()
+        note = world.state.documents["lanes", key(0)].body
+        assert note["ahead"] == {}
+
+    run_virtual(scenario())
+
+
+def test_a_note_that_is_refused_costs_repeats_and_nothing_else():
+    async def scenario():
+        world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)
+        Watched(world)
+
+        def refuse(call, kind, name):
+            if kind == "lanes" and call == "write":
+                raise Throttled("no")
+
+        world.state.before = refuse
+        for n in range(60):
+            world.stream.put(str(n).encode(), key=f"k{n % 13}", shard_id=key(0))
+        await world.turn(turn_ms=20_000)
+        assert sorted(set(world.numbers)) == list(range(60))
+        assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
+
+    run_virtual(scenario())
+
+
+def test_a_stop_leaves_the_other_lanes_where_they_are_and_a_resume_repeats_nothing():
+    async def scenario():
+        keys = apart(2)
+        world = World(parallelism=2, batch_records_most=1, max_attempts=2, overlaps=True, **SHORT)
+        mended = asyncio.Event()
+
+        async def fail(batch):
+            await asyncio.sleep(0.1)
+            if b"4" in [r.data for r in batch] and not mended.is_set():
+                raise ValueError("no")
+
+        world.handler._script = fail
+        for n in range(400):
+            world.stream.put(str(n).encode(), key=keys[n % 2], shard_id=key(0))
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: world.told(ShardStopped))
+        before = len(world.numbers)
+        await world.clock.sleep_ms(6_000)
+        stopped = list(world.numbers)
+        assert len(stopped) <= before + 1
+        assert {n for n in stopped if n % 2 == 0} == {0, 2}
+        numbers = world.stream.sequence_numbers(key(0))
+        assert world.lease().checkpoint.sequence_number == numbers[3]
+        mended.set()
+        del world.state.documents["stop", key(0)]
+        await turn
+        assert sorted(world.numbers) == list(range(400))
+
+    run_virtual(scenario())
+
+
+def test_a_shard_ends_when_every_lane_is_done():
+    async def scenario():
+        world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)
+        watched = Watched(world, call_ms=1_000)
+        for n in range(12):
+            world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(0))
+        world.stream.split(key(0))
+        ended = []
+        world.leases.after = lambda change, result: (
+            ended.append(len(watched.records)) if world.lease().is_finished else None
+        )
+        await world.turn(turn_ms=40_000)
+        assert ended
+        assert ended[0] == 12
+
+    run_virtual(scenario())
+
+
+def test_inner_keys_of_an_aggregate_are_handled_side_by_side():
+    async def scenario():
+        keys = apart(4)
+        world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)
+        watched = Watched(world, call_ms=500)
+        inside = [OutgoingRecord(keys[n % 4], str(n).encode()) for n in range(20)]
+        world.stream.put(aggregate(inside), shard_id=key(0))
+        turn = asyncio.create_task(world.turn(turn_ms=TURN_MS))
+        await world.run_until(lambda: len(watched.records) == 20)
+        assert world.handler.running_most == 4
+        watched.check_order()
+        await turn
+        assert world.lease().checkpoint.sub_sequence_number == 19
+
+    run_virtual(scenario())
+
+
+def test_manual_checkpoints_and_lanes_are_refused_together():
+    with pytest.raises(ConfigurationError, match="parallelism: 4 found, 1 allowed with checkpoint"):
+        World(parallelism=4, checkpoint="manual")
+
+
+def test_a_lane_that_outlives_its_time_out_ends_the_process_although_others_run_on():
+    async def scenario():
+        keys = apart(2)
+        world = World(parallelism=2, batch_records_most=1, overlaps=True, **SHORT)
+
+        async def hang(batch):
+            await asyncio.sleep(60 if batch[0].partition_key == keys[0] else 4.9)
+
+        world.handler._script = hang
+        for n in range(6):
+            world.stream.put(str(n).encode(), key=keys[n % 2], shard_id=key(0))
+        began_ms = world.clock.monotonic_ms()
+        await world.turn_that_may_die()
+        assert world.deaths
+        assert world.clock.monotonic_ms() - began_ms < 12_000
+
+    run_virtual(scenario())
+
+
+def test_after_a_death_there_is_one_lane_until_it_is_known_what_killed():
+    async def scenario():
+        keys = apart(4)
+        world, live = dying_world(
+            lambda batch: b"17" in [record.data for record in batch],
+            parallelism=4,
+            batch_records_most=3,
+            on_exhausted="sqs",
+            failed_queue_url="q",
+            crashes_most=2,
+        )
+        for n in range(40):
+            world.stream.put(str(n).encode(), key=keys[n % 4], shard_id=key(0))
+        for _ in range(8):
+            await live()
+        kept = [record.data for failed in world.dead_letters.kept for record in failed.records]
+        assert kept == [b"17"]
+        assert set(world.numbers) == set(range(40)) - {17}
+        assert len(world.numbers) <= 2 * 39
+
+    run_virtual(scenario())

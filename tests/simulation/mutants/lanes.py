@@ -1,0 +1,96 @@
+"""Mutants of lanes: which records go side by side, and what is done without a gap."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.mutant import mutant
+
+DOMAIN, ENGINE = "domain/delivery/lanes.py", "engine/shard/lanes.py"
+# "Records with the same partition key are processed in order" (Lambda's ParallelizationFactor).
+ESM = "ParallelizationFactor"
+
+LANES = (
+    mutant(
+        "a key is in several lanes",
+        ESM,
+        (
+            DOMAIN,
+            "self._lanes[lane_of(record.partition_key, count)].append((place, record))",
+            "self._lanes[place[0] % count].append((place, record))",
+        ),
+        arena="lanes",
+    ),
+    mutant(
+        "the checkpoint follows the lane that is furthest",
+        ESM,
+        (
+            DOMAIN,
+            "        least = min((lane[0][0] for lane in self._lanes if lane), default=None)\n",
+            "        least = max((lane[0][0] for lane in self._lanes if lane), default=None)\n",
+        ),
+        arena="lanes",
+    ),
+    mutant(
+        "what lanes are ahead is not noted",
+        ESM,
+        (
+            ENGINE,
+            (
+                "        if not lanes.ahead and not (self._told and self._told.ahead):\n"
+                "            return True\n"
+                "        note"
+            ),
+            "        if True:\n            return True\n        note",
+        ),
+        arena="lanes",
+    ),
+    mutant(
+        "a note of lanes counts for any checkpoint",
+        ESM,
+        (
+            DOMAIN,
+            "return DoneAhead.of(self.ahead if checkpoint == since or is_between else {})",
+            "return DoneAhead.of(self.ahead)",
+        ),
+        test="tests/domain/test_lanes.py::"
+        "test_a_note_counts_for_the_checkpoints_that_it_was_made_for_alone",
+    ),
+    mutant(
+        "a lane begins its next call before the last one is over",
+        ESM,
+        (
+            ENGINE,
+            "            if index not in self._tasks and self._lanes.waiting(index, 1):\n",
+            "            if self._lanes.waiting(index, 1):\n",
+        ),
+        (ENGINE, "            del self._tasks[index]\n", "            self._tasks.pop(index, 0)\n"),
+        arena="lanes",
+    ),
+    mutant(
+        "a shard ends while its lanes are at work",
+        ESM,
+        (
+            "engine/shard/delivery.py",
+            "        if self._lanes is not None:\n            await self._lanes.finish()\n",
+            "",
+        ),
+        arena="lanes",
+    ),
+    mutant(
+        "a stopped shard's other lanes go on",
+        ESM,
+        (ENGINE, "while not (self._is_resting or self._failure):", "while True:"),
+        test="tests/engine/worker_side/test_lanes.py::"
+        "test_a_stop_leaves_the_other_lanes_where_they_are_and_a_resume_repeats_nothing",
+    ),
+    mutant(
+        "after a death the lanes go on side by side",
+        "H9",
+        (
+            ENGINE,
+            "return 1 if self._ports.notes.suspicious else self._config.parallelism",
+            "return self._config.parallelism",
+        ),
+        test="tests/engine/worker_side/test_lanes.py::"
+        "test_after_a_death_there_is_one_lane_until_it_is_known_what_killed",
+    ),
+)
