@@ -28,8 +28,9 @@ from shardfleet_cdk import cost_estimate, permissions, sleep_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
 from shardfleet_cdk.failed_records import FailedRecordDestinations
 from shardfleet_cdk.first_run import FirstRun
-from shardfleet_cdk.fleet_config import ConfigValues, check_names, check_times, manager_config
+from shardfleet_cdk.fleet_config import ConfigValues, check_times, manager_config
 from shardfleet_cdk.handler_code import HandlerCode
+from shardfleet_cdk.handler_function import config_for, function_of
 from shardfleet_cdk.lambda_platform import lambda_platform
 from shardfleet_cdk.layers import FleetLayers
 from shardfleet_cdk.lease_manager import LeaseManagerFunction
@@ -53,7 +54,9 @@ class ShardFleet(Construct):
         construct_id: within it.
         stream: the stream: made here, imported, encrypted, or another account's by ARN (that
             account's resource policy must then admit this fleet's roles).
-        handler: the user's code.
+        handler: the user's code; or an existing Lambda function of any runtime (also an alias, or
+            one that is imported), which is then invoked with the records as the event source
+            mapping would, under its own role.
         config: fields of :class:`shardfleet.config.FleetConfig`, by name.
         name: prefix of worker ids and execution names (default: from the construct's path).
         worker: the worker function.
@@ -96,7 +99,7 @@ class ShardFleet(Construct):
         construct_id: str,
         *,
         stream: kinesis.IStream,
-        handler: HandlerCode,
+        handler: HandlerCode | lambda_.IFunction,
         config: ConfigValues | None = None,
         name: str | None = None,
         worker: WorkerOptions | None = None,
@@ -116,15 +119,13 @@ class ShardFleet(Construct):
         self.worker_options = worker
         self._sdk_services = sdk_services
         try:
-            check_names(config or {})
+            self._handler_function = function_of(handler)
+            config = config_for(self._handler_function, config or {}, worker=worker)
             self._platform = lambda_platform(runtime, architecture)
-            self._make_stores(config or {}, tables or FleetTables(), operations=operations)
-            self.config = self._configure(config or {}, handler, name=fleet_name(self, name))
-            check_times(
-                self.config,
-                worker_timeout_s=worker.timeout_s,
-                manager_timeout_s=manager.timeout_s,
-            )
+            self._make_stores(config, tables or FleetTables(), operations=operations)
+            self.config = self._configure(config, handler, name=fleet_name(self, name))
+            times = {"worker_timeout_s": worker.timeout_s, "manager_timeout_s": manager.timeout_s}
+            check_times(self.config, **times)
         except ConfigurationError as error:
             message = f"{self.node.path}: {error}"
             raise ConfigurationError(message) from error
@@ -134,7 +135,8 @@ class ShardFleet(Construct):
             price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
             Annotations.of(self).add_info_v2("shardfleet:sleep", price)
         self._make_functions(handler, worker=worker, manager=manager, operations=operations)
-        handler.note_at(self._worker.function)
+        if isinstance(handler, HandlerCode):
+            handler.note_at(self._worker.function)
         self.monitoring = self._watch(told=monitoring)
         if not operations.tracing:
             acknowledge(self, UNTRACED)
@@ -178,7 +180,8 @@ class ShardFleet(Construct):
     @property
     def grant_principal(self) -> iam.IPrincipal:
         """Return who the user's handler runs as, so that ``bucket.grant_put(fleet)`` works."""
-        return self._worker.role
+        function = self._handler_function
+        return function.grant_principal if function else self._worker.role
 
     def _make_stores(
         self, config: ConfigValues, tables: FleetTables, *, operations: Operations
@@ -199,14 +202,19 @@ class ShardFleet(Construct):
         )
         self.failed_queue, self.failed_bucket = failed.queue, failed.bucket
 
-    def _configure(self, config: ConfigValues, handler: HandlerCode, *, name: str) -> FleetConfig:
+    def _configure(
+        self, config: ConfigValues, handler: HandlerCode | lambda_.IFunction, *, name: str
+    ) -> FleetConfig:
+        code = handler if isinstance(handler, HandlerCode) else None
+        function = self._handler_function
         return FleetConfig(
             fleet=name,
             stream_arn=self.stream.stream_arn,
             lease_table=self.lease_table.table_name,
             state_table=self.state_table.table_name,
-            handler=handler.function,
-            handler_contract=handler.contract,
+            handler=code.function if code else "",
+            handler_contract=code.contract if code else "auto",
+            handler_function=function.function_arn if function else "",
             failed_queue_url=self.failed_queue.queue_url if self.failed_queue else "",
             failed_bucket=self.failed_bucket.bucket_name if self.failed_bucket else "",
             **config,  # type: ignore[arg-type]  # FleetConfig itself refuses wrong values.
@@ -220,6 +228,7 @@ class ShardFleet(Construct):
             state_table=self.state_table,
             failed_queue=self.failed_queue,
             failed_bucket=self.failed_bucket,
+            handler_function=self._handler_function,
             encryption_key=operations.encryption_key,
         )
 
@@ -235,11 +244,13 @@ class ShardFleet(Construct):
 
     def _make_layers(self) -> FleetLayers:
         services = self._sdk_services
+        if services is not None and self._handler_function:
+            services = [*services, "lambda"]
         return FleetLayers(self, "Layers", platform=self._platform, sdk_services=services)
 
     def _make_functions(
         self,
-        handler: HandlerCode,
+        handler: HandlerCode | lambda_.IFunction,
         *,
         worker: WorkerOptions,
         manager: ManagerOptions,
@@ -251,7 +262,7 @@ class ShardFleet(Construct):
             self,
             "Worker",
             config=self.config,
-            handler=handler,
+            handler=handler if isinstance(handler, HandlerCode) else None,
             layers=layers,
             options=worker,
             operations=operations,

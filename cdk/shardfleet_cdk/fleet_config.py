@@ -29,6 +29,7 @@ SET_BY_THE_CONSTRUCT = {
     "worker_function": "the construct",
     "handler": "`handler`",
     "handler_contract": "`handler`",
+    "handler_function": "`handler`",
     "failed_queue_url": "`tables`",
     "failed_bucket": "`tables`",
 }
@@ -109,6 +110,7 @@ def manager_config(
         config,
         handler="",
         handler_contract="auto",
+        handler_function="",
         state_machine_arn=machine.state_machine_arn,
         worker_function=worker.function_name,
     )

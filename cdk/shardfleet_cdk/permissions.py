@@ -7,7 +7,7 @@ returns the role's inline policies by name. Where AWS allows no narrower resourc
 stands beside the wildcard.
 
 The user's handler runs in the worker's process and has the worker's rights, plus what the user
-grants to the construct.
+grants to the construct; one that is a function of its own has its own role, and none of these.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aws_cdk import aws_dynamodb as ddb
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_kms as kms
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
@@ -79,6 +80,7 @@ class Resources:
         state_table: the fleet's own.
         failed_queue: for given-up records, if the fleet has one.
         failed_bucket: likewise.
+        handler_function: the user's, if the handler is a function of its own.
         encryption_key: the customer key of the functions' environment and of the state machine;
             the others know their own.
 
@@ -90,6 +92,7 @@ class Resources:
     state_table: ddb.ITable
     failed_queue: sqs.IQueue | None
     failed_bucket: s3.IBucket | None
+    handler_function: lambda_.IFunction | None
     encryption_key: kms.IKey | None
 
 
@@ -123,6 +126,9 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
     if resources.failed_bucket:
         objects = [failed_objects_arn(resources.failed_bucket, resources.fleet)]
         rights.setdefault("FailedRecords", []).append(_allow("s3", ["PutObject"], objects))
+    if resources.handler_function:
+        arn = resources.handler_function.function_arn
+        rights["Handler"] = [_allow("lambda", ["InvokeFunction"], [arn])]
     if in_vpc:
         # Network interfaces have no ARN before they exist; Lambda asks for this.
         rights["Network"] = [_allow("ec2", NETWORK_ACTIONS, ["*"])]

@@ -67,7 +67,7 @@ class ShardFleetStack(Stack):
             self,
             "Fleet",
             stream=self.stream,
-            handler=HandlerCode(folder=project / settings.handler, function=settings.function),
+            handler=self._handler(settings, project),
             config=settings.config,
             worker=WorkerOptions(**(settings.worker or {})),
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),
@@ -91,6 +91,14 @@ class ShardFleetStack(Stack):
                 ),
             }
         )
+
+    def _handler(self, settings: StackSettings, project: Path) -> HandlerCode | lambda_.IFunction:
+        named = settings.handler_function
+        if not named:
+            return HandlerCode(folder=project / settings.handler, function=settings.function)
+        if named.startswith("arn:"):
+            return lambda_.Function.from_function_arn(self, "HandlerFunction", named)
+        return lambda_.Function.from_function_name(self, "HandlerFunction", named)
 
     def _stream(self, settings: StackSettings, operations: Operations) -> kinesis.IStream:
         if isinstance(settings.stream, str):

@@ -18,6 +18,9 @@ from shardfleet_cdk.lambda_platform import MACHINES, RUNTIMES
 
 PREFIX = "shardfleet:"
 _KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d+:key/[A-Za-z0-9-]+")
+_FUNCTION = re.compile(
+    r"[\w-]{1,64}|arn:[a-z-]+:lambda:[a-z0-9-]+:\d{12}:function:[\w-]{1,64}(:[\w$-]{1,128})?"
+)
 # Of `MonitoringOptions`; the topics by their ARNs.
 MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook", "dashboard")
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
@@ -45,6 +48,12 @@ class StackSettings:
         "functions/handler", (str,), "folder of the handler's code, relative to cdk.json"
     )
     function: str = _setting("handler:handle", (str,), "module:function in that folder")
+    handler_function: str = _setting(
+        "",
+        (str,),
+        "name or ARN of an existing Lambda function, of any runtime, which is invoked with the "
+        "records instead of a handler in a folder; empty: the folder's",
+    )
     config: Mapping[str, Any] = _setting(None, (dict, type(None)), "fields of FleetConfig")
     worker: Mapping[str, Any] = _setting(
         None, (dict, type(None)), f"of the worker function: {', '.join(WORKER_OPTIONS)}"
@@ -82,6 +91,11 @@ class StackSettings:
         ]
         if not all(isinstance(name, str) for name in self.sdk_services or ()):
             problems.append(f"{PREFIX}sdk_services: {self.sdk_services!r} found, names expected")
+        if self.handler_function and not _FUNCTION.fullmatch(str(self.handler_function)):
+            problems.append(
+                f"{PREFIX}handler_function: {self.handler_function!r} found, a function's name or "
+                "ARN expected"
+            )
         if self.architecture not in MACHINES:
             problems.append(
                 f"{PREFIX}architecture: {self.architecture!r} found, "

@@ -1,6 +1,8 @@
 """
 The worker function: the user's folder is its asset, shardfleet comes from the layer.
 
+Where the handler is a function of its own, the asset is `functions/worker/`, without user code.
+
 Executions call the alias `live`. A deploy publishes a new version and moves the alias; what runs
 in the old version finishes its turn there, and the next invocation, of the same execution with
 the same worker id, runs the new one. Old versions are retained for that.
@@ -15,6 +17,7 @@ from constructs import Construct
 from shardfleet.config import FleetConfig
 from shardfleet_cdk import acknowledgements as nag
 from shardfleet_cdk import permissions
+from shardfleet_cdk.assets import function_code
 from shardfleet_cdk.functions import fleet_function, log_group
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.layers import FleetLayers
@@ -41,7 +44,7 @@ class WorkerFunction(Construct):
         construct_id: str,
         *,
         config: FleetConfig,
-        handler: HandlerCode,
+        handler: HandlerCode | None,
         layers: FleetLayers,
         options: WorkerOptions,
         operations: Operations,
@@ -49,15 +52,12 @@ class WorkerFunction(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         self.log_group = log_group(self, "Logs", operations=operations)
-        self.role = permissions.lambda_role(
-            self,
-            "Role",
-            permissions.worker_rights(
-                resources,
-                log_group_arn=self.log_group.log_group_arn,
-                in_vpc=options.vpc is not None,
-            ),
+        rights = permissions.worker_rights(
+            resources,
+            log_group_arn=self.log_group.log_group_arn,
+            in_vpc=options.vpc is not None,
         )
+        self.role = permissions.lambda_role(self, "Role", rights)
         self.function = fleet_function(
             self,
             "Function",
@@ -68,7 +68,7 @@ class WorkerFunction(Construct):
             timeout_s=options.timeout_s,
             environment={**options.environment, **config.to_env()},
             description="shardfleet worker: one time-boxed turn of a slot",
-            code=handler.code(self, layers.platform.packages),
+            code=self._code(handler, layers),
             handler=ENTRY_POINT,
             layers=[*layers.all(), *options.layers],
             memory_size=options.memory_mb,
@@ -85,6 +85,11 @@ class WorkerFunction(Construct):
             self, "Live", alias_name=ALIAS, version=self.function.current_version
         )
         self._acknowledge(options, operations, resources)
+
+    def _code(self, handler: HandlerCode | None, layers: FleetLayers) -> lambda_.Code:
+        if handler is None:
+            return function_code("worker")
+        return handler.code(self, layers.platform.packages)
 
     def _acknowledge(
         self,

@@ -89,9 +89,10 @@ def plain(item):
 def deployed(
     folder,
     *,
-    handler,
-    function,
     environment,
+    handler=None,
+    function=None,
+    context=None,
     config=None,
     shards=1,
     worker=None,
@@ -101,12 +102,16 @@ def deployed(
     """
     Run the repository's stack with a handler of `handlers/` and IAM enforced.
 
+    Without one, the context says what handles records.
+
     With a behaviour of the services, a test begins when the stream's key may be used (I01).
     """
+    if handler is not None:
+        code = {"shardfleet:handler": str(HANDLERS / handler), "shardfleet:function": function}
+        context = {**(context or {}), **code}
     context = {
+        **(context or {}),
         "shardfleet:stream": {"shards": shards},
-        "shardfleet:handler": str(HANDLERS / handler),
-        "shardfleet:function": function,
         "shardfleet:config": config or {},
         "shardfleet:worker": worker or {},
     }

@@ -133,7 +133,7 @@ def test_with_manual_checkpoints_a_handler_of_events_is_refused(name, tmp_path, 
     (tmp_path / "kept_open.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     sandbox = sandbox_of(handler=f"kept_open:{name}", checkpoint="manual")
-    runner = bootstrap.handler_runner(sandbox, CONTEXT)
+    runner = bootstrap.handler_runner(sandbox, TurnThreads(sandbox.config), CONTEXT)
 
     async def load():
         try:
@@ -150,7 +150,7 @@ def test_with_manual_checkpoints_a_handler_of_events_is_refused(name, tmp_path, 
 
 def test_a_worker_cannot_do_without_a_handler():
     with pytest.raises(ConfigurationError, match="SHARDFLEET_HANDLER"):
-        bootstrap.handler_runner(sandbox_of(), CONTEXT)
+        bootstrap.handler_runner(sandbox_of(), None, CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ class FleetConfig:
         "", "name of the worker's function; set for the manager, where commands look it up"
     )
     handler: str = _text("", "the user's handler, package.module:function; set for the worker")
+    handler_function: str = _text(
+        "",
+        "name or ARN of an existing Lambda function, of any runtime, that is invoked with the "
+        "records instead of a handler in the worker; set for the worker",
+    )
     handler_contract: str = _choice(
         "auto",
         "how the handler is called: native (batch), event (event, context), or auto: by what it "
@@ -414,10 +419,17 @@ class FleetConfig:
 
     def _contract_problems(self) -> list[str]:
         problems = []
-        if self.checkpoint == "manual" and self.handler_contract == "event":
+        if self.handler and self.handler_function:
+            problems.append(f"handler: {self.handler} found, none allowed beside handler_function")
+        if self.checkpoint != "manual":
+            return problems
+        if self.handler_function:
+            told = "manual found, auto allowed with handler_function: an event has no checkpoint()"
+            problems.append(f"checkpoint: {told}")
+        elif self.handler_contract == "event":
             allowed = "native or auto allowed with checkpoint manual: an event has no checkpoint()"
             problems.append(f"handler_contract: event found, {allowed}")
-        if self.checkpoint == "manual" and self.parallelism > 1:
+        if self.parallelism > 1:
             problems.append(
                 f"parallelism: {self.parallelism} found, 1 allowed with checkpoint manual: a "
                 "checkpoint says that all before it is done, and of calls side by side none knows "

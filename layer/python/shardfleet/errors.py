@@ -46,7 +46,7 @@ class HandlerNotLoaded(ConfigurationError):
     The user's handler cannot be found, imported or called.
 
     Attributes:
-        kind: ``LOAD``, ``IMPORT`` or ``SIGNATURE``.
+        kind: ``LOAD``, ``IMPORT``, ``SIGNATURE`` or ``FUNCTION``.
         said: what is wrong, without the place.
         where: file and line of the user's code, empty where that says nothing.
 

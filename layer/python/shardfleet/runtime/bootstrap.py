@@ -11,7 +11,8 @@ worker
     kinesis: DescribeStreamSummary, ListShards, GetShardIterator, GetRecords;
     dynamodb, lease table: GetItem, PutItem (of child shards), UpdateItem; Query on the index;
     dynamodb, fleet-state table: GetItem; UpdateItem of the worker's kinds of documents;
-    sqs: SendMessage and s3: PutObject where given-up records go there.
+    sqs: SendMessage and s3: PutObject where given-up records go there;
+    lambda: InvokeFunction where the handler is a function of its own.
 manager
     kinesis: as the worker;
     dynamodb, lease table: GetItem, PutItem, UpdateItem, DeleteItem, Scan;
@@ -56,6 +57,7 @@ from shardfleet.engine.ports import (
     Process,
     StateStore,
 )
+from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Level
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
 WRITE_THREADS_MOST = 16
 # Slot, lease and document reads of one turn; a manager needs few at once.
 READ_THREADS = 8
+# Invocations of a handler that is a function of its own: one per lease, each with a thread.
+CALL_THREADS_MOST = 64
 # Powertools' and Lambda's names of the log level.
 _MEMORY_VARIABLE = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"  # set by Lambda
 # Below, a process that decodes would take from the handler what it needs itself.
@@ -143,6 +147,8 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
         writes=_write_threads(config),
         reads=READ_THREADS,
         streams=config.io_threads,
+        calls=_call_threads(config),
+        call_ms=config.handler_timeout_ms,
         idle_ms=config.connection_idle_ms,
     )
     clock = SystemClock()
@@ -193,7 +199,8 @@ class TurnThreads:
     """
     The threads of one invocation: lease and state writes, table reads, and everything else.
 
-    Three pools, so that hung stream reads delay neither a renewal nor a look at the slot (H17).
+    Three pools, so that hung stream reads delay neither a renewal nor a look at the slot (H17), and
+    one for a handler that is a function of its own.
     """
 
     def __init__(self, config: FleetConfig) -> None:
@@ -201,6 +208,7 @@ class TurnThreads:
         self.writes = ThreadPool("writes", threads=_write_threads(config))
         self.reads = ThreadPool("reads", threads=READ_THREADS)
         self.streams = ThreadPool("streams", threads=config.io_threads)
+        self.calls = ThreadPool("calls", threads=_call_threads(config))
 
     async def close(self, *, within_ms: int) -> bool:
         """
@@ -208,7 +216,7 @@ class TurnThreads:
 
         Then the process must end (hazard H10).
         """
-        pools = (self.streams, self.reads, self.writes)
+        pools = (self.calls, self.streams, self.reads, self.writes)
         return all(await asyncio.gather(*(pool.close(within_ms=within_ms) for pool in pools)))
 
 
@@ -271,15 +279,17 @@ class TellingProcess:
         self.sandbox.process.end(reason)
 
 
-def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
+def handler_runner(sandbox: Sandbox, threads: TurnThreads, context: LambdaContext) -> HandlerRunner:
     """
-    Return what will import and call the user's code.
+    Return what will import and call the user's code, or invoke the user's function.
 
     Raises:
         ConfigurationError: no handler is configured.
 
     """
     config = sandbox.config
+    if config.handler_function:
+        return _function_runner(sandbox, threads, context)
     if not config.handler:
         raise ConfigurationError(
             "SHARDFLEET_HANDLER: missing; package.module:function or :Class expected, "
@@ -297,6 +307,25 @@ def handler_runner(sandbox: Sandbox, context: LambdaContext) -> HandlerRunner:
     )
     runner.threads_most = config.parallelism
     return runner
+
+
+def _function_runner(
+    sandbox: Sandbox, threads: TurnThreads, context: LambdaContext
+) -> HandlerRunner:
+    # Only a fleet with such a handler has a right to Lambda, and need of its client.
+    from shardfleet.adapters.invoked_function import InvokedFunction  # noqa: PLC0415
+    from shardfleet.runtime.function_runner import FunctionHandlerRunner  # noqa: PLC0415
+
+    config, pool = sandbox.config, threads.calls
+    name, client = config.handler_function, sandbox.clients.functions
+    return FunctionHandlerRunner(
+        InvokedFunction(name, client=client, pool=pool),
+        pool=pool,
+        source=EventSource.of(config.stream_arn, function_arn=context.invoked_function_arn),
+        timeout_ms=config.handler_timeout_ms,
+        patience=Patience.of(config, clock=sandbox.clock, entropy=sandbox.entropy),
+        tells_errors=config.log_errors,
+    )
 
 
 def dead_letters(
@@ -340,6 +369,10 @@ def _tables(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
 
 def _write_threads(config: FleetConfig) -> int:
     return min(config.leases_per_worker + 1, WRITE_THREADS_MOST)  # one more: the slot's heartbeat
+
+
+def _call_threads(config: FleetConfig) -> int:
+    return min(config.leases_per_worker, CALL_THREADS_MOST)
 
 
 def _log_level(env: Mapping[str, str]) -> Level:

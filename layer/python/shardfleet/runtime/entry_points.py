@@ -114,7 +114,7 @@ async def _work(
             state=bootstrap.state_store(sandbox, threads),
             stream=stream,
             source=stream,
-            handler=bootstrap.handler_runner(sandbox, context),
+            handler=bootstrap.handler_runner(sandbox, threads, context),
             dead_letters=bootstrap.dead_letters(sandbox, threads, context=context),
             events=sandbox.events,
             process=bootstrap.TellingProcess(sandbox),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -107,10 +107,11 @@ class EventSource:
 
 def kinesis_event(records: Iterable[Record], source: EventSource) -> dict[str, Any]:
     """Return the event for a batch's records: one shard, in order, data in base64."""
-    return {"Records": [_event_record(record, source) for record in records]}
+    return {"Records": [event_record(record, source) for record in records]}
 
 
-def _event_record(record: Record, source: EventSource) -> dict[str, Any]:
+def event_record(record: Record, source: EventSource) -> dict[str, Any]:
+    """Return one record of an event."""
     kinesis: dict[str, Any] = {
         "kinesisSchemaVersion": _SCHEMA_VERSION,
         "partitionKey": record.partition_key,
@@ -134,7 +135,7 @@ def _event_record(record: Record, source: EventSource) -> dict[str, Any]:
     }
 
 
-def result_of_reply(reply: object, batch: Batch) -> HandlerResult:
+def result_of_reply(reply: object, batch: Sequence[Record]) -> HandlerResult:
     """
     Return how far a batch got, from the reply of a handler of either contract.
 

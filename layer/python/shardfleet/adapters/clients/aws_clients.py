@@ -52,6 +52,8 @@ class ConnectionLimits:
         writes: lease and state writes.
         reads: table reads.
         streams: everything else.
+        calls: invocations of a handler that is a function of its own.
+        call_ms: how long an answer of such a one is waited for.
         idle_ms: a connection unused for longer is not used again.
 
     """
@@ -59,6 +61,8 @@ class ConnectionLimits:
     writes: int
     reads: int
     streams: int
+    calls: int = 0
+    call_ms: int = 0
     idle_ms: int = IDLE_MS
 
 
@@ -232,6 +236,14 @@ class AwsClients:
     def step_functions(self) -> SFNClient:
         """StartExecution and DescribeExecution."""
         return cast("SFNClient", self._client("stepfunctions"))
+
+    @cached_property
+    def functions(self) -> Any:
+        """Invoke: one attempt, for a function that ran is not to run twice unseen."""
+        seconds = self._limits.call_ms / 1000
+        return self._client(
+            "lambda", connections=self._limits.calls, attempts=1, read_timeout_s=seconds
+        )
 
     @cached_property
     def sqs(self) -> SQSClient:

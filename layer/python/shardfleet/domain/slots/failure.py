@@ -25,11 +25,12 @@ WELL_AFTER_MS = 60_000
 
 
 class FailureKind(StrEnum):
-    """What failed; the first three only another deployment mends."""
+    """What failed; the first four only another deployment mends."""
 
     LOAD = "LOAD"  # there is no such handler
     IMPORT = "IMPORT"  # its module raises
     SIGNATURE = "SIGNATURE"  # it cannot be called with what a handler is called with
+    FUNCTION = "FUNCTION"  # it is a function of its own, which cannot be invoked
     RIGHT = "RIGHT"  # the worker's role may not do what it must
     TIME_OUT = "TIME_OUT"  # a handler call, or the whole function, took too long
     MEMORY = "MEMORY"  # Lambda killed the process
@@ -46,6 +47,7 @@ _IN_WORDS: Mapping[FailureKind, str] = {
     FailureKind.LOAD: "its handler is not found",
     FailureKind.IMPORT: "its handler cannot be imported",
     FailureKind.SIGNATURE: "its handler cannot be called",
+    FailureKind.FUNCTION: "its handler's function cannot be invoked",
     FailureKind.RIGHT: "it has no right to do its work",
     FailureKind.TIME_OUT: "it ran out of time",
     FailureKind.MEMORY: "its process was killed",
@@ -59,6 +61,8 @@ _REMEDIES: Mapping[FailureKind, str] = {
     "and deploy again",
     FailureKind.SIGNATURE: "let the function take one argument (batch), or two (event, context), "
     "and deploy again",
+    FailureKind.FUNCTION: "deploy that function again, or give the fleet one that is there; "
+    "nothing is lost meanwhile",
     FailureKind.RIGHT: "grant the worker's role that right (the construct does: deploy it again), "
     "or take back what denies it",
     FailureKind.TIME_OUT: "look what the handler waits for (shardfleet logs {worker}); or raise "
@@ -71,11 +75,19 @@ _REMEDIES: Mapping[FailureKind, str] = {
 }
 # Whatever is tried again, these fail again until somebody acts.
 _CERTAIN = frozenset(
-    {FailureKind.LOAD, FailureKind.IMPORT, FailureKind.SIGNATURE, FailureKind.RIGHT}
+    {
+        FailureKind.LOAD,
+        FailureKind.IMPORT,
+        FailureKind.SIGNATURE,
+        FailureKind.FUNCTION,
+        FailureKind.RIGHT,
+    }
 )
 # A record may be what they come of; it is found out by attempts (H9).
 CRASHES = frozenset({FailureKind.TIME_OUT, FailureKind.MEMORY, FailureKind.EXIT, FailureKind.TURN})
-_UNTIL_LOADED = frozenset({FailureKind.LOAD, FailureKind.IMPORT, FailureKind.SIGNATURE})
+_UNTIL_LOADED = frozenset(
+    {FailureKind.LOAD, FailureKind.IMPORT, FailureKind.SIGNATURE, FailureKind.FUNCTION}
+)
 
 
 @dataclass(frozen=True, slots=True)

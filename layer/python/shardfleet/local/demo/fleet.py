@@ -30,6 +30,7 @@ from shardfleet.local.demo.assembly_cache import AssemblyCache, key_of
 from shardfleet.local.demo.ledger import DemoLedger
 
 HANDLER_VARIABLE = "SHARDFLEET_HANDLER"
+FUNCTION_VARIABLE = "SHARDFLEET_HANDLER_FUNCTION"
 
 Context = Mapping[str, Any]
 
@@ -238,6 +239,8 @@ def handler_of(template: Path) -> str:
     """
     Return the handler that a template's worker function calls, `module:function`.
 
+    Empty where the handler is a function of its own, which the worker invokes.
+
     Raises:
         ConfigurationError: no function of the template names one.
 
@@ -248,6 +251,8 @@ def handler_of(template: Path) -> str:
             environment = resource["Properties"].get("Environment", {}).get("Variables", {})
             if HANDLER_VARIABLE in environment:
                 return str(environment[HANDLER_VARIABLE])
+            if FUNCTION_VARIABLE in environment:
+                return ""
     raise ConfigurationError(
         f"{template.name}: no function has the variable {HANDLER_VARIABLE}, so there is no handler "
         "to run"

@@ -70,9 +70,12 @@ class DemoLedger:
         Return the variables that make workers keep this ledger.
 
         Args:
-            handler: the handler they shall call, `module:function`.
+            handler: the handler they shall call, `module:function`; empty where it is a function of
+                its own: what that has handled is not noted.
 
         """
+        if not handler:
+            return {}
         return {
             "SHARDFLEET_HANDLER": "ledger_probe:handle",
             ledger_probe.HANDLER_VARIABLE: handler,

@@ -1,0 +1,230 @@
+"""
+A handler that is a Lambda function of its own, of any runtime, with a role of its own.
+
+It is invoked as the event source mapping would, with the event of one shard's records and its reply
+honoured, in order. A batch is cut by the bytes of its events, for Lambda takes 6 MB of JSON where a
+batch is limited by payload. Calls of different shards overlap.
+
+What Lambda refuses for now is waited for and is no attempt at a record; what the function raises,
+returns amiss or takes too long for is one; a function that is gone is nothing that a record could
+help. An invocation without an answer may still be running: it is waited for as long as the function
+may take, so that the next attempt does not run beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from shardfleet.adapters.invoked_function import FunctionAnswer, InvokedFunction
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.delivery.progress import position_of
+from shardfleet.engine.ports import HandlerResult
+from shardfleet.engine.retry import Patience
+from shardfleet.errors import InvalidReply, OutcomeUnknown, Throttled
+from shardfleet.records import Batch, Record
+from shardfleet.runtime.handler_call import EventSource, event_record, result_of_reply
+
+T = TypeVar("T")
+
+# "Request must be smaller than 6291456 bytes for the InvokeFunction operation" (Lambda quotas).
+EVENT_BYTES_LIMIT = 6 * 1024 * 1024
+_FRAME = (b'{"Records": [', b", ", b"]}")
+_ERROR_CHARACTERS_MOST = 1_000
+_log = logging.getLogger("shardfleet.handler")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """
+    A part of a batch for one invocation.
+
+    Attributes:
+        records: leading records of what is left.
+        size: bytes of its event; of a record alone it may be more than Lambda takes.
+        event: None where it is too large.
+
+    """
+
+    records: Sequence[Record]
+    size: int
+    event: bytes | None
+
+
+def cuts_of(records: Sequence[Record], source: EventSource) -> Iterator[Cut]:
+    """Cut records into events that Lambda takes; what is too large is one record alone."""
+    begin, middle, end = _FRAME
+    texts: list[bytes] = []
+    first, size = 0, len(begin + end)
+    for index, record in enumerate(records):
+        text = json.dumps(event_record(record, source)).encode()
+        if texts and size + len(middle + text) >= EVENT_BYTES_LIMIT:
+            yield Cut(records[first:index], size, begin + middle.join(texts) + end)
+            texts, first, size = [], index, len(begin + end)
+        if len(begin + text + end) >= EVENT_BYTES_LIMIT:
+            yield Cut((record,), len(begin + text + end), None)
+            first = index + 1
+            continue
+        size += len(middle + text) if texts else len(text)
+        texts.append(text)
+    if texts:
+        yield Cut(records[first:], size, begin + middle.join(texts) + end)
+
+
+class FunctionHandlerRunner:
+    """The ``HandlerRunner`` port over a Lambda function."""
+
+    overlaps = True
+    has_hooks = False
+
+    def __init__(
+        self,
+        function: InvokedFunction,
+        *,
+        pool: ThreadPool,
+        source: EventSource,
+        timeout_ms: int,
+        patience: Patience,
+        tells_errors: bool = False,
+    ) -> None:
+        """
+        Invoke nothing yet.
+
+        Args:
+            function: the user's.
+            pool: threads in which events are made.
+            source: what the records of an event say about where they come from.
+            timeout_ms: of a batch (``handler_timeout_ms``).
+            patience: how long to wait when Lambda refuses.
+            tells_errors: whether a failure holds what the function's error said, which may be
+                record data; else its kind.
+
+        """
+        self._function = function
+        self._pool = pool
+        self._source = source
+        self._timeout_ms = timeout_ms
+        self._patience = patience
+        self._clock = patience.clock
+        self._tells_errors = tells_errors
+
+    async def load(self) -> None:
+        """
+        Ask whether the function may be invoked.
+
+        Raises:
+            HandlerNotLoaded: there is no such function, or it cannot be invoked.
+            RightMissing: the worker's role may not.
+            Throttled: refused for as long as a batch may take.
+
+        """
+        until_ms = self._clock.now_ms() + self._timeout_ms
+        await self._persist(self._function.check, until_ms)
+
+    async def run(self, batch: Batch) -> HandlerResult:
+        """
+        Invoke the function for a batch, more than once if the event would be too large.
+
+        Raises:
+            HandlerNotLoaded, RightMissing: no record is at fault, and none can be handled.
+            Throttled: refused for as long as a batch may take; no attempt.
+
+        """
+        cuts, done = cuts_of(batch[:], self._source), 0
+        while cut := await self._pool.run(lambda: next(cuts, None)):
+            left_ms = batch.deadline_ms - self._clock.now_ms()
+            # Whatever is begun may take as long as the function may, which is not known here.
+            if done and left_ms < self._timeout_ms // 2:
+                error = (
+                    f"handler_timeout_ms ({self._timeout_ms}) is too short for the invocations "
+                    f"that a batch takes: {done} of {len(batch)} records are done; raise it, or "
+                    "lower batch_bytes_most"
+                )
+                return HandlerResult(done_count=done, error=error)
+            result = await self._invoke(cut, batch.deadline_ms)
+            done += result.done_count
+            if result.error is not None:
+                _log.error("the handler failed on a batch of %s: %s", batch.shard_id, result.error)
+                return HandlerResult(done_count=done, error=result.error)
+        return HandlerResult(done_count=done)
+
+    async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
+        """Tell nothing: a function has no hooks, and is not asked for them."""
+        message = f"{hook} of {shard.shard_id}: a function has no hooks"
+        raise NotImplementedError(message)
+
+    async def close(self) -> bool:
+        """Have nothing to stop: whatever runs is a call of the pool."""
+        return True
+
+    async def _invoke(self, cut: Cut, deadline_ms: int) -> HandlerResult:
+        event = cut.event
+        if event is None:
+            error = (
+                f"record {position_of(cut.records[0])}: its event has {cut.size} bytes, and Lambda "
+                f"takes fewer than {EVENT_BYTES_LIMIT} (synchronous Invoke)"
+            )
+            return HandlerResult(done_count=0, error=error)
+        try:
+            answer = await self._persist(lambda: self._function.invoke(event), deadline_ms)
+        except OutcomeUnknown as unknown:
+            # It may be running, and its own time-out is shorter: nothing runs beside it.
+            await self._clock.sleep_ms(max(0, deadline_ms - self._clock.now_ms()))
+            told = f"no answer within handler_timeout_ms ({self._timeout_ms}): {unknown}"
+            return HandlerResult(done_count=0, error=told)
+        if answer.refusal:
+            return HandlerResult(done_count=0, error=answer.refusal)
+        if answer.failed:
+            return HandlerResult(done_count=0, error=self._failure(answer))
+        try:
+            return result_of_reply(_reply_of(answer), cut.records)
+        except InvalidReply as error:
+            return HandlerResult(done_count=0, error=f"{type(error).__name__}: {error}")
+
+    async def _persist(self, call: Callable[[], Awaitable[T]], until_ms: int) -> T:
+        """
+        Call again while Lambda says later.
+
+        Raises:
+            Throttled: the time is over.
+
+        """
+        failures = 0
+        while True:
+            try:
+                return await call()
+            except Throttled:
+                failures += 1
+                back_off_ms = self._patience.back_off_ms(failures)
+                if self._clock.now_ms() + back_off_ms >= until_ms:
+                    raise
+            await self._clock.sleep_ms(back_off_ms)
+
+    def _failure(self, answer: FunctionAnswer) -> str:
+        """Return what Lambda says of an error: its kind, and its words only where they may be."""
+        try:
+            told = json.loads(answer.payload)
+        except ValueError:
+            told = None
+        found = told if isinstance(told, Mapping) else {}
+        kind = str(found.get("errorType") or "an error without a type")
+        said = f": {found.get('errorMessage')}" if self._tells_errors else ""
+        return f"{kind}{said} (in {self._function.name})"[:_ERROR_CHARACTERS_MOST]
+
+
+def _reply_of(answer: FunctionAnswer) -> object:
+    """
+    Return what the function returned.
+
+    Raises:
+        InvalidReply: that is no JSON.
+
+    """
+    try:
+        return json.loads(answer.payload or b"null")
+    except ValueError as error:
+        raise InvalidReply("the function returned what is no JSON") from error

@@ -1,0 +1,185 @@
+"""Workers whose handler is a Lambda function: what it and Lambda do wrong loses nothing."""
+
+import asyncio
+import json
+
+import pytest
+
+from shardfleet.adapters.invoked_function import FunctionAnswer
+from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.domain.slots.slot import TurnOutcome
+from shardfleet.engine.retry import Patience
+from shardfleet.errors import HandlerNotLoaded, Throttled
+from shardfleet.events.delivery import BatchFailed, ConsumerFailed, RecordSkipped
+from shardfleet.runtime.function_runner import EVENT_BYTES_LIMIT, FunctionHandlerRunner
+from shardfleet.runtime.handler_call import EventSource
+from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import SeededEntropy
+from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
+from tests.engine.worker_side.worker_kit import World, key
+
+SETTINGS = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "handler_function": "orders"}
+GONE = HandlerNotLoaded("handler_function orders: it cannot be invoked", kind=FailureKind.FUNCTION)
+
+
+class Pool:
+    async def run(self, call):
+        return call()
+
+
+class Function:
+    """A function that notes what it got; ``fault`` may raise, or return an answer instead."""
+
+    name = "orders"
+
+    def __init__(self, clock, *, takes_ms=10):
+        self.fault = lambda shard_id, numbers: None
+        self.seen = []
+        self.running = 0
+        self.running_most = 0
+        self._clock = clock
+        self._takes_ms = takes_ms
+
+    async def check(self):
+        self.fault("", [])
+
+    async def invoke(self, event):
+        records = json.loads(event)["Records"]
+        (shard_id,) = {record["eventID"].partition(":")[0] for record in records}
+        numbers = [record["kinesis"]["sequenceNumber"] for record in records]
+        instead = self.fault(shard_id, numbers)
+        self.running += 1
+        self.running_most = max(self.running_most, self.running)
+        await self._clock.sleep_ms(self._takes_ms)
+        self.running -= 1
+        if instead is not None:
+            return instead
+        self.seen += [(shard_id, int(number)) for number in numbers]
+        return FunctionAnswer(payload=b"null")
+
+
+def in_world(scenario, *, takes_ms=10, **config):
+    async def main():
+        world = World(**{**SETTINGS, **config})
+        function = Function(world.clock, takes_ms=takes_ms)
+        world.handler = FunctionHandlerRunner(
+            function,
+            pool=Pool(),
+            source=EventSource.of(MEMORY_STREAM_ARN, function_arn="worker"),
+            timeout_ms=world.config.handler_timeout_ms,
+            patience=Patience.of(world.config, clock=world.clock, entropy=SeededEntropy(2)),
+        )
+        await scenario(world, function)
+
+    return run_virtual(main())
+
+
+def expected(world, shards=1):
+    return [
+        (key(shard), int(number))
+        for shard in range(shards)
+        for number in world.stream.sequence_numbers(key(shard))
+    ]
+
+
+def test_records_go_in_order_and_are_checkpointed():
+    async def scenario(world, function):
+        world.put(1, 9)
+        assert await world.turn() is TurnOutcome.CONTINUE
+        assert function.seen == expected(world)
+        assert int(world.lease().checkpoint.sequence_number) == function.seen[-1][1]
+
+    in_world(scenario, batch_records_most=4)
+
+
+def test_invocations_of_different_shards_overlap_and_those_of_one_do_not():
+    async def scenario(world, function):
+        for shard in range(4):
+            world.put(1, 9, number=shard)
+        await world.turn()
+        assert sorted(function.seen) == expected(world, shards=4)
+        assert function.running_most == 4
+        for shard in range(4):
+            own = [each for each in function.seen if each[0] == key(shard)]
+            assert own == sorted(own)
+
+    in_world(scenario, shards=4, batch_records_most=3, takes_ms=500)
+
+
+@pytest.mark.parametrize("is_gone_at", ["first", "later"])
+def test_a_function_that_is_gone_stops_the_worker_says_so_and_loses_nothing(is_gone_at):
+    async def scenario(world, function):
+        world.put(1, 6)
+
+        def gone(_, numbers):
+            if is_gone_at == "first" or (numbers and len(function.seen) >= 2):
+                raise GONE
+
+        function.fault = gone
+        before = asyncio.all_tasks()
+        assert await world.turn() is TurnOutcome.FAILED
+        assert asyncio.all_tasks() == before
+        failure = world.slot().failure
+        assert failure.kind is FailureKind.FUNCTION
+        assert "deploy that function again" in failure.remedy
+        stored = world.lease().checkpoint
+        assert stored.is_sentinel if is_gone_at == "first" else not stored.is_sentinel
+
+        function.fault = lambda *_: None
+        assert await world.turn() is TurnOutcome.CONTINUE
+        assert function.seen == expected(world)
+        assert not world.dead_letters.kept
+        assert world.slot().failure is None
+
+    in_world(scenario, batch_records_most=2, on_exhausted="sqs", failed_queue_url="q")
+
+
+def test_a_throttle_of_one_shard_is_waited_for_and_no_attempt_of_its_records():
+    async def scenario(world, function):
+        world.put(1, 3)
+        world.put(4, 6, number=1)
+        until_ms = world.clock.monotonic_ms() + 60_000
+
+        def throttle(shard_id, _):
+            if shard_id == key(0) and world.clock.monotonic_ms() < until_ms:
+                raise Throttled("TooManyRequestsException")
+
+        function.fault = throttle
+        await world.turn()
+        assert sorted(function.seen) == expected(world, shards=2)
+        assert not world.told(BatchFailed)
+        assert not world.dead_letters.kept
+        assert {event.lease_key for event in world.told(ConsumerFailed)} == {key(0)}
+
+    in_world(scenario, shards=2, max_attempts=1, on_exhausted="sqs", failed_queue_url="q")
+
+
+def test_a_record_too_large_for_lambda_goes_by_policy_and_its_neighbours_are_handled():
+    async def scenario(world, function):
+        world.put(1, 2)
+        world.stream.put(bytes(EVENT_BYTES_LIMIT * 3 // 4), key="k", shard_id=key(0))
+        world.put(4, 5)
+        await world.turn()
+        numbers = expected(world)
+        assert function.seen == [*numbers[:2], *numbers[3:]]
+        (kept,) = world.dead_letters.kept
+        assert [int(record.sequence_number) for record in kept.records] == [numbers[2][1]]
+        assert f"record {numbers[2][1]}:" in kept.error
+        assert len(world.told(RecordSkipped)) == 1
+
+    in_world(scenario, max_attempts=2, on_exhausted="s3", failed_bucket="b")
+
+
+def test_what_the_function_raises_uses_up_attempts_and_the_record_alone_is_given_up():
+    async def scenario(world, function):
+        world.put(1, 5)
+        numbers = expected(world)
+        error = FunctionAnswer(payload=b'{"errorType": "ValueError"}', failed=True)
+        function.fault = lambda _, sent: error if str(numbers[2][1]) in sent else None
+        await world.turn()
+        (kept,) = world.dead_letters.kept
+        assert [int(record.sequence_number) for record in kept.records] == [numbers[2][1]]
+        assert (kept.attempts, kept.error) == (3, "ValueError (in orders)")
+        assert set(function.seen) == {*numbers[:2], *numbers[3:]}
+
+    in_world(scenario, max_attempts=3, on_exhausted="s3", failed_bucket="b")
