@@ -1,5 +1,5 @@
 """
-Where records go that are given up after `max_attempts`: a queue, a bucket, or neither.
+Where records go that are given up after `max_attempts`: a queue, a bucket, a topic, or nowhere.
 
 Both are encrypted, take TLS only, and keep what they get: these are the only copies once the
 stream's retention has passed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from aws_cdk import Duration
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
@@ -42,7 +43,9 @@ class FailedRecordDestinations(Construct):
 
     Attributes:
         queue: for ``on_exhausted`` ``sqs``, else None.
-        bucket: for ``s3``, and for ``sqs`` too: a record may be larger than a message.
+        bucket: for ``s3``, and for the others too: a record may be larger than a message, and a
+            topic keeps none.
+        topic: for ``sns``, else None.
 
     """
 
@@ -58,6 +61,7 @@ class FailedRecordDestinations(Construct):
         super().__init__(scope, construct_id)
         self.queue: sqs.IQueue | None = None
         self.bucket: s3.IBucket | None = None
+        self.topic: sns.ITopic | None = None
         policy = POLICIES.get(on_exhausted)
         kept_in = policy.kept_in if policy else ""
         if kept_in == "failed_queue_url":
@@ -66,6 +70,13 @@ class FailedRecordDestinations(Construct):
             )
         if kept_in:
             self.bucket = given.failed_bucket or self._new_bucket(operations)
+        if policy and policy.told_to:
+            self.topic = given.failed_topic or self._new_topic(operations)
+
+    def _new_topic(self, operations: Operations) -> sns.Topic:
+        topic = sns.Topic(self, "Topic", master_key=operations.encryption_key, enforce_ssl=True)
+        topic.apply_removal_policy(operations.removal_policy)
+        return topic
 
     def _new_bucket(self, operations: Operations) -> s3.Bucket:
         key = operations.encryption_key

@@ -79,6 +79,7 @@ class ShardFleet(Construct):
         state_table: the fleet's own state.
         failed_queue: given-up records, or None.
         failed_bucket: given-up records, or None.
+        failed_topic: is told of them, or None.
         worker_function: runs the user's handler.
         worker_alias: what executions invoke.
         state_machine: one execution is one worker slot.
@@ -201,6 +202,7 @@ class ShardFleet(Construct):
             operations=operations,
         )
         self.failed_queue, self.failed_bucket = failed.queue, failed.bucket
+        self.failed_topic = failed.topic
 
     def _configure(
         self, config: ConfigValues, handler: HandlerCode | lambda_.IFunction, *, name: str
@@ -217,6 +219,7 @@ class ShardFleet(Construct):
             handler_function=function.function_arn if function else "",
             failed_queue_url=self.failed_queue.queue_url if self.failed_queue else "",
             failed_bucket=self.failed_bucket.bucket_name if self.failed_bucket else "",
+            failed_topic_arn=self.failed_topic.topic_arn if self.failed_topic else "",
             **config,  # type: ignore[arg-type]  # FleetConfig itself refuses wrong values.
         )
 
@@ -228,6 +231,7 @@ class ShardFleet(Construct):
             state_table=self.state_table,
             failed_queue=self.failed_queue,
             failed_bucket=self.failed_bucket,
+            failed_topic=self.failed_topic,
             handler_function=self._handler_function,
             encryption_key=operations.encryption_key,
         )
@@ -244,8 +248,9 @@ class ShardFleet(Construct):
 
     def _make_layers(self) -> FleetLayers:
         services = self._sdk_services
-        if services is not None and self._handler_function:
-            services = [*services, "lambda"]
+        if services is not None:
+            used = {"lambda": self._handler_function, "sns": self.failed_topic}
+            services = [*services, *(name for name, user in used.items() if user)]
         return FleetLayers(self, "Layers", platform=self._platform, sdk_services=services)
 
     def _make_functions(

@@ -32,6 +32,7 @@ SET_BY_THE_CONSTRUCT = {
     "handler_function": "`handler`",
     "failed_queue_url": "`tables`",
     "failed_bucket": "`tables`",
+    "failed_topic_arn": "`tables`",
 }
 
 

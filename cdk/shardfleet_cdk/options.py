@@ -14,6 +14,7 @@ from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 
 from shardfleet.domain.template.limits import RESERVED_VARIABLES
@@ -123,14 +124,16 @@ class FleetTables:
         lease_table: an existing lease table, for example a KCL application's, with the index
             ``LeaseOwnerToLeaseKeyIndex`` (default: a new one).
         failed_queue: for ``on_exhausted`` ``sqs`` (default: a new one).
-        failed_bucket: for ``on_exhausted`` ``s3``, and for records that SQS cannot hold
+        failed_bucket: for ``on_exhausted`` ``s3`` and ``sns``, and for records that SQS cannot hold
             (default: a new one).
+        failed_topic: for ``on_exhausted`` ``sns`` (default: a new one); no FIFO topic.
 
     """
 
     lease_table: ddb.ITable | None = None
     failed_queue: sqs.IQueue | None = None
     failed_bucket: s3.IBucket | None = None
+    failed_topic: sns.ITopic | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

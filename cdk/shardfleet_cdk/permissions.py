@@ -22,6 +22,7 @@ from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
@@ -80,6 +81,7 @@ class Resources:
         state_table: the fleet's own.
         failed_queue: for given-up records, if the fleet has one.
         failed_bucket: likewise.
+        failed_topic: what is told of them, if there is one.
         handler_function: the user's, if the handler is a function of its own.
         encryption_key: the customer key of the functions' environment and of the state machine;
             the others know their own.
@@ -92,6 +94,7 @@ class Resources:
     state_table: ddb.ITable
     failed_queue: sqs.IQueue | None
     failed_bucket: s3.IBucket | None
+    failed_topic: sns.ITopic | None
     handler_function: lambda_.IFunction | None
     encryption_key: kms.IKey | None
 
@@ -126,6 +129,9 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
     if resources.failed_bucket:
         objects = [failed_objects_arn(resources.failed_bucket, resources.fleet)]
         rights.setdefault("FailedRecords", []).append(_allow("s3", ["PutObject"], objects))
+    if resources.failed_topic:
+        topic = resources.failed_topic.topic_arn
+        rights["FailedRecords"].append(_allow("sns", ["Publish"], [topic]))
     if resources.handler_function:
         arn = resources.handler_function.function_arn
         rights["Handler"] = [_allow("lambda", ["InvokeFunction"], [arn])]
@@ -139,7 +145,8 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
         resources.failed_queue.encryption_master_key if resources.failed_queue else None,
         resources.failed_bucket.encryption_key if resources.failed_bucket else None,
     )
-    services = ("dynamodb", "sqs", "s3", "lambda")
+    told = ("sns",) if resources.failed_topic else ()
+    services = ("dynamodb", "sqs", "s3", *told, "lambda")
     return _documents({**rights, "Keys": _keys(resources.stream, stores, services)})
 
 

@@ -8,16 +8,18 @@ from dataclasses import replace
 import pytest
 from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
 from aws_lambda_powertools.utilities.parser.models import KinesisDataStreamModel
+from botocore.stub import Stubber
 
 from shardfleet.adapters.dead_letters import (
     SQS_BYTES_MOST,
     Invocation,
     S3DeadLetters,
+    SnsDeadLetters,
     SqsDeadLetters,
 )
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import FailedRecords
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, RightMissing
 from shardfleet.records import Record
 from shardfleet.runtime.handler_call import EventSource, kinesis_event
 
@@ -238,3 +240,72 @@ def test_a_missing_queue_or_bucket_is_a_matter_of_configuration(places):
     )
     with pytest.raises(ConfigurationError, match="PutObject"):
         run(bucket.record(failed(b"x")))
+
+
+# --- a topic that is told
+
+
+@pytest.fixture
+def told(places):
+    """Return a topic over the bucket, and what its subscriber, the queue, gets."""
+    clients, _, bucket, url = places
+    topic = clients.sns.create_topic(Name=f"given-up-{uuid.uuid4().hex[:8]}")["TopicArn"]
+    queue = clients.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    clients.sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=queue["Attributes"]["QueueArn"],
+        Attributes={"RawMessageDelivery": "true"},
+    )
+    letters = SnsDeadLetters(
+        topic, client=clients.sns, pool=bucket._pool, invocation=INVOCATION, kept=bucket
+    )
+    return clients, letters, url
+
+
+def test_a_topic_is_told_what_the_bucket_has(told):
+    clients, letters, url = told
+    place = run(letters.record(failed(b"one", b"two")))
+    (message,) = received(clients, url)
+    assert message["shardfleet"].pop("payloadLocation") == place
+    assert message == stored(clients, place)
+    assert [
+        r.kinesis.data_as_bytes()
+        for r in KinesisStreamEvent(json.loads(message["payload"])).records
+    ] == [b"one", b"two"]
+
+
+def test_what_a_topic_does_not_take_is_in_the_bucket_and_the_message_says_where(told):
+    """Publish: "By default, a message can be at most 256 KiB in size"."""
+    clients, letters, url = told
+    data = b"x" * 300_000
+    place = run(letters.record(failed(data)))
+    (message,) = received(clients, url)
+    assert "payload" not in message
+    assert message["KinesisBatchInfo"]["startSequenceNumber"] == "100"
+    assert message["shardfleet"]["payloadLocation"] == place
+    (record,) = KinesisStreamEvent(json.loads(stored(clients, place)["payload"])).records
+    assert record.kinesis.data_as_bytes() == data
+
+
+def test_a_missing_topic_is_a_matter_of_configuration_and_the_record_is_kept(told):
+    clients, letters, url = told
+    letters._topic_arn += "-x"
+    with pytest.raises(ConfigurationError, match="Publish"):
+        run(letters.record(failed(b"one")))
+    assert received(clients, url) == []
+    assert letters._kept._bucket in {each["Name"] for each in clients.s3.list_buckets()["Buckets"]}
+    assert clients.s3.list_objects_v2(Bucket=letters._kept._bucket)["KeyCount"] == 1
+
+
+@pytest.mark.parametrize("code", ["AuthorizationError", "KMSAccessDenied"])
+def test_a_topic_that_may_not_be_told_is_a_right_that_is_missing(places, code):
+    clients, _, bucket, _ = places
+    topic = "arn:aws:sns:eu-central-1:111122223333:given-up"
+    letters = SnsDeadLetters(
+        topic, client=clients.sns, pool=bucket._pool, invocation=INVOCATION, kept=bucket
+    )
+    with Stubber(clients.sns) as stubber:
+        stubber.add_client_error("publish", code, http_status_code=403)
+        with pytest.raises(RightMissing):
+            run(letters.record(failed(b"one")))

@@ -214,6 +214,16 @@ def test_given_up_records_may_be_written_and_not_read(everything, existing_parts
     assert f"s3:PutObject on arn:<AWS::Partition>:s3:::{place}" in given
 
 
+def test_a_topic_of_given_up_records_may_be_told_and_nothing_else(template_of):
+    told = template_of("Told")
+    topic = named(told, "AWS::SNS::Topic", "FleetFailedRecords")
+    worker = rights(told, ids(told)["worker_role"])
+
+    assert {right for right in worker if right.startswith("sns:")} == {f"sns:Publish on <{topic}>"}
+    assert [right for right in worker if right.startswith("s3:")]
+    assert not [right for right in worker if right.startswith("sqs:")]
+
+
 def test_a_new_bucket_of_given_up_records_keeps_what_is_written_over(everything):
     bucket = named(everything, "AWS::S3::Bucket", "FleetFailedRecords")
     properties = everything["Resources"][bucket]["Properties"]

@@ -63,6 +63,7 @@ def variants_of(app, *, plain, packed):
     two_fleets(app, plain)
     everything(Stack(app, "Everything"), packed)
     existing_parts(app, plain)
+    told_of(app, plain)
     spark_variants(app, transform=plain)
 
 
@@ -79,6 +80,19 @@ def synthesize_for_the_judge(outdir, *, plain, packed):
     everything(Stack(app, "NoFlags"), packed)
     app.synth()
     synthesize(outdir / "repository")
+
+
+def told_of(app, folder):
+    """Make a fleet whose failures a topic is told of."""
+    stack = Stack(app, "Told")
+    ShardFleet(
+        stack,
+        "Fleet",
+        stream=a_stream(stack),
+        handler=HandlerCode(folder=folder),
+        config={"on_exhausted": "sns"},
+        monitoring=False,
+    )
 
 
 def short_turns(app, folder):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardfleet.adapters.dead_letters import S3DeadLetters, SqsDeadLetters
+from shardfleet.adapters.dead_letters import S3DeadLetters, SnsDeadLetters, SqsDeadLetters
 from shardfleet.adapters.telemetry.emf import EmfEventSink
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.changes import create, renew
@@ -160,6 +160,10 @@ def test_a_worker_cannot_do_without_a_handler():
         ({"failed_bucket": "failed"}, type(None)),
         ({"on_exhausted": "s3", "failed_bucket": "failed"}, S3DeadLetters),
         ({"on_exhausted": "sqs", "failed_queue_url": "http://127.0.0.1/q"}, SqsDeadLetters),
+        (
+            {"on_exhausted": "sns", "failed_bucket": "failed", "failed_topic_arn": "arn"},
+            SnsDeadLetters,
+        ),
     ],
 )
 def test_given_up_records_go_where_the_policy_says(settings, kind):

@@ -267,18 +267,22 @@ class FleetConfig:
     )
     max_record_age_ms: int = _number(
         0,
-        "an older record is not handled: on_exhausted, sqs or s3, at once; 0: however old (the "
+        "an older record is not handled: on_exhausted, unless stop, at once; 0: however old (the "
         "mapping's MaximumRecordAgeInSeconds)",
     )
     on_exhausted: str = field(
         default="stop",
         metadata={
-            "doc": "after max_attempts: stop the shard, or record in full to SQS or S3 and skip",
+            "doc": "after max_attempts: stop the shard, or record in full to SQS or S3 and skip; "
+            "sns: in full to S3, and told to a topic",
             "choices": POLICIES,
         },
     )
     failed_queue_url: str = _text("", "SQS queue for on_exhausted sqs")
-    failed_bucket: str = _text("", "S3 bucket for on_exhausted s3, and for what SQS cannot hold")
+    failed_bucket: str = _text(
+        "", "S3 bucket for on_exhausted s3 and sns, and for what SQS cannot hold"
+    )
+    failed_topic_arn: str = _text("", "SNS topic for on_exhausted sns")
     crashes_most: int = _number(
         3, "process deaths charged to one shard before max_attempts' policy applies (H9)", low=1
     )
@@ -386,12 +390,16 @@ class FleetConfig:
             found = repr(self.otlp_endpoint) if is_open else "what may hold a token"
             problems.append(f"otlp_endpoint: {found} found, an http(s) URL allowed")
         policy = POLICIES.get(self.on_exhausted)
-        if policy and policy.kept_in and not getattr(self, policy.kept_in):
-            problems.append(f"{policy.kept_in}: needed for on_exhausted {self.on_exhausted}")
+        problems += [
+            f"{needed}: needed for on_exhausted {self.on_exhausted}"
+            for needed in ((policy.kept_in, policy.told_to) if policy else ())
+            if needed and not getattr(self, needed)
+        ]
         if self.max_record_age_ms and policy and policy.stops:
+            others = ", ".join(name for name, other in POLICIES.items() if not other.stops)
             problems.append(
-                f"on_exhausted: {self.on_exhausted} found, sqs or s3 needed for max_record_age_ms: "
-                "a shard that stops at an old record would stop there again"
+                f"on_exhausted: {self.on_exhausted} found, one of {others} needed for "
+                "max_record_age_ms: a shard that stops at an old record would stop there again"
             )
         problems += self._contract_problems()
         if 0 < self.lag_objective_ms <= self.batch_window_ms:

@@ -15,6 +15,7 @@ SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "batch_records_mo
 POLICIES = {
     "stop": {"on_exhausted": "stop"},
     "sqs": {"on_exhausted": "sqs", "failed_queue_url": "q"},
+    "sns": {"on_exhausted": "sns", "failed_bucket": "b", "failed_topic_arn": "t"},
 }
 ATTEMPTS = 2
 COUNT = 9

@@ -1,5 +1,5 @@
 """
-Records given up for good, kept in full in SQS or S3.
+Records given up for good, kept in full in SQS or S3, or in S3 and told to SNS.
 
 The message is the event source mapping's invocation record (``requestContext``,
 ``responseContext``, ``KinesisBatchInfo``), so that existing re-drive tools read it, plus the whole
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -19,17 +20,21 @@ from typing import TYPE_CHECKING, Any
 from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.engine.ports import FailedRecords
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, RightMissing
 from shardfleet.records import Record
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_sqs.client import SQSClient
 
+# What SNS takes at most: 256 KiB, unless the topic's MaximumMessageSize says more (Publish).
+SNS_BYTES_MOST = 1_048_576
 # What SQS takes, and a queue by default (SendMessage; CreateQueue: MaximumMessageSize).
 SQS_BYTES_MOST = 1_048_576
 # "Message must be shorter than 262144 bytes": a queue may be set to take less.
 _REFUSED = ("InvalidParameterValue", "InvalidParameterValueException")
+# "Invalid parameter: Message too long"; a topic may take less than SNS does.
+_REFUSED_BY_TOPIC = ("InvalidParameter", "InvalidParameterException")
 S3_PREFIX = "shardfleet/failed"
 _RECORD_VERSION = "1.0"  # of Lambda's invocation record
 
@@ -171,6 +176,76 @@ class SqsDeadLetters:
         )
         answer = call.run(self._client.send_message, QueueUrl=self._queue_url, MessageBody=text)
         return f"{self._queue_url}#{answer['MessageId']}"
+
+
+class SnsDeadLetters:
+    """
+    The ``DeadLetters`` port over a bucket, of which a topic is told.
+
+    A topic keeps nothing, so a record is in the bucket before it is told, and the message names the
+    object; the event is in the message, too, where the topic takes it.
+
+    Args:
+        topic_arn: the topic; none of the kind FIFO.
+        client: may repeat; a message may then come twice.
+        pool: threads of the calls.
+        invocation: named in each record.
+        kept: where the records are.
+
+    """
+
+    def __init__(
+        self,
+        topic_arn: str,
+        *,
+        client: Any,
+        pool: ThreadPool,
+        invocation: Invocation,
+        kept: S3DeadLetters,
+    ) -> None:
+        """Send nothing yet."""
+        self._topic_arn = topic_arn
+        self._client = client
+        self._pool = pool
+        self._invocation = invocation
+        self._kept = kept
+
+    async def record(self, failed: FailedRecords) -> str:
+        """
+        Store durably, tell it, and return ``s3://bucket/key``.
+
+        Raises:
+            Throttled: refused or never sent.
+            OutcomeUnknown: sent, but no answer came; a repeat may make a second message.
+            ConfigurationError: no such bucket or topic, or no right to write to it.
+
+        """
+        place = await self._kept.record(failed)
+        body = invocation_record(failed, self._invocation)
+        body["shardfleet"]["payloadLocation"] = place
+        text = json.dumps(body)
+        if len(text) <= SNS_BYTES_MOST:
+            with suppress(RefusalIsAnswer):
+                await self._publish(text, refused=RefusalIsAnswer)
+                return place
+        del body["payload"]
+        await self._publish(json.dumps(body), refused=ConfigurationError)
+        return place
+
+    @in_threads_of("_pool")
+    def _publish(self, text: str, *, refused: ErrorFactory) -> None:
+        missing = ("NotFound", "NotFoundException")
+        denied = ("AuthorizationError", "AuthorizationErrorException")
+        call = SdkCall(
+            f"Publish of given-up records to {self._topic_arn}",
+            writes=True,
+            codes={
+                **dict.fromkeys(missing, ConfigurationError),
+                **dict.fromkeys(denied, RightMissing),
+                **dict.fromkeys(_REFUSED_BY_TOPIC, refused),
+            },
+        )
+        call.run(self._client.publish, TopicArn=self._topic_arn, Message=text)
 
 
 def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str, Any]:

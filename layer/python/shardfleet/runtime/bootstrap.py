@@ -11,7 +11,7 @@ worker
     kinesis: DescribeStreamSummary, ListShards, GetShardIterator, GetRecords;
     dynamodb, lease table: GetItem, PutItem (of child shards), UpdateItem; Query on the index;
     dynamodb, fleet-state table: GetItem; UpdateItem of the worker's kinds of documents;
-    sqs: SendMessage and s3: PutObject where given-up records go there;
+    sqs: SendMessage, s3: PutObject and sns: Publish where given-up records go there;
     lambda: InvokeFunction where the handler is a function of its own.
 manager
     kinesis: as the worker;
@@ -29,7 +29,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Never, cast
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
-from shardfleet.adapters.dead_letters import Invocation, S3DeadLetters, SqsDeadLetters
+from shardfleet.adapters.dead_letters import (
+    Invocation,
+    S3DeadLetters,
+    SnsDeadLetters,
+    SqsDeadLetters,
+)
 from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
@@ -354,7 +359,15 @@ def dead_letters(
             invocation=invocation,
             overflow=bucket,
         )
-    return bucket if kept_in == "failed_bucket" else None
+    if kept_in != "failed_bucket" or not config.failure_policy.told_to:
+        return bucket if kept_in == "failed_bucket" else None
+    return SnsDeadLetters(
+        config.failed_topic_arn,
+        client=sandbox.clients.sns,
+        pool=pool,
+        invocation=invocation,
+        kept=cast("S3DeadLetters", bucket),
+    )
 
 
 def _tables(sandbox: Sandbox, threads: TurnThreads) -> TablePools:

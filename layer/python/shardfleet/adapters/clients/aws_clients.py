@@ -251,6 +251,11 @@ class AwsClients:
         return cast("SQSClient", self._client("sqs"))
 
     @cached_property
+    def sns(self) -> Any:
+        """Publish."""
+        return self._client("sns")
+
+    @cached_property
     def s3(self) -> S3Client:
         """PutObject."""
         return cast("S3Client", self._client("s3", read_timeout_s=self.records_timeout_s))

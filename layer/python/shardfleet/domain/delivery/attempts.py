@@ -43,12 +43,14 @@ class FailurePolicy:
     Attributes:
         means: the same for a person, the end of a sentence.
         kept_in: the option that names where the record is kept in full; "": nowhere.
+        told_to: the option that names what is told of it, once it is kept; "": nothing.
         stops: the shard rests at the record until somebody resumes it; else it goes on behind it.
 
     """
 
     means: str
     kept_in: str = ""
+    told_to: str = ""
     stops: bool = False
 
 
@@ -56,6 +58,11 @@ POLICIES = {
     "stop": FailurePolicy(means="the shard is stopped", stops=True),
     "sqs": FailurePolicy(means="the record is kept in sqs and skipped", kept_in="failed_queue_url"),
     "s3": FailurePolicy(means="the record is kept in s3 and skipped", kept_in="failed_bucket"),
+    "sns": FailurePolicy(
+        means="the record is kept in s3, told to sns and skipped",
+        kept_in="failed_bucket",  # A topic keeps nothing, and without a subscriber nobody has it.
+        told_to="failed_topic_arn",
+    ),
 }
 """
 By the values of ``on_exhausted``.
