@@ -4,18 +4,22 @@ Commands that run for minutes or start processes: what their work came to, as it
 Only the work is left out. What is printed of it comes from the command's own code.
 """
 
+import json
 import signal
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 from shardfleet.adapters import system
-from shardfleet.cli import dashboard, pipeline
+from shardfleet.cli import dashboard, pipeline, redrive
 from shardfleet.cli.fleets import DeployedFleet
+from shardfleet.domain.delivery.given_up import GivenUp
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.answer import explain_shard
 from shardfleet.domain.explain.fleet_view import failures
 from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.reasons import HoldsFewest
+from shardfleet.engine.ports import HandlerResult
 from shardfleet.local.aws import launcher, serving, standing
 from shardfleet.local.aws.deploy import StackOutputs
 from shardfleet.local.chaos import run as chaos_run
@@ -31,7 +35,7 @@ from shardfleet.testing.simulation import RunResult, campaign
 from shardfleet.testing.simulation.campaign import Totals
 from shardfleet_spark.pipelines import running
 from shardfleet_spark.pipelines.running import PipelineResult
-from tests.cli.clicks_fleet import FIRST, NUMBER, WORKERS
+from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, WORKERS
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_failing_slot
 from tests.domain.test_explanation import known, place
@@ -57,6 +61,7 @@ def stand_in(monkeypatch, state, folder):
     monkeypatch.setattr(own_run, "own_run", lambda _, say, printed: _own(state, say, printed))
     monkeypatch.setattr(simulation, "run_seed", lambda options: _seed(state, options.seed))
     monkeypatch.setattr(campaign, "campaign", lambda *_, **__: _campaign(state))
+    monkeypatch.setattr(redrive, "_opened", lambda _, place: _given_up(state, place))
     monkeypatch.setattr(running, "run_pipeline", lambda *_: PipelineResult(batches=3, rows=24_000))
     monkeypatch.setattr(pipeline, "_session", lambda *_, **__: SimpleNamespace(stop=lambda: None))
     _stand_in_for_aws(monkeypatch, state)
@@ -194,3 +199,41 @@ def _stand_in_for_the_page(monkeypatch):
     monkeypatch.setattr(gathering.Gatherer, "dashboard", lambda _: SimpleNamespace(hours=3))
     monkeypatch.setattr(DashboardServer, "url", "http://127.0.0.1:8080/a1b2c3/")
     monkeypatch.setattr(DashboardServer, "wait", interrupted)
+
+
+@asynccontextmanager
+async def _given_up(state, place):
+    """Three documents of two shards; of a failing handler the second one fails again."""
+    stream = "arn:aws:kinesis:eu-central-1:111122223333:stream/clicks"
+    numbers = [(FIRST, 0), (FIRST, 1), (SPLIT, 2)] if state != "empty" else []
+    documents = [
+        GivenUp(
+            where=f"{place}1111/{shard}/2026/11/21/{NUMBER[:-1]}{n}-0.json",
+            stream_arn=stream if state != "stopped" else f"{stream}-of-another",
+            shard_id=shard,
+            place=(int(NUMBER) + n, 0),
+            count=1 + n,
+            first_ms=BEGAN_MS + 1_000 * n,
+            last_ms=BEGAN_MS + 2_000 * n,
+            payload=json.dumps({"Records": [{}] * (1 + n)}),
+            location="",
+        )
+        for shard, n in numbers
+    ]
+
+    async def look():
+        return documents
+
+    async def take(document, *, within_s):
+        return document
+
+    async def nothing(_):
+        return None
+
+    async def handle(event):
+        count = len(event["Records"])
+        error = "ValueError (handler.py:7)" if (state, count) == ("failing", 2) else None
+        return HandlerResult(done_count=0 if error else count, error=error)
+
+    kept = SimpleNamespace(look=look, take=take, delete=nothing, leave=nothing)
+    yield redrive._Opened(kept, handle, stream, 240)

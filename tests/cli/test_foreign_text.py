@@ -19,13 +19,15 @@ from rich.text import Text
 from typer.main import get_command
 
 from shardfleet.cli import app as application
-from shardfleet.cli import cost, examination, fleet_access, position
+from shardfleet.cli import cost, examination, fleet_access, position, redrive
 from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.given_up import GivenUp
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, TableFacts
 from shardfleet.domain.explain.fleet_view import FailureRow
 from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
 from shardfleet.local.aws import launcher, serving
 from shardfleet.local.chaos import run as chaos_run
@@ -193,6 +195,7 @@ CALLS = {
     "drain": [["--dry-run"], ["--yes", "--wait", "0"]],
     "release": [["{stopped}", "--dry-run"], ["{gone}", "--ended", "--dry-run"]],
     "rewind": [["{stopped}", "--to", "TRIM_HORIZON", "--dry-run"], ["{text}", "--to", "{text}"]],
+    "redrive": [["--from", "{text}"], ["--from", "{text}", "--yes"]],
     "simulate": [["--seeds", "1"]],
     "init": [["Clicks"]],
     "template": [["--app", "{here}", "--out", "{here}/plain"]],
@@ -236,6 +239,38 @@ def write_files(folder, names):
     (folder / "positions.json").write_text(json.dumps(positions))
 
 
+@asynccontextmanager
+async def given_up(place, text):
+    """What was given up, of a shard and a place of that name, and a handler that fails so."""
+    event = json.dumps({"Records": [{}]})
+    document = GivenUp(
+        where=f"{place}/{text}",
+        stream_arn=text,
+        shard_id=text,
+        place=(1, 0),
+        count=1,
+        first_ms=0,
+        last_ms=0,
+        payload=event,
+        location="",
+    )
+
+    async def look():
+        return [document]
+
+    async def take(_, *, within_s):
+        return document
+
+    async def leave(_):
+        return None
+
+    async def handle(_):
+        return HandlerResult(done_count=0, error=text)
+
+    kept = SimpleNamespace(look=look, take=take, leave=leave)
+    yield redrive._Opened(kept, handle, text, 60)
+
+
 @pytest.fixture
 def hostile(monkeypatch, tmp_path):
     """Return a function: every command meets this text from now on; yields how to fill it in."""
@@ -273,6 +308,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(server, "DashboardServer", lambda *a, **k: Page(*a, **k, **with_text))
         monkeypatch.setattr(campaign, "campaign", lambda *a, **k: simulated(*a, **k, **with_text))
         monkeypatch.setattr(chaos_run, "run_chaos", lambda o, say: disturbed(o, say, **with_text))
+        monkeypatch.setattr(redrive, "_opened", lambda _, place: given_up(place, **with_text))
         monkeypatch.setattr("shardfleet.cli.pipeline._run", lambda *_, **__: refused(text))
         write_files(tmp_path, found)
         return {

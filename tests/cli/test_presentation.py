@@ -41,6 +41,10 @@ GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("SHARDFLEET_TEST_GOLDEN") == "write"
 WIDTHS = (80, 120)
 ORDERS = "--handler shop:handle --input orders.jsonl --key who"
+REDRIVES = (
+    "--from s3://failed/shardfleet/failed/",
+    "--from s3://failed/shardfleet/failed/ --yes",
+)
 FLEET = ("status", "leases", "top --rounds 1", "explain", "explain fleet")
 CALLS = [
     *((state, call) for state in STATES for call in FLEET),
@@ -88,6 +92,9 @@ CALLS = [
     ("healthy", "migrate --to-java --yes --wait 5"),
     ("healthy", "migrate --abort --yes"),
     ("healthy", "migrate"),
+    *((state, f"redrive {call}") for state in ("healthy", "failing") for call in REDRIVES),
+    ("empty", "redrive --from s3://failed/shardfleet/failed/"),
+    ("stopped", "redrive --from s3://failed/shardfleet/failed/"),
     ("healthy", "init clicks"),
     ("healthy", "init a_b"),
     ("healthy", "template --app cdk.out --out plain"),

@@ -29,7 +29,7 @@ from shardfleet.errors import ShardfleetError
 from shardfleet.events.cost import ConsumptionTold
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
-from shardfleet.runtime.handler_call import LambdaContext
+from shardfleet.runtime.handler_call import REDRIVE, LambdaContext
 
 REPLY_VERSION = 1
 # Kept back at the end of a manager's invocation: joining threads, flushing metrics.
@@ -64,17 +64,22 @@ def worker_handler(event: Mapping[str, Any], context: LambdaContext) -> dict[str
     Run one turn of a worker slot; SIGTERM ends it in good order, and the next one goes on.
 
     Args:
-        event: the state machine's, see :class:`shardfleet.domain.slots.slot.SlotInput`.
+        event: the state machine's, see :class:`shardfleet.domain.slots.slot.SlotInput`; or records
+            that were given up, see :mod:`shardfleet.runtime.redrive`.
         context: Lambda's.
 
     Returns:
-        ``{"version": 1, "outcome": "CONTINUE" | "IDLE" | "DRAINED" | "FAILED"}``.
+        ``{"version": 1, "outcome": "CONTINUE" | "IDLE" | "DRAINED" | "FAILED"}``, or
+        ``{"version": 1, "redrive": {"done": n, "error": None or why it is not all}}``.
 
     Raises:
         ConfigurationError: the input or the environment cannot be read.
 
     """
     sandbox = _sandbox()
+    if isinstance(event, Mapping) and REDRIVE in event:
+        sandbox.events.about(request_id=context.aws_request_id)
+        return asyncio.run(_redrive(event[REDRIVE], sandbox, context))
     deadline_ms = sandbox.clock.monotonic_ms() + context.get_remaining_time_in_millis()
     given = SlotInput.from_payload(event)
     sandbox.events.about(request_id=context.aws_request_id, slot_id=given.slot_id)
@@ -125,6 +130,30 @@ async def _work(
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, turn.leave)
         return await turn.run()
+
+
+async def _redrive(event: Any, sandbox: Sandbox, context: LambdaContext) -> dict[str, Any]:
+    # A person's command: no slot's cold start waits for it.
+    from shardfleet.runtime.redrive import Redrive, records_of  # noqa: PLC0415
+
+    config = sandbox.config
+    left_ms = context.get_remaining_time_in_millis() - MANAGER_MARGIN_MS
+    work = Redrive(
+        records_of(event),
+        stream_arn=config.stream_arn,
+        is_manual=config.checkpoint == "manual",
+        timeout_ms=min(config.handler_timeout_ms, left_ms),
+        clock=sandbox.clock,
+    )
+    async with _invocation(sandbox, context, REDRIVE) as threads:
+        runner = bootstrap.handler_runner(sandbox, threads, context)
+        try:
+            result = await work.run(runner)
+        finally:
+            if not await runner.close():
+                bootstrap.TellingProcess(sandbox).end("a call outlived its time-out")
+    told = {"done": result.done_count, "error": result.error}
+    return {"version": REPLY_VERSION, REDRIVE: told}
 
 
 @asynccontextmanager

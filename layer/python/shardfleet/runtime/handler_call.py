@@ -27,6 +27,8 @@ from shardfleet.engine.ports import HandlerResult
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_loading import LoadedHandler
 
+REDRIVE = "redrive"
+"""The key of an event that is no slot's: see :mod:`shardfleet.runtime.redrive`."""
 _SCHEMA_VERSION = "1.0"
 
 

@@ -1,0 +1,104 @@
+"""What was given up is read back as it was kept, and nothing else passes for it."""
+
+import json
+
+import pytest
+
+from shardfleet.adapters.dead_letters import invocation_record
+from shardfleet.domain.delivery.given_up import by_shard, check_stream, event_of, given_up_of
+from shardfleet.errors import ConfigurationError
+from tests.adapters.test_dead_letters import INVOCATION, STREAM, failed
+
+SHARD = "shardId-000000000001"
+
+
+def document(*payloads, **changes):
+    found = invocation_record(failed(*(payloads or (b"one",))), INVOCATION)
+    return json.dumps({**found, **changes})
+
+
+def test_a_document_says_what_it_holds():
+    found = given_up_of(document(b"one", b"two"), where="s3://b/k")
+
+    assert (found.where, found.stream_arn, found.shard_id) == ("s3://b/k", STREAM, SHARD)
+    assert (found.place, found.count) == ((100, 7), 2)
+    assert (found.first_ms, found.last_ms) == (1_700_000_000_123, 1_700_000_000_124)
+    assert [r["kinesis"]["sequenceNumber"] for r in event_of(found)["Records"]] == ["100", "101"]
+
+
+def test_what_a_topic_wraps_around_it_is_taken_off():
+    wrapped = json.dumps({"Type": "Notification", "Message": document()})
+    assert given_up_of(wrapped, where="q") == given_up_of(document(), where="q")
+
+
+def test_what_the_mapping_keeps_in_s3_has_no_part_of_ours_and_is_read():
+    text = json.loads(document())
+    del text["shardfleet"]
+    assert given_up_of(json.dumps(text), where="k").place == (100, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x00\xff",
+        "no JSON",
+        "[]",
+        "5",
+        "{}",
+        '{"Type": "Notification", "Message": "hello"}',
+        '{"KinesisBatchInfo": {}}',
+        '{"KinesisBatchInfo": []}',
+        document(KinesisBatchInfo={**json.loads(document())["KinesisBatchInfo"], "batchSize": "x"}),
+        document(
+            KinesisBatchInfo={
+                **json.loads(document())["KinesisBatchInfo"],
+                "approximateArrivalOfFirstRecord": "yesterday",
+            }
+        ),
+    ],
+)
+def test_anything_else_is_refused_by_name(text):
+    with pytest.raises(ConfigurationError, match=r"s3://b/k: it is no record of what was given up"):
+        given_up_of(text, where="s3://b/k")
+
+
+def test_a_pointer_without_records_says_how_they_come_again():
+    text = json.loads(document())
+    del text["payload"]
+    with pytest.raises(ConfigurationError, match=r"does not have them; .*shardfleet rewind"):
+        given_up_of(json.dumps(text), where="q")
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        ("no JSON", "its payload is no event"),
+        ("{}", "its payload is no event"),
+        ('{"Records": []}', "its payload has 0 records, its batchSize is 1"),
+        ('{"Records": [1, 2]}', "its payload has 2 records, its batchSize is 1"),
+    ],
+)
+def test_a_payload_that_is_not_what_the_document_says_is_refused(payload, told):
+    with pytest.raises(ConfigurationError, match=f"k: {told}"):
+        event_of(given_up_of(document(payload=payload), where="k"))
+
+
+def test_each_shards_go_in_the_order_in_which_they_were_put():
+    """By number: "99" comes before "100", and a sub-sequence number tells within one record."""
+
+    def at(shard, number, sub):
+        text = json.loads(document())
+        text["KinesisBatchInfo"] |= {"shardId": shard, "startSequenceNumber": number}
+        text["shardfleet"]["startSubSequenceNumber"] = sub
+        return given_up_of(json.dumps(text), where=f"{shard} {number} {sub}")
+
+    documents = [at("b", "100", 0), at("a", "7", 10), at("b", "99", 0), at("a", "7", 9)]
+
+    found = {shard: [each.where for each in own] for shard, own in by_shard(documents).items()}
+    assert found == {"a": ["a 7 9", "a 7 10"], "b": ["b 99 0", "b 100 0"]}
+
+
+def test_another_streams_is_refused():
+    with pytest.raises(ConfigurationError, match=f"k: it is of the stream {STREAM}, and the fleet"):
+        check_stream([given_up_of(document(), where="k")], f"{STREAM}-2")
+    check_stream([given_up_of(document(), where="k")], STREAM)
