@@ -69,7 +69,7 @@ def consume(task: Task) -> list[bytes]:
         busy_read_ms=0,
         misrouted="deliver",
     )
-    asyncio.run(_turn(config, _Context()))
+    asyncio.run(turn(config))
     return seen
 
 
@@ -80,7 +80,9 @@ def _sandbox(stream_arn: str) -> Sandbox:
     return open_sandbox(os.environ | config.to_env())
 
 
-async def _turn(config: FleetConfig, context: LambdaContext) -> None:
+async def turn(config: FleetConfig) -> None:
+    """Run one turn until the last record is seen."""
+    context: LambdaContext = _Context()
     sandbox = replace(_sandbox(config.stream_arn), config=config)
     threads = TurnThreads(config)
     clock = sandbox.clock

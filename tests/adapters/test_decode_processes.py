@@ -197,7 +197,9 @@ def test_killed_processes_lose_nothing_repeat_nothing_and_change_no_order(stream
             got.extend(await payloads(page, events))
             pages += 1
             if pages % 5 == 0 and len(killed) < 6:
-                # While it is idle, or is about to answer: whichever it is just now.
+                # Once one is at work, and then while it is idle, or is about to answer.
+                first = Asked(stream.iterator(SHARD), SHARD, 1)
+                await asyncio.to_thread(until_ready, decoders, first)
                 asking = asyncio.create_task(reader.next_page(Halt()))
                 await asyncio.sleep(0.002 * len(killed))
                 for pid in decoders.pids[:1]:

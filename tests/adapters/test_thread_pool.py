@@ -1,7 +1,9 @@
 """Threads that can be joined: hazards H10 and H17."""
 
 import asyncio
+import functools
 import threading
+import weakref
 
 import pytest
 
@@ -110,12 +112,14 @@ def test_closing_does_not_wait_for_a_call_that_was_dropped_before_it_began():
         pool = ThreadPool("x", threads=1)
         running = asyncio.create_task(pool.run(gate.pass_through))
         await gate.has_begun()
-        pool._running.add(pool._executor.submit(gate.pass_through))
+        never = asyncio.create_task(pool.run(gate.pass_through))
+        await asyncio.sleep(0)
         closing = asyncio.create_task(pool.close(within_ms=LONG_MS))
         await asyncio.sleep(0)
         gate.open.set()
         closed.append(await closing)
         await running
+        assert (await asyncio.gather(never, return_exceptions=True))[0] is not None
 
     closer = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
     closer.start()
@@ -136,5 +140,53 @@ def test_calls_that_hang_in_one_pool_do_not_delay_those_of_another():
         assert await asyncio.gather(*hung) == ["through"] * 8
         assert await reads.close(within_ms=LONG_MS)
         assert await writes.close(within_ms=LONG_MS)
+
+    asyncio.run(main())
+
+
+def test_a_call_whose_awaiting_task_was_cancelled_before_it_began_is_not_made():
+    async def main():
+        pool, gate, made = ThreadPool("x", threads=1), Gate(), []
+        running = asyncio.create_task(pool.run(gate.pass_through))
+        await gate.has_begun()
+        waiting = asyncio.create_task(pool.run(lambda: made.append(1)))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        gate.open.set()
+        await running
+        await pool.run(lambda: None)  # The one thread has come past it.
+        assert made == []
+        assert await pool.close(within_ms=LONG_MS)
+        assert pool.running == 0
+
+    asyncio.run(main())
+
+
+def test_no_more_threads_are_started_than_calls_were_under_way_at_once():
+    async def main():
+        pool = ThreadPool("few", threads=8)
+        for _ in range(20):
+            await pool.run(lambda: None)
+        assert len([t for t in threading.enumerate() if "few" in t.name]) == 1
+        assert await pool.close(within_ms=LONG_MS)
+
+    asyncio.run(main())
+
+
+def test_a_call_keeps_nothing_alive_once_it_has_ended():
+    class Page:
+        pass
+
+    async def main():
+        pool = ThreadPool("x", threads=1)
+        page, gone = Page(), threading.Event()
+        weakref.finalize(page, gone.set)
+        call = functools.partial(lambda page: page, page)
+        assert await pool.run(call) is page
+        del page, call
+        # The thread may just be about to let go.
+        assert await asyncio.to_thread(gone.wait, 10)
+        assert await pool.close(within_ms=LONG_MS)
 
     asyncio.run(main())

@@ -110,8 +110,8 @@ def test_lease_writes_table_reads_and_stream_reads_have_threads_of_their_own():
     assert store._pools.reads is threads.reads
     assert reader._pool is threads.streams
     assert len({id(threads.writes), id(threads.reads), id(threads.streams)}) == 3
-    assert threads.writes._executor._max_workers == 5  # its leases at once, and the slot
-    assert threads.streams._executor._max_workers == 9
+    assert threads.writes.threads_most == 5  # its leases at once, and the slot
+    assert threads.streams.threads_most == 9
     assert asyncio.run(threads.close(within_ms=60_000))
 
 

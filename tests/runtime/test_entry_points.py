@@ -1,5 +1,6 @@
 """The two Lambda functions with everything real behind them: the embedded AWS, and our engine."""
 
+import asyncio
 import json
 import os
 import signal
@@ -278,7 +279,7 @@ def test_a_worker_without_work_is_idle(fleet):
 def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch, request):
     """Hazard H10: what cannot be joined must not meet the next invocation."""
     use(fleet.config, monkeypatch, process=MemoryProcess())
-    begun, release = threading.Event(), threading.Event()
+    begun, release, hung = threading.Event(), threading.Event(), []
     request.addfinalizer(release.set)
 
     def hang():
@@ -287,8 +288,9 @@ def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch,
 
     class Hanging(entry_points.TurnThreads):
         async def close(self, *, within_ms):
-            self.streams._running.add(self.streams._executor.submit(hang))
-            assert begun.wait(DEADLINE_S)  # A call that has not begun would just be dropped.
+            hung.append(asyncio.create_task(self.streams.run(hang)))
+            # A call that has not begun would just be dropped.
+            assert await asyncio.to_thread(begun.wait, DEADLINE_S)
             return await super().close(within_ms=min(within_ms, 100))
 
     monkeypatch.setattr(entry_points, "TurnThreads", Hanging)

@@ -11,28 +11,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial, wraps
 from operator import attrgetter
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 T = TypeVar("T")
 S = TypeVar("S")
 P = ParamSpec("P")
 
+_Job = tuple[Callable[[], Any], asyncio.Future[Any]]
+
 
 class ThreadPool:
     """
     At most ``threads`` blocking calls at once; further calls wait their turn.
 
-    Not reusable: a turn makes its pools and closes them.
+    Not reusable: a turn makes its pools and closes them, in one loop. The standard library's
+    executor and its futures would cost each call several times as much as the way to a thread and
+    back does, which each page of records goes.
     """
 
     def __init__(self, name: str, *, threads: int) -> None:
         """Start no thread yet; ``name`` is what a stack dump shows."""
         self.name = name
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"shardfleet-{name}")
-        self._running: set[Future[Any]] = set()
+        self.threads_most = threads
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._running = 0
+        self._is_closed = False
+        # Whoever waits for the last call to end.
+        self._ended: list[asyncio.Future[None]] = []
 
     async def run(self, call: Callable[[], T]) -> T:
         """
@@ -44,15 +55,24 @@ class ThreadPool:
             RuntimeError: the pool is closed.
 
         """
-        future = self._executor.submit(call)
-        self._running.add(future)
-        future.add_done_callback(self._running.discard)
-        return await asyncio.wrap_future(future)
+        if self._is_closed:
+            message = f"thread pool {self.name}: closed, takes no call"
+            raise RuntimeError(message)
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._running += 1
+        self._jobs.put((call, outcome))
+        if len(self._threads) < min(self._running, self.threads_most):
+            name = f"shardfleet-{self.name}_{len(self._threads)}"
+            # A daemon: whoever leaves without closing is not to wait for a hung call.
+            thread = Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return await outcome
 
     @property
     def running(self) -> int:
         """Return how many calls have not ended yet, cancelled ones included."""
-        return len(self._running)
+        return self._running
 
     async def close(self, *, within_ms: float) -> bool:
         """
@@ -63,18 +83,53 @@ class ThreadPool:
             then the process must end (hazard H10).
 
         """
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        pending = [asyncio.wrap_future(f) for f in tuple(self._running) if not f.cancelled()]
-        if pending:
-            _, late = await asyncio.wait(pending, timeout=within_ms / 1000)
-            if late:
+        if not self._is_closed:
+            self._is_closed = True
+            with suppress(Empty):
+                while (job := self._jobs.get_nowait()) is not None:
+                    job[1].cancel()
+                    self._running -= 1
+            for _ in self._threads:
+                self._jobs.put(None)
+        if self._running:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._ended.append(ended)
+            await asyncio.wait([ended], timeout=within_ms / 1000)
+            if self._running:
                 return False
-            await asyncio.gather(*pending, return_exceptions=True)
-        # A call dropped before it began counts as cancelled, but never as done: waiting for it
-        # would have no end.
-        wait([future for future in tuple(self._running) if not future.cancelled()])
-        self._executor.shutdown(wait=True)
+        for thread in self._threads:
+            thread.join()
         return True
+
+    def _work(self) -> None:
+        """Make the calls, in a thread, until there are no more."""
+        while (job := self._jobs.get()) is not None:
+            call, outcome = job
+            result, error = None, None
+            try:
+                # Read without a lock: a call that is cancelled in this moment has begun.
+                if not outcome.cancelled():
+                    result = call()
+            except BaseException as raised:  # noqa: BLE001 - handed to whoever awaits
+                error = raised
+            with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+                outcome.get_loop().call_soon_threadsafe(self._settle, outcome, result, error)
+            # While the thread waits it keeps nothing alive.
+            del job, call, outcome, result, error
+
+    def _settle(
+        self, outcome: asyncio.Future[Any], result: object, error: BaseException | None
+    ) -> None:
+        self._running -= 1
+        if not outcome.done():
+            if error is None:
+                outcome.set_result(result)
+            else:
+                outcome.set_exception(error)
+        if not self._running:
+            for ended in self._ended:
+                if not ended.done():
+                    ended.set_result(None)
 
 
 def in_threads_of(

@@ -161,16 +161,17 @@ class Halt:
 
         """
         if not event.is_set() and not self.is_set:
-            waits = [
-                asyncio.create_task(event.wait(), name="wait for an event"),
-                asyncio.create_task(self.wait(), name="wait for a halt"),
-            ]
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            comes = asyncio.create_task(event.wait(), name="wait for an event")
+            comes.add_done_callback(lambda _: _wake(waiter))
+            self._waiters.append(waiter)
             try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                await waiter
             finally:
-                for wait in waits:
-                    wait.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+                self._waiters.remove(waiter)
+                if not comes.done():
+                    comes.cancel()
+                    await asyncio.gather(comes, return_exceptions=True)
         if not event.is_set():
             raise Halted
 

@@ -17,6 +17,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from shardfleet.domain.delivery.hooks import Hook
@@ -32,6 +33,55 @@ _ERROR_CHARACTERS_MOST = 1_000
 _log = logging.getLogger("shardfleet.handler")
 
 
+class _Call:
+    """A function that another thread runs; futures of both kinds would cost several times more."""
+
+    __slots__ = ("_ended", "_error", "_has_ended", "_result", "_work")
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._has_ended = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    async def wait(self, most_ms: int | None = None) -> None:
+        """Wait, once, until the function has ended, at most so long if told."""
+        if most_ms is None:
+            await self._ended
+            return
+        late = self._ended.get_loop().call_later(most_ms / 1000, _wake, self._ended)
+        try:
+            await self._ended
+        finally:
+            late.cancel()
+
+    def make(self) -> None:
+        """Run the function: in the thread."""
+        try:
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            self._error = error
+        self._has_ended = True
+        with suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            self._ended.get_loop().call_soon_threadsafe(_wake, self._ended)
+
+    def done(self) -> bool:
+        """Tell whether the function has returned, or raised."""
+        return self._has_ended
+
+    def result(self) -> Any:
+        """Return what it returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 class _HandlerThread:
     """A thread that runs jobs one after another, or a loop."""
 
@@ -39,29 +89,22 @@ class _HandlerThread:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = concurrent.futures.Future[None]()
-        self._unfinished: list[concurrent.futures.Future[Any]] = []
+        self._unfinished: list[_Call] = []
         self._thread = threading.Thread(target=self._main, name="shardfleet-handler", daemon=True)
         self._thread.start()
 
     @property
     def waiting(self) -> int:
         """Return how many functions run in it, or wait to."""
-        self._unfinished = [future for future in self._unfinished if not future.done()]
+        self._unfinished = [call for call in self._unfinished if not call.done()]
         return len(self._unfinished)
 
-    def submit(self, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
+    def submit(self, work: Callable[[], Any]) -> _Call:
         """Run a function after those before it."""
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._unfinished.append(future)
-
-        def job() -> None:
-            try:
-                future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-                future.set_exception(error)
-
-        self._jobs.put(job)
-        return future
+        call = _Call(work)
+        self._unfinished.append(call)
+        self._jobs.put(call.make)
+        return call
 
     def run_loop(self) -> asyncio.AbstractEventLoop:
         """Give the thread to a loop until it is stopped; return the loop."""
@@ -163,7 +206,8 @@ class ThreadHandlerRunner:
         self._threads = self._threads or [_HandlerThread()]
         thread = self._threads[0]
         load = thread.submit(lambda: load_handler(self._name, contract=self._contract))
-        handler: LoadedHandler = await asyncio.wrap_future(load)
+        await load.wait()
+        handler: LoadedHandler = load.result()
         self._caller = HandlerCaller(
             handler, context=self._context, source=self._source, now_ms=self._clock.now_ms
         )
@@ -185,19 +229,21 @@ class ThreadHandlerRunner:
             raise RuntimeError(message)
         left_ms = batch.deadline_ms - self._clock.now_ms()
         thread = self._threads[0]
+        call: _Call | concurrent.futures.Future[HandlerResult]
         if caller.is_async:
             loop = thread.run_loop()
             call = asyncio.run_coroutine_threadsafe(self._call_async(caller, batch, hook), loop)
             left_ms += GRACE_MS
+            await asyncio.wait([asyncio.wrap_future(call)], timeout=max(0, left_ms) / 1000)
         else:
             thread = self._idlest_thread()
             call = thread.submit(
                 lambda: _call(caller, batch, hook, tells_errors=self._tells_errors)
             )
-        waiter = asyncio.wrap_future(call)
-        await asyncio.wait([waiter], timeout=max(0, left_ms) / 1000)
+            await call.wait(max(0, left_ms))
         if call.done():
-            return call.result()
+            result: HandlerResult = call.result()
+            return result
         return HandlerResult(
             done_count=batch.done_count, error="the call outlived its time-out", timed_out=True
         )

@@ -39,6 +39,8 @@ class RequestSigner:
         self._scope = (region, service, "aws4_request")
         # (secret key, day, signing key), replaced as a whole: a race derives it twice, no more.
         self._day_key = ("", "", b"")
+        # (second, what is written of it), replaced as a whole, too.
+        self._second = (-1, "")
 
     def headers(
         self, credentials: ReadOnlyCredentials, *, target: str, body: bytes, now_s: float
@@ -53,7 +55,7 @@ class RequestSigner:
             now_s: epoch seconds.
 
         """
-        stamp = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+        stamp = self._stamp(int(now_s))
         day = stamp[:8]
         assert credentials.access_key is not None
         assert credentials.secret_key is not None
@@ -75,6 +77,13 @@ class RequestSigner:
             f"SignedHeaders={names}, Signature={signature}"
         )
         return signed
+
+    def _stamp(self, second: int) -> str:
+        known, stamp = self._second
+        if known != second:
+            stamp = datetime.fromtimestamp(second, UTC).strftime("%Y%m%dT%H%M%SZ")
+            self._second = (second, stamp)
+        return stamp
 
     def _key(self, secret: str, day: str) -> bytes:
         of_secret, of_day, key = self._day_key

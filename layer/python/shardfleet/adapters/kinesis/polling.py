@@ -187,12 +187,11 @@ class KinesisPolling:
             iterator = await self._pool.run(partial(self._shard_iterator, shard_id, start))
         call = partial(self._get_records, iterator, shard_id=shard_id, limit=limit)
         try:
-            page = await self._pool.run(call)
+            return await self._pool.run(call)
         except (Throttled, ShardGone):
             if resume_token is None:
                 self._unread[shard_id, start] = iterator
             raise
-        return replace(page, page_token=iterator)
 
     def _incarnation(self) -> StreamIncarnation:
         call = SdkCall(
@@ -236,15 +235,13 @@ class KinesisPolling:
             page = self._decoders.page(Asked(iterator, shard_id, limit))
         if page is None:
             page = self._source.page(iterator, shard_id=shard_id, limit=limit)
+        page = replace(page, page_token=iterator, size_bytes=page.size)
         if self._decoders is not None:
             self._judge(shard_id, page)
         return page
 
     def _judge(self, shard_id: str, page: RecordsPage) -> None:
-        size = page.size_bytes
-        if size is None:
-            size = sum(len(record.data) for record in page.records)
-        if size >= _MUCH_BYTES:
+        if page.size >= _MUCH_BYTES:
             self._busy.add(shard_id)
         else:
             self._busy.discard(shard_id)

@@ -14,10 +14,11 @@ import json
 import logging
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
@@ -30,14 +31,14 @@ from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.domain.reasons import Reason
 from shardfleet.engine.ports import Clock
 from shardfleet.events.base import Event, LeaseEvent, Level
-from shardfleet.events.manager import ManagerTurnDone, ManagerTurnFailed
 
 FLUSH_MS = 60_000  # hazard H18: at least each minute
 VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100
 _VALUE_MOST = 2**360  # MetricDatum: nothing beyond, no infinity, no NaN (which compares as false)
 # Names that the standard library's log records have taken.
 _TAKEN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "level"})
-_AT_ONCE = (ManagerTurnDone, ManagerTurnFailed)
+# By name, as all metrics are: a worker is not to load what only the manager tells.
+_AT_ONCE = frozenset({"ManagerTurnDone", "ManagerTurnFailed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ class EmfEventSink:
         self._lock = Lock()  # stores emit from their threads
         self._flushed_ms = clock.monotonic_ms()
         self._totals: Counter[str] = Counter()
+        self._longest = 0  # values of one metric since then
         self._by_shard: defaultdict[str, Counter[str]] = defaultdict(Counter)
         # Own providers and logger, and no service name whatever POWERTOOLS_* says: the user's
         # handler shares the process and its environment, and alarms know these dimensions only.
@@ -122,7 +124,7 @@ class EmfEventSink:
             with self._lock:
                 self._measure(event)
                 self._write(event)
-                if isinstance(event, _AT_ONCE) or self._is_due():
+                if type(event).__name__ in _AT_ONCE or self._is_due():
                     self._flush()
         except Exception as error:  # noqa: BLE001 - the port: diagnostics must never stop the fleet
             sys.stderr.write(f"shardfleet: event {type(event).__name__} lost: {error!r}\n")
@@ -135,26 +137,30 @@ class EmfEventSink:
             self._otlp.finish()
 
     def _measure(self, event: Event) -> None:
-        for metric, value in _values(event, metrics.READINGS):
+        measured, totals = _measured(type(event).__name__), self._totals
+        for metric, value in _values(event, measured.readings):
             self._metrics.add_metric(metric, unit_of(metric), value)
-        for metric, value in _values(event, metrics.AMOUNTS):
-            self._totals[metric] += value
-        for metric in metrics.ZEROES.get(type(event).__name__, ()):
-            self._totals[metric] += 0
+            count = len(self._metrics.metric_set[metric]["Value"])
+            self._longest = max(self._longest, count)
+        for metric, value in _values(event, measured.amounts):
+            totals[metric] += value
+        for metric in measured.zeroes:
+            totals[metric] += 0
         if isinstance(event, LeaseEvent):
-            for measured, both in ((metrics.SHARD_AMOUNTS, sum), (metrics.SHARD_PEAKS, max)):
-                for metric, value in _values(event, measured):
+            for both, wanted in measured.of_shard:
+                for metric, value in _values(event, wanted):
                     known = self._by_shard[metric]
                     known[event.lease_key] = both((value, known[event.lease_key]))
-        self._totals.update(metrics.counts_of(event))
+        for metric in metrics.counts_of(event):
+            totals[metric] += 1
 
     def _is_due(self) -> bool:
-        gathered = self._metrics.metric_set.values()
-        longest = max((len(metric["Value"]) for metric in gathered), default=0)
         age_ms = self._clock.monotonic_ms() - self._flushed_ms
-        return longest >= VALUES_MOST or age_ms >= self._telling.flush_ms
+        return self._longest >= VALUES_MOST or age_ms >= self._telling.flush_ms
 
     def _write(self, event: Event) -> None:
+        if event.level < self._telling.level:
+            return
         values = {f.name: getattr(event, f.name) for f in fields(event)}
         told = {
             f"{name}_" if name in _TAKEN else name: str(v) if isinstance(v, Reason) else v
@@ -165,6 +171,7 @@ class EmfEventSink:
 
     def _flush(self) -> None:
         self._flushed_ms = self._clock.monotonic_ms()
+        self._longest = 0
         for metric, total in self._totals.items():
             self._metrics.add_metric(metric, unit_of(metric), total)
         self._totals.clear()
@@ -228,8 +235,32 @@ class _Counted:
         self._stream.flush()
 
 
-def _values(event: Event, measured: Mapping[str, Mapping[str, str]]) -> list[tuple[str, int]]:
+_Wanted = tuple[tuple[str, str], ...]  # (field, metric)
+
+
+class _Measured(NamedTuple):
+    """Which metrics a kind of event has; looked up once, for some come with each page."""
+
+    readings: _Wanted
+    amounts: _Wanted
+    zeroes: tuple[str, ...]
+    of_shard: tuple[tuple[Callable[[tuple[int, int]], int], _Wanted], ...]
+
+
+@cache
+def _measured(kind: str) -> _Measured:
+    def wanted(measured: Mapping[str, Mapping[str, str]]) -> _Wanted:
+        return tuple(measured.get(kind, {}).items())
+
+    return _Measured(
+        readings=wanted(metrics.READINGS),
+        amounts=wanted(metrics.AMOUNTS),
+        zeroes=metrics.ZEROES.get(kind, ()),
+        of_shard=((sum, wanted(metrics.SHARD_AMOUNTS)), (max, wanted(metrics.SHARD_PEAKS))),
+    )
+
+
+def _values(event: Event, wanted: _Wanted) -> list[tuple[str, int]]:
     """Return the metrics of an event, as (name, value); an unknown or absurd value is none."""
-    wanted = measured.get(type(event).__name__, {})
-    found = ((metric, getattr(event, field, None)) for field, metric in wanted.items())
+    found = [(metric, getattr(event, field, None)) for field, metric in wanted]
     return [(m, value) for m, value in found if value is not None and 0 <= value <= _VALUE_MOST]

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from aws_lambda_powertools.metrics import MetricUnit
 
 from shardfleet.events.base import Event, Level
-from shardfleet.events.manager import LeaseAssigned
 
 NAMESPACE = "shardfleet"
 LAG = "millis_behind_latest"
@@ -84,7 +83,7 @@ def counts_of(event: Event) -> tuple[str, ...]:
         found.append(_BOUNDARY.sub("_", name).lower())
     if getattr(event, "error", None) == THROTTLED:
         found.append("throttles")
-    if isinstance(event, LeaseAssigned) and event.kind in _UNSETTLED:
+    if name == "LeaseAssigned" and getattr(event, "kind", None) in _UNSETTLED:
         found.append("lease_switches")
     return tuple(found)
 

@@ -87,6 +87,12 @@ class ExtendedSequenceNumber:
             return NotImplemented
         return self.sort_key < other.sort_key
 
+    def __gt__(self, other: object) -> bool:
+        """Order by the protocol, as ``total_ordering`` would in three times the time."""
+        if not isinstance(other, ExtendedSequenceNumber):
+            return NotImplemented
+        return self.sort_key > other.sort_key
+
     def __str__(self) -> str:
         """Render as ``number`` or ``number:sub``."""
         if self.is_sentinel or not self.sub_sequence_number:

@@ -98,7 +98,9 @@ class ShardReader:
             action = self.cursor.next()
             if isinstance(action, Ask):
                 wait_ms = action.due_ms - self._ports.clock.monotonic_ms()
-                await self._ports.patience.pause(wait_ms, halt)
+                if wait_ms > 0:
+                    await self._ports.patience.pause(wait_ms, halt)
+                halt.check()
                 await self._ask(action)
             elif isinstance(action, ShardGone) and self._missing is not None:
                 verdict = await self._ports.patience.persist(self._missing.judge, halt)
