@@ -8,6 +8,10 @@ code has it; in the second it is not, as a read-only layer without. The third ma
 an SDK that has the data of the fleet's services only (`sdk_services`), against the whole one. CPU
 time of the fresh processes, which on a machine of their own is their wall time.
 
+The fourth is the whole of it: the worker's entry point with the clients and wires of a first read,
+against a function that imports boto3 and makes clients of Kinesis and DynamoDB. How many modules
+each has loaded then, and how much memory it has, is told beside it.
+
     python benchmarks/bench_cold_start.py [--only cold_start] [--rounds 7] [--folder DIR]
 """
 
@@ -27,7 +31,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import side_by_side
-from side_by_side import Contest
+from side_by_side import Contest, Figures
 
 ENVIRONMENT = {
     **os.environ,
@@ -44,6 +48,27 @@ ssl.create_default_context()
 """
 WORKER = "import shardfleet.runtime.entry_points"
 THEIRS = "import boto3; boto3.client('kinesis')"
+READY_WORKER = """
+import os
+from shardfleet.config import FleetConfig
+from shardfleet.runtime import bootstrap, entry_points
+arn = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
+fleet = FleetConfig(
+    fleet="bench", stream_arn=arn, lease_table="leases", state_table="state", handler="m:f"
+)
+sandbox = bootstrap.open_sandbox(os.environ | fleet.to_env())
+threads = bootstrap.TurnThreads(sandbox.config)
+bootstrap.lease_store(sandbox, threads), bootstrap.stream(sandbox, threads)
+sandbox.clients.wire_to(arn)()
+"""
+READY_FUNCTION = """
+import boto3
+boto3.client("kinesis"), boto3.client("dynamodb")
+"""
+SIZE = """
+import resource, sys
+print(len(sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
 CLIENTS = """
 import botocore.session
 sdk = botocore.session.get_session()
@@ -90,7 +115,14 @@ def same(ours: int, theirs: int) -> None:
     assert ours == theirs == 0
 
 
-def contests() -> Iterator[Contest]:
+def size(program: str) -> tuple[int, int]:
+    """Return how many modules a program has loaded at its end, and the MiB of its process."""
+    words = [sys.executable, "-c", program + SIZE]
+    told = subprocess.run(words, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE).stdout.split()
+    return int(told[0]), int(told[1])
+
+
+def contests() -> Iterator[Contest | Figures]:
     for name, byte_code in (("cold_start", True), ("cold_start_no_byte_code", False)):
         run = partial(start, byte_code=byte_code)
         yield Contest(
@@ -106,6 +138,27 @@ def contests() -> Iterator[Contest]:
             clock=children_cpu_s,
             others={"the worker's entry point": partial(run, WORKER)},
         )
+    yield Contest(
+        name="cold_start_worker",
+        compares="fresh process of the worker, its clients made, byte code cached",
+        ours=partial(start, READY_WORKER),
+        peer=partial(start, READY_FUNCTION),
+        peer_name="a function with boto3's clients of Kinesis and DynamoDB",
+        check=same,
+        goal=1.0,
+        time_goes_to="the SDK's session and clients, as the peer's; then classes of data.",
+        clock=children_cpu_s,
+    )
+    worker, function = size(READY_WORKER), size(READY_FUNCTION)
+    yield Figures(
+        name="cold_start_worker_size",
+        compares="what a worker has loaded before its first read",
+        summary=(
+            f"{worker[0]} modules and {worker[1]} MiB; a function with boto3's clients of Kinesis "
+            f"and DynamoDB {function[0]} and {function[1]} MiB"
+        ),
+        details={"worker": worker, "function": function},
+    )
     with pruned_sdk() as path:
         yield Contest(
             name="cold_start_pruned_sdk",

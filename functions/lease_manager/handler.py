@@ -1,5 +1,5 @@
 """The lease manager's Lambda function: everything is in the library."""
 
-from shardfleet.runtime.entry_points import manager_handler
+from shardfleet.runtime.managing import manager_handler
 
 __all__ = ["manager_handler"]

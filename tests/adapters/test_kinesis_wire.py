@@ -1,8 +1,10 @@
 """Our own way to GetRecords and PutRecords: TLS, proxies, connections, errors."""
 
 import json
+import os
 import random
 import socket
+import ssl
 import threading
 import uuid
 
@@ -73,6 +75,26 @@ def test_the_bundle_of_requests_counts_too(pem, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(pem))
     with serving(Service(EMPTY)) as plain, tls_front(plain, pem) as endpoint:
         assert wire_to(endpoint).get_records("iterator", limit=1).resume_token == "next"
+
+
+def test_certificates_are_read_once_for_all_services_and_again_when_they_change(
+    pem, tmp_path_factory, monkeypatch
+):
+    bundle = tmp_path_factory.mktemp("bundle") / "trusted.pem"
+    bundle.write_bytes(certificate(tmp_path_factory.mktemp("other")).read_bytes())
+    os.utime(bundle, ns=(1, 1))
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+    read = []
+    make = ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda **of: read.append(of) or make(**of))
+    with serving(Service(EMPTY)) as plain, tls_front(plain, pem) as endpoint:
+        for _ in range(2):
+            with pytest.raises(SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+                wire_to(endpoint).get_records("iterator", limit=1)
+        assert read == [{"cafile": str(bundle)}]
+        bundle.write_bytes(pem.read_bytes())
+        assert wire_to(endpoint).get_records("iterator", limit=1).resume_token == "next"
+    assert len(read) == 2
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(pem):

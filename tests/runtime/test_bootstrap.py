@@ -20,7 +20,7 @@ from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import ConfigurationError, HandlerNotLoaded
 from shardfleet.events.base import Level
 from shardfleet.events.delivery import PageRead
-from shardfleet.runtime import bootstrap, entry_points
+from shardfleet.runtime import bootstrap, entry_points, managing
 from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
 from shardfleet.testing.memory import ProcessEndedError
 from tests.adapters.loopback import HANG, Service, serving
@@ -124,7 +124,7 @@ def test_each_pool_has_as_many_connections_as_threads():
 def test_the_manager_cannot_do_without_a_state_machine():
     sandbox = sandbox_of(state_machine_arn="")
     with pytest.raises(ConfigurationError, match="SHARDFLEET_STATE_MACHINE_ARN"):
-        bootstrap.worker_launcher(sandbox, TurnThreads(sandbox.config))
+        managing.worker_launcher(sandbox, TurnThreads(sandbox.config))
 
 
 @pytest.mark.parametrize("name", ["handler", "handle"])
@@ -253,7 +253,7 @@ def test_what_was_gathered_is_told_before_a_process_ends_itself(monkeypatch):
 
     sandbox = sandbox_of(handler="a:b")
     events = EmfEventSink("orders", clock=sandbox.clock, stream=out)
-    monkeypatch.setattr(entry_points, "_invocation", invocation)
+    monkeypatch.setattr(entry_points.invocation, "invocation", invocation)
     monkeypatch.setattr(entry_points.WorkerTurn, "run", hung)
     given = SlotInput(slot_id="s1", name="n", start_epoch=0, generation=0)
     work = entry_points._work(

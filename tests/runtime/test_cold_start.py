@@ -73,6 +73,11 @@ def test_the_worker_does_not_load_what_is_needed_later_if_ever(loaded_by_the_wor
     assert not [name for name in loaded_by_the_worker if name in LATER]
 
 
+def test_the_worker_loads_nothing_that_only_the_manager_needs(loaded_by_the_worker):
+    alone = ("shardfleet.engine.manager", "shardfleet.events.manager", "shardfleet.domain.turn")
+    assert not [name for name in loaded_by_the_worker if name.startswith(alone)]
+
+
 def test_an_entry_point_loads_nothing_of_the_other_parts_of_shardfleet(loaded):
     parts = {name.split(".")[1] for name in loaded if name.startswith("shardfleet.")}
     assert not any(name.startswith("shardfleet_") for name in loaded)

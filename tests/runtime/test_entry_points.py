@@ -18,9 +18,10 @@ from shardfleet.adapters.step_functions import execution_arn
 from shardfleet.config import FleetConfig
 from shardfleet.engine.state.ledger import day_of
 from shardfleet.errors import ConfigurationError
-from shardfleet.runtime import entry_points
+from shardfleet.runtime import invocation
 from shardfleet.runtime.bootstrap import open_sandbox
-from shardfleet.runtime.entry_points import manager_handler, worker_handler
+from shardfleet.runtime.entry_points import worker_handler
+from shardfleet.runtime.managing import manager_handler
 from shardfleet.testing.memory import MemoryProcess, ProcessEndedError
 from tests.adapters.tables import create_lease_table, create_state_table
 
@@ -139,7 +140,7 @@ def fleet(embedded_aws, tmp_path, monkeypatch):
 def use(config, monkeypatch, **parts):
     """Give the entry points a sandbox of this configuration."""
     sandbox = replace(open_sandbox(config.to_env()), **parts)
-    monkeypatch.setattr(entry_points, "_sandbox", lambda: sandbox)
+    monkeypatch.setattr(invocation, "kept_sandbox", lambda: sandbox)
     return sandbox
 
 
@@ -286,14 +287,14 @@ def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch,
         begun.set()
         release.wait(DEADLINE_S)
 
-    class Hanging(entry_points.TurnThreads):
+    class Hanging(invocation.TurnThreads):
         async def close(self, *, within_ms):
             hung.append(asyncio.create_task(self.streams.run(hang)))
             # A call that has not begun would just be dropped.
             assert await asyncio.to_thread(begun.wait, DEADLINE_S)
             return await super().close(within_ms=min(within_ms, 100))
 
-    monkeypatch.setattr(entry_points, "TurnThreads", Hanging)
+    monkeypatch.setattr(invocation, "TurnThreads", Hanging)
     with pytest.raises(ProcessEndedError, match="outlived its turn"):
         manager_handler({}, Context(6))
 
@@ -342,15 +343,15 @@ def test_a_cold_start_loads_no_protobuf_no_type_stubs_and_nothing_for_developmen
 
 def test_the_managers_file_hands_on_the_librarys_entry_point():
     code = "import sys; sys.path.insert(0, 'functions/lease_manager'); import handler"
-    assert "shardfleet.runtime.entry_points" in imported_by(code)
+    assert "shardfleet.runtime.managing" in imported_by(code)
 
 
 def test_the_sandbox_is_opened_once_per_process(monkeypatch):
     opened = []
     monkeypatch.setattr(
-        entry_points, "open_sandbox", lambda env: opened.append(env) or SimpleNamespace()
+        invocation, "open_sandbox", lambda env: opened.append(env) or SimpleNamespace()
     )
-    entry_points._sandbox.cache_clear()
-    assert entry_points._sandbox() is entry_points._sandbox()
+    invocation.kept_sandbox.cache_clear()
+    assert invocation.kept_sandbox() is invocation.kept_sandbox()
     assert len(opened) == 1
-    entry_points._sandbox.cache_clear()
+    invocation.kept_sandbox.cache_clear()

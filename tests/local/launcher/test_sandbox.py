@@ -83,12 +83,12 @@ def test_after_a_freeze_no_request_leaves_on_a_connection_older_than_the_gap(mak
         from types import SimpleNamespace
         from botocore.exceptions import ClientError
         from shardfleet.runtime.bootstrap import open_sandbox
-        from shardfleet.runtime.entry_points import _invocation
+        from shardfleet.runtime.invocation import invocation
 
         sandbox = open_sandbox(os.environ)
 
         async def turn(context):
-            async with _invocation(sandbox, context, "manager"):
+            async with invocation(sandbox, context, "manager"):
                 clients = sandbox.clients
                 made = [
                     clients.table_reads.list_tables(),

@@ -35,11 +35,9 @@ from shardfleet.adapters.dead_letters import (
     SnsDeadLetters,
     SqsDeadLetters,
 )
-from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.kinesis.polling import KinesisPolling
-from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.adapters.system import (
     SystemClock,
     SystemCpu,
@@ -57,7 +55,6 @@ from shardfleet.engine.ports import (
     DeadLetters,
     Entropy,
     HandlerRunner,
-    Kcl3Store,
     LeaseStore,
     Process,
     StateStore,
@@ -227,18 +224,13 @@ class TurnThreads:
 
 def lease_store(sandbox: Sandbox, threads: TurnThreads) -> LeaseStore:
     """Return the lease table."""
-    tables = _tables(sandbox, threads)
+    tables = tables_of(sandbox, threads)
     return DynamoDBLeaseStore(sandbox.config.lease_table, tables, events=sandbox.events)
-
-
-def kcl3_store(sandbox: Sandbox, threads: TurnThreads) -> Kcl3Store:
-    """Return what a KCL 3 keeps beside the leases."""
-    return DynamoDBKcl3Store(sandbox.config.lease_table, _tables(sandbox, threads))
 
 
 def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:
     """Return the fleet-state table."""
-    return DynamoDBStateStore(sandbox.config.state_table, _tables(sandbox, threads))
+    return DynamoDBStateStore(sandbox.config.state_table, tables_of(sandbox, threads))
 
 
 def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
@@ -251,23 +243,6 @@ def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
         pool=threads.streams,
         wire=clients.wire_to(config.stream_arn) if config.stream_calls == "wire" else None,
         decoders=sandbox.decoders,
-    )
-
-
-def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLauncher:
-    """
-    Return the state machine that runs workers.
-
-    Raises:
-        ConfigurationError: no state machine is configured.
-
-    """
-    if not sandbox.config.state_machine_arn:
-        raise ConfigurationError("SHARDFLEET_STATE_MACHINE_ARN: missing; the manager needs it")
-    return StepFunctionsLauncher(
-        sandbox.config.state_machine_arn,
-        client=sandbox.clients.step_functions,
-        pool=threads.streams,
     )
 
 
@@ -370,7 +345,8 @@ def dead_letters(
     )
 
 
-def _tables(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
+def tables_of(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
+    """Return the clients of both tables, each with its threads."""
     clients, wired = sandbox.clients, sandbox.config.stream_calls == "wire"
     return TablePools(
         writes=threads.writes,

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -175,4 +177,11 @@ def open_service(
 def _tls(session: Session) -> ssl.SSLContext:
     """Return what certificates to trust: AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE, or botocore's own."""
     bundle = session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
-    return ssl.create_default_context(cafile=bundle or get_cert_path(verify=True))
+    file: str = bundle or get_cert_path(verify=True)  # type: ignore[assignment]
+    return _trusting(file, Path(file).stat().st_mtime_ns)
+
+
+@cache
+def _trusting(file: str, _changed_ns: int) -> ssl.SSLContext:
+    """Read the certificates once for all services: that takes as long as to make a client."""
+    return ssl.create_default_context(cafile=file)

@@ -1,0 +1,79 @@
+"""The lease manager's Lambda function; all of its engine is imported in Lambda's initialisation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
+from shardfleet.adapters.step_functions import StepFunctionsLauncher
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.turn import ManagerPorts
+from shardfleet.engine.ports import Kcl3Store
+from shardfleet.engine.state.fleet_state import MANAGER, FleetState
+from shardfleet.errors import ConfigurationError
+from shardfleet.runtime import bootstrap, invocation
+from shardfleet.runtime.bootstrap import Sandbox, TurnThreads
+from shardfleet.runtime.handler_call import LambdaContext
+
+REPLY_VERSION = 1
+
+
+def manager_handler(event: object, context: LambdaContext) -> dict[str, Any]:
+    """
+    Run the lease manager for up to ``manager_run_ms``, less when nothing is awake.
+
+    Args:
+        event: the schedule's or first run's; nothing is read from it.
+        context: Lambda's.
+
+    Returns:
+        ``{"version": 1, "turns": n}``.
+
+    """
+    del event
+    sandbox = invocation.kept_sandbox()
+    sandbox.events.about(request_id=context.aws_request_id)
+    turns = asyncio.run(_manage(sandbox, context))
+    return {"version": REPLY_VERSION, "turns": turns}
+
+
+async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
+    left_ms = context.get_remaining_time_in_millis() - invocation.MARGIN_MS
+    async with invocation.invocation(sandbox, context, MANAGER, scheduled_runs=1) as threads:
+        stream = bootstrap.stream(sandbox, threads)
+        ports = ManagerPorts(
+            leases=bootstrap.lease_store(sandbox, threads),
+            kcl3=kcl3_store(sandbox, threads),
+            state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
+            stream=stream,
+            source=stream,
+            launcher=worker_launcher(sandbox, threads),
+            clock=sandbox.clock,
+            entropy=sandbox.entropy,
+            events=sandbox.events,
+        )
+        run_ms = min(sandbox.config.manager_most_ms, left_ms)
+        return await run_manager(sandbox.config, ports, run_ms=run_ms)
+
+
+def kcl3_store(sandbox: Sandbox, threads: TurnThreads) -> Kcl3Store:
+    """Return what a KCL 3 keeps beside the leases."""
+    return DynamoDBKcl3Store(sandbox.config.lease_table, bootstrap.tables_of(sandbox, threads))
+
+
+def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLauncher:
+    """
+    Return the state machine that runs workers.
+
+    Raises:
+        ConfigurationError: no state machine is configured.
+
+    """
+    if not sandbox.config.state_machine_arn:
+        raise ConfigurationError("SHARDFLEET_STATE_MACHINE_ARN: missing; the manager needs it")
+    return StepFunctionsLauncher(
+        sandbox.config.state_machine_arn,
+        client=sandbox.clients.step_functions,
+        pool=threads.streams,
+    )
