@@ -32,7 +32,7 @@ TESTS = (
     "test_reader_direct.py",
     "test_patience.py",
     "test_draining.py",
-    "test_delta.py",
+    "test_tables.py",
 )
 
 

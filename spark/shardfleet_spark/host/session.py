@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkAttributeError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MORE_THAN_CORES = 1 << 20
+_BEGUN = re.compile(r'"batchTimestampMs":(\d+)')
 
 
 def tasks_at_once(spark: SparkSession) -> int:
@@ -50,3 +52,14 @@ def query_id(spark: SparkSession, checkpoint: str) -> str:
     found = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
     assert found is not None
     return str(json.loads(found[0])["id"])
+
+
+def begun_ms(spark: SparkSession, checkpoint: str, number: int) -> int:
+    """
+    Return when a micro-batch was begun, whichever run did, epoch milliseconds; 0: it is not known.
+
+    Spark writes it to the checkpoint's ``offsets`` before anything of the batch is done.
+    """
+    lines = spark.read.text(f"{checkpoint.rstrip('/')}/offsets/{number}").collect()
+    found = (_BEGUN.search(line[0]) for line in lines)
+    return next((int(each[1]) for each in found if each), 0)

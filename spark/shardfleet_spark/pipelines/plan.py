@@ -22,6 +22,8 @@ READY = (ARCHIVE, AGGREGATE)
 """Pipelines that stand in the place of a transform of the user's."""
 
 AVAILABLE_NOW = "available-now"
+TABLES = ("delta", "iceberg")
+"""Sinks that take each micro-batch once, appended or merged by key."""
 
 _PLACE = re.compile(r"(\w[\w.]*)(?::(.+))?", re.DOTALL)
 _TRANSFORM = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -84,6 +86,8 @@ class PipelinePlan:
             not get; empty: it gets them, with ``bad_record``.
         source_options: of the source's format.
         sink_options: of the sink's format.
+        merge_key: columns with commas between them: a table keeps the newest row of each key;
+            empty: rows are appended.
         settings: of a ready pipeline (see its module).
         checkpoint: folder of the query's checkpoint; needed for streams.
         trigger: ``available-now`` (everything there is, then the end) or an interval (``10s``).
@@ -104,6 +108,7 @@ class PipelinePlan:
     bad_records: str = ""
     source_options: Mapping[str, str] = field(default_factory=dict)
     sink_options: Mapping[str, str] = field(default_factory=dict)
+    merge_key: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str = ""
     trigger: str = AVAILABLE_NOW
@@ -113,6 +118,7 @@ class PipelinePlan:
     def __post_init__(self) -> None:
         """Refuse what cannot work, all of it at once."""
         problems = [*self._wrong_places(), *self._wrong_transform(), *self._wrong_payload()]
+        problems += self._wrong_table()
         if not self.batch and not self.checkpoint:
             problems.append(
                 "checkpoint is missing: the folder in which a stream's query keeps its position "
@@ -156,6 +162,21 @@ class PipelinePlan:
                 f"bad records {self.bad_records!r}: they are told apart for a stream's query only "
                 "(source shardfleet:STREAM, not as a batch)"
             )
+
+    def _wrong_table(self) -> Iterator[str]:
+        is_table = self.sink.partition(":")[0] in TABLES
+        if self.merge_key and not is_table:
+            yield f"merge key {self.merge_key!r}: the sink has to be {' or '.join(TABLES)}"
+        if is_table and self.output_mode != "append":
+            yield (
+                f"sink {self.sink!r}: output mode {self.output_mode!r}: to a table each row is "
+                "written once, appended or merged by key; leave the mode out"
+            )
+
+    @property
+    def merge_keys(self) -> tuple[str, ...]:
+        """Return the columns of the merge key."""
+        return tuple(name for each in self.merge_key.split(",") if (name := each.strip()))
 
     @property
     def from_place(self) -> TablePlace:

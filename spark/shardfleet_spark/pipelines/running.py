@@ -17,18 +17,22 @@ from shardfleet_spark.host.session import of_cluster, query_id
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines import aggregate, archive
 from shardfleet_spark.pipelines.bad_records import set_aside
-from shardfleet_spark.pipelines.delta import DELTA, delta_writer
 from shardfleet_spark.pipelines.draining import drain, reports_of, rows_of
 from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.pipelines.plan import (
     AGGREGATE,
     ARCHIVE,
     AVAILABLE_NOW,
+    TABLES,
     PipelinePlan,
     TablePlace,
 )
 from shardfleet_spark.sink.by_shard import by_shard
 from shardfleet_spark.sink.row_checks import DATA, RECORD_ID, TYPES
+from shardfleet_spark.tables.commits import Table, batch_writer, put
+from shardfleet_spark.tables.delta import DELTA, DeltaTable
+from shardfleet_spark.tables.iceberg import IcebergTable
+from shardfleet_spark.tables.merging import check_merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,8 +112,9 @@ def _started(
     function = transform or _transform_of(plan)
     rows = function(_parsed(read, plan))
     sink = plan.to_place
-    if sink.format == DELTA:
-        return _triggered(delta_writer(rows, plan), plan).start()
+    if table := _table_of(spark, plan, rows):
+        write = batch_writer(table, plan.merge_keys, plan.checkpoint)
+        return _triggered(rows.writeStream.foreachBatch(write), plan).start()
     options = _options(sink, plan.sink_options)
     if sink.is_stream and plan.output_mode == "update":
         # Spark does not let sinks written in Python take updates; batch by batch it does.
@@ -145,6 +150,9 @@ def _run_batch(spark: SparkSession, plan: PipelinePlan, transform: Transform) ->
     if sink.format == "console":
         rows.show(n=int(plan.sink_options.get("numRows", "20")), truncate=False)
         return
+    if table := _table_of(spark, plan, rows):
+        put(table, rows, None, keys=plan.merge_keys)
+        return
     options = _options(sink, plan.sink_options)
     if sink.is_stream:
         rows, options = for_stream(rows, options)
@@ -153,6 +161,19 @@ def _run_batch(spark: SparkSession, plan: PipelinePlan, transform: Transform) ->
         writer.save()
     else:
         writer.save(sink.where)
+
+
+def _table_of(spark: SparkSession, plan: PipelinePlan, rows: DataFrame) -> Table | None:
+    """Return the table that is the sink, if it is one, for one run of the query."""
+    sink = plan.to_place
+    if sink.format not in TABLES:
+        return None
+    made = DeltaTable if sink.format == DELTA else IcebergTable
+    table: Table = made(sink.where, plan.sink_options)
+    table.check(spark)
+    if plan.merge_keys:
+        check_merge(rows.columns, plan.merge_keys)
+    return table
 
 
 def for_stream(rows: DataFrame, options: Mapping[str, str]) -> tuple[DataFrame, dict[str, str]]:

@@ -54,6 +54,12 @@ def run(
         list[str], typer.Option(metavar="NAME=VALUE", help="Of the source.")
     ] = [],  # noqa: B006 - as above
     sink_option: Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="Of the sink.")] = [],  # noqa: B006 - as above
+    merge_key: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMNS", help="Of a table that keeps one row of each key, the newest."
+        ),
+    ] = "",
     setting: Annotated[
         list[str], typer.Option(metavar="NAME=VALUE", help="Of archive or aggregate.")
     ] = [],  # noqa: B006 - as above
@@ -94,6 +100,7 @@ def run(
         bad_records=bad_records,
         source_options=_pairs(source_option, "--source-option"),
         sink_options=_pairs(sink_option, "--sink-option"),
+        merge_key=merge_key,
         settings=_pairs(setting, "--setting"),
         checkpoint=checkpoint,
         trigger=trigger,
@@ -108,8 +115,8 @@ def run(
     # The transform is imported here, and by the workers where it is used inside of functions.
     sys.path.insert(0, str(folder.resolve()))
     settings = {"spark.sql.session.timeZone": "UTC", **_pairs(conf, "--conf")}
-    if not remote and plan.to_place.format == "delta":
-        settings = _delta() | settings
+    if not remote:
+        settings = _of_table(plan.to_place.format, settings) | settings
     if remote:
         _run(plan, _remote_session(remote, settings))
     else:
@@ -166,12 +173,18 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
     return builder.config(map={**settings, **conf}).getOrCreate()
 
 
-def _delta() -> dict[str, str]:
+def _of_table(sink: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return what a session needs for its sink; jars that were given are used instead of ours."""
     from pyspark import __version__
 
-    from shardfleet_spark.pipelines.delta import delta_settings
+    from shardfleet_spark.tables.delta import DELTA, delta_settings
+    from shardfleet_spark.tables.iceberg import ICEBERG, iceberg_settings
 
-    return delta_settings(__version__)
+    settings_of = {DELTA: delta_settings, ICEBERG: iceberg_settings}.get(sink)
+    found = settings_of(__version__) if settings_of else {}
+    if "spark.jars" in given:
+        found.pop("spark.jars.packages", None)
+    return found
 
 
 def _remote_session(url: str, conf: Mapping[str, str]) -> "SparkSession":

@@ -1,0 +1,1 @@
+"""Tables that take each micro-batch once, appended or merged by key: Delta and Iceberg."""
