@@ -140,8 +140,9 @@ def main(text):
             break
     place = plan.to_place
     read = session.read.format(place.format).load(place.where)
-    rows = [(row["partition_key"], int(row["data"])) for row in read.collect()]
-    sys.stdout.write(f"\n{json.dumps(rows)}\n")
+    text = [f"cast({name} as string)" if name == "data" else name for name in read.columns]
+    rows = read.selectExpr(*text).toJSON().collect()
+    sys.stdout.write(f"\n[{', '.join(rows)}]\n")
     session.stop()
 
 

@@ -3,4 +3,10 @@
 from __future__ import annotations
 
 NDJSON = "ndjson"
-KINDS = ("json", NDJSON, "csv", "avro")
+REGISTERED = ("avro-confluent", "avro-glue")
+"""Those whose schemas are in a registry."""
+
+KINDS = ("json", NDJSON, "csv", "avro", *REGISTERED)
+
+SCHEMAS = "schemas"
+"""Payload option of those with a registry: a folder for the types of schemas that were met."""

@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.payload.json_objects import UNSPLIT, split_objects
-from shardfleet_spark.payload.kinds import KINDS, NDJSON
+from shardfleet_spark.payload.kinds import KINDS, NDJSON, REGISTERED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,13 +71,16 @@ def parse_payload(
     Args:
         df: has the column.
         schema: of the payload: DDL (``"origin string, delay int"``) or a ``StructType``; for Avro
-            the writer's schema in Avro's own JSON.
+            the writer's schema in Avro's own JSON, or its id where there is a registry.
         kind: ``json`` (one object as RFC 8259 has it, nothing behind it), ``ndjson`` (objects
             behind each other, with line breaks or without: a row for each, see
             :mod:`shardfleet_spark.payload.json_objects`), ``csv`` (one row, nothing behind it) or
-            ``avro`` (one binary record, without a container file's header).
+            ``avro`` (one binary record, without a container file's header), ``avro-confluent`` or
+            ``avro-glue`` (the same in a registry's frame, see
+            :mod:`shardfleet_spark.payload.registered`).
         column: with the payload, binary or text.
-        options: of Spark's JSON or CSV reader, for example ``{"timestampFormat": "yyyy/MM/dd"}``.
+        options: of Spark's JSON or CSV reader, for example ``{"timestampFormat": "yyyy/MM/dd"}``,
+            or of the registry.
 
     Raises:
         ConfigurationError: the kind is unknown, the schema is none, or a column or an option is
@@ -90,6 +93,11 @@ def parse_payload(
         from shardfleet_spark.payload.avro_payload import parse_avro  # noqa: PLC0415 - needs fastavro
 
         return parse_avro(df, schema if isinstance(schema, str) else schema.json(), column=column)
+    if kind in REGISTERED:
+        from shardfleet_spark.payload.registered import parse_registered  # noqa: PLC0415 - as above
+
+        text = schema if isinstance(schema, str) else schema.json()
+        return parse_registered(df, text, kind=kind, column=column, options=options or {})
     wanted = struct_of(schema)
     if kind == NDJSON:
         return _parse_objects(df, wanted, column=column, options=options or {})

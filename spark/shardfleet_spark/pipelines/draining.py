@@ -22,6 +22,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
+
 from shardfleet.errors import ShardfleetError
 from shardfleet_spark.host.compat import FIRST_OF_MANY_BATCHES, release_of
 from shardfleet_spark.pipelines.patience import start_patiently
@@ -45,6 +47,7 @@ def drain(
     version: str,
     now_ms: int,
     runs_most: int = RUNS_MOST,
+    goes_on: Callable[[], bool] = lambda: False,
 ) -> list[Mapping[str, Any]]:
     """
     Run a query with Trigger.AvailableNow until all that there is at this moment is read.
@@ -55,6 +58,7 @@ def drain(
         version: of Spark. Where it drains a source in one run, it is started once, with 0.
         now_ms: this moment, epoch milliseconds.
         runs_most: a bound.
+        goes_on: see :func:`run_to_end`.
 
     Returns:
         Spark's progress of every micro-batch.
@@ -65,10 +69,10 @@ def drain(
 
     """
     if release_of(version) >= FIRST_OF_MANY_BATCHES:
-        return _run(start, 0)
+        return run_to_end(lambda: start(0), goes_on=goes_on)
     found: list[Mapping[str, Any]] = []
     for runs in range(1, runs_most + 1):
-        reports = _run(start, now_ms)
+        reports = run_to_end(lambda: start(now_ms), goes_on=goes_on)
         found += reports
         if not any(_moved(each) for each in reports):
             LOG.info("read to the end in %d runs of one batch each (Spark %s)", runs - 1, version)
@@ -94,10 +98,32 @@ def rows_of(reports: list[Mapping[str, Any]]) -> int:
     return sum(int(each["numInputRows"]) for each in reports)
 
 
-def _run(start: Callable[[int], StreamingQuery], target_ms: int) -> list[Mapping[str, Any]]:
-    query = start_patiently(lambda: start(target_ms))
-    query.awaitTermination()
-    return reports_of(query)
+def run_to_end(
+    start: Callable[[], StreamingQuery], *, goes_on: Callable[[], bool] = lambda: False
+) -> list[Mapping[str, Any]]:
+    """
+    Run a query until it ends; return Spark's progress of every micro-batch.
+
+    Args:
+        start: starts it.
+        goes_on: whether a query that failed is to be started again, because it then would not.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: the query failed.
+
+    """
+    found: list[Mapping[str, Any]] = []
+    while True:
+        query = start_patiently(start)
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if not goes_on():
+                raise
+            LOG.warning("the query is started again: %s", error)
+            found += reports_of(query)
+        else:
+            return found + reports_of(query)
 
 
 def _moved(report: Mapping[str, Any]) -> bool:

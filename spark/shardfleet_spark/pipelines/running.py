@@ -14,11 +14,12 @@ from pyspark.sql import functions as sf
 from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.session import of_cluster, query_id
+from shardfleet_spark.payload.kinds import REGISTERED, SCHEMAS
 from shardfleet_spark.payload.parsing import parse_payload
+from shardfleet_spark.payload.registered import has_met_more
 from shardfleet_spark.pipelines import aggregate, archive
 from shardfleet_spark.pipelines.bad_records import set_aside
-from shardfleet_spark.pipelines.draining import drain, reports_of, rows_of
-from shardfleet_spark.pipelines.patience import start_patiently
+from shardfleet_spark.pipelines.draining import drain, rows_of, run_to_end
 from shardfleet_spark.pipelines.plan import (
     AGGREGATE,
     ARCHIVE,
@@ -87,12 +88,15 @@ def run_pipeline(
         until = {**plan.source_options, "availableNowTarget": str(target_ms)}
         return _started(spark, replace(plan, source_options=until), transform)
 
+    def goes_on() -> bool:
+        folder = _payload_options(plan).get(SCHEMAS, "")
+        return bool(folder) and has_met_more(folder)
+
     if plan.trigger == AVAILABLE_NOW and plan.from_place.is_stream:
-        reports = drain(start, version=spark.version, now_ms=SystemClock().now_ms())
+        now_ms = SystemClock().now_ms()
+        reports = drain(start, version=spark.version, now_ms=now_ms, goes_on=goes_on)
     else:
-        query = start_patiently(partial(start, 0))
-        query.awaitTermination()
-        reports = reports_of(query)
+        reports = run_to_end(partial(start, 0), goes_on=goes_on)
     progress = [each for each in reports if each["numInputRows"]]
     return PipelineResult(batches=len(progress), rows=rows_of(progress), progress=tuple(progress))
 
@@ -207,8 +211,15 @@ def _parsed(read: DataFrame, plan: PipelinePlan) -> DataFrame:
     """Parse the payload, if a schema says how; files have columns of their own already."""
     if not plan.schema or "data" not in read.columns:
         return read
-    parsed = parse_payload(read, plan.schema, kind=plan.payload, options=plan.payload_options)
+    parsed = parse_payload(read, plan.schema, kind=plan.payload, options=_payload_options(plan))
     return set_aside(parsed, plan.bad_records) if plan.bad_records else parsed
+
+
+def _payload_options(plan: PipelinePlan) -> dict[str, str]:
+    """Return the payload's options: schemas that a query met are kept beside its position."""
+    if plan.batch or plan.payload not in REGISTERED:
+        return dict(plan.payload_options)
+    return {SCHEMAS: f"{plan.checkpoint.rstrip('/')}/{SCHEMAS}", **plan.payload_options}
 
 
 def _options(place: TablePlace, options: Mapping[str, str]) -> dict[str, str]:

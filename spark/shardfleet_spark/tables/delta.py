@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.compat import release_of
+from shardfleet_spark.payload.growth import missing_fields
 from shardfleet_spark.tables.commits import Commit
-from shardfleet_spark.tables.merging import merge, missing_fields
+from shardfleet_spark.tables.merging import merge
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,9 @@ from pyspark.sql import functions as sf
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet_spark.host.compat import release_of
 from shardfleet_spark.host.session import begun_ms
+from shardfleet_spark.payload.growth import missing_fields
 from shardfleet_spark.tables.commits import Commit
-from shardfleet_spark.tables.merging import merge, missing_fields, quoted
+from shardfleet_spark.tables.merging import merge, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,11 +8,10 @@ again changes nothing, and an older row that comes late changes nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from shardfleet.errors import ConfigurationError
 
@@ -81,27 +80,6 @@ def merge_statement(table: str, columns: Sequence[str], keys: Sequence[str]) -> 
         f"WHEN MATCHED AND {is_newer} THEN UPDATE SET {changes} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
     )
-
-
-def missing_fields(
-    there: DataType, wanted: DataType, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], DataType]]:
-    """Yield the fields that a table's type lacks of another, however deep: path and type."""
-    match there, wanted:
-        case StructType(), StructType():
-            types = {field.name.lower(): field.dataType for field in there}
-            for field in wanted:
-                at = (*path, field.name)
-                if field.name.lower() in types:
-                    yield from missing_fields(types[field.name.lower()], field.dataType, at)
-                else:
-                    yield at, field.dataType
-        case ArrayType(), ArrayType():
-            yield from missing_fields(there.elementType, wanted.elementType, (*path, "element"))
-        case MapType(), MapType():
-            yield from missing_fields(there.valueType, wanted.valueType, (*path, "value"))
-        case _:
-            return
 
 
 def _order(side: str, columns: Sequence[str]) -> str:

@@ -41,9 +41,14 @@ def run(
         ),
     ] = "",
     schema: Annotated[
-        str, typer.Option(help="Of the payload, such as 'origin string, delay int'.")
+        str,
+        typer.Option(
+            help="Of the payload, such as 'origin string, delay int'; or a registry's id."
+        ),
     ] = "",
-    payload: Annotated[str, typer.Option(help="json, ndjson, csv or avro.")] = "json",
+    payload: Annotated[
+        str, typer.Option(help="json, ndjson, csv, avro, avro-confluent or avro-glue.")
+    ] = "json",
     payload_option: Annotated[
         list[str], typer.Option(metavar="NAME=VALUE", help="Of the payload's reader.")
     ] = [],  # noqa: B006 - typer wants a list.

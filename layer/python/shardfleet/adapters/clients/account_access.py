@@ -84,6 +84,11 @@ class AccountClients(AwsClients):
         """PutMetricData."""
         return self._client("cloudwatch")
 
+    @cached_property
+    def glue(self) -> Any:
+        """GetSchemaVersion."""
+        return self._client("glue")
+
     def stream_arn(self, stream: str) -> str:
         """
         Return a stream's ARN.
