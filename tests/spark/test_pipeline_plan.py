@@ -75,7 +75,10 @@ def test_a_place_may_be_an_arn_or_a_uri():
         ({"trigger": "soon"}, "available-now or an interval"),
         ({"output_mode": "replace"}, "append, update or complete"),
         ({"transform": "archive", "batch": True}, "runs as a stream"),
-        ({"payload": "jsonl", "schema": "a int"}, "payload 'jsonl': json, ndjson, csv, avro, avro-"),
+        (
+            {"payload": "jsonl", "schema": "a int"},
+            "payload 'jsonl': json, ndjson, csv, avro, avro-",
+        ),
         ({"bad_records": "b"}, "bad records 'b': a schema is needed"),
         ({"bad_records": "b", "schema": "a int", "batch": True}, "for a stream's query only"),
         ({"bad_records": "b", "schema": "a int", "source": "json:a"}, "for a stream's query only"),
