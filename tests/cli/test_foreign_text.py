@@ -196,6 +196,7 @@ CALLS = {
     "release": [["{stopped}", "--dry-run"], ["{gone}", "--ended", "--dry-run"]],
     "rewind": [["{stopped}", "--to", "TRIM_HORIZON", "--dry-run"], ["{text}", "--to", "{text}"]],
     "redrive": [["--from", "{text}"], ["--from", "{text}", "--yes"]],
+    "migrate": [["--from-java", "--dry-run"], ["--to-java", "--yes", "--wait", "0"]],
     "simulate": [["--seeds", "1"]],
     "init": [["Clicks"]],
     "template": [["--app", "{here}", "--out", "{here}/plain"]],

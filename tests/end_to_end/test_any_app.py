@@ -38,6 +38,7 @@ READERS = (
     ["drain", "--dry-run"],
     ["release", "s0001", "--dry-run"],
     ["rewind", "--all", "--to", "1h", "--dry-run"],
+    ["migrate", "--to-java", "--dry-run"],
     ["doctor"],
 )
 
