@@ -44,6 +44,22 @@ def test_what_the_mapping_keeps_in_s3_has_no_part_of_ours_and_is_read():
         "no JSON",
         "[]",
         "5",
+        "[" * 100_000,
+        document(
+            KinesisBatchInfo={
+                **json.loads(document())["KinesisBatchInfo"],
+                "startSequenceNumber": "9" * 10_000,
+            }
+        ),
+        document(
+            KinesisBatchInfo={**json.loads(document())["KinesisBatchInfo"], "batchSize": 1e999}
+        ),
+        document(
+            KinesisBatchInfo={
+                **json.loads(document())["KinesisBatchInfo"],
+                "approximateArrivalOfFirstRecord": "0001-01-01T00:00:00+14:00",
+            }
+        ),
         "{}",
         '{"Type": "Notification", "Message": "hello"}',
         '{"KinesisBatchInfo": {}}',
@@ -73,6 +89,7 @@ def test_a_pointer_without_records_says_how_they_come_again():
     ("payload", "told"),
     [
         ("no JSON", "its payload is no event"),
+        ('{"Records": ' + "[" * 100_000, "its payload is no event"),
         ("{}", "its payload is no event"),
         ('{"Records": []}', "its payload has 0 records, its batchSize is 1"),
         ('{"Records": [1, 2]}', "its payload has 2 records, its batchSize is 1"),

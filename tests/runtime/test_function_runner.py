@@ -207,6 +207,7 @@ def test_an_identifier_of_the_other_event_is_unknown_and_fails_the_whole_event()
         ({"statusCode": 200}, "InvalidReply: the handler returned a dict without batchItem"),
         ("ok", "InvalidReply: the handler returned a str"),
         (True, "InvalidReply: the handler returned a bool"),
+        (FunctionAnswer(payload=b"[" * 100_000), "InvalidReply: the function returned what is no"),
         (FunctionAnswer(payload=b"<html>"), "InvalidReply: the function returned what is no JSON"),
         (
             FunctionAnswer(payload=b"\xff\xfe"),
@@ -233,6 +234,7 @@ def test_a_reply_that_is_none_is_an_error_and_nothing_is_done(answer, told):
         ),
         ({"errorMessage": "Task timed out"}, "an error without a type (in orders)"),
         ("no object", "an error without a type (in orders)"),
+        ({"errorType": "Runtime.MarshalError"}, "Runtime.MarshalError (in orders)"),
     ],
 )
 def test_what_a_function_raises_is_an_attempt_told_without_its_words(payload, told):

@@ -51,6 +51,17 @@ def test_the_records_of_an_event_are_the_ones_that_the_handler_had():
         {},
         {"Records": []},
         {"Records": [{}]},
+        {
+            "Records": [
+                {
+                    **EVENT["Records"][0],
+                    "kinesis": {
+                        **EVENT["Records"][0]["kinesis"],
+                        "approximateArrivalTimestamp": float("inf"),
+                    },
+                }
+            ]
+        },
         {"Records": [{**EVENT["Records"][0], "eventID": "another:1"}, EVENT["Records"][1]]},
         {
             "Records": [
@@ -190,6 +201,7 @@ def test_the_workers_answer_is_the_handlers():
         (answer({"version": 1, "outcome": "DRAINED"}), "worker:live answers otherwise"),
         (answer(None), "worker:live answers otherwise"),
         (FunctionAnswer(payload=b"x"), "worker:live answers otherwise"),
+        (FunctionAnswer(payload=b"[" * 100_000), "worker:live answers otherwise"),
         (answer({"redrive": {"done": "x"}}), "worker:live answers otherwise"),
     ],
 )

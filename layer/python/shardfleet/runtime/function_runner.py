@@ -208,7 +208,7 @@ class FunctionHandlerRunner:
         """Return what Lambda says of an error: its kind, and its words only where they may be."""
         try:
             told = json.loads(answer.payload)
-        except ValueError:
+        except (ValueError, RecursionError):
             told = None
         found = told if isinstance(told, Mapping) else {}
         kind = str(found.get("errorType") or "an error without a type")
@@ -226,5 +226,5 @@ def _reply_of(answer: FunctionAnswer) -> object:
     """
     try:
         return json.loads(answer.payload or b"null")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # Also what is nested too deeply.
         raise InvalidReply("the function returned what is no JSON") from error

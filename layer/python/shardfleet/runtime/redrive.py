@@ -34,7 +34,7 @@ def records_of(event: Mapping[str, Any]) -> list[Record]:
     """
     try:
         records = [_record(each) for each in event["Records"]]
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+    except (KeyError, OverflowError, TypeError, ValueError, binascii.Error) as error:
         raise ConfigurationError(f"{REDRIVE}: no event of Kinesis: {error!r}") from error
     if len({record.shard_id for record in records}) != 1:
         raise ConfigurationError(f"{REDRIVE}: records of one shard expected")
@@ -173,6 +173,6 @@ class RedrivingWorker:
                 return HandlerResult(done_count=0, error=f"the worker failed: {told}")
             found = reply[REDRIVE]
             return HandlerResult(done_count=int(found["done"]), error=found["error"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             error = f"{self._name} answers otherwise than a worker of this version; deploy it again"
             return HandlerResult(done_count=0, error=error)

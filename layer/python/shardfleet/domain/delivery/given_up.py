@@ -16,6 +16,16 @@ from typing import Any
 
 from shardfleet.errors import ConfigurationError
 
+# Of others' texts also: what is nested too deeply, and numbers and dates beyond all bounds.
+_NO_DOCUMENT = (
+    AttributeError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
@@ -74,7 +84,7 @@ def given_up_of(text: str | bytes, *, where: str) -> GivenUp:
             payload=str(document.get("payload", "")),
             location=str(own.get("payloadLocation", "")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _NO_DOCUMENT as error:
         raise ConfigurationError(
             f"{where}: it is no record of what was given up ({type(error).__name__}); name a "
             "prefix or queue that holds nothing else"
@@ -98,7 +108,7 @@ def event_of(document: GivenUp) -> Mapping[str, Any]:
     try:
         event: Mapping[str, Any] = json.loads(document.payload)
         count = len(event["Records"])
-    except (ValueError, KeyError, TypeError) as error:
+    except _NO_DOCUMENT as error:
         raise ConfigurationError(f"{document.where}: its payload is no event") from error
     if not 0 < count == document.count:
         raise ConfigurationError(
@@ -132,4 +142,7 @@ def check_stream(documents: Iterable[GivenUp], stream_arn: str) -> None:
 
 
 def _ms(text: str) -> int:
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
+    at_ms = round(datetime.fromisoformat(text).timestamp() * 1000)
+    if at_ms < 0:
+        raise ValueError(text)  # Before there were streams, and beyond what can be shown.
+    return at_ms
