@@ -148,6 +148,17 @@ def test_with_manual_checkpoints_a_handler_of_events_is_refused(name, tmp_path, 
         asyncio.run(load())
 
 
+def test_a_handler_that_is_a_function_has_a_thread_and_a_connection_for_each_lane():
+    function = {"handler_function": "orders", "handler_timeout_ms": 90_000}
+    sandbox = sandbox_of(**function, leases_per_worker=6, parallelism=5)
+    threads = TurnThreads(sandbox.config)
+    runner = bootstrap.handler_runner(sandbox, threads, CONTEXT)
+    assert type(runner).__name__ == "FunctionHandlerRunner"
+    assert threads.calls.threads_most == 30
+    assert sandbox.clients.functions.meta.config.max_pool_connections == 30
+    assert sandbox.clients.functions.meta.config.read_timeout == 90
+
+
 def test_a_worker_cannot_do_without_a_handler():
     with pytest.raises(ConfigurationError, match="SHARDFLEET_HANDLER"):
         bootstrap.handler_runner(sandbox_of(), None, CONTEXT)

@@ -183,3 +183,41 @@ def test_what_the_function_raises_uses_up_attempts_and_the_record_alone_is_given
         assert set(function.seen) == {*numbers[:2], *numbers[3:]}
 
     in_world(scenario, max_attempts=3, on_exhausted="s3", failed_bucket="b")
+
+
+@pytest.mark.parametrize("fault", ["none", "throttled", "gone", "raises"])
+def test_with_lanes_invocations_of_a_shard_overlap_and_no_fault_of_one_loses_a_record(fault):
+    async def scenario(world, function):
+        world.put(1, 24)
+        numbers = expected(world)
+        until_ms = world.clock.monotonic_ms() + 20_000
+        error = FunctionAnswer(payload=b'{"errorType": "ValueError"}', failed=True)
+
+        def strike(_, sent):
+            if str(numbers[7][1]) not in sent or fault == "none":
+                return None
+            if fault == "raises":
+                return error
+            if world.clock.monotonic_ms() < until_ms:
+                raise GONE if fault == "gone" else Throttled("TooManyRequestsException")
+            return None
+
+        function.fault = strike
+        for _ in range(4):
+            await world.turn(turn_ms=60_000)
+            await world.clock.sleep_ms(10_000)  # As the state machine waits behind a failure.
+        kept = [int(r.sequence_number) for each in world.dead_letters.kept for r in each.records]
+        assert kept == ([numbers[7][1]] if fault == "raises" else [])
+        assert {n for _, n in function.seen} | set(kept) == {n for _, n in numbers}
+        assert int(world.lease().checkpoint.sequence_number) == numbers[-1][1]
+        assert function.running_most > 1
+
+    in_world(
+        scenario,
+        takes_ms=300,
+        parallelism=4,
+        batch_records_most=3,
+        max_attempts=2,
+        on_exhausted="s3",
+        failed_bucket="b",
+    )

@@ -74,8 +74,8 @@ if TYPE_CHECKING:
 WRITE_THREADS_MOST = 16
 # Slot, lease and document reads of one turn; a manager needs few at once.
 READ_THREADS = 8
-# Invocations of a handler that is a function of its own: one per lease, each with a thread.
-CALL_THREADS_MOST = 64
+# Invocations of a handler that is a function of its own: one per lane, each with a thread.
+CALL_THREADS_MOST = 256
 # Powertools' and Lambda's names of the log level.
 _MEMORY_VARIABLE = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"  # set by Lambda
 # Below, a process that decodes would take from the handler what it needs itself.
@@ -361,7 +361,7 @@ def _write_threads(config: FleetConfig) -> int:
 
 
 def _call_threads(config: FleetConfig) -> int:
-    return min(config.leases_per_worker, CALL_THREADS_MOST)
+    return min(config.leases_per_worker * config.parallelism, CALL_THREADS_MOST)
 
 
 def _log_level(env: Mapping[str, str]) -> Level:
