@@ -73,20 +73,23 @@ def test_shards_have_their_part_of_the_rate():
     run_virtual(scenario())
 
 
-def test_a_call_without_records_waits_for_no_rate():
+def test_a_shard_of_one_key_has_its_part_beside_one_with_many_lanes():
     async def scenario():
-        told = []
-        world = World(handler_records_per_second=1, **SHORT)
-
-        async def hook(which, shard):
-            told.append((str(which), world.clock.monotonic_ms() - began_ms))
-
-        world.handler.hooks = hook
-        world.put(1, 30)
-        began_ms = world.clock.monotonic_ms()
-        await world.turn(turn_ms=20_000)
-        assert [name for name, _ in told] == ["started", "stopping"]
-        assert told[-1][1] < 20_000
-        assert 5 < len(world.numbers) <= 20
+        world = World(
+            shards=2,
+            parallelism=16,
+            batch_records_most=5,
+            handler_records_per_second=50,
+            overlaps=True,
+            **SHORT,
+        )
+        for n in range(3_000):
+            world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(0))
+            world.stream.put(str(n).encode(), key="one", shard_id=key(1))
+        turn = asyncio.create_task(world.turn(turn_ms=200_000))
+        await world.clock.sleep_ms(40_000)
+        parts = [record.shard_id for record in world.handler.handled]
+        turn.cancel()
+        assert parts.count(key(1)) >= len(parts) // 3
 
     run_virtual(scenario())

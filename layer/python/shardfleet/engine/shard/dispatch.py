@@ -249,8 +249,8 @@ class Dispatcher:
 
     def _grant(self) -> None:
         """Let the next shards go, as many at once as the handler, suspicion and the rate allow."""
-        while ready := self._ready():
-            ticket = min(ready)
+        while self._waiting and self._may_go():
+            ticket = min(self._waiting)
             self._waiting.remove(ticket)
             self._round = max(self._round, ticket.round)
             self._rounds_served[ticket.lease_key] = ticket.round
@@ -266,18 +266,15 @@ class Dispatcher:
         self._is_timed = False
         self._grant()
 
-    def _ready(self) -> Sequence[_Ticket]:
-        """Return those that may go now."""
+    def _may_go(self) -> bool:
+        """Tell whether one more call may begin now."""
         is_suspicious = self._ports.notes.suspicious
         most = 1 if is_suspicious else self._at_once
-        if self._running >= most and (is_suspicious or not self._ports.handler.overlaps):
-            return ()
-        if not self._left_ms():
-            return self._waiting
-        return [ticket for ticket in self._waiting if not ticket.records]
+        has_room = self._running < most or (self._ports.handler.overlaps and not is_suspicious)
+        return has_room and not self._left_ms()
 
     def _left_ms(self) -> int:
-        """Return how long no more records may go."""
+        """Return how long none may begin, because of the records that went."""
         if not self._rate.per_s:
             return 0
         return wait_ms(self._bucket, self._rate, now_ms=self._clock.monotonic_ms())
