@@ -273,7 +273,8 @@ class FleetConfig:
     on_exhausted: str = field(
         default="stop",
         metadata={
-            "doc": "after max_attempts: stop the shard, or record in full to SQS or S3 and skip; "
+            "doc": "after max_attempts: stop the shard, skip the record and tell where it stands "
+            "(RecordSkipped; its data is kept nowhere), or record in full to SQS or S3 and skip; "
             "sns: in full to S3, and told to a topic",
             "choices": POLICIES,
         },

@@ -109,7 +109,7 @@ def test_a_death_at_any_step_passes_no_old_record_that_is_not_kept():
 
 
 def test_an_age_needs_a_place_for_what_is_too_old():
-    told = "on_exhausted: stop found, one of sqs, s3, sns needed for max_record_age_ms"
+    told = "on_exhausted: stop found, one of skip, sqs, s3, sns needed for max_record_age_ms"
     with pytest.raises(ConfigurationError, match=told):
         a_config(max_record_age_ms=1)
     assert a_config(max_record_age_ms=1, **KEPT).max_record_age_ms == 1

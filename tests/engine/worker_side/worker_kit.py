@@ -217,10 +217,10 @@ class World:
     def told(self, kind):
         return [event for event in self.events.events if isinstance(event, kind)]
 
-    def put(self, first, last=None, *, number=0):
+    def put(self, first, last=None, *, number=0, key_of="k{}".format):
         """Put records named by numbers into one shard."""
         for n in range(first, first + 1 if last is None else last + 1):
-            self.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(number))
+            self.stream.put(str(n).encode(), key=key_of(n), shard_id=key(number))
 
     @property
     def numbers(self):

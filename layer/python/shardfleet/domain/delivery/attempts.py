@@ -56,6 +56,7 @@ class FailurePolicy:
 
 POLICIES = {
     "stop": FailurePolicy(means="the shard is stopped", stops=True),
+    "skip": FailurePolicy(means="the record is skipped, and where it stands is told"),
     "sqs": FailurePolicy(means="the record is kept in sqs and skipped", kept_in="failed_queue_url"),
     "s3": FailurePolicy(means="the record is kept in s3 and skipped", kept_in="failed_bucket"),
     "sns": FailurePolicy(
