@@ -295,9 +295,8 @@ def test_a_policy_that_keeps_what_fails_and_stops_there_takes_one_row(monkeypatc
     monkeypatch.setitem(POLICIES, "keep and stop", row)
     with pytest.raises(ConfigurationError, match="failed_bucket: needed for on_exhausted keep and"):
         a_config(on_exhausted="keep and stop")
-    with pytest.raises(
-        ConfigurationError, match="one of stop, sqs, s3, sns, keep and stop allowed"
-    ):
+    found = "stop, skip, sqs, s3, sns, keep and stop allowed"
+    with pytest.raises(ConfigurationError, match=found):
         a_config(on_exhausted="park")
 
     async def scenario(world):

@@ -270,7 +270,8 @@ class Dispatcher:
         """Tell whether one more call may begin now."""
         is_suspicious = self._ports.notes.suspicious
         most = 1 if is_suspicious else self._at_once
-        has_room = self._running < most or (self._ports.handler.overlaps and not is_suspicious)
+        overlaps = self._ports.handler.overlaps and not is_suspicious
+        has_room = overlaps or self._running < most
         return has_room and not self._left_ms()
 
     def _left_ms(self) -> int:

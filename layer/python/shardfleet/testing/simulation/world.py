@@ -180,6 +180,7 @@ class Shape:
             self.config,
             parallelism=chance.choice((2, 4, 16)),
             open_records_most=chance.choice((5, 50, 100_000)),
+            on_failure=chance.choice(("retry", "bisect")),
             batch_records_most=min(self.config.batch_records_most, 5),
         )
         records_per_s = self.records_per_s * chance.choice((1.0, 3.0))
