@@ -113,7 +113,7 @@ class _Stream:
         first = _FIRST_NUMBER + page * self._pages.records
         numbers = [str(first + index) for index in range(self._pages.records)]
         return (
-            f'{after}{page + 1}","Records":[' + texts[page % _TEXTS] % tuple(numbers) + "]}"
+            f'{after}{page + 1}","Records":[' + texts[page % len(texts)] % tuple(numbers) + "]}"
         ).encode()
 
 
@@ -131,7 +131,9 @@ def _page_texts(pages: Pages, shard: str) -> list[str]:
         }
         return json.dumps(fields, separators=(",", ":"))
 
-    return [",".join(map(record, range(pages.records))) for _ in range(_TEXTS)]
+    return [
+        ",".join(map(record, range(pages.records))) for _ in range(min(_TEXTS, max(1, pages.pages)))
+    ]
 
 
 def _shard(pages: Pages, number: int) -> dict[str, Any]:

@@ -38,8 +38,7 @@ OPERATIONS = {
     "scan": "Scan",
     "update_item": "UpdateItem",
 }
-# Binary values are base64, nulls are left out by botocore, and an escape may hide a name.
-_UNLIKE_JSON = re.compile(rb'"BS?"\s*:|null|\\u00')
+_BINARY = re.compile(rb'"BS?"\s*:')
 
 
 class TableWire:
@@ -171,9 +170,19 @@ def _is_whole(response: SimpleNamespace) -> bool:
     return told is None or int(told) == crc32(response.content)
 
 
+def _is_like_json(body: bytes | bytearray) -> bool:
+    """
+    Tell whether a body means the same to botocore as to a JSON parser.
+
+    Binary values are base64, nulls are left out by botocore, and an escape may hide a name. One
+    pattern for all three would take a sixth of the time in which a scan is read.
+    """
+    return b"null" not in body and b"\\u00" not in body and not _BINARY.search(body)
+
+
 def _read(service: JsonService, model: Any, answer: HttpAnswer) -> dict[str, Any]:
     """Return what botocore makes of an answer, by JSON alone where that is the same."""
-    if not _UNLIKE_JSON.search(answer.body):
+    if _is_like_json(answer.body):
         try:
             return msgspec.json.decode(answer.body, type=dict[str, Any])
         except ValueError:
