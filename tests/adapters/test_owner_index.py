@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
+from shardfleet.adapters.dynamodb.owner_index import DynamoDBOwnerIndex
 from shardfleet.errors import ConfigurationError, IndexNotReady
 from shardfleet.events.worker import SlotDelayed
 from shardfleet.local.aws.launcher import EmbeddedAws
@@ -35,16 +36,18 @@ def change_index(tables, change):
     )
 
 
-def answer_queries(tables, code, message):
-    """Answer each Query as DynamoDB does, before it is sent."""
+def answer_instead(tables, operation, code, message):
+    """Answer each such call as DynamoDB does, before it is sent."""
     answer = SimpleNamespace(status_code=400, headers={}, content=b"")
     parsed = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {}}
-    events = tables.clients.table_reads.meta.events
-    events.register("before-call.dynamodb.Query", lambda **_: (answer, parsed))
+    for client in (tables.clients.table_reads, tables.clients.table_writes):
+        client.meta.events.register(
+            f"before-call.dynamodb.{operation}", lambda **_: (answer, parsed)
+        )
 
 
 def test_an_index_that_is_being_built_is_asked_again_later(tables):
-    answer_queries(tables, "ValidationException", BACKFILLING)
+    answer_instead(tables, "Query", "ValidationException", BACKFILLING)
     with pytest.raises(IndexNotReady, match="backfilling"):
         asyncio.run(tables.leases.keys_owned_by(ME))
 
@@ -75,6 +78,12 @@ def test_an_index_that_the_embedded_aws_is_building_is_asked_again_until_it_is_t
                     return
                 time.sleep(0.2)
             pytest.fail("the index was never there")
+
+
+def test_an_index_that_somebody_else_has_begun_to_make_is_being_made(tables):
+    """D12: a KCL 3, or another command, was quicker."""
+    answer_instead(tables, "UpdateTable", "ResourceInUseException", "Attempt to change a resource")
+    asyncio.run(DynamoDBOwnerIndex(tables.lease_table, tables.pools).make())
 
 
 def test_an_index_that_is_not_there_is_a_matter_of_configuration(tables):

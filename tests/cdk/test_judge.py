@@ -13,7 +13,8 @@ from shardfleet.domain.template.judging import judge
 from tests.cdk.judge import is_wanted
 from tests.cdk.templates import of_type
 
-VARIANTS = {"Minimum", "Two", "Everything", "ExistingParts", "SparkMinimum", "SparkEverything"}
+VARIANTS = {"Minimum", "Two", "Told", "Everything", "ExistingParts", "SparkMinimum"}
+VARIANTS |= {"SparkEverything"}
 
 
 def test_nothing_is_wrong_with_any_variant_but_what_it_wants(assembly):

@@ -24,7 +24,7 @@ def running(fleet, monkeypatch):
     page = {"used": used, "metrics": ["lag", "records"]}
     times = {"began_ms": now_ms - 12 * HOUR_MS, "until_ms": now_ms}
     fleet.put_document(f"ledger {day_of(now_ms)}", "manager", page | times)
-    monkeypatch.setattr(command, "_around", lambda stack: AROUND)
+    monkeypatch.setattr(command, "around_of", lambda name: AROUND)
     return fleet
 
 

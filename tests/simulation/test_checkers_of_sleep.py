@@ -101,8 +101,9 @@ def test_a_sleeper_that_is_woken_or_taken_is_none_any_more():
 def test_a_worker_that_takes_lag_for_rest_is_found(monkeypatch):
     real = IdleShard.after
 
-    async def whatever_lag(self, page, cursor):
-        await real(self, replace(page, millis_behind_latest=0, size_bytes=0), cursor)
+    async def whatever_lag(self, page, cursor, *, is_busy):
+        as_if = replace(page, millis_behind_latest=0, size_bytes=0)
+        await real(self, as_if, cursor, is_busy=False)
 
     monkeypatch.setattr(IdleShard, "after", whatever_lag)
     assert first_violation(checkers.OnlyIdleShardsSleep)

@@ -18,8 +18,9 @@ from shardfleet.testing.simulation.world import Shape
 def failing(monkeypatch):
     """A run that fails, because a failed batch is skipped; throttles have nothing to do with it."""
 
-    async def after_failure(self, batch, *, done, error):
-        return len(batch)
+    async def after_failure(self, batch, lane, *, done, error):
+        await lane.done(len(batch) - done, given_up=False)
+        lane.attempts.handled()
 
     monkeypatch.setattr(ShardDelivery, "_after_failure", after_failure)
     mix = replace(FaultMix.none(), handler_raises=0.1, throttle=0.02, stale_read=0.1)

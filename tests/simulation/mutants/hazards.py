@@ -276,8 +276,8 @@ HAZARDS = (
         "H15",
         (
             EXPIRY,
-            "lease.effective_owner, read_finished_ms)",
-            "lease.effective_owner, read_started_ms)",
+            "lease.effective_owner, read_finished_ms, begins)",
+            "lease.effective_owner, read_started_ms, begins)",
         ),
         arena="frozen scans",
     ),
