@@ -193,6 +193,7 @@ class Campaign:
         items = {item.nodeid: item for item in session.items}
         if failing := sorted(items.keys() - took_s.keys()):
             message = f"these fail without a change: {', '.join(failing)}"
+            sys.stdout.write(f"{message}\n")  # pytest says nothing of it.
             raise session.Failed(message)
         under_way: dict[int, tuple[Change, Connection, Any]] = {}
         while left or under_way:
