@@ -47,7 +47,7 @@ def refusal(make, /, **options):
         ({"handler_contract": "event"}, "handler_contract: set by `handler`, not by `config`"),
         ({"leases_per_worker": 0}, "leases_per_worker: 0 found, 1 to 1000 allowed"),
         ({"misrouted": "drop"}, "misrouted: 'drop' found, one of deliver, in-range, kpl allowed"),
-        ({"on_exhausted": "mq"}, "on_exhausted: 'mq' found, one of stop, sqs, s3, sns allowed"),
+        ({"on_exhausted": "mq"}, "'mq' found, one of stop, skip, sqs, s3, sns allowed"),
         ({"initial_position": "AT_TIMESTAMP"}, "initial_timestamp_ms: needed for"),
     ],
 )
