@@ -11,7 +11,9 @@ import hashlib
 import pytest
 
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
-from shardfleet.engine.shard.deaggregation import Deaggregator
+from shardfleet.engine.retry import Halt, Halted
+from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
+from shardfleet.events.delivery import AggregatesNotExpanded
 from shardfleet.events.worker import LeaseLost
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord, varint
@@ -83,6 +85,23 @@ def test_others_have_their_turn_while_a_large_record_is_taken_apart(name):
         await deaggregator.expand([record], None)
         task.cancel()
         assert turns[0] >= 4
+
+    run_virtual(main())
+
+
+def test_whoever_is_asked_to_stop_takes_no_more_bombs_apart():
+    """A page of bombs took longer than a handover may (seed 222)."""
+
+    async def main():
+        world = World()
+        bomb = BOMBS["keys that are no UTF-8"]
+        page = [StreamRecord(bomb, "k", str(number), 0) for number in range(1, 6)]
+        halt = Halt()
+        expander = Deaggregator(key(0), None, config=world.config, sink=world.events, halt=halt)
+        asyncio.get_running_loop().call_soon(halt.set)
+        with pytest.raises(Halted):
+            await UserRecords(page, None, expander).waiting(10)
+        assert not world.told(AggregatesNotExpanded), "the first one is not even done"
 
     run_virtual(main())
 

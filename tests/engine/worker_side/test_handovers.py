@@ -6,8 +6,10 @@ from itertools import pairwise
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import SlotState, announce_assignment, intend_start
+from shardfleet.events.delivery import AggregatesNotExpanded
 from shardfleet.events.worker import HandoverNoticed, LeaseReleased
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import MemoryEvents
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
@@ -71,6 +73,28 @@ def test_a_handover_does_not_wait_for_the_import_of_user_code():
 
         assert world.lease().lease_owner == OTHER
         assert world.clock.monotonic_ms() - begun_ms <= world.config.renew_ms + 500
+        await turn
+
+    in_world(scenario, idle_end_ms=60_000)
+
+
+def test_a_handover_does_not_wait_for_a_page_of_records_that_take_long_to_be_taken_apart():
+    """Seed 222: forty aggregates that came to nothing held one up for 19 s."""
+
+    async def scenario(world):
+        class Slow(MemoryEvents):
+            def emit(self, event):
+                super().emit(event)
+                if isinstance(event, AggregatesNotExpanded):
+                    asyncio.get_running_loop().stall(1.0)
+
+        for _ in range(40):
+            world.stream.put(b"\xf3\x89\x9a\xc2" + bytes(400_000), shard_id=key(0))
+        turn = asyncio.create_task(world.turn(events=Slow()))
+        begun_ms = await hand_over(world, after_ms=5_000)
+        await world.run_until(lambda: world.lease().checkpoint_owner is None)
+
+        assert world.clock.monotonic_ms() - begun_ms <= world.config.renew_ms + 2_000
         await turn
 
     in_world(scenario, idle_end_ms=60_000)

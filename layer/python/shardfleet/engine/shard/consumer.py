@@ -218,7 +218,13 @@ class ShardConsumer:
 
     def _expander(self) -> Deaggregator:
         lease, sink = self._held.lease, self._ports.reading.events
-        return Deaggregator(lease.lease_key, lease.hash_key_range, config=self._config, sink=sink)
+        return Deaggregator(
+            lease.lease_key,
+            lease.hash_key_range,
+            config=self._config,
+            sink=sink,
+            halt=self._held.halt,
+        )
 
     def _reader(self, origin: ReadFrom) -> ShardReader:
         config = self._config

@@ -23,6 +23,7 @@ from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
+from shardfleet.engine.retry import Halt
 from shardfleet.events.delivery import AggregatesNotExpanded, RecordsFiltered
 from shardfleet.kpl.columns import put_together
 from shardfleet.kpl.content import Steps, at_once
@@ -74,7 +75,13 @@ class UserRecords:
         """Position of the last user record that was made or discarded: in the end, of the page."""
 
     async def waiting(self, count: int) -> Sequence[Record]:
-        """Return the next records: so many, unless the page has fewer."""
+        """
+        Return the next records: so many, unless the page has fewer.
+
+        Raises:
+            Halted: asked to stop before there were so many.
+
+        """
         while self._left and len(self.records) < count:
             known = len(self.records)
             until = min(count, known + _RECORDS_AT_A_STRETCH)
@@ -89,7 +96,7 @@ class UserRecords:
             await self._deaggregator.leave_out(self.records, since=known)
             self.end = ExtendedSequenceNumber(*taken)
             if self._left and len(self.records) < count:
-                await asyncio.sleep(0)
+                await self._deaggregator.pause()
         return self.records
 
     def drop(self, count: int) -> None:
@@ -112,14 +119,37 @@ class Deaggregator:
         *,
         config: FleetConfig,
         sink: EventSink,
+        halt: Halt | None = None,
     ) -> None:
-        """Without a hash range (old rows), nothing is ever discarded as misrouted."""
+        """
+        Begin with nothing.
+
+        Args:
+            shard_id: the shard.
+            hash_range: of the shard; without one (old rows), nothing is discarded as misrouted.
+            config: limits, filters and what is done with misrouted records.
+            sink: takes events.
+            halt: ends what goes on, at its next step; None: nobody asks for that.
+
+        """
         self._shard_id = shard_id
         self._hash_range = None if hash_range is None else (hash_range.start, hash_range.end)
         self._limits = ExpansionLimits(config.aggregate_records_most, config.aggregate_bytes_most)
         self._policy = cast("MisroutedPolicy", config.misrouted)
         self._filter = RecordFilter(config.filters)
         self._sink = sink
+        self._halt = halt or Halt()
+
+    async def pause(self) -> None:
+        """
+        Let others have their turn.
+
+        Raises:
+            Halted: asked to stop; whoever takes the shard next takes the rest apart.
+
+        """
+        await asyncio.sleep(0)
+        self._halt.check()
 
     async def leave_out(self, made: list[Record], *, since: int) -> None:
         """Take what the handler is not to get out of the records from an index on."""
@@ -133,7 +163,7 @@ class Deaggregator:
             stretch += len(record.data)
             if stretch > _BYTES_AT_A_STRETCH:
                 stretch = 0
-                await asyncio.sleep(0)
+                await self.pause()
         if count := since + len(fresh) - len(made):
             self._sink.emit(RecordsFiltered(lease_key=self._shard_id, count=count))
 
@@ -211,11 +241,20 @@ class Deaggregator:
             The same as :meth:`take_apart`.
 
         """
-        found = await _paced(self._user_records(record))
+        found = await self._paced(self._user_records(record))
         if found.verdict not in _ORDINARY:
             self._tell(Counter({found.verdict: 1}), Counter({found.verdict: found.dropped}))
         made += _behind(found, record.sequence_number, done)
         return record.sequence_number, found.last_sub_sequence
+
+    async def _paced(self, steps: Steps[Deaggregated[Record]]) -> Deaggregated[Record]:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: Deaggregated[Record] = end.value
+                return found
+            await self.pause()
 
     def _user_records(self, record: StreamRecord) -> Steps[Deaggregated[Record]]:
         number, arrival_ms = record.sequence_number, record.approximate_arrival_ms
@@ -245,16 +284,6 @@ class Deaggregator:
                     records_dropped=dropped[verdict],
                 )
             )
-
-
-async def _paced(steps: Steps[Deaggregated[Record]]) -> Deaggregated[Record]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Deaggregated[Record] = end.value
-            return found
-        await asyncio.sleep(0)
 
 
 def _behind(
