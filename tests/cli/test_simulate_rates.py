@@ -31,6 +31,7 @@ def test_rates_are_read():
     }
 
 
+@pytest.mark.processes
 def test_so_many_seeds_are_run_whatever_the_time(tmp_path):
     given = ["--seeds", "1", "--minutes", "0", "--first-seed", "7"]
     sums = tmp_path / "sums.json"
