@@ -161,6 +161,10 @@ class KclLeads(Reason, words="the leader of a KCL 3 gives out the leases"):
     """Our manager waits for it."""
 
 
+class AllStoodStill(Reason, words="all workers have let shards expire, so each keeps its own"):
+    """Its owner gets it back."""
+
+
 class NoWorkerHasRoom(Reason, words="every worker has as many shards as it may have"):
     """Every worker is full."""
 

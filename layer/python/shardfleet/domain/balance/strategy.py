@@ -1,7 +1,7 @@
 """
 Which strategy plans, for whom, and with what.
 
-Rules: docs/protocol.md A1-A12 and B1-B10. Who may be given leases at all is the same for all three.
+Rules: docs/protocol.md A1-A13 and B1-B10. Who may be given leases at all is the same for all three.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from shardfleet.domain.balance.by_load import BalanceLimits, plan_by_load
 from shardfleet.domain.balance.kcl3 import CRASHES_MOST
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease, LeaseChange
-from shardfleet.domain.reasons import KclLeads, Reason
+from shardfleet.domain.reasons import AllStoodStill, KclLeads, Reason
 from shardfleet.domain.slots.slot import Slot, SlotState
 
 
@@ -72,15 +72,40 @@ def plan_assignments(
     """
     able = _able(config, leases, slots, facts=facts)
     views = _views(config, leases, able, facts=facts)
-    plan = _plan(config, leases, views, facts=facts)
+    returned = _returned(leases, able, facts=facts)
+    expired = facts.expired - {each.lease.lease_key for each in returned}
+    plan = _plan(config, leases, views, facts=replace(facts, expired=expired))
     # Who fails would let stand still what it takes from who reads it (J2).
     failing = {w for w, slot in able.items() if _crashes(slot) or slot.failure is not None}
+    # Who let a lease expire may not hear that it is to hand over another: it would be robbed.
+    robbed = _losers(leases, facts) - facts.leaving
     kept = (
         each
         for each in plan.assignments
-        if each.kind is not AssignmentKind.STEAL or each.worker_id not in failing
+        if each.kind is not AssignmentKind.STEAL
+        or (each.worker_id not in failing and each.lease.lease_owner not in robbed)
     )
-    return AssignmentPlan(tuple(kept), plan.left)
+    return AssignmentPlan((*returned, *kept), plan.left)
+
+
+def _returned(
+    leases: Sequence[Lease], able: Mapping[str, Slot], *, facts: AssignmentFacts
+) -> list[Assignment]:
+    """
+    Return what is left with its owner, because all others have let leases expire as well (A13).
+
+    What stood still then is what they all run on, and whoever got a lease of another's would have
+    to begin it anew, while that one still reads it.
+    """
+    return [
+        Assignment(lease, owner, AssignmentKind.EXPIRED, AllStoodStill())
+        for lease in sorted(leases, key=lambda le: le.lease_key)
+        if lease.lease_key in facts.expired
+        and lease.lease_key not in facts.paused
+        and lease.lease_key not in facts.led
+        and (owner := lease.lease_owner) in able
+        and owner is not None
+    ]
 
 
 def _plan(
