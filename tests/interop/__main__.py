@@ -62,6 +62,8 @@ def run(name, folder, given):
         "out_of_order": judged.out_of_order,
         "non_owner_deliveries": len(judged.non_owner),
         "robbed": len(judged.robbed),
+        "expired": len(judged.expired),
+        "late_ms": seen.late_ms,
         "repeated": dict(judged.repeated),
         "java_said": dict(logged.most_common()),
         "faults": faults,
@@ -80,8 +82,8 @@ def lines(found):
     yield f"  delivered    Java {found['delivered'][JAVA]:,}, fleet {found['delivered'][FLEET]:,}"
     yield (
         f"  lost {found['lost']}, out of order {found['out_of_order']}, by a non-owner "
-        f"{found['non_owner_deliveries']}, robbed {found['robbed']}, repeated "
-        f"{found['repeated'] or 0}"
+        f"{found['non_owner_deliveries']}, robbed {found['robbed']}, expired {found['expired']}, "
+        f"repeated {found['repeated'] or 0}"
     )
     faults = found["faults"]
     yield from (f"  FAULT {fault:.600}" for fault in faults[:EXAMPLES])

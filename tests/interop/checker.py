@@ -12,14 +12,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 JAVA, FLEET = SIDES = "java", "fleet"
-# Between two looks at the table, and from a delivery to its line, on a busy machine.
+# From a delivery to its line, on a busy machine.
 SLACK_MS = 1_500
+# An owner whose counter stands still for so long has lost its lease (``failoverTimeMillis``).
+FAILOVER_MS = 10_000
+# On a machine that keeps up nobody is late by so much, and no owner that lives lets one expire.
+LATE_MS = 1_000
 # The KCL hears of a forced take at its next renewal (§1.7), and so do our workers.
 RENEWAL_MS = 3_308
 # Both sides checkpoint each call; what was delivered longer before a kill is not due to it.
 UNCHECKPOINTED_MS = 10_000
 # A KCL 2 knows no handover: the other side takes a lease from it while it reads (§1.8).
 STOLEN, KILLED = "stolen, as a KCL 2 expects", "its owner was killed"
+EXPIRED = "its owner stood still, with the machine"
 
 
 class Delivery(NamedTuple):
@@ -32,13 +37,27 @@ class Delivery(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A lease as it was first seen by a look that began and ended then."""
+    """
+    A lease as a write left it that changed who has it.
 
-    began_ms: int
-    ended_ms: int
+    Attributes:
+        at_ms: when it was written.
+        owner: ``leaseOwner``.
+        checkpoint_owner: who reads it until a handover is over.
+        is_finished: its shard has been read to the end.
+        still_ms: how long its counter had stood still before.
+
+    """
+
+    at_ms: int
     owner: str | None
     checkpoint_owner: str | None
     is_finished: bool = False
+    still_ms: int = 0
+
+    @property
+    def owners(self):
+        return self.owner, self.checkpoint_owner, self.is_finished
 
     @property
     def effective(self):
@@ -64,6 +83,7 @@ class Found:
     out_of_order: int
     non_owner: list
     robbed: list
+    expired: list
     repeated: Counter
     faults: list = field(default_factory=list)
 
@@ -84,6 +104,7 @@ class Run:
         java: worker ids of the Java side; every other owner is the fleet's.
         ends: of workers that we ended.
         steals: the Java side is a KCL 2, with which leases change hands by force.
+        late_ms: how late the watcher was at most, which shows whether the machine kept up.
 
     """
 
@@ -93,6 +114,7 @@ class Run:
     java: frozenset
     ends: tuple[End, ...] = ()
     steals: bool = False
+    late_ms: int = 0
 
 
 def judge(run):
@@ -119,10 +141,13 @@ def judge(run):
         lost=len(keys.keys() - times.keys()),
         out_of_order=len(out_of_order),
         non_owner=[each for each in deliveries if not _owned(each, run)],
-        robbed=list(_robbed(run)),
+        robbed=list(_robbed(run, of_still=False)),
+        expired=list(_robbed(run, of_still=True)),
         repeated=Counter(),
     )
     found.faults += _faults(found)
+    if run.late_ms < LATE_MS:
+        found.faults += [f"expired though the machine kept up: {each}" for each in found.expired]
     for (shard, position), at in times.items():
         if (shard, position) not in keys:
             found.faults.append(f"never fed: {shard} {position}")
@@ -159,28 +184,41 @@ def forced(looks):
             yield before, after
 
 
-def _robbed(run):
-    """Return what was taken by force from workers that we had not ended, where none steals."""
+def _robbed(run, *, of_still):
+    """
+    Return what was taken by force from workers that we had not ended, where none steals.
+
+    Of those that had stood still for the failover time it may be taken (§1.7, E3); of others not.
+    """
     if run.steals:
         return
     for shard, looks in run.history.items():
         for before, after in forced(looks):
-            by = after.ended_ms + SLACK_MS
-            if not any(before.effective in end.workers and end.at_ms <= by for end in run.ends):
-                yield f"{shard} from {before.effective} by {after.effective} at {after.ended_ms}"
+            by = after.at_ms + SLACK_MS
+            is_ended = any(
+                before.effective in each.workers and each.at_ms <= by for each in run.ends
+            )
+            if not is_ended and (after.still_ms > FAILOVER_MS) == of_still:
+                yield (
+                    f"{shard} from {before.effective} by {after.effective} at {after.at_ms}, "
+                    f"renewed {after.still_ms} ms before"
+                )
 
 
 def _why_again(run, shard, first, again):
-    """Say why a record came again: its owner was killed, or robbed where that is the custom."""
+    """Say why a record came again: its owner was killed, stood still, or robbed as is custom."""
     (first_ms, side), (again_ms, _) = first, again
     for end in run.ends:
         since_ms = end.at_ms - first_ms
         is_of_it = -SLACK_MS <= since_ms <= UNCHECKPOINTED_MS and end.at_ms <= again_ms
         if end.is_kill and end.side == side and is_of_it:
             return KILLED
-    for _, after in forced(run.history.get(shard, ())) if run.steals else ():
-        if first_ms - SLACK_MS - RENEWAL_MS <= after.ended_ms <= again_ms + SLACK_MS:
-            return STOLEN
+    for _, after in forced(run.history.get(shard, ())):
+        if first_ms - SLACK_MS - RENEWAL_MS <= after.at_ms <= again_ms + SLACK_MS:
+            if run.steals:
+                return STOLEN
+            if after.still_ms > FAILOVER_MS:
+                return EXPIRED
     return ""
 
 
@@ -192,8 +230,8 @@ def _owned(delivery, run):
         if side_of(look.effective, run.java) != delivery.side:
             continue
         late_ms = SLACK_MS + (RENEWAL_MS if id(look) in seized else 0)
-        ends_ms = following.ended_ms + late_ms if following else delivery.at_ms
-        if look.began_ms - SLACK_MS <= delivery.at_ms <= ends_ms:
+        ends_ms = following.at_ms + late_ms if following else delivery.at_ms
+        if look.at_ms - SLACK_MS <= delivery.at_ms <= ends_ms:
             return True
     return False
 
@@ -204,7 +242,7 @@ def moves(history, *, from_ms, to_ms):
         after.owner != before.owner
         and None not in (before.owner, after.owner)
         and not after.is_finished
-        and from_ms <= after.ended_ms < to_ms
+        and from_ms <= after.at_ms < to_ms
         for looks in history.values()
         for before, after in itertools.pairwise(looks)
     )
@@ -218,7 +256,7 @@ def given(history, side, *, java, from_ms, to_ms):
         if any(
             side_of(look.owner, java) == side and not look.is_finished
             for look in looks
-            if from_ms <= look.began_ms < to_ms
+            if from_ms <= look.at_ms < to_ms
         )
     )
 
@@ -227,13 +265,13 @@ def takeovers_ms(history, end):
     """Return shard to how long after their owners' end a lease had a living one; None: never."""
     found = {}
     for shard, looks in history.items():
-        before = [look for look in looks if look.ended_ms <= end.at_ms][-1:]
+        before = [look for look in looks if look.at_ms <= end.at_ms][-1:]
         if not before or before[0].is_finished or before[0].effective not in end.workers:
             continue
-        after = (look for look in looks if look.began_ms > end.at_ms)
+        after = (look for look in looks if look.at_ms > end.at_ms)
         found[shard] = next(
             (
-                look.ended_ms - end.at_ms
+                look.at_ms - end.at_ms
                 for look in after
                 if look.is_finished or (look.effective and look.effective not in end.workers)
             ),

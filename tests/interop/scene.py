@@ -71,9 +71,7 @@ class Scene:
             self.kinesis = self.aws.client("kinesis")
             self.kinesis.create_stream(StreamName=STREAM, ShardCount=SHARDS)
             self.kinesis.get_waiter("stream_exists").wait(StreamName=STREAM)
-            self.watcher = stack.enter_context(
-                LeaseWatcher(self.aws.client("dynamodb"), APPLICATION)
-            )
+            self.watcher = stack.enter_context(LeaseWatcher(self.aws, APPLICATION))
             java = JavaConsumer(
                 self._folder, self.aws, stream=STREAM, application=APPLICATION,
                 jars=self.version.jars,
@@ -318,6 +316,7 @@ class Scene:
             java=frozenset(self.java.workers),
             ends=tuple(self.ends),
             steals=not self.version.hands_over,
+            late_ms=self.watcher.late_ms,
         )
 
 

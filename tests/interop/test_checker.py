@@ -6,6 +6,7 @@ import pytest
 
 from tests.interop.allowed import ALLOWED, unexpected
 from tests.interop.checker import (
+    EXPIRED,
     FLEET,
     JAVA,
     KILLED,
@@ -24,8 +25,8 @@ SHARD, CHILD = "shardId-000000000000", "shardId-000000000001"
 SENT = [("a", SHARD, (number, 0)) for number in range(1, 5)]
 
 
-def look(at_ms, owner, checkpoint_owner=None, *, is_finished=False):
-    return Look(at_ms, at_ms, owner, checkpoint_owner, is_finished)
+def look(at_ms, owner, checkpoint_owner=None, **more):
+    return Look(at_ms, owner, checkpoint_owner, **more)
 
 
 # Handed over to Java at 20 s, the old owner done at 21 s.
@@ -38,11 +39,10 @@ def gave(at_ms, side, *numbers, shard=SHARD):
     return Delivery(at_ms, side, shard, tuple((number, 0) for number in numbers))
 
 
-def judged(*deliveries, history=HANDED, sent=SENT, ends=(), steals=False):
+def judged(*deliveries, history=HANDED, sent=SENT, **more):
     return judge(
         Run(
-            sent=sent, deliveries=list(deliveries), history=history, java=frozenset({"j"}),
-            ends=ends, steals=steals,
+            sent=sent, deliveries=list(deliveries), history=history, java=frozenset({"j"}), **more
         )
     )  # fmt: skip
 
@@ -102,6 +102,23 @@ def test_a_lease_that_is_taken_by_force_from_who_lives_is_a_fault_and_so_is_what
     assert found.repeated == {"unexplained": 1}
     assert len(found.robbed) == 1
     assert not judged(*GOOD, history=TAKEN).is_good
+
+
+STILL = {SHARD: [look(0, "f-1"), look(20_000, "j", still_ms=10_100)]}
+
+
+def test_a_lease_that_stood_still_for_the_failover_time_may_be_taken_where_the_machine_did_too():
+    found = judged(*TWICE, history=STILL, late_ms=9_000)
+
+    assert (found.robbed, len(found.expired), found.repeated) == ([], 1, {EXPIRED: 1})
+    assert found.is_good
+
+
+@pytest.mark.parametrize(("still_ms", "late_ms"), [(9_900, 9_000), (10_100, 300)])
+def test_one_that_did_not_stand_still_or_on_a_machine_that_kept_up_may_not(still_ms, late_ms):
+    history = {SHARD: [look(0, "f-1"), look(20_000, "j", still_ms=still_ms)]}
+
+    assert not judged(*GOOD, history=history, late_ms=late_ms).is_good
 
 
 def test_beside_a_kcl_2_leases_are_taken_by_force_and_records_come_again():
