@@ -94,6 +94,8 @@ judge: install ## each kind of fleet before its deploy: cfn-lint and the known w
 conformance: install .venv/.kcl ## ask the Java KCL's own code and ours the same, CASES (1,000,000) of each area; wants a JDK [15 min]
 	@$(BIN)/python -m tests.conformance $(if $(CASES),--cases $(CASES)) \
 	  $(if $(SEED),--seed $(SEED)) --output $(RESULTS)/conformance.json $(ARGS)
+	@$(BIN)/python -m tests.conformance.producer $(if $(SEED),--seed $(SEED)) \
+	  --output $(RESULTS)/producer.json
 
 interop: install .venv/.kcl ## the Java KCL 2.7, 3.1 and 3.5 beside a fleet in one lease table; ARGS="--kcl 3.1 --quiet-s 300"; wants a JDK [15 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.interop --output $(RESULTS)/interop.json $(ARGS)
