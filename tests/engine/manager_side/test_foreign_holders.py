@@ -14,6 +14,7 @@ from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.testing.clock import run_virtual
 from tests.domain.builders import a_failure
 from tests.engine.manager_side.fleet_kit import Fleet, shard
+from tests.engine.manager_side.test_paused import pause
 
 JAVA = "java-1"
 SIXTEEN = [shard(n, n, n + 1) for n in range(16)]
@@ -79,6 +80,36 @@ def test_for_leases_that_healthy_others_hold_no_slot_is_started(assignment):
         assert fleet.held() == {JAVA: 16}
         told = fleet.named("ManagerTurnDone")[-1]
         assert (told.slots_wanted, told.slots_missing, told.unclaimed_leases) == (0, 0, 0)
+
+    run_virtual(main())
+
+
+def told_ill(fleet):
+    """Return what the alarms lag, never_caught_up and unknown_lag would ring for."""
+    return {
+        (told.millis_behind_latest_max, told.millis_behind_latest_min, told.leases_of_unknown_lag)
+        for told in fleet.named("ManagerTurnDone")
+    } - {(0, 0, 0)}
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_beside_a_java_that_holds_everything_no_execution_begins_and_no_lag_is_told(is_paused):
+    async def main():
+        fleet = SharedTable(java=16)
+        await fleet.begin()
+        fleet.events.events.clear()
+        if is_paused:
+            # Nobody of ours is to have it; Java reads on.
+            await pause(fleet, 0)
+        await fleet.run(minutes=10)
+        assert len(fleet.launcher.executions) == 0
+        assert len(fleet.named("ManagerTurnDone")) == 30
+        assert told_ill(fleet) == set()
+
+        # Its leases are everybody's as soon as it is gone.
+        fleet.javas = False
+        await fleet.run(minutes=1)
+        assert told_ill(fleet) != set()
 
     run_virtual(main())
 

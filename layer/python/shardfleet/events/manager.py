@@ -26,9 +26,10 @@ class ManagerTurnDone(Event):
         sleep_off: 1 if nothing may sleep although it is configured, else 0.
         unread_shards: open shards that no lease leads to.
         hash_range_holes: parts of the hash space that no unfinished lease covers.
-        millis_behind_latest_max: the greatest lag, of leases that nobody reads too.
+        millis_behind_latest_max: the greatest lag, of leases that nobody reads too; not of those
+            that somebody else reads.
         millis_behind_latest_min: the least, of those that are known.
-        leases_of_unknown_lag: leases of which nothing is known that would tell.
+        leases_of_unknown_lag: leases of which nothing is known that would tell; nor of those.
         slots_wanted: worker slots that the leases need.
         slots_running: those that run, and were heard of within two failover times.
         slots_missing: wanted and not running.

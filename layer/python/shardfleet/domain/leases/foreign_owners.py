@@ -52,6 +52,20 @@ def foreign_owners(
     return sorted(owners)
 
 
+def read_by_others(
+    leases: Iterable[Lease], *, ours: Collection[str], expired: Collection[str]
+) -> frozenset[str]:
+    """Return the keys of unfinished leases that somebody else reads, who alone knows how far."""
+    return frozenset(
+        lease.lease_key
+        for lease in leases
+        if not lease.is_finished
+        and lease.lease_key not in expired
+        and lease.effective_owner is not None
+        and lease.effective_owner not in ours
+    )
+
+
 def noted_foreign(before: Foreign | None, owners: Sequence[str], *, now_ms: int) -> Foreign | None:
     """Return whom to remember, None when nobody else has been about for long enough."""
     if owners:

@@ -8,6 +8,7 @@ from typing import Any
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST, fitting, value_bytes
+from shardfleet.domain.leases.foreign_owners import read_by_others
 from shardfleet.domain.leases.holes import unread_ranges
 from shardfleet.domain.reasons import reason_json
 from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
@@ -61,10 +62,14 @@ async def report_turn(
     plan, snapshot = report.plan, report.plan.snapshot
     unfinished, expired, asleep = plan.unfinished, plan.losses.expired, plan.sleepers.asleep
     keys = {lease.lease_key for lease in unfinished}
+    others = read_by_others(
+        unfinished, ours={slot.worker_id for slot in snapshot.slots}, expired=expired
+    )
     stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
     paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in keys}
     # What is paused waits, like what is stopped: its records will expire, too.
-    lags = _lags(report, paused | stops, config=config)
+    found = _lags(report, paused | stops, config=config)
+    lags = {key: lag_ms for key, lag_ms in found.items() if key not in others}
     _tell_of_leases(events, lags=lags, unreadable=plan.unreadable.reasons)
     # What cannot be read is there: of its shard is not to be told that it has no lease.
     known = [*plan.leases, *plan.unreadable.stand_ins]
@@ -87,7 +92,7 @@ async def report_turn(
         millis_behind_latest_min=min(
             (lag for key, lag in lags.items() if key not in paused), default=0
         ),
-        leases_of_unknown_lag=len(unfinished) - len(lags),
+        leases_of_unknown_lag=len(unfinished) - len(others) - len(lags),
         slots_wanted=plan.slots.wanted,
         slots_running=running,
         slots_missing=max(0, plan.slots.wanted - running),
