@@ -3,7 +3,9 @@ A life of a query into a table, and what dies in it: `… table_life.py LIFE`, a
 
 It is a process of its own, the first of a session of its own. It kills at random moments, and right
 behind a write, which Spark has not committed yet then: Java, and so itself; the source's planner;
-the Pythons that run tasks. Each kill is noted. What survives starts the query again.
+the Pythons that run tasks. Each kill is noted. What survives starts the query again. Or it dies
+once with a back-fill: amid the archive's rows, or behind them, before it is noted that the table
+has them.
 """
 
 import json
@@ -21,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from shardfleet_spark.pipelines import running
 from shardfleet_spark.pipelines.plan import AVAILABLE_NOW, PipelinePlan
+from shardfleet_spark.tables.iceberg import ICEBERG
 from tests.spark.conftest import SETTINGS
 from tests.spark.kills import processes
 
@@ -29,6 +32,7 @@ BEHIND_A_WRITE = 0.5
 
 ROLES = ("driver", "source", "worker", "worker")
 PAUSE_S = (0.3, 2.5)
+AMID, BEHIND = "amid the archive's rows", "behind the archive's rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,7 @@ class Life:
         kills: after so many, if none ended it, the process ends itself; 0: it reads what there is.
         seed: of the choices.
         log: of the kills, a line each.
+        dies: amid or behind the archive's rows; empty: not there.
 
     """
 
@@ -50,6 +55,7 @@ class Life:
     kills: int
     seed: int
     log: str
+    dies: str = ""
 
     def to_json(self):
         return json.dumps(asdict(self))
@@ -101,8 +107,32 @@ class Killer:
             log.write(line + "\n")
 
     def _end(self):
-        os.kill(self._java, signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
+        end(self._java)
+
+
+def end(java):
+    os.kill(java, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying(session, when):
+    """Let the process die with the archive's rows."""
+    context = session.sparkContext
+    java = context._gateway.proc.pid
+    real = running.put
+
+    def end_amid():
+        while not context.statusTracker().getActiveStageIds():
+            time.sleep(0.001)
+        end(java)
+
+    def put(*arguments, **named):
+        if when == AMID:
+            threading.Thread(target=end_amid, daemon=True).start()
+        real(*arguments, **named)
+        end(java)
+
+    running.put = put
 
 
 def watched(killer):
@@ -130,6 +160,8 @@ def main(text):
         killer = Killer(life, java=session.sparkContext._gateway.proc.pid)
         watched(killer)
         threading.Thread(target=killer.run, daemon=True).start()
+    if life.dies:
+        dying(session, life.dies)
     while True:
         try:
             running.run_pipeline(session, plan)
@@ -139,6 +171,9 @@ def main(text):
         else:
             break
     place = plan.to_place
+    if place.format == ICEBERG:
+        # A query writes in a session of its own, and this one may know the table of a back-fill.
+        session.catalog.refreshTable(place.where)
     read = session.read.format(place.format).load(place.where)
     text = [f"cast({name} as string)" if name == "data" else name for name in read.columns]
     rows = read.selectExpr(*text).toJSON().collect()

@@ -16,6 +16,7 @@ from shardfleet_spark.pipelines.archive_options import ArchiveOptions
 from shardfleet_spark.pipelines.compaction import LIST, Compactor
 from shardfleet_spark.pipelines.plan import PipelinePlan, TablePlace
 
+BACKFILL = {"backfill": "a", "backfill_positions": "p"}
 PLAN = {"source": "shardfleet:clicks", "sink": "console", "checkpoint": "c"}
 
 
@@ -83,6 +84,13 @@ def test_a_place_may_be_an_arn_or_a_uri():
         ({"bad_records": "b", "schema": "a int", "batch": True}, "for a stream's query only"),
         ({"bad_records": "b", "schema": "a int", "source": "json:a"}, "for a stream's query only"),
         ({"payload": "ndjson"}, "payload ndjson: a schema is needed"),
+        ({"backfill": "a"}, "both are needed, or neither"),
+        (BACKFILL, "a stream's query into a table is needed"),
+        ({**BACKFILL, "sink": "delta:t", "transform": "archive"}, "not with archive"),
+        (
+            {**BACKFILL, "sink": "delta:t", "source_options": {"startingposition": "LATEST"}},
+            "leave startingPosition out",
+        ),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_by_field(change, said):

@@ -1,5 +1,6 @@
 """Sinks that are tables: which Spark has them, and each row once, whatever dies."""
 
+import itertools
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ from types import SimpleNamespace
 import pyspark
 import pytest
 
+from shardfleet.cli.app import run as cli
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.compat import release_of
 from shardfleet_spark.host.java import find_java
+from shardfleet_spark.pipelines.backfill import FILE
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.tables.delta import RELEASES_OF_SPARK, DeltaTable, delta_settings
 from shardfleet_spark.tables.iceberg import (
@@ -28,7 +31,7 @@ from shardfleet_spark.tables.iceberg import (
     newest_batch,
 )
 from tests.spark.registries import confluent_frame, registry
-from tests.spark.table_life import Life
+from tests.spark.table_life import AMID, BEHIND, Life
 from tests.spark.test_registered import CLICKS_1, CLICKS_2, EXPECTED, FIRST, SECOND, avro
 from tests.test_tidy import ROOT
 
@@ -198,15 +201,19 @@ class Lives:
         self._log.touch()
 
     @property
+    def plan(self):
+        return PipelinePlan.from_json(self._life.plan)
+
+    @property
     def kills(self):
         return Counter(self._log.read_text("utf-8").splitlines())
 
-    def live(self, *, kills, **plan):
+    def live(self, *, kills, dies="", **plan):
         """Live once; return what it printed last."""
         seed = self._life.seed + self.kills.total()
-        plan = replace(PipelinePlan.from_json(self._life.plan), **plan).to_json()
-        life = replace(self._life, kills=kills, seed=seed, plan=plan)
-        ended = -signal.SIGKILL if kills else 0
+        plan = replace(self.plan, **plan).to_json()
+        life = replace(self._life, kills=kills, seed=seed, plan=plan, dies=dies)
+        ended = -signal.SIGKILL if kills or dies else 0
         return run_in(self._environment, "tests.spark.table_life", life.to_json(), ended=ended)
 
 
@@ -324,6 +331,69 @@ def test_two_versions_of_a_schema_are_one_table(lives, embedded_aws):
 
     rows = sorted(json.loads(found), key=lambda row: row["page"])
     assert rows == [without_nulls(each) for each in EXPECTED]
+
+
+@pytest.mark.processes
+def test_an_archive_and_what_follows_equal_the_input(lives, embedded_aws, tmp_path):
+    alive, feeder = lives
+    client = embedded_aws.client("kinesis")
+    numbers = iter(range(1_000))
+
+    def put(count):
+        for number in itertools.islice(numbers, count):
+            client.put_record(
+                StreamName=feeder.stream, Data=b"%d" % number, PartitionKey=f"key {number % KEYS}"
+            )
+
+    archive = {
+        "sink": f"parquet:{tmp_path}/archive",
+        "transform": "archive",
+        "checkpoint": f"{tmp_path}/archive-checkpoint",
+    }
+    put(60)
+    split_first_shard(client, feeder.stream)
+    put(60)
+    alive.live(kills=0, **archive)
+    words = ["--checkpoint", archive["checkpoint"], "--seals", f"file:{tmp_path}/seals"]
+    positions = tmp_path / "positions.json"
+    assert cli(["position", "export", *words, "--output", str(positions)]) == 0
+    # The archive goes on behind the switch: nothing of it comes twice.
+    split_first_shard(client, feeder.stream)
+    put(60)
+    alive.live(kills=0, **archive)
+    back = {
+        "backfill": f"{tmp_path}/archive",
+        "backfill_positions": str(positions),
+        "source_options": {
+            name: value
+            for name, value in alive.plan.source_options.items()
+            if name != "startingPosition"
+        },
+    }
+
+    noted = Path(alive.plan.checkpoint) / FILE
+    for dies in (AMID, BEHIND):
+        alive.live(kills=0, dies=dies, **back)
+        assert not json.loads(noted.read_text("utf-8"))["done"]
+    first = json.loads(alive.live(kills=0, **back))
+    put(60)
+    again = json.loads(alive.live(kills=0, **back))
+
+    assert sorted(int(row["data"]) for row in first) == list(range(180))
+    assert sorted(int(row["data"]) for row in again) == list(range(240))
+
+
+def split_first_shard(client, stream):
+    """Split the open shard of the least hash keys; return when it is done."""
+    shards = client.list_shards(StreamName=stream)["Shards"]
+    shard = min(
+        (each for each in shards if "EndingSequenceNumber" not in each["SequenceNumberRange"]),
+        key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]),
+    )
+    first, last = (int(shard["HashKeyRange"][f"{end}HashKey"]) for end in ("Starting", "Ending"))
+    middle = str((first + last) // 2)
+    client.split_shard(StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=middle)
+    client.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
 
 
 def without_nulls(found):

@@ -88,6 +88,9 @@ class PipelinePlan:
         sink_options: of the sink's format.
         merge_key: columns with commas between them: a table keeps the newest row of each key;
             empty: rows are appended.
+        backfill: folder of an archive of the stream, which goes into the table first; empty: none.
+        backfill_positions: file with where the archive's query stood; the stream is read from
+            there on.
         settings: of a ready pipeline (see its module).
         checkpoint: folder of the query's checkpoint; needed for streams.
         trigger: ``available-now`` (everything there is, then the end) or an interval (``10s``).
@@ -109,6 +112,8 @@ class PipelinePlan:
     source_options: Mapping[str, str] = field(default_factory=dict)
     sink_options: Mapping[str, str] = field(default_factory=dict)
     merge_key: str = ""
+    backfill: str = ""
+    backfill_positions: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str = ""
     trigger: str = AVAILABLE_NOW
@@ -118,7 +123,7 @@ class PipelinePlan:
     def __post_init__(self) -> None:
         """Refuse what cannot work, all of it at once."""
         problems = [*self._wrong_places(), *self._wrong_transform(), *self._wrong_payload()]
-        problems += self._wrong_table()
+        problems += [*self._wrong_table(), *self._wrong_backfill()]
         if not self.batch and not self.checkpoint:
             problems.append(
                 "checkpoint is missing: the folder in which a stream's query keeps its position "
@@ -172,6 +177,24 @@ class PipelinePlan:
                 f"sink {self.sink!r}: output mode {self.output_mode!r}: to a table each row is "
                 "written once, appended or merged by key; leave the mode out"
             )
+
+    def _wrong_backfill(self) -> Iterator[str]:
+        if bool(self.backfill) != bool(self.backfill_positions):
+            yield "backfill and backfill positions: both are needed, or neither"
+        if not self.backfill:
+            return
+        is_table = self.sink.partition(":")[0] in TABLES
+        if self.batch or not self.source.startswith("shardfleet:") or not is_table:
+            yield (
+                f"backfill {self.backfill!r}: a stream's query into a table is needed (source "
+                f"shardfleet:STREAM, sink {' or '.join(TABLES)}, not as a batch)"
+            )
+        if self.transform in READY:
+            yield f"backfill {self.backfill!r}: not with {self.transform}; a function is needed"
+        if self.bad_records:
+            yield f"backfill {self.backfill!r}: not with bad records beside the output"
+        if "startingposition" in {name.lower() for name in self.source_options}:
+            yield "backfill: the positions say where the stream begins; leave startingPosition out"
 
     @property
     def merge_keys(self) -> tuple[str, ...]:

@@ -9,15 +9,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.host.session import of_cluster, query_id
+from shardfleet_spark.options.columns import COLUMNS
+from shardfleet_spark.options.options import read_options
+from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.payload.kinds import REGISTERED, SCHEMAS
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.payload.registered import has_met_more
-from shardfleet_spark.pipelines import aggregate, archive
+from shardfleet_spark.pipelines import aggregate, archive, backfill
 from shardfleet_spark.pipelines.bad_records import set_aside
 from shardfleet_spark.pipelines.draining import drain, rows_of, run_to_end
 from shardfleet_spark.pipelines.plan import (
@@ -82,15 +86,18 @@ def run_pipeline(
     if plan.transform == AGGREGATE:
         plan = aggregate.in_step(plan)
 
+    def goes_on() -> bool:
+        folder = _payload_options(plan).get(SCHEMAS, "")
+        return bool(folder) and has_met_more(folder)
+
+    if plan.backfill:
+        plan = _backfilled(spark, plan, transform, goes_on=goes_on)
+
     def start(target_ms: int) -> StreamingQuery:
         if not target_ms:
             return _started(spark, plan, transform)
         until = {**plan.source_options, "availableNowTarget": str(target_ms)}
         return _started(spark, replace(plan, source_options=until), transform)
-
-    def goes_on() -> bool:
-        folder = _payload_options(plan).get(SCHEMAS, "")
-        return bool(folder) and has_met_more(folder)
 
     if plan.trigger == AVAILABLE_NOW and plan.from_place.is_stream:
         now_ms = SystemClock().now_ms()
@@ -165,6 +172,40 @@ def _run_batch(spark: SparkSession, plan: PipelinePlan, transform: Transform) ->
         writer.save()
     else:
         writer.save(sink.where)
+
+
+def _backfilled(
+    spark: SparkSession,
+    plan: PipelinePlan,
+    transform: Transform | None,
+    *,
+    goes_on: Callable[[], bool],
+) -> PipelinePlan:
+    """Write the archive's rows, unless the table has them; return the plan of what follows."""
+    stream = plan.from_place.where
+    source = read_options(SourceOptions, {**plan.source_options, "stream": stream})
+    columns = source.columns or COLUMNS
+    back = backfill.begun(
+        plan.backfill_positions,
+        stream=stream,
+        checkpoint=plan.checkpoint,
+        now_ms=SystemClock().now_ms(),
+    )
+    while not back.is_done:
+        try:
+            read = backfill.archived(spark, plan.backfill, back.positions, columns=columns)
+            rows = (transform or _transform_of(plan))(_parsed(read, plan))
+            table = _table_of(spark, plan, rows)
+            assert table is not None
+            put(table, rows, back.as_commit(), keys=plan.merge_keys)
+        except PySparkException:
+            if not goes_on():
+                raise
+        else:
+            back.done()
+            break
+    options = {**plan.source_options, "startingPosition": back.starting_position}
+    return replace(plan, source_options=options, backfill="", backfill_positions="")
 
 
 def _table_of(spark: SparkSession, plan: PipelinePlan, rows: DataFrame) -> Table | None:

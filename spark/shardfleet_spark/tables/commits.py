@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardfleet_spark.host.session import query_id
+from shardfleet_spark.host.session import begun_ms, query_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,13 +20,14 @@ class Commit:
     Attributes:
         query: the query's id, the same as long as its checkpoint is.
         number: of the micro-batch.
-        checkpoint: folder of the query's checkpoint.
+        begun_ms: when it was begun, epoch milliseconds; 0: it is not known, or of no account,
+            because an earlier one of this run is done.
 
     """
 
     query: str
     number: int
-    checkpoint: str
+    begun_ms: int
 
 
 class Table(Protocol):
@@ -63,8 +64,11 @@ def batch_writer(
 
     def write(batch: DataFrame, number: int) -> None:
         nonlocal query
-        query = query or query_id(batch.sparkSession, checkpoint)
-        put(table, batch, Commit(query, number, checkpoint), keys=keys)
+        began = 0
+        if not query:
+            query = query_id(batch.sparkSession, checkpoint)
+            began = begun_ms(batch.sparkSession, checkpoint, number)
+        put(table, batch, Commit(query, number, began), keys=keys)
 
     return write
 

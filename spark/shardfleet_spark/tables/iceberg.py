@@ -21,7 +21,6 @@ from pyspark.sql import functions as sf
 
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet_spark.host.compat import release_of
-from shardfleet_spark.host.session import begun_ms
 from shardfleet_spark.payload.growth import missing_fields
 from shardfleet_spark.tables.commits import Commit
 from shardfleet_spark.tables.merging import merge, quoted
@@ -220,7 +219,7 @@ class IcebergTable:
             snapshots,
             head["snapshot_id"] if head else None,
             query=commit.query,
-            since_ms=begun_ms(spark, commit.checkpoint, commit.number) - _CLOCKS_APART_MS,
+            since_ms=commit.begun_ms - _CLOCKS_APART_MS,
         )
         self._is_looked_up = True
         return newest >= commit.number

@@ -65,6 +65,12 @@ def run(
             metavar="COLUMNS", help="Of a table that keeps one row of each key, the newest."
         ),
     ] = "",
+    backfill: Annotated[
+        str, typer.Option(metavar="FOLDER", help="An archive of the stream, for a table, first.")
+    ] = "",
+    backfill_positions: Annotated[
+        str, typer.Option(metavar="FILE", help="Of the archive: `position export` wrote it.")
+    ] = "",
     setting: Annotated[
         list[str], typer.Option(metavar="NAME=VALUE", help="Of archive or aggregate.")
     ] = [],  # noqa: B006 - as above
@@ -106,6 +112,8 @@ def run(
         source_options=_pairs(source_option, "--source-option"),
         sink_options=_pairs(sink_option, "--sink-option"),
         merge_key=merge_key,
+        backfill=backfill,
+        backfill_positions=backfill_positions,
         settings=_pairs(setting, "--setting"),
         checkpoint=checkpoint,
         trigger=trigger,
