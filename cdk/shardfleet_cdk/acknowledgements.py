@@ -58,8 +58,8 @@ WORK_BUCKET = {
 }
 JOB_LOG_GROUPS = {
     "AwsSolutions-IAM5[Resource::*]": (
-        "EMR looks for the log group by name, and metrics have no resources: AWS documents * for "
-        "both; the metrics' namespace is a condition."
+        "EMR looks for the log group by name, metrics have no resources, and a schema is asked "
+        "for by its version's id: AWS documents * for each; the metrics' namespace is a condition."
     ),
 }
 UNTRACED = {

@@ -13,6 +13,7 @@ from aws_cdk import aws_sns as sns
 from shardfleet.errors import ConfigurationError
 
 AVAILABLE_NOW = "available-now"
+AVRO_GLUE, DELTA = "avro-glue", "delta"
 CHECKPOINT, SEALS = "checkpoint", "seals"
 # EMR Serverless takes 15 to 1,800 (fact R15); a function that ends a job has 900 in all.
 STOP_SECONDS_LEAST, STOP_SECONDS_MOST = 15, 600
@@ -28,10 +29,14 @@ class PipelineWork:
 
     Attributes:
         transform: ``archive``, ``aggregate``, or empty where ``code`` names a function.
-        sink_format: ``parquet`` or another format of files; not used when the sink is a stream.
+        sink_format: ``parquet``, another format of files, or ``delta``, for which Spark needs the
+            settings that its refusal names (`SparkOptions.conf`); not used when the sink is a
+            stream.
         sink_prefix: of files in the sink's bucket.
+        merge_key: columns with commas between them, of which a table of Delta keeps the newest
+            row; empty: rows are appended.
         schema: of the payload; empty: the transform gets the source's columns.
-        payload: ``json``, ``ndjson``, ``csv`` or ``avro``.
+        payload: ``json``, ``ndjson``, ``csv``, ``avro``, ``avro-confluent`` or ``avro-glue``.
         payload_options: of the payload's reader.
         bad_records: folder in the sink's bucket for records that do not fit the schema; empty:
             the transform gets them.
@@ -45,13 +50,15 @@ class PipelineWork:
             when it has read what there is, and is started again by the schedule.
 
     Raises:
-        ConfigurationError: bad records cannot be told, or would lie among other files.
+        ConfigurationError: bad records cannot be told, or would lie among other files; or the sink
+            cannot be merged into.
 
     """
 
     transform: str = ""
     sink_format: str = "parquet"
     sink_prefix: str = "data"
+    merge_key: str = ""
     schema: str = ""
     payload: str = "json"
     payload_options: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +71,12 @@ class PipelineWork:
     trigger: str = "30s"
 
     def __post_init__(self) -> None:
-        """Refuse bad records that cannot be told, or would lie among other files."""
+        """Refuse what the job would refuse later, and bad records among other files."""
+        if self.merge_key and self.sink_format != DELTA:
+            raise ConfigurationError(
+                f"merge_key {self.merge_key!r}: sink_format is {self.sink_format!r}, and rows are "
+                f"merged into a table: {DELTA!r} is needed"
+            )
         if not self.bad_records:
             return
         if not self.schema:
@@ -77,6 +89,12 @@ class PipelineWork:
                 f"bad_records {self.bad_records!r}: a folder of its own is needed, not "
                 f"{', '.join(others)} or one in them"
             )
+
+    @property
+    def asks_glue(self) -> bool:
+        """Tell whether the job itself asks AWS Glue for schemas, not a role that it assumes."""
+        given = {name.lower() for name in self.payload_options}
+        return self.payload == AVRO_GLUE and "rolearn" not in given
 
     @property
     def streaming(self) -> bool:

@@ -34,6 +34,7 @@ class JobResources:
         sink: the stream that is written, if there is one.
         folders: buckets and prefixes in which the job may do everything with objects.
         positions: the lease table that it publishes to, if it does.
+        asks_glue: whether it asks for schemas of Glue's registry.
         code: what it loads.
         log_group_arn: where it logs.
 
@@ -43,6 +44,7 @@ class JobResources:
     sink: kinesis.IStream | None
     folders: Iterable[tuple[s3.IBucket, str]]
     positions: ddb.ITable | None
+    asks_glue: bool
     code: Iterable[assets.Asset]
     log_group_arn: str
 
@@ -80,6 +82,9 @@ def _job_rights(resources: JobResources) -> list[iam.PolicyStatement]:
         metrics = _allow("cloudwatch", ["PutMetricData"], ["*"])
         metrics.add_condition("StringEquals", {"cloudwatch:namespace": METRICS_NAMESPACE})
         found.append(metrics)
+    if resources.asks_glue:
+        # A frame names a schema's version by an id alone: AWS documents * for who reads it.
+        found.append(_allow("glue", ["GetSchemaVersion"], ["*"]))
     streams = [resources.log_group_arn, f"{resources.log_group_arn}:log-stream:*"]
     found += [
         _allow("logs", ["CreateLogStream", "DescribeLogStreams", "PutLogEvents"], streams),

@@ -102,11 +102,7 @@ class SparkPipeline(Construct):
         super().__init__(scope, construct_id)
         work, spark = work or PipelineWork(), spark or SparkOptions()
         buckets, operations = buckets or SparkBuckets(), operations or Operations()
-        if bool(code) == bool(work.transform):
-            raise ConfigurationError(
-                f"{self.node.path}: either code with a function of yours, or work.transform = "
-                "archive or aggregate"
-            )
+        self._refuse_contradictions(sink, code=code, work=work)
         if operations.encryption_key:
             let_logs_use(operations.encryption_key)
         self.work_bucket = buckets.work or self._new_bucket(operations)
@@ -135,6 +131,20 @@ class SparkPipeline(Construct):
             nag.acknowledge(self, nag.UNTRACED)
         if operations.permissions_boundary:
             iam.PermissionsBoundary.of(self).apply(operations.permissions_boundary)
+
+    def _refuse_contradictions(
+        self, sink: kinesis.IStream | None, *, code: TransformCode | None, work: PipelineWork
+    ) -> None:
+        if bool(code) == bool(work.transform):
+            raise ConfigurationError(
+                f"{self.node.path}: either code with a function of yours, or work.transform = "
+                "archive or aggregate"
+            )
+        if sink and work.merge_key:
+            raise ConfigurationError(
+                f"{self.node.path}: merge_key {work.merge_key!r}: the sink is a stream, and rows "
+                "are merged into a table: leave one of them out"
+            )
 
     def _tell_price(self, work: PipelineWork, spark: SparkOptions) -> None:
         price = spark_price.told(spark, streaming=work.streaming)
@@ -185,6 +195,7 @@ class SparkPipeline(Construct):
                 **work.source_options,
             },
             "sink_options": dict(work.sink_options),
+            "merge_key": work.merge_key,
             "settings": dict(work.settings),
             "checkpoint": f"{own}/{CHECKPOINT}",
             "trigger": work.trigger,
@@ -227,6 +238,7 @@ class SparkPipeline(Construct):
             sink=sink,
             folders=folders,
             positions=self.lease_table,
+            asks_glue=work.asks_glue,
             code=(self._environment, self._program),
             log_group_arn=self.log_group.log_group_arn,
         )

@@ -14,7 +14,7 @@ from tests.cdk.judge import is_wanted
 from tests.cdk.templates import of_type
 
 VARIANTS = {"Minimum", "Two", "Told", "Everything", "ExistingParts", "SparkMinimum"}
-VARIANTS |= {"SparkEverything"}
+VARIANTS |= {"SparkTable", "SparkEverything"}
 
 
 def test_nothing_is_wrong_with_any_variant_but_what_it_wants(assembly):

@@ -25,6 +25,11 @@ def archive(template_of):
 
 
 @pytest.fixture(scope="module")
+def merging(template_of):
+    return template_of("SparkTable")
+
+
+@pytest.fixture(scope="module")
 def counting(template_of):
     return template_of("SparkEverything")
 
@@ -214,6 +219,34 @@ def test_bad_records_go_to_a_folder_that_the_job_may_write(archive, counting):
     )
 
 
+def test_a_table_is_merged_into_and_a_schema_of_glue_may_be_asked_for(archive, counting, merging):
+    plan = plan_of(merging)
+    of_glue = [
+        {
+            right
+            for right in rights(each, named(each, "AWS::IAM::Role", f"{pipeline}JobRole"))
+            if right.startswith("glue:")
+        }
+        for each, pipeline in ((merging, "Merging"), (archive, "Archive"), (counting, "Counting"))
+    ]
+
+    assert plan.to_place.format == "delta"
+    assert plan.merge_keys == ("page", "user")
+    assert plan.payload == "avro-glue"
+    # A version's id tells neither registry nor schema: AWS's guide to the registry lets whoever
+    # reads ask about any.
+    assert of_glue == [{"glue:GetSchemaVersion on *"}, set(), set()]
+
+
+def test_a_role_of_its_own_that_asks_glue_needs_no_right_of_the_jobs():
+    from shardfleet_cdk import PipelineWork  # noqa: PLC0415 - it starts Node.
+
+    options = {"roleARN": ROLE}
+    assert PipelineWork(payload="avro-glue", schema="1").asks_glue
+    assert not PipelineWork(payload="avro-glue", schema="1", payload_options=options).asks_glue
+    assert not PipelineWork(payload="avro-confluent", schema="1").asks_glue
+
+
 def test_a_sink_is_written_and_not_read(counting):
     role = named(counting, "AWS::IAM::Role", "CountingJobRole")
     sink = f"<{named(counting, 'AWS::Kinesis::Stream', 'Counts')}.Arn>"
@@ -328,6 +361,17 @@ def test_contradicting_options_are_refused(tmp_path):
         )
     with pytest.raises(ConfigurationError, match="bad_records 'bad': schema is needed"):
         PipelineWork(transform="archive", bad_records="bad")
+    with pytest.raises(ConfigurationError, match="merge_key 'a': sink_format is 'parquet'"):
+        PipelineWork(transform="archive", merge_key="a")
+    with pytest.raises(ConfigurationError, match=r"Merged: merge_key 'a': the sink is a stream"):
+        SparkPipeline(
+            stack,
+            "Merged",
+            source=stream,
+            sink=stream,
+            code=code,
+            work=PipelineWork(sink_format="delta", merge_key="a"),
+        )
     for folder in ("data/bad", "seals"):
         with pytest.raises(
             ConfigurationError, match=f"bad_records '{folder}': a folder of its own"

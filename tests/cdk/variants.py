@@ -65,6 +65,7 @@ def variants_of(app, *, plain, packed):
     existing_parts(app, plain)
     told_of(app, plain)
     spark_variants(app, transform=plain)
+    spark_table(app, transform=plain)
 
 
 def synthesize_for_the_judge(outdir, *, plain, packed):
@@ -213,6 +214,25 @@ def existing_parts(app, folder):
             lease_table=ddb.Table.from_table_name(stack, "Application", "kcl-application"),
             failed_bucket=s3.Bucket.from_bucket_name(stack, "Failed", "given-up"),
         ),
+    )
+
+
+def spark_table(app, *, transform):
+    """A pipeline into a table that is merged by key."""
+    stack = Stack(app, "SparkTable")
+    vpc = a_network(stack)
+    SparkPipeline(
+        stack,
+        "Merging",
+        source=a_stream(stack),
+        code=TransformCode(folder=transform, function="handler:handle"),
+        work=PipelineWork(
+            sink_format="delta",
+            merge_key="page,user",
+            payload="avro-glue",
+            schema='{"type": "record", "name": "Click", "fields": []}',
+        ),
+        spark=SparkOptions(vpc=vpc, subnets=vpc.isolated_subnets),
     )
 
 
