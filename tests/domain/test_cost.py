@@ -1,6 +1,8 @@
 """Estimates and the price of what was used."""
 
+import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from shardfleet.domain.cost.estimate import (
 )
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
 from shardfleet.errors import ConfigurationError
+
+PAGE = Path(__file__).parents[2] / "docs/cost.md"
 
 
 def a_config(**options):
@@ -84,6 +88,55 @@ def test_the_figures_of_the_page_about_cost_come_out():
     seldom = estimate(8, a_config(checkpoint_ms=10_000)).by_item["dynamodb"]
     assert (often - seldom) / 8 == pytest.approx(1.65 - 0.5, abs=0.1)
     assert stream_per_month(1) == pytest.approx(10.95)
+
+
+def test_the_page_about_cost_says_what_the_estimate_is_made_of():
+    """To the cent; "logs, scheduler" are one line, and a run of the manager a minute."""
+    told = dict(
+        re.findall(r"^\| (`[\w`, ]+`) \| ([\d.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE)
+    )
+    costs = dict(estimate(8, alarms=24, dashboards=1).by_item)
+    runs_a_month = 730 * 60
+    assert costs["scheduler"] == pytest.approx(runs_a_month * PRICES.scheduled_run)
+    costs["logs`, `scheduler"] = costs.pop("logs") + costs.pop("scheduler")
+    assert {item: round(dollars, 2) for item, dollars in costs.items()} == {
+        item: float(told[f"`{item}`"]) for item in costs
+    }
+
+
+def test_each_unit_of_the_estimate_is_counted_by_its_rule():
+    """730 hours of three shards and two workers, in units: every price but one is nothing."""
+    config = a_config(failover_ms=30_000, checkpoint_ms=5_000, turn_most_ms=300_000)
+    setup = Setup(shards=3, workers=2, worker_mb=1_024, manager_mb=256)
+    none = changed_prices({each.name: 0 for each in fields(Prices)[2:]})
+
+    def units(price):
+        return per_month(config, setup, replace(none, **{price: 1.0})).total
+
+    month_s, runs, turns = 2_628_000, 43_800, 2 * 8_760
+    run_s = config.manager_run_ms / 1_000
+    manager_turns = runs * -(-config.manager_run_ms // config.cycle_ms)
+    assert units("lambda_gb_second") == pytest.approx(2 * month_s + runs * (run_s + 1) / 4)
+    assert units("lambda_request") == runs + turns
+    assert units("transition") == 2 * turns
+    assert units("scheduled_run") == runs
+    assert units("metric_month") == pytest.approx(27)
+    # Each fetches, renews each 10 s, and checkpoints each 5 s of 1.5 leases.
+    ticks = month_s / 10
+    scans = max(manager_turns, runs * run_s * 1_000 * 3 / 30_000)
+    read = scans * 0.5 + runs * run_s + manager_turns * 20 + 2 * (ticks * 1.5) + turns * 4
+    assert units("table_read_unit") == pytest.approx(read + turns * 1.5 * 5, rel=1e-6)
+    written = manager_turns * (6.5 + 3 * 0.12) + 3 * month_s / 5 + 2 * ticks / 3
+    assert units("table_write_unit") == pytest.approx(written, rel=1e-6)
+    minutes = 2 * month_s * 1_000 / config.metrics_ms
+    assert units("log_gb") * 1e9 == pytest.approx((manager_turns + minutes + turns) * 2_200)
+
+
+def test_asleep_the_manager_runs_each_minute_for_as_long_as_it_lingers_and_a_second():
+    config = a_config(sleep=True)
+    gb_s = 43_800 * (config.linger_ms / 1_000 + 1) / 4
+    dollars = gb_s * PRICES.lambda_gb_second + 43_800 * PRICES.lambda_request
+    assert asleep_per_month(config, manager_mb=256) == pytest.approx(dollars)
 
 
 def test_the_estimate_is_what_a_fleet_on_the_embedded_aws_used():

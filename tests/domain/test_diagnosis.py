@@ -184,8 +184,10 @@ def test_a_planted_fault_is_the_one_finding(planted, code, words):
     (finding,) = diagnose(replace(HEALTHY, **planted))
 
     assert finding.code == code
-    assert words in f"{finding.found}; {finding.remedy}"
-    assert finding.remedy
+    what_to_do = ("leaseKey (HASH)", "it is tried again by itself")
+    assert words in (finding.remedy if words.startswith(what_to_do) else finding.found)
+    # What to do is not what was found over again.
+    assert finding.remedy not in ("", finding.found)
 
 
 def test_errors_come_before_warnings():

@@ -149,3 +149,14 @@ def test_every_key_is_either_covered_or_in_exactly_one_hole(ranges):
 @given(st.lists(any_ranges(), max_size=6))
 def test_ranges_and_their_holes_together_leave_no_hole(ranges):
     assert hash_range_holes([*ranges, *hash_range_holes(ranges)]) == ()
+
+
+@given(st.integers(0, HASH_KEY_MAX - 1), st.integers(1, HASH_KEY_MAX))
+def test_a_range_splits_into_halves_without_hole_or_overlap(start, width):
+    """SplitShard: NewStartingHashKey begins the one child, and the other ends just before it."""
+    whole = HashKeyRange(start, min(start + width, HASH_KEY_MAX))
+    first, second = whole.halves
+    assert (first.start, first.end + 1, second.end) == (whole.start, second.start, whole.end)
+    assert 0 <= (second.end - second.start) - (first.end - first.start) <= 1 or (
+        first.end - first.start == second.end - second.start
+    )

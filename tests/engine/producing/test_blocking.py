@@ -108,7 +108,7 @@ def test_a_closed_blocking_producer_says_so(call):
         "flush": producer.flush,
     }
 
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RuntimeError, match="this producer is closed: make another one"):
         calls[call]()
 
 

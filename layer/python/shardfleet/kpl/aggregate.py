@@ -176,8 +176,8 @@ class AggregateBuilder:
         place, stop = 0, min(len(keys), self.max_records - self._count)
         while place < stop:
             packed = pack(
-                keys if stop - place == len(keys) else keys[place:stop],
-                data if stop - place == len(keys) else data[place:stop],
+                keys[place:stop],
+                data[place:stop],
                 self._keys.indexes,
                 room=self.max_bytes - self.size_bytes,
             )

@@ -191,12 +191,9 @@ class MemoryStream(Polled):
 
     def split(self, shard_id: str) -> tuple[str, str]:
         """Split a shard in the middle; return the children."""
-        hashes = self._logs[shard_id].shard.hash_key_range
-        middle = (hashes.start + hashes.end + 1) // 2
+        low, high = self._logs[shard_id].shard.hash_key_range.halves
         self._close(shard_id)
-        low = self._open(HashKeyRange(hashes.start, middle - 1), (shard_id,))
-        high = self._open(HashKeyRange(middle, hashes.end), (shard_id,))
-        return low, high
+        return self._open(low, (shard_id,)), self._open(high, (shard_id,))
 
     def merge(self, shard_id: str, adjacent_id: str) -> str:
         """Merge two shards; return the child."""

@@ -117,7 +117,7 @@ class Known:
 def explain_shard(known: Known, shard_id: str) -> Explanation | None:
     """Return why a shard is where it is; None when nothing is known of such a shard."""
     row = next((row for row in lease_rows(known.reading) if row.lease_key == shard_id), None)
-    story = tuple(story_of(known, lambda entry: entry.subject == shard_id, named=False))
+    story = tuple(story_of(known, lambda entry: entry.subject == shard_id, sentence))
     if row is None and not story and shard_id not in {s.shard_id for s in known.shards}:
         return None
     if row is None:
@@ -163,7 +163,7 @@ def explain_worker(known: Known, name: str) -> Explanation | None:
         story_of(
             known,
             lambda entry: entry.subject == slot_id or worker_id in (entry.worker_id, entry.before),
-            named=True,
+            about,
         )
     )
     return Explanation(
@@ -186,7 +186,7 @@ def explain_fleet(known: Known) -> Explanation:
     if found.workers:
         others = f" Others that share the lease table: {', '.join(found.workers)}."
     waits = "; ".join(sorted({str(why) for why in known.waits.values()}))
-    story = story_of(known, lambda e: e.subject == FLEET or e.what.startswith("SLOT_"), named=True)
+    story = story_of(known, lambda e: e.subject == FLEET or e.what.startswith("SLOT_"), sentence)
     return Explanation(
         subject=FLEET,
         kind="fleet",
@@ -210,8 +210,10 @@ def _fits(place: Place, row: LeaseRow) -> bool:
     return in_handover or place.entry.worker_id == (row.owner or "")
 
 
-def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> Iterable[StoryLine]:
-    """Return what happened, as far as it is wanted; ``named``: of more than one subject."""
+def story_of(
+    known: Known, wanted: Callable[[Entry], bool], told: Callable[[Entry], str]
+) -> Iterable[StoryLine]:
+    """Return what happened, as far as it is wanted, each in the words of ``told``."""
     for at_ms, entries in known.turns:
         for entry in entries:
             if wanted(entry):
@@ -221,7 +223,7 @@ def story_of(known: Known, wanted: Callable[[Entry], bool], *, named: bool) -> I
                     what=entry.what,
                     lease_key=None if is_slot else entry.subject,
                     worker_id=entry.worker_id or None,
-                    text=about(entry) if named else sentence(entry),
+                    text=told(entry),
                 )
 
 

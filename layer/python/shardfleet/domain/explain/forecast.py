@@ -42,7 +42,6 @@ from shardfleet.domain.slots.slot import (
 )
 from shardfleet.domain.slots.upkeep import SlotDecision, SlotTask, asked
 from shardfleet.domain.slots.usage import UNKNOWN
-from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
@@ -257,7 +256,6 @@ class _Future:
                 f"--split {shard_id}: no open shard with a lease; these are: "
                 f"{', '.join(usable) or 'none'}"
             )
-        middle = (shard.hash_key_range.start + shard.hash_key_range.end) // 2
         number = max(int(s.shard_id.rpartition("-")[2]) for s in shards)
         children = [
             Shard(
@@ -266,10 +264,7 @@ class _Future:
                 starting_sequence_number=str(2**200 + n),
                 parent_shard_id=shard_id,
             )
-            for n, covered in (
-                (1, HashKeyRange(shard.hash_key_range.start, middle)),
-                (2, HashKeyRange(middle + 1, shard.hash_key_range.end)),
-            )
+            for n, covered in enumerate(shard.hash_key_range.halves, start=1)
         ]
         others = [s for s in shards if s.shard_id != shard_id]
         closed = replace(shard, ending_sequence_number=str(2**200))
@@ -373,17 +368,22 @@ class _Future:
                     lease, checkpoint_owner=None, lease_counter=lease.lease_counter + 1
                 )
         for slot in [s for s in self._slots.values() if s.drain and s.worker_id in alive]:
-            for lease in list(self.leases.values()):
-                if lease.effective_owner == slot.worker_id and not lease.is_finished:
-                    self._apply(lease_changes.evict(lease))
-                    released.append(
-                        Entry(
-                            what=Happening.RELEASED,
-                            subject=lease.lease_key,
-                            before=slot.worker_id,
-                            reason=AskedToEnd(slot.worker_id),
-                        )
-                    )
+            left = [
+                lease
+                for lease in self.leases.values()
+                if lease.effective_owner == slot.worker_id and not lease.is_finished
+            ]
+            for lease in left:
+                self._apply(lease_changes.evict(lease))
+            released += (
+                Entry(
+                    what=Happening.RELEASED,
+                    subject=lease.lease_key,
+                    before=slot.worker_id,
+                    reason=AskedToEnd(slot.worker_id),
+                )
+                for lease in left
+            )
             ended = end(slot, served_seq=slot.assign_seq, now_ms=plan.snapshot.at_ms)
             self._slots[slot.slot_id] = ended or slot
         self._snapshot = self._later(plan)

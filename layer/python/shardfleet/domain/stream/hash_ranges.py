@@ -19,6 +19,12 @@ class HashKeyRange:
         """Tell whether the key lies inside, both ends included."""
         return self.start <= hash_key <= self.end
 
+    @property
+    def halves(self) -> tuple[HashKeyRange, HashKeyRange]:
+        """Return what a shard's children cover if it is split in the middle (SplitShard)."""
+        second = (self.start + self.end + 1) // 2
+        return HashKeyRange(self.start, second - 1), HashKeyRange(second, self.end)
+
 
 WHOLE_HASH_SPACE = HashKeyRange(0, HASH_KEY_MAX)
 

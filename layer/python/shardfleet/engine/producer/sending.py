@@ -221,9 +221,8 @@ class Producer:
             for turn in self._for_room:
                 _resolve(turn)
         if not self._unflushed:
-            for flushed in self._flushes:
-                _resolve(flushed)
-            self._flushes.clear()
+            while self._flushes:
+                _resolve(self._flushes.pop())
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

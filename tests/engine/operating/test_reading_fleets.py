@@ -1,0 +1,195 @@
+"""What a person is shown of a fleet is what its tables hold, each thing in its place."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain.cost.spending import Chosen, Regime
+from shardfleet.domain.delivery.stops import MissingShard, StopNote
+from shardfleet.domain.explain.turn_log import Entry, Happening, Place
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.reasons import (
+    MayHaveRecords,
+    NoBudget,
+    NoWorkerHasRoom,
+    Pause,
+    SecondListingAwaited,
+    reason_json,
+)
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.stream.gone_shards import GoneNote
+from shardfleet.engine.manager.history import History
+from shardfleet.engine.manager.spending import RegimeRecord
+from shardfleet.engine.operate.read import read_fleet, read_known, read_snapshot
+from shardfleet.engine.state.gone_record import GoneRecord
+from shardfleet.engine.state.pauses import PauseRecord
+from shardfleet.engine.state.sleep_state import NapRecord
+from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import SeededEntropy
+from tests.domain.builders import a_lease
+from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
+
+FAILOVER_MS = 10_000
+ANN = Pause("ann", 5)
+SLOT = Slot(slot_id="s1", worker_id="f-s1", state=SlotState.RUNNING, name="n", start_epoch=1)
+STOP = StopNote(lease_key="1", position="5:0", error="x", attempts=3, worker_id="f-s1", at_ms=7)
+SIGHTING = Sighting(3, "f-s1", 9)
+
+
+def with_fleet(scenario, **options):
+    async def main():
+        return await scenario(Fleet(**options))
+
+    return run_virtual(main())
+
+
+async def filled(fleet):
+    """Write one of each kind of document, as its writer does."""
+    for line in ("0 at 5 by f-s1", "1 at 5 by f-s1", "2 at 5", "3 at 5 by f-s1"):
+        lease = a_lease(line)
+        fleet.leases.leases[lease.lease_key] = lease
+    fleet.leases.leases["4"] = a_lease("4")
+    fleet.leases.unreadable["4"] = "no counter"
+    await fleet.state.write_slot(SLOT, None)
+    await fleet.state.write_sightings({"0": SIGHTING})
+    await fleet.state.write_stop(STOP)
+    await PauseRecord(fleet.store).change(lambda _: Pauses(leases={"3": ANN}))
+
+
+async def read(fleet):
+    return await read_fleet(fleet.leases, fleet.state, clock=fleet.clock, failover_ms=FAILOVER_MS)
+
+
+def test_each_table_and_document_has_its_place_in_a_reading():
+    async def scenario(fleet):
+        await filled(fleet)
+        now_ms = fleet.clock.now_ms()
+        nap = Nap(
+            lease_key="2",
+            worker_id="f-s1",
+            since_ms=now_ms - 1,
+            done=fleet.leases.leases["2"].checkpoint,
+        )
+        await NapRecord(fleet.store).begin(nap)
+        await fleet.state.write_plan({"at_ms": 77, "left": []})
+        found = await read(fleet)
+        assert (found.at_ms, found.failover_ms) == (now_ms, FAILOVER_MS)
+        assert [lease.lease_key for lease in found.leases] == ["0", "1", "2", "3"]
+        assert found.unreadable == {"4": "no counter"}
+        assert (found.slots, found.sightings) == ([SLOT], {"0": SIGHTING})
+        assert found.stops == {"1": STOP}
+        assert found.planned_ms == 77
+        assert found.pauses == Pauses(leases={"3": ANN})
+        assert found.naps == {"2": nap}
+
+    with_fleet(scenario)
+
+
+def test_a_fleet_whose_manager_has_never_planned_says_so():
+    async def scenario(fleet):
+        assert (await read(fleet)).planned_ms == 0
+        known = await read_known(await read(fleet), fleet.state, shards=[])
+        assert (known.waits, known.places, known.turns) == ({}, {}, [])
+
+    with_fleet(scenario)
+
+
+@pytest.mark.parametrize(("missed_ms", "shown"), [(FAILOVER_MS, True), (FAILOVER_MS - 1, False)])
+def test_a_shard_that_is_missed_for_a_failover_time_is_shown_as_one_that_stands_still(
+    missed_ms, shown
+):
+    async def scenario(fleet):
+        await filled(fleet)
+        note = GoneNote(
+            lease_key="0",
+            first_ms=fleet.clock.now_ms() - missed_ms,
+            checkpoint="5",
+            reason=MayHaveRecords(),
+        )
+        await GoneRecord(fleet.store).write(note, None)
+        missing = MissingShard(
+            lease_key="0",
+            position="5",
+            error=str(MayHaveRecords()),
+            attempts=0,
+            worker_id="",
+            at_ms=note.first_ms,
+        )
+        assert (await read(fleet)).stops == {"1": STOP} | ({"0": missing} if shown else {})
+
+    with_fleet(scenario)
+
+
+def test_a_stop_is_shown_before_that_its_shard_is_missed_too():
+    async def scenario(fleet):
+        await filled(fleet)
+        note = GoneNote(lease_key="1", first_ms=1, reason=SecondListingAwaited())
+        await GoneRecord(fleet.store).write(note, None)
+        assert (await read(fleet)).stops == {"1": STOP}
+
+    with_fleet(scenario)
+
+
+def test_what_the_manager_has_kept_is_read_from_an_instant_on():
+    async def scenario(fleet):
+        entry = Entry(what=Happening.CREATED, subject="0")
+        place = Place(3, entry)
+        history = History(fleet.store)
+        for at_ms in (10, 20):
+            await history.write_turn(at_ms, [entry])
+        await history.write_places({}, {"0": place})
+        waits = [["2", reason_json(NoWorkerHasRoom())]]
+        await fleet.state.write_plan({"at_ms": 77, "left": waits})
+        reading = await read(fleet)
+        known = await read_known(reading, fleet.state, shards=fleet.stream.shards, since_ms=11)
+        assert known.reading is reading
+        assert known.turns == [(20, (entry,))]
+        assert known.places == {"0": place}
+        assert known.waits == {"2": NoWorkerHasRoom()}
+        assert known.shards == fleet.stream.shards
+        everything = await read_known(reading, fleet.state, shards=[])
+        assert [at_ms for at_ms, _ in everything.turns] == [10, 20]
+
+    with_fleet(scenario)
+
+
+async def snapshot_of(fleet, **options):
+    return await read_snapshot(
+        replace(fleet.config, **options),
+        leases=fleet.leases,
+        state=fleet.state,
+        stream=fleet.stream,
+        clock=fleet.clock,
+        entropy=SeededEntropy(7),
+    )
+
+
+@pytest.mark.parametrize(
+    ("regime", "budget", "thrifty"),
+    [
+        (None, 100, False),
+        (Regime.EAGER, 100, False),
+        (Regime.THRIFTY, 100, True),
+        (Regime.PAUSED, 100, True),
+        (Regime.THRIFTY, 0, False),
+    ],
+)
+def test_a_snapshot_is_thrifty_as_its_manager_is_and_has_a_draw_of_its_own(regime, budget, thrifty):
+    async def scenario(fleet):
+        await running_fleet(fleet)
+        if regime:
+            await RegimeRecord(fleet.store).write(
+                Chosen(name=regime, reason=NoBudget(), since_ms=1)
+            )
+        before, changes = dict(fleet.store.documents), len(fleet.leases.changes)
+        snapshot = await snapshot_of(fleet, budget_cents_per_day=budget)
+        assert snapshot.is_thrifty == thrifty
+        assert snapshot.draw == SeededEntropy(7).token()
+        assert {lease.lease_owner for lease in snapshot.survey.leases} == {"f-s0001"}
+        # Nothing is written.
+        assert fleet.store.documents == before
+        assert len(fleet.leases.changes) == changes
+
+    with_fleet(scenario)
