@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "layer/python/shardfleet"
 PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tests", "benchmarks")
 
-PURE = ("domain", "records", "events", "errors", "config")
+PURE = ("domain", "records", "events", "errors", "config", "values")
 SDK = ("boto3", "botocore", "aws_lambda_powertools")
 # Package -> (what it may import of shardfleet, what it may import from outside the standard
 # library). "" is the public surface, `import shardfleet`; None means anything.

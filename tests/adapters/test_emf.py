@@ -3,7 +3,7 @@
 import io
 import json
 import threading
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -14,6 +14,7 @@ from shardfleet.events.base import Event, LeaseEvent, Level
 from shardfleet.events.delivery import BatchFailed, BatchHandled, ReadDelayed, RecordsFiltered
 from shardfleet.events.manager import LeaseAssigned, ManagerTurnDone, ManagerTurnFailed
 from shardfleet.events.worker import SlotDelayed, TurnBegun, TurnEnded, TurnEnding, WorkerBeat
+from shardfleet.values import dataclass
 from tests.event_kinds import event_kinds
 
 TURN = ManagerTurnDone(

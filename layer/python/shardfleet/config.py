@@ -13,12 +13,13 @@ configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from typing import Any, Self
 
 from shardfleet.domain.delivery.attempts import POLICIES, RETRIES, FailurePolicy, RetryPolicy
 from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.errors import ConfigurationError
+from shardfleet.values import dataclass
 
 ENV_PREFIX = "SHARDFLEET_"
 MANAGER_EVERY_MS = 60_000  # EventBridge Scheduler: once a minute is the most often

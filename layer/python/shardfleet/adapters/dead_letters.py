@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.engine.ports import FailedRecords
 from shardfleet.errors import ConfigurationError, RightMissing
 from shardfleet.records import Record
+from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

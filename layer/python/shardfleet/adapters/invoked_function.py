@@ -8,7 +8,6 @@ later, or a person must act, or the event itself is refused. What the function r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCal
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded, Throttled
+from shardfleet.values import dataclass
 
 # The function or what it stands on is busy, not ready yet, or short of something for a while.
 LATER = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from shardfleet.adapters.sdk_errors import SdkCall, pages
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.delivery.given_up import GivenUp, given_up_of
 from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import (
@@ -33,6 +33,7 @@ from shardfleet.errors import (
     ShardfleetError,
     Throttled,
 )
+from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from shardfleet.values import dataclass
 
 ENDED = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
 """States that a run stays in (botocore: emr-serverless JobRunState, fact R07)."""

@@ -9,12 +9,12 @@ told in one place, in words and as JSON. So this is at the bottom: it imports no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from string import Formatter
 from typing import Any, ClassVar
 
 from shardfleet.domain.item_size import value_bytes
+from shardfleet.values import dataclass
 
 REASON_MOST = 300  # characters of a quotation: an error of the SDK may be a page
 REASON_BYTES_MOST = 4 * REASON_MOST  # of a reason in a document

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
@@ -67,6 +67,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.events.base import Event
 from shardfleet.events.manager import HandoverForced, LeaseDeleted
+from shardfleet.values import dataclass
 
 LAG_MOST_MS = 60_000  # without an objective
 _STEALING = "greedy"  # the one strategy that takes from healthy others

@@ -9,7 +9,6 @@ The ports: everything the engine asks of the world.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Never, Protocol
 
@@ -25,6 +24,7 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.events.base import Event
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.records import Batch, Record
+from shardfleet.values import dataclass
 
 
 class Clock(Protocol):

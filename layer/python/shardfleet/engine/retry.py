@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -18,6 +17,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.engine.ports import Clock, Entropy
 from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled
+from shardfleet.values import dataclass
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -12,7 +12,6 @@ keys never discard anything. This module does not log: the verdict is for the ca
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import compress, count, repeat
@@ -25,6 +24,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.content import Content, Fault, Steps, at_once, content_in_steps
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, body_of, is_framed
 from shardfleet.records import Record
+from shardfleet.values import dataclass
 
 MisroutedPolicy = Literal["deliver", "in-range", "kpl"]
 """

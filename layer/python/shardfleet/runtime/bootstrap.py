@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Never, cast
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
@@ -66,6 +66,7 @@ from shardfleet.events.base import Level
 from shardfleet.kpl.deaggregate import MisroutedPolicy
 from shardfleet.runtime.handler_call import EventSource, LambdaContext, kinesis_event
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
+from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from shardfleet.adapters.decode.processes import DecodeProcesses

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from shardfleet.adapters.invoked_function import FunctionAnswer, InvokedFunction
@@ -28,6 +27,7 @@ from shardfleet.engine.retry import Patience
 from shardfleet.errors import InvalidReply, OutcomeUnknown, Throttled
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_call import EventSource, event_record, result_of_reply
+from shardfleet.values import dataclass
 
 T = TypeVar("T")
 

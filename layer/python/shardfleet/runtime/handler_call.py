@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from shardfleet.adapters.payload_text import payload_text
@@ -26,6 +25,7 @@ from shardfleet.domain.delivery.replies import FAILURES, failures_of, lowest_fai
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_loading import LoadedHandler
+from shardfleet.values import dataclass
 
 REDRIVE = "redrive"
 """The key of an event that is no slot's: see :mod:`shardfleet.runtime.redrive`."""

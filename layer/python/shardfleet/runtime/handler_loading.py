@@ -9,7 +9,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -26,6 +25,7 @@ from shardfleet.domain.delivery.hooks import (
 )
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded
+from shardfleet.values import dataclass
 
 _not_found = partial(HandlerNotLoaded, kind=FailureKind.LOAD)
 _not_callable = partial(HandlerNotLoaded, kind=FailureKind.SIGNATURE)

@@ -7,7 +7,6 @@ endpoint and role. An assumed role's credentials are renewed by the SDK before t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +19,7 @@ from shardfleet.adapters.clients.aws_clients import (
     region_of,
 )
 from shardfleet.errors import ConfigurationError
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

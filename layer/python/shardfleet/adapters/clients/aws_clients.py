@@ -13,7 +13,6 @@ is repeated by the SDK's standard mode.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +24,7 @@ from botocore.session import Session, get_session
 from shardfleet.adapters.dynamodb.wire import TableWire
 from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
+from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient

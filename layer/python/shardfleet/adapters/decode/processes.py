@@ -19,7 +19,7 @@ import select
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 
 import msgspec
@@ -28,6 +28,7 @@ from shardfleet.adapters.decode.server import READY, Served
 from shardfleet.adapters.kinesis.page_messages import Asked, NotAnswered, answered, ask
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.errors import ShardfleetError, Throttled
+from shardfleet.values import dataclass
 
 DEATHS_MOST = 3
 """After so many deaths without a page in between, processes are no longer used."""

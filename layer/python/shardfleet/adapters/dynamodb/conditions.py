@@ -7,7 +7,7 @@ Nothing is decided here. What a condition means is said once, by
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from shardfleet.adapters.dynamodb.items import (
@@ -36,6 +36,7 @@ from shardfleet.domain.stream.sequence import (
     TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
+from shardfleet.values import dataclass
 
 _EXISTS = FieldPresent(LeaseField.LEASE_KEY)
 _BEGINNINGS = (TRIM_HORIZON, LATEST, AT_TIMESTAMP)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -23,6 +22,7 @@ from shardfleet.domain.leases.lease import FieldValue, Lease, LeaseField
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease, ProtocolError
+from shardfleet.values import dataclass
 
 LEASE_KEY = "leaseKey"
 LEASE_OWNER = "leaseOwner"

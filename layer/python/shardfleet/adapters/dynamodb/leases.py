@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,6 +54,7 @@ from shardfleet.errors import (
     ShardfleetError,
 )
 from shardfleet.events.base import Event, Level
+from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient

@@ -19,7 +19,6 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from botocore.exceptions import (
@@ -29,6 +28,8 @@ from botocore.exceptions import (
     ReadTimeoutError,
     SSLError,
 )
+
+from shardfleet.values import dataclass
 
 IDLE_MS = 5_000
 """

@@ -13,7 +13,6 @@ its turn. Needs pyarrow and numpy: nothing that runs in Lambda may import this.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -26,6 +25,7 @@ from shardfleet.kpl.deaggregate import ExpansionLimits
 from shardfleet.kpl.envelope import DIGEST_BYTES, MAGIC, body_of, is_framed
 from shardfleet.kpl.messages_pb2 import AggregatedRecordBytes
 from shardfleet.records import StreamRecord
+from shardfleet.values import dataclass
 
 CHUNK_BYTES = 512 * 1024
 """How much data is best handed over at once: it stays in the processor's cache."""

@@ -15,7 +15,7 @@ import logging
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from threading import Lock
 from typing import IO, Any, NamedTuple
@@ -31,6 +31,7 @@ from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.domain.reasons import Reason
 from shardfleet.engine.ports import Clock
 from shardfleet.events.base import Event, LeaseEvent, Level
+from shardfleet.values import dataclass
 
 FLUSH_MS = 60_000  # hazard H18: at least each minute
 VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100

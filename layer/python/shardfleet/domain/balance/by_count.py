@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from shardfleet.domain.reasons import (
     WorkerIsFull,
     WorkerTakesFew,
 )
+from shardfleet.values import dataclass
 
 STEAL_DIFFERENCE = 2  # kcl-rust: stealing at a difference of one would go to and fro for ever
 NOTHING_PAUSED: Mapping[str, Reason] = MappingProxyType({})

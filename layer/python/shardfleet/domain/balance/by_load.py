@@ -11,7 +11,6 @@ passed around; and the choice is by size instead of chance, so that few leases m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from shardfleet.domain.balance.by_count import (
     NOTHING_PAUSED,
@@ -40,6 +39,7 @@ from shardfleet.domain.reasons import (
     NoWorkerHasRoom,
     Reason,
 )
+from shardfleet.values import dataclass
 
 # A move must bring donor and receiver closer by this part of the average. It keeps rounding, and
 # leases that are as large as the difference, from moving to and fro.

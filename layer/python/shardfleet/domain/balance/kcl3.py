@@ -10,11 +10,11 @@ leads beside Java is not built.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.values import dataclass
 
 # A row is active for twice the time after which the KCL writes it anew (§2.6).
 FRESH_MS = 60_000

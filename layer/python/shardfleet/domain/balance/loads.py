@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isfinite
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.slots.usage import UNKNOWN, Usage
+from shardfleet.values import dataclass
 
 # A lease's own average looks back some 10 s (alpha 0.5 over renewal intervals). Leases move for
 # minutes at least, so what is compared looks back some 80 s (alpha 0.25 over 20 s turns).

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.config import FleetConfig
@@ -21,6 +20,7 @@ from shardfleet.domain.balance.kcl3 import CRASHES_MOST, ROLLED_BACK, UPGRADING,
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import HoldsFewest, OwnerEnds
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.values import dataclass
 
 
 class MigrationTask(StrEnum):

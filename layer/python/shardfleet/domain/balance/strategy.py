@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
@@ -28,6 +28,7 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.reasons import AllStoodStill, KclLeads, Reason
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

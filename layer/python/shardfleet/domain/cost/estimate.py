@@ -9,10 +9,11 @@ the handler itself calls, and bytes sent over networks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 from shardfleet.config import MANAGER_EVERY_MS, FleetConfig
 from shardfleet.domain.cost.prices import PRICES, Prices
+from shardfleet.values import dataclass
 
 DAY_MS = 86_400_000
 # A rate from less than this says more about the start than about the fleet.

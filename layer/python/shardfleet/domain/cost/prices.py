@@ -8,9 +8,10 @@ give your own: `shardfleet cost --prices FILE`, a JSON object with any of these 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ cannot both hold, the objective does, and the reason says by how much the budget
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.domain.reasons import (
@@ -18,6 +17,7 @@ from shardfleet.domain.reasons import (
     ObjectiveMissed,
     Reason,
 )
+from shardfleet.values import dataclass
 
 # Back to eager only when this part of the budget suffices, or the fleet would go to and fro.
 RELIEF = 0.8

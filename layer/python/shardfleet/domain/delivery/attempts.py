@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.records import Record
+from shardfleet.values import dataclass
 
 _MOST_DOUBLINGS = 60  # beyond this any back-off has long reached its limit
 

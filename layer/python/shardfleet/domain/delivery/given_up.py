@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.values import dataclass
 
 # Of others' texts also: what is nested too deeply, and numbers and dates beyond all bounds.
 _NO_DOCUMENT = (

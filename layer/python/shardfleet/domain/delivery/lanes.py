@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 from zlib import crc32
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.records import Record, place_of
+from shardfleet.values import dataclass
 
 _Place = tuple[int, int]  # sequence number and sub-sequence number
 

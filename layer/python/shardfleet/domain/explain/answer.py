@@ -11,7 +11,6 @@ are handled but not checkpointed yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.domain.delivery.stops import StopNote
@@ -33,6 +32,7 @@ from shardfleet.domain.slots.failure import LastFailure
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.sequence import LATEST, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.values import dataclass
 
 UP_TO_DATE_MS = 2_000
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import partial
 
@@ -26,6 +26,7 @@ from shardfleet.domain.explain.fleet_view import (
     summary,
 )
 from shardfleet.domain.slots.slot import SlotState
+from shardfleet.values import dataclass
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
 _NO_KCL_3 = Kcl3()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind, LastFailure
 from shardfleet.domain.slots.lags import lag_now, lags_of
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.values import dataclass
 
 _NOTHING_PAUSED = Pauses()
 # Two schedules of the manager, which plans at least once a minute (serverless.md §0).

@@ -12,7 +12,7 @@ handler time) it costs the next one, too, and it stays as far behind as it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentKind
@@ -54,6 +54,7 @@ from shardfleet.events.manager import (
     LeaseWoken,
     SlotStarted,
 )
+from shardfleet.values import dataclass
 
 TURNS_MOST = 100
 

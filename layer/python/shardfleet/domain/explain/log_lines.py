@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from shardfleet.values import dataclass
 
 # Lambda's own lines, as text or as JSON (Lambda developer guide, "Configuring JSON and plain text
 # log formats").

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Direction
 from shardfleet.domain.balance.migration import IndexStatus, MigrationSnapshot
+from shardfleet.values import dataclass
 
 NAMED_MOST = 5
 

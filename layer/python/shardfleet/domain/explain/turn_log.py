@@ -11,7 +11,6 @@ stay with one worker for months: so the reason of its present place is kept as l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -53,6 +52,7 @@ from shardfleet.events.manager import (
     SlotStarted,
     SlotUpkeepFailed,
 )
+from shardfleet.values import dataclass
 
 FLEET = "fleet"  # the subject of what concerns no single lease or slot
 

@@ -9,7 +9,6 @@ sees the service's answer, may conclude that.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
@@ -25,6 +24,7 @@ from shardfleet.domain.reasons import (
 from shardfleet.domain.stream.hash_ranges import hash_range_holes
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ Rules: docs/protocol.md E1-E8 (§1.7; hazards H15, H16).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ slot of ours (Z1).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.values import dataclass
 
 # As long after another application was last seen in the lease table, nothing falls asleep.
 FOREIGN_REST_MS = 3_600_000

@@ -9,9 +9,9 @@ that does not renew expires as ever.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ the lease table and a listing in the middle of a reshard are over in between.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
 from shardfleet.domain.stream.shards import Shard
+from shardfleet.values import dataclass
 
 SIGHTINGS = 3  # Java: leasesRecoveryAuditorInconsistencyConfidenceThreshold
 # An eventually consistent scan is behind by a second or two; managers may look each second.

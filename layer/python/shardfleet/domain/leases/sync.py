@@ -10,7 +10,6 @@ lease is the oldest listed ancestor, whatever of that line has been read; at LAT
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
@@ -38,6 +37,7 @@ from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.values import dataclass
 
 # H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
 PIN_BACK_MS = 5_000

@@ -10,13 +10,14 @@ items). Java's deserializer throws, which ends the whole scan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from shardfleet.domain.leases.lease import Lease, Survey
 from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.reasons import ParentHeldUp, ParentUnreadable, Reason
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

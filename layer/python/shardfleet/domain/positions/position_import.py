@@ -8,7 +8,7 @@ says ``SHARD_END`` (protocol.md §4.6), so that an import that is cut off is com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from shardfleet.domain.leases.changes import checkpoint, create
@@ -21,6 +21,7 @@ from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.values import dataclass
 
 
 class ImportAction(StrEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from shardfleet.domain.stream.sequence import (
@@ -25,6 +25,7 @@ from shardfleet.domain.stream.sequence import (
     StreamIncarnation,
 )
 from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.values import dataclass
 
 FORMAT = "shardfleet.positions"
 VERSION = 1

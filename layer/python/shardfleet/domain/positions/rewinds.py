@@ -9,12 +9,12 @@ key come again after newer ones, unless the child is set back as well.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.values import dataclass
 
 _UNBEGUN = (TRIM_HORIZON, AT_TIMESTAMP)
 

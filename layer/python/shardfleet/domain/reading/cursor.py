@@ -27,7 +27,6 @@ does is decided in :mod:`shardfleet.domain.stream.gone_shards`. There is no work
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardfleet.domain.reading.pacing import Rate, full_bucket, idle_pause_ms, spend
@@ -51,6 +50,7 @@ from shardfleet.errors import (
     ShardGone,
     Throttled,
 )
+from shardfleet.values import dataclass
 
 # Kinesis quota: no stream retains records for less than 24 hours. One that retains them longer may
 # be set back to that at any moment, so only what is younger is certain to be there.

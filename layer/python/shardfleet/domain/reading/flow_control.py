@@ -15,7 +15,7 @@ producer alone on its stream is never refused, and then nothing of this happens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

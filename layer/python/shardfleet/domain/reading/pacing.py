@@ -8,7 +8,7 @@ and 2 MiB/s per shard, and a 10 MiB answer blocks the shard for 5 s).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from shardfleet.values import dataclass
 
 _PARTS = 1000  # of a token: one millisecond at a rate of N per second refills N parts
 

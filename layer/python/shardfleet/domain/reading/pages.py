@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from shardfleet.domain.stream.sequence import PointKind, Position
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.records import StreamRecord
+from shardfleet.values import dataclass
 
 
 class StartKind(StrEnum):

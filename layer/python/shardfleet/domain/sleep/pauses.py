@@ -9,10 +9,11 @@ take such a lease.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.errors import ConfigurationError
+from shardfleet.values import dataclass
 
 # An item of DynamoDB holds 400 KB, and a row some 150 bytes.
 LEASES_MOST = 2_000

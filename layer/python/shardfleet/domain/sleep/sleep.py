@@ -11,7 +11,6 @@ it does not fit the lease, the lease is assigned as any other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -32,6 +31,7 @@ from shardfleet.domain.reasons import (
     ShardUnknown,
 )
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.values import dataclass
 
 # Kinesis quota: an iterator lives 5 minutes. The two clocks may differ, and a look takes time.
 ITERATOR_AGE_MOST_MS = 240_000

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 from shardfleet.errors import HandlerNotLoaded, HandlerTimedOut, RightMissing, told
+from shardfleet.values import dataclass
 
 # A slot's record is read and written several times a minute (400 KB at most, fact D15).
 MESSAGE_BYTES_MOST = 600

@@ -9,7 +9,7 @@ must outlive a turn (how long there have been too many, when there were last too
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from shardfleet.domain.reasons import (
@@ -25,6 +25,7 @@ from shardfleet.domain.reasons import (
     SurplusToLast,
     TooFarBehind,
 )
+from shardfleet.values import dataclass
 
 # A slot leaves only if the others would not come nearer to the target than this part of it: else
 # the next turn would start one again.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +29,7 @@ from shardfleet.domain.slots.failure import (
 )
 from shardfleet.domain.slots.usage import UNKNOWN, Usage
 from shardfleet.errors import ConfigurationError, ProtocolError
+from shardfleet.values import dataclass
 
 INPUT_VERSION = 1  # a worker accepts this and the previous version (hazard H19)
 _UNKNOWN_USAGE = Usage()

@@ -9,7 +9,7 @@ Functions' answers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 
 from shardfleet.domain.reasons import (
@@ -31,6 +31,7 @@ from shardfleet.domain.slots.slot import (
     ask_to_leave,
     ask_to_stay,
 )
+from shardfleet.values import dataclass
 
 
 class SlotTask(StrEnum):

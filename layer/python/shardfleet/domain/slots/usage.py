@@ -7,7 +7,7 @@ Both are averaged with alpha 0.5 over a renewal interval, as the KCL does (proto
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from shardfleet.values import dataclass
 
 ALPHA = 0.5
 UNKNOWN = -1

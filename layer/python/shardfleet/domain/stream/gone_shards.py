@@ -11,7 +11,7 @@ shard waits; what is remembered meanwhile is a :class:`GoneNote`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.domain.reasons import (
     ListedStill,
@@ -25,6 +25,7 @@ from shardfleet.domain.reasons import (
 )
 from shardfleet.domain.stream.hash_ranges import tiles_exactly
 from shardfleet.domain.stream.shards import ChildShard, Shard, ShardGraph
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,12 @@ never as strings; ties go to the sub-sequence number.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import total_ordering
 
 from shardfleet.errors import ProtocolError
+from shardfleet.values import dataclass
 
 TRIM_HORIZON = "TRIM_HORIZON"
 LATEST = "LATEST"

@@ -8,10 +8,10 @@ that is its own ancestor, or a parent that has aged out must not make anything f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
+from shardfleet.values import dataclass
 
 _PARENTS_OF_A_MERGE = 2
 

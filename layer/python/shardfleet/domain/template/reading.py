@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from shardfleet.values import dataclass
 
 PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
 _REFERENCE = re.compile(r"<[A-Za-z0-9:.]+>")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -35,6 +34,7 @@ from shardfleet.engine.ports import EventSink, StateStore, Written
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.base import Event
+from shardfleet.values import dataclass
 
 TURN = "turn"
 PLACES = "places"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from shardfleet.config import FleetConfig
@@ -19,6 +19,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.events.manager import LeaseBehind, ManagerTurnDone
 from shardfleet.events.worker import LeaseUnreadable
+from shardfleet.values import dataclass
 
 # Of each kind; a reason is some 150 bytes, and all of them together must fit into an item.
 REASONS_MOST = 1_000

@@ -13,7 +13,7 @@ Java's ``LeaseAssignmentManager`` plus ``HierarchicalShardSyncer`` plus ``LeaseC
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
@@ -54,6 +54,7 @@ from shardfleet.events.manager import (
     LeaseSyncProblem,
     ManagerStepCut,
 )
+from shardfleet.values import dataclass
 
 # A step that somebody waits for; with 6 ms a write some 40,000 calls.
 URGENT_MS = 15_000

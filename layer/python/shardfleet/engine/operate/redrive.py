@@ -9,12 +9,12 @@ only after its handler call has succeeded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shardfleet.domain.delivery.given_up import GivenUp, by_shard, event_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
+from shardfleet.values import dataclass
 
 Handle = Callable[[Mapping[str, Any]], Awaitable[HandlerResult]]
 """Calls the deployed handler with an event."""

@@ -9,7 +9,7 @@ moves the checkpoint; before that it tells how things stand.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.progress import position_of
@@ -46,6 +46,7 @@ from shardfleet.errors import (
     Throttled,
 )
 from shardfleet.records import Record, StreamRecord
+from shardfleet.values import dataclass
 
 # Of a read, and the pause before an answer that did not come is looked for.
 _TRIES_MOST, _PAUSE_MS = 10, 1_000

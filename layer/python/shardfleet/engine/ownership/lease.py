@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.lags import lag_now
@@ -11,6 +10,7 @@ from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.slots.usage import next_throughput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.retry import Halt
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

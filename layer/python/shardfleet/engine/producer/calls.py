@@ -8,7 +8,6 @@ stop of their way and none of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import add
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from shardfleet.engine.producer.settings import Receipt
 from shardfleet.errors import InvalidRecord
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
 from shardfleet.kpl.packing import OutgoingRecord, plain_columns
+from shardfleet.values import dataclass
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import compress
 from operator import not_
 
@@ -25,6 +25,7 @@ from shardfleet.engine.producer.calls import Columns, Part
 from shardfleet.engine.producer.settings import ProducerSettings, ShardFlow
 from shardfleet.kpl.hash_keys import effective_hash, hash_digests
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.values import dataclass
 
 # The lanes of so many keys are remembered twice over: a generation that has become so large is
 # the old one then, and what nobody asks for goes with the next. About 20 MB both.

@@ -9,7 +9,7 @@ Inside an aggregate a key may stand any number of times.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, islice
 
 from shardfleet.engine.producer.calls import Part, all_records
@@ -17,6 +17,7 @@ from shardfleet.engine.producer.lanes import Lane, Lanes
 from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.values import dataclass
 
 # So many records of keys that are already in the request are passed over, then it is full: a hot
 # key must not make every request look at all that waits. An aggregate takes all records of a key

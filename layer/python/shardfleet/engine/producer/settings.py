@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.domain.reading.pacing import Rate
 from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES
+from shardfleet.values import dataclass
 
 ENTRIES_MOST = 500
 """Quota of ``PutRecords``: entries in a request."""

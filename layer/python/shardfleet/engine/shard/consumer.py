@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from shardfleet.config import FleetConfig
@@ -42,6 +42,7 @@ from shardfleet.errors import (
 )
 from shardfleet.events.delivery import PageRead, PositionLost, PositionOutlived
 from shardfleet.events.worker import ParentsAwaited
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 
 from shardfleet.config import FleetConfig
@@ -30,6 +30,7 @@ from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import BatchHandled
 from shardfleet.records import Batch, Record, ShardLife
+from shardfleet.values import dataclass
 
 
 def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:

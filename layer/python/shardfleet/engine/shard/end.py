@@ -9,7 +9,6 @@ leave a finished parent without children (§8 row 5). Java: ``ShutdownTask``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from shardfleet.config import FleetConfig
@@ -21,6 +20,7 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.retry import Halted, Patience
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -27,6 +26,7 @@ from shardfleet.engine.shard.faults import CONCERNS_ALL
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.records import Record
+from shardfleet.values import dataclass
 
 
 class GoOn(Protocol):

@@ -8,7 +8,7 @@ past.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
@@ -21,6 +21,7 @@ from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.state.gone_record import GoneRecord, VersionedGone
 from shardfleet.errors import OutcomeUnknown, StreamGone, StreamReplaced, Throttled
 from shardfleet.events.worker import ShardExpired, ShardMissing
+from shardfleet.values import dataclass
 
 _MARK_EVERY_MS = 3_600_000
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ports import Clock, DeadLetters, EventSink
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.dispatch import Dispatcher
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

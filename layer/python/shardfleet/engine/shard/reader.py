@@ -7,7 +7,6 @@ Workers read so, and so does everything that looks into a stream: a rewind's cou
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardfleet.domain.reading.cursor import (
@@ -31,6 +30,7 @@ from shardfleet.errors import (
     Throttled,
 )
 from shardfleet.events.delivery import FalseShardEnd, IteratorRenewed, ReadDelayed
+from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from shardfleet.engine.shard.missing import MissingShardWatch

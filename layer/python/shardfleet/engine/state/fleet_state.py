@@ -9,7 +9,7 @@ the lease table (protocol.md §1.2, architecture.md §5.6).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
 from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.errors import OutcomeUnknown, ProtocolError, StreamReplaced
+from shardfleet.values import dataclass
 
 SLOT = "slot"
 SIGHTINGS = "sightings"

@@ -8,11 +8,12 @@ that answers again has its document emptied: a worker may not delete (hazard H19
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from shardfleet.domain.reasons import reason_json, reason_of_json
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.engine.ports import Document, StateStore, Written
+from shardfleet.values import dataclass
 
 GONE = "gone"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 from shardfleet.engine.ports import (
     Clock,
@@ -20,6 +19,7 @@ from shardfleet.engine.ports import (
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.base import Event
+from shardfleet.values import dataclass
 
 
 class UnfailingSink:

@@ -8,7 +8,6 @@ invocation that was overtaken writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from shardfleet.domain.slots.failure import Failure
 from shardfleet.domain.slots.slot import (
@@ -27,6 +26,7 @@ from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
 from shardfleet.errors import ProtocolError, StaleEpoch
+from shardfleet.values import dataclass
 
 # The manager writes the record a few times a minute; more conflicts in a row mean a bug.
 _CLAIMS_MOST = 20

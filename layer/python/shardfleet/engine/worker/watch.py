@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 
 from shardfleet.config import FleetConfig
@@ -23,6 +22,7 @@ from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.worker import SlotDelayed, WorkerBeat
+from shardfleet.values import dataclass
 
 # Utilisation that has changed by so many thousandths is told at the next tick, not with the next
 # sign of life.
