@@ -44,6 +44,7 @@ class _Context:
 
     function_name = "worker"
     aws_request_id = "bench"
+    memory_limit_in_mb = 1_769
     invoked_function_arn = "arn:aws:lambda:us-east-1:111122223333:function:worker"
 
     def get_remaining_time_in_millis(self) -> int:
@@ -94,7 +95,7 @@ async def turn(config: FleetConfig) -> None:
         state=bootstrap.state_store(sandbox, threads),
         stream=stream,
         source=stream,
-        handler=bootstrap.handler_runner(sandbox, context),
+        handler=bootstrap.handler_runner(sandbox, threads, context),
         dead_letters=None,
         events=sandbox.events,
         process=sandbox.process,
