@@ -38,7 +38,12 @@ from shardfleet.domain.leases.changes import (
 )
 from shardfleet.domain.leases.cleanup import CleanupPlan, plan_lease_cleanup
 from shardfleet.domain.leases.expiry import Reading, Sighting, sighted
-from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
+from shardfleet.domain.leases.foreign_owners import (
+    Foreign,
+    foreign_owners,
+    noted_foreign,
+    read_by_others,
+)
 from shardfleet.domain.leases.handovers import Handover, overdue_handovers, pending_handovers
 from shardfleet.domain.leases.holes import Evidence, Suspicion, suspicions
 from shardfleet.domain.leases.lease import Lease, LeaseChange, Survey
@@ -234,6 +239,12 @@ class TurnPlan:
     def unfinished(self) -> Sequence[Lease]:
         """Return the leases that are not at SHARD_END."""
         return tuple(lease for lease in self.leases if not lease.is_finished)
+
+    @property
+    def read_by_others(self) -> frozenset[str]:
+        """Return the keys of unfinished leases that healthy workers read which are no slots."""
+        ours = {slot.worker_id for slot in self.snapshot.slots}
+        return read_by_others(self.leases, ours=ours, expired=self.losses.expired)
 
     @property
     def examined(self) -> frozenset[str]:

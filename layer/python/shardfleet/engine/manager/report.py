@@ -8,7 +8,6 @@ from typing import Any
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST, fitting, value_bytes
-from shardfleet.domain.leases.foreign_owners import read_by_others
 from shardfleet.domain.leases.holes import unread_ranges
 from shardfleet.domain.reasons import reason_json
 from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
@@ -63,14 +62,10 @@ async def report_turn(
     plan, snapshot = report.plan, report.plan.snapshot
     unfinished, expired, asleep = plan.unfinished, plan.losses.expired, plan.sleepers.asleep
     keys = {lease.lease_key for lease in unfinished}
-    others = read_by_others(
-        unfinished, ours={slot.worker_id for slot in snapshot.slots}, expired=expired
-    )
     stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
     paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in keys}
     # What is paused waits, like what is stopped: its records will expire, too.
-    found = _lags(report, paused | stops, config=config)
-    lags = {key: lag_ms for key, lag_ms in found.items() if key not in others}
+    lags = _lags(report, paused | stops, config=config)
     _tell_of_leases(events, lags=lags, unreadable=plan.unreadable.reasons)
     # What cannot be read is there: of its shard is not to be told that it has no lease.
     known = [*plan.leases, *plan.unreadable.stand_ins]
@@ -93,7 +88,7 @@ async def report_turn(
         millis_behind_latest_min=min(
             (lag for key, lag in lags.items() if key not in paused), default=0
         ),
-        leases_of_unknown_lag=len(unfinished) - len(others) - len(lags),
+        leases_of_unknown_lag=len(keys - plan.read_by_others - lags.keys()),
         slots_wanted=plan.slots.wanted,
         slots_running=running,
         slots_missing=max(0, plan.slots.wanted - running),
@@ -131,7 +126,7 @@ def _running(slots: Sequence[Slot], *, heard_ms: int) -> int:
 def _lags(
     report: TurnReport, waiting_ms: Mapping[str, int], *, config: FleetConfig
 ) -> dict[str, int]:
-    """Return how far behind each lease is of which anything is known."""
+    """Return how far behind each lease is of which anything is known, and which is not others'."""
     lags = lags_of(
         report.plan.unfinished,
         report.plan.snapshot.slots,
@@ -140,10 +135,12 @@ def _lags(
         still_ms=2 * config.failover_ms,
     )
     # Nothing to read when last looked at; who is not looked at any more falls behind.
-    return lags | {
+    lags |= {
         key: lag_now(0, report.at_ms - quiet_ms, still_ms=2 * config.probe_ms)
         for key, quiet_ms in report.quiet_ms.items()
     }
+    others = report.plan.read_by_others
+    return {key: lag_ms for key, lag_ms in lags.items() if key not in others}
 
 
 def plan_body(report: TurnReport) -> Mapping[str, Any]:
