@@ -334,9 +334,16 @@ def test_a_fleet_that_shares_its_table_with_a_kcl_3_in_good_order_has_no_finding
             "java-1 owns 2 leases and has not renewed them for 25 s",
         ),
         (
+            # Three owners: the last one is elected.
             beside_java(*SHARED, version="CLIENT_VERSION_UPGRADE_FROM_2X"),
             "kcl-upgrade-unfinished",
             "still upgrading from 2.x",
+        ),
+        (
+            # Two: the first one.
+            beside_java(*SHARED[:1], *SHARED[2:], version="CLIENT_VERSION_UPGRADE_FROM_2X"),
+            "kcl-upgrade-unled",
+            "and that is a of this fleet",
         ),
         (
             beside_java(*SHARED, version="CLIENT_VERSION_2X"),

@@ -239,8 +239,9 @@ def test_the_doctor_names_the_causes_of_eleven_planted_misconfigurations(shop, a
         # A lease that cannot be read hides nothing else.
         "manager-silent",
         "too-few-slots",
-        "kcl-upgrade-unfinished",
     }
+    # Whether its worker owns leases just now, and so is elected, is chance.
+    assert found.keys() & {"kcl-upgrade-unfinished", "kcl-upgrade-unled"}
     assert "not-seen" not in found
     assert "bad" in found["malformed-lease"]
 

@@ -3,6 +3,7 @@ What is wrong with a deployed fleet, and how to mend it: the rules of `shardflee
 
 Pure: from facts about tables, functions, stream and clock to findings, the gravest first. A
 finding names what was found and what to do; what could not be looked at is a finding too.
+Longer than most modules, and one idea: each rule is a few lines over the same facts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from enum import StrEnum
 from functools import partial
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.balance.kcl2 import elected
 from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Kcl3
 from shardfleet.domain.explain.fleet_view import (
     PLAN_STILL_MS,
@@ -428,12 +430,7 @@ def _java(facts: Facts) -> Iterator[Finding]:
 def _java_leads(facts: Facts, shown: Collection[str]) -> Iterator[Finding]:
     names, version = ", ".join(sorted(shown)), facts.kcl3.version
     if version == UPGRADING:
-        yield _warning(
-            "kcl-upgrade-unfinished",
-            f"{names} are of a KCL 3 that is still upgrading from 2.x ({version}): it balances as "
-            "the KCL 2 until every worker shows a row",
-            "end the last worker of a KCL 2; its leader then completes the upgrade by itself",
-        )
+        yield _java_upgrades(names, _elected_of_ours(facts.reading))
     elif version == ROLLED_BACK:
         yield _warning(
             "kcl-rolled-back",
@@ -447,6 +444,34 @@ def _java_leads(facts: Facts, shown: Collection[str]) -> Iterator[Finding]:
             "does the manager, and leases move to and fro",
             "set kcl_leads to true, or stop the workers of the KCL",
         )
+
+
+def _java_upgrades(names: str, leader: str | None) -> Finding:
+    """Tell of an upgrade, which a worker of ours holds up that Java's take for their leader."""
+    if leader is None:
+        return _warning(
+            "kcl-upgrade-unfinished",
+            f"{names} are of a KCL 3 that is still upgrading from 2.x ({UPGRADING}): it balances "
+            "as the KCL 2 until every worker shows a row",
+            "end the last worker of a KCL 2; its leader then completes the upgrade by itself",
+        )
+    return _warning(
+        "kcl-upgrade-unled",
+        f"{names} are of a KCL 3 that is still upgrading from 2.x, which its leader completes; it "
+        f"is elected among all owners of leases as in the KCL 2, and that is {leader} of this "
+        "fleet, which does nothing of the kind",
+        "drain the fleet until cv is CLIENT_VERSION_3X_WITH_ROLLBACK (ten minutes after every "
+        "owner shows a row), then resume it",
+    )
+
+
+def _elected_of_ours(reading: FleetReading | None) -> str | None:
+    """Return the worker of ours that Java's workers take for their leader, None if it is theirs."""
+    if reading is None:
+        return None
+    owners = (lease.lease_owner for lease in reading.leases if lease.lease_owner is not None)
+    leader = elected(owners)
+    return leader if leader in {slot.worker_id for slot in reading.slots} else None
 
 
 def _java_starves(

@@ -1,0 +1,28 @@
+"""Whom a KCL 2 elects: the first of its owners, in order and then shuffled as Java shuffles."""
+
+import random
+
+import pytest
+
+from shardfleet.domain.balance.kcl2 import elected
+
+# Of 1, 2, ... owners in order, the place of the one that is first after the JDK's own
+# Collections.shuffle(owners, new Random(1947)).
+FIRST = (
+    0, 0, 2, 3, 4, 2, 2, 2, 3, 8, 6, 9, 12, 4, 10, 11, 13, 11, 0, 14,
+    13, 7, 1, 1, 0, 3, 9, 20, 12, 3, 22, 19, 21, 31, 23, 19, 22, 31, 35, 18,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("count", "place"), list(enumerate(FIRST, 1)))
+def test_it_is_whom_the_jdk_s_shuffle_puts_first(count, place):
+    owners = [f"w{number:02}" for number in range(count)]
+    random.Random(count).shuffle(owners)
+
+    assert elected(owners * 2) == f"w{place:02}"
+
+
+def test_of_no_owner_none_is_and_names_are_in_javas_order():
+    assert elected([]) is None
+    # By UTF-16 units: what is beyond 0xFFFF begins with a surrogate, before the private use area.
+    assert elected(["\ue000", "\U00010000"]) == "\U00010000"
