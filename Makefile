@@ -28,6 +28,7 @@ SLOW ?= judge conformance interop sim model whole alarms faults chaos acceptance
 WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_trim_horizon.py::test_every_loss_at_the_horizon_is_reported_whatever_happens \
   tests/spark/test_trim_horizon.py::test_every_loss_is_stated_by_a_query_that_goes_on_whatever_happens \
+  tests/spark/test_draining.py::test_one_run_reads_all_of_eight_shards \
   tests/adapters/test_every_port_call.py \
   tests/functions/test_spark_job.py::test_any_schedule_has_one_run_new_code_in_time_and_ends
 
@@ -84,7 +85,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [142 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [146 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -121,8 +122,8 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 	  --output $(RESULTS)/model.json
 	@$(BIN)/python -m tests.domain.lost_leases 10000
 
-whole: install ## of what make test runs a part: 1,000 Spark queries at the trim horizon, 1,000 schedules of a job, 1,001 shards, each port call on an embedded AWS [3 min]
-	@$(WITH_NODE) SHARDFLEET_TEST_DRAWN=1000 SHARDFLEET_TEST_SHARDS=1001 $(BIN)/python -m pytest \
+whole: install ## of what make test runs a part: 1,000 Spark queries at the trim horizon, 1,000 schedules of a job, 1,001 shards, 600 MB in one Spark run, each port call on an embedded AWS [4 min]
+	@$(WITH_NODE) SHARDFLEET_TEST_DRAWN=1000 SHARDFLEET_TEST_SHARDS=1001 SHARDFLEET_TEST_DRAIN_MB=600 $(BIN)/python -m pytest \
 	  --numprocesses 2 --dist loadfile $(WHOLE) $(ARGS)
 
 fuzz: install ## feed every parser with N (20,000) inputs each, drawn anew [13 min]
@@ -155,8 +156,8 @@ spark-kill: install ## Spark queries while drivers, executors and workers are ki
 spark-cluster: install ## the tests that want a Spark cluster of one master and two workers [3 min]
 	@SHARDFLEET_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark/kills/test_kills.py $(ARGS)
 
-spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-* [5 min]
-	@$(BIN)/python -m tests.spark.older --output $(RESULTS)/spark_older.json $(ARGS)
+spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-*; 600 MB in one run [8 min]
+	@SHARDFLEET_TEST_DRAIN_MB=600 $(BIN)/python -m tests.spark.older --output $(RESULTS)/spark_older.json $(ARGS)
 
 bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md [10 min]
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)

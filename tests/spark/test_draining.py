@@ -1,10 +1,15 @@
 """Trigger.AvailableNow reads all there is, on every Spark; without Spark, and with it."""
 
 import json
+import os
+import sys
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import functions as sf
 
+from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.settings import AwsBehaviour
 from shardfleet_spark.pipelines.draining import NotDrained, drain
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
@@ -12,6 +17,10 @@ from shardfleet_spark.plan.planning import BatchLimits
 from tests.spark.test_source_driver import in_query
 
 SHARDS, RECORDS, PER_BATCH = 3, 900, 120
+MB = int(os.environ.get("SHARDFLEET_TEST_DRAIN_MB", "12"))
+"""Of the test that reads eight shards with the defaults; 600 are more than one batch."""
+
+RECORD_BYTES, RECORDS_OF_A_PUT = 62_500, 64
 
 
 class Run:
@@ -127,3 +136,50 @@ def test_a_pipeline_reads_all_that_there_is(spark, embedded_aws, make_stream, tm
     assert sorted(int(data) for data in read) == list(range(RECORDS))
     assert result.rows == RECORDS
     assert run_pipeline(spark, plan).rows == 0
+
+
+@pytest.fixture
+def unlimited_aws(spark_account, monkeypatch):
+    """An embedded AWS whose shards take as much as comes."""
+    with EmbeddedAws(behaviour=AwsBehaviour(kinesis_quotas=False)) as aws:
+        spark_account.use(aws)
+        spark_account.set_environment(monkeypatch)
+        yield aws
+
+
+@pytest.mark.processes
+def test_one_run_reads_all_of_eight_shards(spark, unlimited_aws, tmp_path):
+    client = unlimited_aws.client("kinesis")
+    client.create_stream(StreamName="much", ShardCount=8)
+    client.get_waiter("stream_exists").wait(StreamName="much", WaiterConfig={"Delay": 1})
+    count = MB * 1_000_000 // RECORD_BYTES
+    rest = os.urandom(RECORD_BYTES - 8)
+    for first in range(0, count, RECORDS_OF_A_PUT):
+        numbers = range(first, min(first + RECORDS_OF_A_PUT, count))
+        answer = client.put_records(
+            StreamName="much",
+            Records=[{"Data": b"%08d" % n + rest, "PartitionKey": f"key {n}"} for n in numbers],
+        )
+        assert not answer["FailedRecordCount"]
+    plan = PipelinePlan(
+        source="shardfleet:much",
+        sink=f"parquet:{tmp_path}/out",
+        source_options={
+            "startingPosition": "TRIM_HORIZON",
+            "sealStore": f"file:{tmp_path}/seals",
+            "region": unlimited_aws.region,
+            "endpoint": unlimited_aws.endpoint_url,
+        },
+        checkpoint=str(tmp_path / "checkpoint"),
+    )
+
+    def shown(rows):
+        number = sf.substring("data", 1, 8).cast("string").cast("int")
+        return rows.select(number.alias("number"), sf.octet_length("data").alias("bytes"))
+
+    result = run_pipeline(spark, plan, transform=shown)
+
+    found = spark.read.parquet(f"{tmp_path}/out").collect()
+    assert sorted(row["number"] for row in found) == list(range(count))
+    assert {row["bytes"] for row in found} == {RECORD_BYTES}
+    sys.stdout.write(f"{len(found)} of {count} records in {result.batches} batches\n")
