@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from shardfleet_spark.pipelines.patience import ATTEMPTS, start_patiently
 
@@ -50,6 +50,35 @@ def test_a_query_that_begins_is_returned_when_it_has():
     found, _ = start(good)
 
     assert found.status["message"] == "Writing offsets to log"
+
+
+class StartFailed:
+    """As over Spark Connect: the start itself waits for the process of a `foreachBatch`."""
+
+    def __init__(self, failure):
+        self.failure = failure
+
+
+def start_over_connect(*found):
+    left = list(found)
+
+    def begin():
+        first = left.pop(0)
+        if isinstance(first, StartFailed):
+            raise PySparkException(first.failure)
+        return first
+
+    return start_patiently(begin), left
+
+
+def test_a_start_that_spark_connect_gave_up_is_made_again():
+    good = Query("Waiting for data to arrive")
+
+    assert start_over_connect(StartFailed(GIVEN_UP), Query(failure=GIVEN_UP), good) == (good, [])
+    with pytest.raises(PySparkException, match="the option is wrong"):
+        start_over_connect(StartFailed("the option is wrong"), good)
+    with pytest.raises(PySparkException, match="failed to connect back"):
+        start_over_connect(*[StartFailed(GIVEN_UP)] * ATTEMPTS, good)
 
 
 @pytest.mark.parametrize("failure", ["no stream clicks", "the option is wrong"])

@@ -1,9 +1,10 @@
 """
 The start of a query on a machine that is busy.
 
-A source written in Python gets a process of its own beside the driver. Spark waits 10 s for it to
-connect, with no setting for more (4.0 to 4.3), and then ends the query, which has not planned
-anything yet: it is started again.
+A source written in Python gets a process of its own beside the driver, and so does, over Spark
+Connect, a ``foreachBatch``. Spark waits 10 s for each to connect, with no setting for more (4.0 to
+4.3), and then ends the query, or does not start it; nothing has been planned yet: it is started
+again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -24,17 +25,25 @@ _LOOK_S = 0.05
 
 def start_patiently(start: Callable[[], StreamingQuery]) -> StreamingQuery:
     """
-    Start a query, and again if Spark did not wait for its source; return it when it has begun.
+    Start a query, and again if Spark did not wait for its processes; return it when it has begun.
 
     A query that fails for another reason, or at the last attempt, is returned as it is: it says
     itself what is wrong.
+
+    Raises:
+        pyspark.errors.PySparkException: it cannot be started.
+
     """
-    query = start()
     for _ in range(ATTEMPTS - 1):
-        if not _is_given_up(query):
-            break
-        query = start()
-    return query
+        try:
+            query = start()
+        except PySparkException as error:
+            if _GIVEN_UP not in str(error):
+                raise
+        else:
+            if not _is_given_up(query):
+                return query
+    return start()
 
 
 def _is_given_up(query: StreamingQuery) -> bool:
