@@ -1,12 +1,15 @@
 """Every option is read, defaulted, and refused with a useful message."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.options.columns import COLUMNS
 from shardfleet_spark.options.options import described, read_options
+from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
 from shardfleet_spark.options.starting import Start
 from shardfleet_spark.options_page import page
@@ -160,3 +163,27 @@ def test_the_reference_page_is_current():
     written = (ROOT / "docs/spark-options.md").read_text("utf-8")
 
     assert written == page(), "make it: python -m shardfleet_spark.options_page FILE"
+
+
+# On the right of a row: words that are values, and columns of the sink.
+NO_OPTIONS = {"auto", "union", "record_id"}
+
+
+def rows_of_spark_migrations():
+    """Yield (theirs, ours) of the tables about another Spark source."""
+    text = (ROOT / "docs/migrating.md").read_text("utf-8")
+    for part in re.split(r"(?m)^## ", text):
+        if part.startswith(("From awslabs' Spark", "From Databricks'")):
+            for line in part.splitlines():
+                if line.startswith("| ") and not line.startswith("| the connector's"):
+                    yield line.split(" | ")[:2]
+
+
+def test_every_option_and_column_that_a_migration_leads_to_exists():
+    known = {each.name for kind in (SourceOptions, SinkOptions) for each in described(kind)}
+    rows = list(rows_of_spark_migrations())
+    named = {word for _, ours in rows for word in re.findall(r"`([a-z]\w*)`", ours)}
+
+    assert len(rows) > 30
+    assert named - known - set(COLUMNS) - NO_OPTIONS == set()
+    assert {"maxFetchTime", "sealStore", "partition_key", "giveUpAfter"} <= named
