@@ -70,6 +70,18 @@ def test_filling_goes_on_after_other_records(records, first):
     same(builder, expected)
 
 
+@pytest.mark.parametrize("sizes", [(20, 20), (100, 40, 300), (300, 1, 16, 200)])
+@pytest.mark.parametrize("different", [7, 150, 1_000])
+def test_filling_in_portions_is_filling_at_once(sizes, different):
+    """A table of keys grows from portion to portion, and a key keeps its index."""
+    every = [OutgoingRecord(f"k{n % different}", b"x" * (n % 9)) for n in range(sum(sizes))]
+    builder, begin = AggregateBuilder(max_bytes=1_000_000), 0
+    for size in sizes:
+        assert builder.fill(every[begin : begin + size]) == size
+        begin += size
+    same(builder, one_by_one(every, max_bytes=1_000_000)[0])
+
+
 class Watched(list):
     """Records that know how many of them were asked for at once."""
 

@@ -11,7 +11,7 @@ from shardfleet.domain.slots.slot import ClaimRefused, SlotState, claim
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.worker.slot import SlotRecord
-from shardfleet.errors import ConfigurationError, StaleEpoch
+from shardfleet.errors import ConfigurationError, StaleEpoch, Throttled
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
 from tests.engine.manager_side.fleet_kit import Fleet, invocation, running_fleet
@@ -389,5 +389,25 @@ def test_a_slot_that_is_silent_and_cannot_be_examined_counts_as_missing():
         await fleet.manager.turn()
         told = fleet.named("ManagerTurnDone")[-1]
         assert (told.slots_running, told.slots_missing) == (0, 1)
+
+    run_virtual(main())
+
+
+def test_a_slot_that_cannot_be_started_is_told_and_keeps_no_other_from_its_start():
+    async def main():
+        fleet = Fleet(leases_per_worker=2)
+        start = fleet.launcher.start
+
+        async def refused(name, text):
+            if "s0001" in name:
+                raise Throttled("too many executions")
+            return await start(name, text)
+
+        fleet.launcher.start = refused
+        await fleet.manager.turn()
+        (told,) = fleet.named("SlotUpkeepFailed")
+        assert (told.slot_id, told.task) == ("s0001", "START")
+        assert "too many executions" in told.error
+        assert [name.split("-1-")[0] for name in fleet.launcher.executions] == ["f-s0002"]
 
     run_virtual(main())

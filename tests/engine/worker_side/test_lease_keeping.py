@@ -49,6 +49,24 @@ def test_everything_held_is_renewed_before_a_third_of_the_failover_time():
     bench_test(scenario, a_lease(0), a_lease(1))
 
 
+def test_eight_times_within_a_renewal_time_is_looked_for_what_would_be_too_old_at_the_next_look():
+    """So a lease is renewed as late as that allows: each renewal is a write that is paid for."""
+
+    async def scenario(bench):
+        bench.checkpointer = bench.another(failover_ms=24_000)
+        halt, renewed_ms = Halt(), []
+        bench.store.before = lambda change: renewed_ms.append(bench.clock.monotonic_ms())
+        await bench.checkpointer.adopt([key(0)])
+        task = asyncio.create_task(bench.checkpointer.keep_renewing(halt))
+        await bench.clock.sleep_ms(60_500)
+        halt.set()
+        await task
+        # A renewal time is 8 s, a look each second: at 7 s it is not too old yet.
+        assert renewed_ms == list(range(0, 60_500, 8_000))
+
+    bench_test(scenario, a_lease(0))
+
+
 def test_a_checkpoint_counts_as_a_renewal():
     """H14: a lease that is checkpointed each second is not renewed besides."""
 

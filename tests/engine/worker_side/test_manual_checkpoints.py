@@ -367,3 +367,19 @@ def test_a_handover_lets_the_handler_flush_before_the_next_owner_begins():
 def test_an_event_has_no_checkpoint():
     with pytest.raises(ConfigurationError, match="handler_contract: event found, native or auto"):
         a_config(checkpoint="manual", handler_contract="event")
+
+
+def test_a_page_that_brought_a_call_brings_no_empty_one_besides():
+    """What is open is offered anew where nothing else would ask the handler for a checkpoint."""
+
+    async def scenario(world):
+        world.put(1, 4)
+        await world.turn(turn_ms=10_000)
+        calls = [len(call.batch) for call in world.handler.calls]
+        assert calls[:2] == [2, 2]
+        pages = [c for c in world.stream.calls if c.operation == "get_records"]
+        assert calls[2:] == [0] * len(calls[2:])
+        empty_ms = [call.began_ms for call in world.handler.calls[2:]]
+        assert pages[1].at_ms <= empty_ms[0]
+
+    in_world(scenario, batch_records_most=2)

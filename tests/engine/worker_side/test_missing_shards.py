@@ -23,6 +23,7 @@ from shardfleet.engine.state.gone_record import GONE, GoneRecord
 from shardfleet.errors import ShardGone
 from shardfleet.events.worker import ShardExpired, ShardMissing
 from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import SeededEntropy
 from tests.engine.worker_side.worker_kit import ME, World, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}
@@ -287,6 +288,51 @@ def test_a_shard_that_has_answered_in_between_is_asked_as_soon_as_one_missed_for
         assert (GONE, key(0)) not in world.state.documents or not (
             await GoneRecord(world.state).missed()
         )
+
+    in_world(scenario)
+
+
+def test_a_shard_that_has_answered_is_missed_anew_the_next_time_in_the_same_turn_too():
+    """Asked as soon, told with its own beginning, and the table is asked nothing in between."""
+
+    async def scenario(world):
+        world.put(1, 3)
+        miss(world, 0, times=8)
+        turn = asyncio.create_task(world.turn(turn_ms=240_000))
+        await world.clock.sleep_ms(80_000)
+        assert world.numbers == [1, 2, 3]
+        read = []
+        world.state.before = lambda call, kind, name: read.append(kind) if call == "read" else None
+        await world.clock.sleep_ms(20_000)
+        assert GONE not in read
+        again_ms = world.clock.now_ms()
+        since = len(world.stream.calls)
+        miss(world, 0, times=8)
+        await turn
+        first, second = world.told(ShardMissing)
+        assert first.since_ms < again_ms <= second.since_ms < again_ms + 2_000
+        called = [c for c in world.stream.calls[since:] if c.shard_id == key(0)]
+        missed = [c.at_ms for c in called if c.operation != "shard_iterator"]
+        assert missed[1] - missed[0] <= world.config.parent_poll_ms
+
+    in_world(scenario)
+
+
+@pytest.mark.parametrize(
+    ("jitter", "pauses_ms"), [(0, [250, 500, 1_000]), (1, [500, 1_000, 2_000])]
+)
+def test_a_pause_is_half_fixed_and_half_drawn(jitter, pauses_ms):
+    """So that workers that miss a shard together do not ask together."""
+
+    class Drawn(SeededEntropy):
+        def uniform(self, low, high):
+            return (low, high)[jitter]
+
+    async def scenario(world):
+        miss(world)
+        await world.turn(turn_ms=20_000, entropy=Drawn(1))
+        asked = [c.at_ms for c in world.stream.calls if c.operation == "shard_iterator"]
+        assert [after - before for before, after in pairwise(asked)][:3] == pauses_ms
 
     in_world(scenario)
 

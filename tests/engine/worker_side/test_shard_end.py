@@ -12,6 +12,7 @@ from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
 )
 from shardfleet.errors import Throttled
+from shardfleet.events.delivery import ConsumerFailed
 from shardfleet.events.worker import ParentsAwaited, ShardEnded
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
@@ -481,3 +482,19 @@ def test_a_merge_whose_child_has_a_lease_does_not_wait_for_the_other_parents():
         assert world.lease(0).is_finished
 
     in_world(scenario, shards=2, leases=[a_lease(0)])
+
+
+def test_a_child_whose_lease_somebody_deletes_at_once_is_not_taken_and_nothing_fails():
+    async def scenario(world):
+        world.stream.split(key(0))
+
+        def deleted(change, result):
+            if change.operation == "create":
+                world.leases.leases.pop(change.lease_key, None)
+
+        world.leases.after = deleted
+        await world.turn(turn_ms=30_000)
+        assert world.lease(0).is_finished
+        assert not world.told(ConsumerFailed)
+
+    in_world(scenario)

@@ -157,7 +157,7 @@ class Dispatcher:
         """Return a halt for when no call can be begun any more."""
         halt = Halt()
         left_ms = self._calls_end_ms - self._timeout_ms - self._clock.monotonic_ms()
-        asyncio.get_running_loop().call_later(max(0, left_ms) / 1000, halt.set)
+        asyncio.get_running_loop().call_later(left_ms / 1000, halt.set)
         return halt
 
     async def _note(self, held: HeldLease, records: Sequence[Record]) -> bool:

@@ -1,0 +1,89 @@
+"""What a lane may send, and what goes into a request: limits that hold for any queue."""
+
+import asyncio
+
+import pytest
+
+from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
+from shardfleet.domain.stream.shards import Shard
+from shardfleet.engine.producer.calls import Part, PutCall, checked
+from shardfleet.engine.producer.lanes import Lanes
+from shardfleet.engine.producer.requests import next_request
+from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
+from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.testing.clock import run_virtual
+from tests.engine.producing.memory_stream import MemoryStream
+from tests.engine.producing.test_puts import producer_of
+
+ONE = Shard(shard_id="one", hash_key_range=WHOLE_HASH_SPACE)
+
+
+def lanes_with(records, *, aggregate=False, **settings):
+    """Return the lanes of a stream of one shard in which these wait, and their settings."""
+    given = ProducerSettings(**settings)
+    lanes = Lanes(given)
+    lanes.learn([ONE], now_ms=0)
+    columns = checked(records, record_bytes=given.record_bytes)
+    call = PutCall(aggregate=aggregate, until_ms=1_000, left=len(records), on_over=lambda _: None)
+    lanes.accept(Part(call, columns), due_ms=0, now_ms=0)
+    return lanes, given
+
+
+def keys_of(request):
+    return [put.partition_key for put in request.puts]
+
+
+def test_a_lane_that_is_in_debt_may_send_one_entry_and_no_more():
+    lanes, _ = lanes_with([OutgoingRecord("a", b"x")], shard_records_per_s=10)
+    (lane,) = lanes.ready(0)
+    fresh = lanes.room(lane, 0)
+    assert fresh[0] > 1
+    lanes.depart(lane, entries=1_000, size=100_000_000, now_ms=0)
+    assert lanes.room(lane, 0) == (1, 1)
+    # A second pays for ten records; three of a thousand are not enough.
+    assert lanes.room(lane, 3_000) == (1, 1)
+    assert lanes.room(lane, 10_000_000) == fresh
+
+
+@pytest.mark.parametrize(
+    ("passed_over", "is_last_in"), [(4 * ENTRIES_MOST - 1, True), (5 * ENTRIES_MOST, False)]
+)
+def test_a_hot_key_does_not_have_a_request_look_at_all_that_waits(passed_over, is_last_in):
+    """Four requests' worth of records is passed over, and then the request is full."""
+    hot = [OutgoingRecord("hot", b"x")] * (1 + passed_over)
+    lanes, settings = lanes_with([*hot, OutgoingRecord("cold", b"x")], shard_records_per_s=100_000)
+    request = next_request(lanes, settings, now_ms=0)
+    assert keys_of(request) == ["hot", "cold"] if is_last_in else ["hot"]
+    (lane,) = (portion.lane for portion in request.portions)
+    assert lane.waiting == passed_over + (not is_last_in)
+
+
+def test_what_is_passed_over_stays_in_front_in_its_order():
+    records = [OutgoingRecord(k, str(n).encode()) for n, k in enumerate("aabacbad")]
+    lanes, settings = lanes_with(records)
+    sent = []
+    for _ in range(9):
+        request = next_request(lanes, settings, now_ms=0)
+        if request is None:
+            break
+        sent.append([put.data for put in request.puts])
+        lanes.arrive(request.portions[0].lane, [], now_ms=0)
+    assert sent == [[b"0", b"2", b"4", b"7"], [b"1", b"5"], [b"3"], [b"6"]]
+    assert not lanes.anything_waits
+
+
+def test_flushes_that_are_over_are_forgotten():
+    """A producer that is flushed for a week keeps nothing of it."""
+
+    async def main():
+        producer = producer_of(MemoryStream(1))
+        for _ in range(20):
+            await producer.put(OutgoingRecord("a", b"x"))
+            first = asyncio.create_task(producer.flush())
+            await asyncio.gather(first, producer.flush())
+            assert producer.buffered_bytes == 0
+        futures = [each for each in vars(producer).values() if isinstance(each, list)]
+        assert futures
+        assert not any(futures)
+
+    run_virtual(main())
