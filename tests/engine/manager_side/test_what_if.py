@@ -8,7 +8,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.forecast import Question, what_if
 from shardfleet.domain.explain.turn_log import Happening
-from shardfleet.domain.leases.expiry import Reading
+from shardfleet.domain.leases.expiry import Reading, Sighting
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.reasons import NoWorkerHasRoom, Pause
 from shardfleet.domain.sleep.pauses import Pauses
@@ -131,6 +131,21 @@ def test_a_lost_workers_shards_are_taken_over_at_once_and_it_is_started_again(na
     assert {e.before for e in first[1:]} == {"f-s0002"}
     assert forecast.settled
     assert counts(forecast.after) == {"f-s0001": 2, "f-s0002": 2}
+
+
+def test_only_what_an_owner_that_is_asked_gives_away_is_called_a_handover():
+    """What has expired is taken over, though its owner may still be about."""
+    key, moves = "shardId-000000000000", (Happening.TAKEN_OVER, Happening.MOVED, Happening.HANDOVER)
+    snapshot = a_snapshot((1, 1, 1, 1), [a_slot(1), a_slot(2)])
+
+    def moved(found):
+        entries = ask(found, a_config(workers_min=2)).steps
+        return [entry for turn, entry in entries if turn == 1 and entry.what in moves]
+
+    expired = replace(snapshot, sightings={key: Sighting(0, "f-s0001", NOW - 60_000)})
+    assert [(e.what, e.subject) for e in moved(expired)] == [(Happening.TAKEN_OVER, key)]
+    ours = replace(snapshot, rebalance=True)
+    assert {(e.what, e.before) for e in moved(ours)} == {(Happening.HANDOVER, "f-s0001")}
 
 
 def test_a_split_shards_children_stay_with_its_worker_as_far_as_it_has_room():

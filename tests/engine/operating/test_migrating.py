@@ -8,12 +8,14 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import Direction
 from shardfleet.domain.balance.migration import IndexStatus, MigrationTask
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState, end
 from shardfleet.engine.operate.migrate import Migrator, trimmed_after
 from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.reader import ReadPorts
+from shardfleet.errors import PositionTrimmed, ShardGone
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryEvents, MemoryOwnerIndex, SeededEntropy
 from shardfleet.testing.memory_stream import MemoryStream
@@ -260,5 +262,46 @@ def test_a_checkpoint_behind_which_records_have_expired_is_found_and_others_are_
         leases += [a_lease(f"{keys[2]} at TRIM_HORIZON"), a_lease("gone at SHARD_END")]
         leases.append(a_lease("unknown at 5"))
         assert await trimmed_after(leases, reading) == [keys[0]]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("error", "trimmed"), [(PositionTrimmed, True), (ShardGone, False)])
+def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which_records_have(
+    error, trimmed
+):
+    async def main():
+        config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
+        clock = VirtualClock()
+        stream = MemoryStream(clock, shards=1)
+
+        async def refused(*_, **__):
+            raise error("refused")
+
+        stream.page = refused
+        reading = ReadPorts(
+            source=stream,
+            clock=clock,
+            events=MemoryEvents(),
+            patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
+        )
+        found = await trimmed_after([a_lease("shardId-000000000000 at 5")], reading)
+        assert found == ["shardId-000000000000"] * trimmed
+
+    run_virtual(main())
+
+
+def test_a_migration_knows_who_stands_still_by_the_manager_s_looks_before_its_own():
+    async def main():
+        fleet = Moving()
+        await fleet.begin()
+        now_ms = fleet.clock.now_ms()
+        lease = min(fleet.leases.leases.values(), key=lambda lease: lease.lease_key)
+        seen = Sighting(lease.lease_counter, lease.lease_owner, now_ms - 600_000)
+        await fleet.state.write_sightings({lease.lease_key: seen})
+        migrator = fleet.migrator()
+        assert lease.lease_key in (await migrator.look()).expired
+        fleet.renew(lease.lease_key)
+        assert lease.lease_key not in (await migrator.look()).expired
 
     run_virtual(main())

@@ -196,6 +196,45 @@ def test_a_record_over_a_limit_stops_its_call_before_anything_is_sent(record, na
     assert stream.requests == []
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("aggregate_bytes", 64, 10 * 2**20),
+        ("aggregate_records", 1, None),
+        ("record_bytes", 64, 10 * 2**20),
+        ("request_bytes", 1, 10 * 2**20),
+        ("requests_most", 1, None),
+        ("shard_records_per_s", 1, None),
+        ("shard_bytes_per_s", 1, None),
+        ("linger_ms", 0, None),
+        ("buffer_bytes", 1, None),
+        ("give_up_ms", 0, None),
+    ],
+)
+def test_each_setting_is_allowed_to_its_limits_and_not_beyond(name, least, most):
+    """PutRecords takes 10 MiB with keys in a request since 2025, and so much in a record."""
+    # An aggregate is a record: neither limit is to be in the other's way.
+    others = {"record_bytes": 10 * 2**20, "aggregate_bytes": 64}
+    for value in (least, most or 10**12):
+        assert getattr(ProducerSettings(**others | {name: value}), name) == value
+    for value in (least - 1, *([most + 1] if most else [])):
+        with pytest.raises(ConfigurationError, match=name.removeprefix("record")):
+            ProducerSettings(**others | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "allowed"),
+    [(1, 1, True), (1, 500, True), (0, 5, False), (6, 5, False), (1, 501, False)],
+)
+def test_a_flow_s_batches_are_what_a_request_may_hold(least, most, allowed):
+    flow = FlowLimits(entries_least=least, entries_most=most)
+    if allowed:
+        assert ProducerSettings(flow=flow).flow is flow
+    else:
+        with pytest.raises(ConfigurationError, match=f"batches of {least} to {most} entries"):
+            ProducerSettings(flow=flow)
+
+
 def test_settings_out_of_range_are_all_named_at_once():
     with pytest.raises(ConfigurationError) as caught:
         ProducerSettings(

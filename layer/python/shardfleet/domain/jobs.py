@@ -69,8 +69,7 @@ class BackOff:
 
     def rest_ms(self, failures: int) -> int:
         """Return how long to rest after so many failures in a row."""
-        doublings = min(failures - 1, 32)
-        return min(self.most_ms, self.first_ms << doublings) if failures else 0
+        return min(self.most_ms, self.first_ms << failures - 1) if failures else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
