@@ -190,6 +190,44 @@ def test_a_planted_fault_is_the_one_finding(planted, code, words):
     assert finding.remedy not in ("", finding.found)
 
 
+MOST = CONFIG.workers_max * CONFIG.leases_per_worker
+NEEDED_MS = CONFIG.handler_timeout_ms + CONFIG.turn_margin_ms
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond", "code"),
+    [
+        *(
+            ({"clock_ahead_ms": sign * 2_000}, {"clock_ahead_ms": sign * 2_001}, "clock")
+            for sign in (1, -1)
+        ),
+        (
+            {"worker": replace(HEALTHY.worker, concurrency=2)},
+            {"worker": replace(HEALTHY.worker, concurrency=1)},
+            "worker-concurrency",
+        ),
+        (
+            {"worker": replace(HEALTHY.worker, timeout_ms=NEEDED_MS)},
+            {"worker": replace(HEALTHY.worker, timeout_ms=NEEDED_MS - 1)},
+            "worker-timeout",
+        ),
+        (
+            {"reading": replace(READING, leases=MANY.leases[:MOST])},
+            {"reading": replace(READING, leases=MANY.leases[: MOST + 1])},
+            "too-few-slots",
+        ),
+        (
+            {"reading": replace(READING, planned_ms=NOW_MS - 150_000)},
+            {"reading": replace(READING, planned_ms=NOW_MS - 150_001)},
+            "manager-silent",
+        ),
+    ],
+)
+def test_what_is_within_a_limit_is_in_order_and_the_next_is_not(within, beyond, code):
+    assert diagnose(replace(HEALTHY, **within)) == []
+    assert [each.code for each in diagnose(replace(HEALTHY, **beyond))] == [code]
+
+
 def test_errors_come_before_warnings():
     found = diagnose(replace(HEALTHY, clock_ahead_ms=9_999, schedule="DISABLED"))
 

@@ -127,8 +127,11 @@ def _versions(facts: MigrationFacts) -> Iterator[ReportLine]:
         for version, workers in (("3.5", newer), ("3.0 to 3.4", older), ("2.x", two))
         if workers
     ]
-    none = "no worker shows itself or renews a lease"
-    yield ReportLine("KCL", ReportMark.GOOD if seen else ReportMark.NOTE, "; ".join(seen) or none)
+    yield ReportLine(
+        "KCL",
+        ReportMark.GOOD if seen else ReportMark.NOTE,
+        "; ".join(seen) or "no worker shows itself or renews a lease",
+    )
     if two and facts.direction is Direction.FROM_JAVA:
         yield ReportLine(
             "KCL",
