@@ -8,9 +8,11 @@ code has it; in the second it is not, as a read-only layer without. The third ma
 an SDK that has the data of the fleet's services only (`sdk_services`), against the whole one. CPU
 time of the fresh processes, which on a machine of their own is their wall time.
 
-The fourth is the whole of it: the worker's entry point with the clients and wires of a first read,
-against a function that imports boto3 and makes clients of Kinesis and DynamoDB. How many modules
-each has loaded then, and how much memory it has, is told beside it.
+The fourth is the whole of it, up to the first answer: the worker's entry point with all that reads
+streams and tables, against a function that imports boto3 and makes clients of Kinesis and DynamoDB;
+both then read an empty page over TLS. How many modules each has loaded by then, and how much memory
+it has, is told beside it. That a turn's other calls before the first record need no more of the SDK
+is tested (tests/adapters/test_plain_environment.py).
 
     python benchmarks/bench_cold_start.py [--only cold_start] [--rounds 7] [--folder DIR]
 """
@@ -31,10 +33,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import side_by_side
+import tls_server
 from side_by_side import Contest, Figures
 
 ENVIRONMENT = {
-    **os.environ,
+    # What keeps byte code from being written would make of each start one without.
+    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
     "AWS_ACCESS_KEY_ID": "bench",
     "AWS_SECRET_ACCESS_KEY": "bench",
     "AWS_REGION": "us-east-1",
@@ -59,12 +63,16 @@ fleet = FleetConfig(
 sandbox = bootstrap.open_sandbox(os.environ | fleet.to_env())
 threads = bootstrap.TurnThreads(sandbox.config)
 bootstrap.lease_store(sandbox, threads), bootstrap.stream(sandbox, threads)
-sandbox.clients.wire_to(arn)()
+bootstrap.state_store(sandbox, threads)
+sandbox.clients.wire_to(arn)().get_records("empty", limit=1)
 """
 READY_FUNCTION = """
 import boto3
-boto3.client("kinesis"), boto3.client("dynamodb")
+arn = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
+stream, tables = boto3.client("kinesis"), boto3.client("dynamodb")
+stream.get_records(StreamARN=arn, ShardIterator="empty", Limit=1)
 """
+EMPTY = b'{"Records":[],"NextShardIterator":"empty","MillisBehindLatest":0}'
 SIZE = """
 import resource, sys
 print(len(sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
@@ -78,12 +86,11 @@ for service in ("kinesis", "dynamodb"):
 PRUNING = Path(__file__).parent.parent / "cdk" / "shardfleet_cdk" / "sdk_data.py"
 
 
-def start(program: str, *, byte_code: bool = True, path: Path | None = None) -> int:
+def start(program: str, *, byte_code: bool = True, **more: str) -> int:
     """Run a program in a fresh process; without byte code nothing cached is read or written."""
     given = [] if byte_code else ["-X", "pycache_prefix=/dev/null"]
     words = [sys.executable, *given, "-c", program]
-    env = ENVIRONMENT if path is None else {**ENVIRONMENT, "PYTHONPATH": str(path)}
-    return subprocess.run(words, env=env, check=True).returncode
+    return subprocess.run(words, env={**ENVIRONMENT, **more}, check=True).returncode
 
 
 @contextmanager
@@ -115,10 +122,10 @@ def same(ours: int, theirs: int) -> None:
     assert ours == theirs == 0
 
 
-def size(program: str) -> tuple[int, int]:
+def size(program: str, **more: str) -> tuple[int, int]:
     """Return how many modules a program has loaded at its end, and the MiB of its process."""
-    words = [sys.executable, "-c", program + SIZE]
-    told = subprocess.run(words, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE).stdout.split()
+    words, env = [sys.executable, "-c", program + SIZE], {**ENVIRONMENT, **more}
+    told = subprocess.run(words, env=env, check=True, stdout=subprocess.PIPE).stdout.split()
     return int(told[0]), int(told[1])
 
 
@@ -138,21 +145,23 @@ def contests() -> Iterator[Contest | Figures]:
             clock=children_cpu_s,
             others={"the worker's entry point": partial(run, WORKER)},
         )
-    yield Contest(
-        name="cold_start_worker",
-        compares="fresh process of the worker, its clients made, byte code cached",
-        ours=partial(start, READY_WORKER),
-        peer=partial(start, READY_FUNCTION),
-        peer_name="a function with boto3's clients of Kinesis and DynamoDB",
-        check=same,
-        goal=1.0,
-        time_goes_to="the SDK's session and clients, as the peer's; then classes of data.",
-        clock=children_cpu_s,
-    )
-    worker, function = size(READY_WORKER), size(READY_FUNCTION)
+    with tls_server.serving({"empty": EMPTY}) as (endpoint, certificate):
+        near = {"AWS_ENDPOINT_URL": endpoint, "AWS_CA_BUNDLE": str(certificate)}
+        yield Contest(
+            name="cold_start_worker",
+            compares="fresh process of the worker until its first page, byte code cached",
+            ours=partial(start, READY_WORKER, **near),
+            peer=partial(start, READY_FUNCTION, **near),
+            peer_name="a function with boto3's clients of Kinesis and DynamoDB",
+            check=same,
+            goal=1.0,
+            time_goes_to="the interpreter and the standard library, TLS, the worker's modules.",
+            clock=children_cpu_s,
+        )
+        worker, function = size(READY_WORKER, **near), size(READY_FUNCTION, **near)
     yield Figures(
         name="cold_start_worker_size",
-        compares="what a worker has loaded before its first read",
+        compares="what a worker has loaded at its first page",
         summary=(
             f"{worker[0]} modules and {worker[1]} MiB; a function with boto3's clients of Kinesis "
             f"and DynamoDB {function[0]} and {function[1]} MiB"
@@ -163,7 +172,7 @@ def contests() -> Iterator[Contest | Figures]:
         yield Contest(
             name="cold_start_pruned_sdk",
             compares="fresh process with two clients, byte code cached",
-            ours=partial(start, CLIENTS, path=path),
+            ours=partial(start, CLIENTS, PYTHONPATH=str(path)),
             peer=partial(start, CLIENTS),
             peer_name="the SDK with all its data",
             check=same,

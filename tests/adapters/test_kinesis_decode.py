@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardfleet.adapters.kinesis import decode as kinesis_decode
-from shardfleet.adapters.kinesis.decode import (
-    UnreadableAnswer,
-    decode_page,
-    decode_page_slowly,
-)
+from shardfleet.adapters.kinesis.decode import decode_page, decode_page_slowly
+from shardfleet.adapters.sdk_errors import UnreadableAnswer
 
 # `DECODE_BODIES=60000 make test ARGS="-k every_body"` takes more.
 BODIES = int(os.environ.get("DECODE_BODIES", "3000"))

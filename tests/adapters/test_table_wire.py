@@ -2,6 +2,7 @@
 
 import base64
 import json
+from functools import partial
 from zlib import crc32
 
 import botocore.session
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
-from shardfleet.adapters.dynamodb.wire import OPERATIONS, TableWire
+from shardfleet.adapters.dynamodb.wire import OPERATIONS, TableWire, open_tables
 from tests.adapters.loopback import HANG_UP, Service, error, serving
 from tests.adapters.tables import LIMITS
 
@@ -57,8 +58,10 @@ def clients():
         made.drop_connections()
 
 
-def wired(client, session):
-    return TableWire(client, session, sleep=lambda _s: None)
+def wired(client, clients):
+    opened = partial(open_tables, client, clients.session)
+    count = clients.capacity.count
+    return TableWire(lambda: client, opened, count=count, sleep=lambda _s: None)
 
 
 def outcome(call, **arguments):
@@ -77,7 +80,7 @@ def both(clients, method, *answers, writes=False, **arguments):
     """Return what SDK and wire make of the same answers, and how often each asked."""
     client = clients.table_writes if writes else clients.table_reads
     found = []
-    for call in (client, wired(client, clients.session)):
+    for call in (client, wired(client, clients)):
         clients.service.answers = list(answers)
         before = len(clients.service.sent), clients.capacity.used_tenths()
         told = outcome(getattr(call, method), TableName="leases", **arguments)
@@ -180,13 +183,13 @@ def test_a_read_is_answered_after_a_failure(clients):
 def test_what_the_wire_cannot_do_is_left_to_the_client(clients, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "")
-    wire = TableWire(clients.table_writes, clients.session)
+    wire = wired(clients.table_writes, clients)
     sent = []
     client = clients.table_writes
     monkeypatch.setattr(client, "get_item", lambda **given_: sent.append(given_), raising=False)
     wire.get_item(TableName="leases", Key=KEY)
     monkeypatch.delenv("HTTP_PROXY")
     arn = "arn:aws:dynamodb:eu-central-1:123456789012:table/leases"
-    TableWire(client, clients.session).get_item(TableName=arn, Key=KEY)
+    wired(client, clients).get_item(TableName=arn, Key=KEY)
     assert [given_["TableName"] for given_ in sent] == ["leases", arn]
     assert wire.meta is client.meta

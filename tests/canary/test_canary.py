@@ -21,7 +21,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.adapters.kinesis.decode import UnreadableAnswer, decode_page
+from shardfleet.adapters.kinesis.decode import decode_page
+from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
 from shardfleet.cli import app as application
 from shardfleet.cli import examination, fleet_access

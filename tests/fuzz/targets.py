@@ -19,11 +19,8 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from shardfleet.adapters.dynamodb.items import ATTRIBUTES, ENTITY_TYPE, is_foreign, lease_from_item
-from shardfleet.adapters.kinesis.decode import (
-    UnreadableAnswer,
-    decode_page,
-    decode_page_slowly,
-)
+from shardfleet.adapters.kinesis.decode import decode_page, decode_page_slowly
+from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.config import ENV_PREFIX, FleetConfig
 from shardfleet.domain.delivery.replies import failures_of, lowest_failed
 from shardfleet.domain.slots.slot import SlotInput

@@ -14,18 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,  # noqa: A004 - botocore's own, the parent of its network errors
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    ProxyConnectionError,
-    ResponseStreamingError,
-)
-from botocore.parsers import ResponseParserError
-
 from shardfleet.errors import (
     KeyDenied,
     OutcomeUnknown,
@@ -37,6 +25,8 @@ from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from botocore.exceptions import ClientError
 
 T = TypeVar("T")
 ErrorFactory = Callable[[str], ShardfleetError]
@@ -80,8 +70,9 @@ CONDITION_FAILED = "ConditionalCheckFailedException"
 _SERVER_FAULT = 500
 _WORDS_MOST = 1_000  # of what a service says: enough for a person
 
-_NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
-_BROKEN_OFF = (ConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
+
+class UnreadableAnswer(Exception):
+    """An answer that botocore cannot read, or that lacks what every one has; quotes nothing."""
 
 
 class RefusalIsAnswer(ShardfleetError):
@@ -133,17 +124,38 @@ class SdkCall:
         """
         try:
             return call(**arguments)
-        except ClientError as error:
-            raise self._refusal(error) from error
-        except _NEVER_SENT as error:
-            raise Throttled(f"{self.what}: could not connect: {error}") from error
-        except _BROKEN_OFF as error:
-            # Botocore's own error about an answer that is none quotes it.
-            is_quoting = type(error) is ResponseParserError
-            text = "the answer cannot be read" if is_quoting else str(error)
-            raise self._unanswered(text) from error
-        except BotoCoreError as error:
-            raise ShardfleetError(f"{self.what}: {type(error).__name__}: {error}") from error
+        except ShardfleetError:
+            raise
+        except Exception as error:
+            judged = self._judged(error)
+            if judged is None:
+                raise
+            raise judged from error
+
+    def _judged(self, error: Exception) -> Exception | None:
+        # The SDK is not loaded before something fails: it takes as long as all else at a start.
+        from botocore import exceptions as sdk  # noqa: PLC0415
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415
+
+        never_sent = (
+            sdk.ConnectTimeoutError,
+            sdk.EndpointConnectionError,
+            sdk.ProxyConnectionError,
+        )
+        broken_off = (sdk.ConnectionError, sdk.HTTPClientError, sdk.ResponseStreamingError)
+        match error:
+            case sdk.ClientError():
+                return self._refusal(error)
+            case _ if isinstance(error, never_sent):
+                return Throttled(f"{self.what}: could not connect: {error}")
+            case ResponseParserError():  # It quotes what it could not read.
+                return self._unanswered("the answer cannot be read")
+            case _ if isinstance(error, (*broken_off, UnreadableAnswer)):
+                return self._unanswered(str(error))
+            case sdk.BotoCoreError():
+                return ShardfleetError(f"{self.what}: {type(error).__name__}: {error}")
+            case _:
+                return None
 
     def _refusal(self, error: ClientError) -> Exception:
         details = error.response.get("Error", {})

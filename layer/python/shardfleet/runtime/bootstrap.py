@@ -37,6 +37,7 @@ from shardfleet.adapters.dead_letters import (
 )
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
+from shardfleet.adapters.http.plain_environment import plain_environment
 from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.system import (
     SystemClock,
@@ -46,7 +47,6 @@ from shardfleet.adapters.system import (
     vcpus_of,
 )
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
-from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.contract import HandlerContract
@@ -70,6 +70,7 @@ from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from shardfleet.adapters.decode.processes import DecodeProcesses
+    from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 
 # A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
 WRITE_THREADS_MOST = 16
@@ -158,7 +159,11 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
     memory_mb = int(env.get(_MEMORY_VARIABLE) or 0)
     return Sandbox(
         config=config,
-        clients=AwsClients(limits, stream_region=region_of(config.stream_arn)),
+        clients=AwsClients(
+            limits,
+            stream_region=region_of(config.stream_arn),
+            plain=plain_environment(env),
+        ),
         events=EmfEventSink(
             config.fleet,
             clock=clock,
@@ -167,12 +172,21 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
                 flush_ms=config.metrics_ms,
                 shard_metrics=config.shard_metrics,
             ),
-            otlp=OtlpMetrics(config.otlp_endpoint, clock=clock) if config.otlp_endpoint else None,
+            otlp=_otlp(config, clock),
         ),
         clock=clock,
         cpu=SystemCpu(memory_mb) if memory_mb else None,
         decoders=_decoders(config, vcpus=vcpus_of(memory_mb)),
     )
+
+
+def _otlp(config: FleetConfig, clock: Clock) -> OtlpMetrics | None:
+    if not config.otlp_endpoint:
+        return None
+    # Few fleets have a collector; the others do not wait for this at each cold start.
+    from shardfleet.adapters.telemetry.otlp import OtlpMetrics  # noqa: PLC0415
+
+    return OtlpMetrics(config.otlp_endpoint, clock=clock)
 
 
 def _decoders(config: FleetConfig, *, vcpus: float) -> DecodeProcesses | None:
@@ -239,8 +253,8 @@ def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
     config, clients = sandbox.config, sandbox.clients
     return KinesisPolling(
         config.stream_arn,
-        records=clients.stream_records,
-        control=clients.stream_control,
+        records=clients.later("stream_records"),
+        control=clients.later("stream_control"),
         pool=threads.streams,
         wire=clients.wire_to(config.stream_arn) if config.stream_calls == "wire" else None,
         decoders=sandbox.decoders,
@@ -323,14 +337,13 @@ def dead_letters(
     )
     bucket = None
     if config.failed_bucket:
-        bucket = S3DeadLetters(
-            config.failed_bucket, client=sandbox.clients.s3, pool=pool, invocation=invocation
-        )
+        s3 = sandbox.clients.later("s3")
+        bucket = S3DeadLetters(config.failed_bucket, client=s3, pool=pool, invocation=invocation)
     kept_in = config.failure_policy.kept_in
     if kept_in == "failed_queue_url":
         return SqsDeadLetters(
             config.failed_queue_url,
-            client=sandbox.clients.sqs,
+            client=sandbox.clients.later("sqs"),
             pool=pool,
             invocation=invocation,
             overflow=bucket,
@@ -339,7 +352,7 @@ def dead_letters(
         return bucket if kept_in == "failed_bucket" else None
     return SnsDeadLetters(
         config.failed_topic_arn,
-        client=sandbox.clients.sns,
+        client=sandbox.clients.later("sns"),
         pool=pool,
         invocation=invocation,
         kept=cast("S3DeadLetters", bucket),

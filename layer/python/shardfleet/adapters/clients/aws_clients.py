@@ -13,20 +13,22 @@ is repeated by the SDK's standard mode.
 
 from __future__ import annotations
 
-from functools import cached_property
-from threading import Lock
+from functools import cached_property, partial
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, cast
 
-from botocore.client import BaseClient
-from botocore.config import Config
-from botocore.session import Session, get_session
-
-from shardfleet.adapters.dynamodb.wire import TableWire
+from shardfleet.adapters.dynamodb.wire import TableWire, open_tables
 from shardfleet.adapters.http.connections import IDLE_MS
+from shardfleet.adapters.http.json_service import JsonService, Limits
+from shardfleet.adapters.http.plain_environment import PlainEnvironment
 from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
 from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from botocore.config import Config
+    from botocore.session import Session
     from mypy_boto3_dynamodb.client import DynamoDBClient
     from mypy_boto3_kinesis.client import KinesisClient
     from mypy_boto3_s3.client import S3Client
@@ -93,15 +95,31 @@ class CapacityMeter:
             events.register(f"after-call.dynamodb.{operation}", self._count)
 
     def _count(self, *, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+        self.count(model.name, parsed)
+
+    def count(self, operation: str, parsed: Mapping[str, Any]) -> None:
+        """Count what one call used, by its answer."""
         found = parsed.get("ConsumedCapacity")
         units = float(found.get("CapacityUnits", 0)) if found else 0.0
         if parsed.get("Error", {}).get("Code") == _REFUSED:
             units = 1.0
         with self._lock:
-            if model.name in _METERED_WRITES:
+            if operation in _METERED_WRITES:
                 self._written += units
             else:
                 self._read += units
+
+
+class Later:
+    """A client that is made when it is first asked for something."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        """Make nothing yet."""
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the attribute of the client."""
+        return getattr(self._make(), name)
 
 
 class AwsClients:
@@ -113,6 +131,8 @@ class AwsClients:
         stream_region: region of the stream; None: the region of the session.
         session: has credentials and region; None: the environment's.
         endpoint: URL of all services; None: AWS's own, or the environment's.
+        plain: what the environment says by itself: the wires then open without the SDK; None: as
+            the SDK's clients say.
 
     Attributes:
         capacity: what the tables' clients have used.
@@ -128,15 +148,32 @@ class AwsClients:
         stream_region: str | None = None,
         session: Session | None = None,
         endpoint: str | None = None,
+        plain: PlainEnvironment | None = None,
     ) -> None:
         """Make no client yet."""
         self.capacity = CapacityMeter()
         self._limits = limits
         self._stream_region = stream_region
         self._endpoint = endpoint
-        self._sdk = session or get_session()
+        self._given = session
+        self._plain = plain
         self._wires: dict[str, KinesisWire | None] = {}
-        self._wire_lock = Lock()
+        self._lock = RLock()
+
+    @cached_property
+    def _sdk(self) -> Session:
+        from botocore.session import get_session  # noqa: PLC0415 - see http/connections.py
+
+        return self._given or get_session()
+
+    def later(self, name: str) -> Any:
+        """Return the client of that name, to be made when it is first asked for something."""
+        return Later(partial(self._made, name))
+
+    def _made(self, name: str) -> Any:
+        """Return the client of that name, made once, whichever threads ask for it first."""
+        with self._lock:
+            return getattr(self, name)
 
     def _client(
         self, service: str, *, connections: int = 0, region_name: str | None = None, **settings: Any
@@ -161,7 +198,7 @@ class AwsClients:
     def drop_connections(self) -> None:
         """Close what is kept open; the clients stay, and connect anew when they are asked."""
         for made in [*vars(self).values()]:
-            if isinstance(made, BaseClient | TableWire):
+            if isinstance(made, TableWire) or hasattr(made, "meta"):
                 made.close()
         for wire in [*self._wires.values()]:
             if wire is not None:
@@ -182,15 +219,27 @@ class AwsClients:
     @cached_property
     def wired_writes(self) -> DynamoDBClient:
         """:attr:`table_writes` without the SDK's shapes (``stream_calls``)."""
-        return self._wired(self.table_writes)
+        return self._wired("table_writes", self._limits.writes, read_timeout_s=WRITE_TIMEOUT_S)
 
     @cached_property
     def wired_reads(self) -> DynamoDBClient:
         """:attr:`table_reads` without the SDK's shapes (``stream_calls``)."""
-        return self._wired(self.table_reads)
+        return self._wired("table_reads", self._limits.reads)
 
-    def _wired(self, client: DynamoDBClient) -> DynamoDBClient:
-        wire = TableWire(client, self._sdk, idle_ms=self._limits.idle_ms)
+    def _wired(
+        self, name: str, connections: int, *, read_timeout_s: float = READ_TIMEOUT_S
+    ) -> DynamoDBClient:
+        client, idle_ms, plain = partial(self._made, name), self._limits.idle_ms, self._plain
+
+        def opened() -> JsonService | None:
+            if plain is None:
+                return open_tables(client(), self._sdk, idle_ms=idle_ms)
+            timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
+            return plain.open(
+                plain.tables(), client, Limits(max(1, connections), *timeouts, idle_ms)
+            )
+
+        wire = TableWire(client, opened, count=self.capacity.count)
         return cast("DynamoDBClient", wire)
 
     def _table_client(self, **settings: Any) -> DynamoDBClient:
@@ -215,17 +264,27 @@ class AwsClients:
         """Return what opens the quick way for GetRecords and PutRecords, once for all callers."""
 
         def opened() -> KinesisWire | None:
-            with self._wire_lock:
+            with self._lock:
                 if stream_arn not in self._wires:
-                    self._wires[stream_arn] = open_wire(
-                        stream_arn,
-                        client=self.stream_records,
-                        session=self._sdk,
-                        idle_ms=self._limits.idle_ms,
-                    )
+                    self._wires[stream_arn] = self._open_wire(stream_arn)
                 return self._wires[stream_arn]
 
         return opened
+
+    def _open_wire(self, stream_arn: str) -> KinesisWire | None:
+        plain = self._plain
+        site = plain.stream(stream_arn) if plain is not None else None
+        if plain is None or site is None:
+            return open_wire(
+                stream_arn,
+                client=self.stream_records,
+                session=self._sdk,
+                idle_ms=self._limits.idle_ms,
+            )
+        timeouts = (CONNECT_TIMEOUT_S, self.records_timeout_s)
+        limits = Limits(max(1, self._limits.streams), *timeouts, self._limits.idle_ms)
+        service = plain.open(site, partial(self._made, "stream_records"), limits)
+        return KinesisWire(stream_arn, service)
 
     @cached_property
     def stream_control(self) -> KinesisClient:
@@ -265,6 +324,8 @@ def client_config(
     connections: int, *, attempts: int = ATTEMPTS, read_timeout_s: float = READ_TIMEOUT_S
 ) -> Config:
     """Return the SDK settings of one client; ``attempts`` 1 means that nothing is repeated."""
+    from botocore.config import Config  # noqa: PLC0415 - see http/connections.py
+
     return Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=read_timeout_s,

@@ -1,8 +1,9 @@
 """
 The busy calls of the two tables without the SDK's shapes: a client's interface, JSON underneath.
 
-The SDK's client stays the authority: it judges what is repeated and when (``needs-retry``), counts
-(``after-call``), and reads every body that could mean another thing to it than to a JSON parser.
+The SDK's client stays the authority: it judges what is repeated and when (``needs-retry``), and
+reads every refusal, and every body that could mean another thing to it than to a JSON parser. It is
+not made before that: a worker's start would wait for it.
 Requests are not checked before they are sent: DynamoDB does that, and the tests do.
 """
 
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 import msgspec
-from botocore.exceptions import BotoCoreError
-from botocore.hooks import first_non_none_response
 
 from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.http.json_service import OK, JsonService, open_service
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from botocore.session import Session
     from mypy_boto3_dynamodb.client import DynamoDBClient
 
@@ -48,27 +49,25 @@ class TableWire:
     Safe to share between threads.
 
     Args:
-        client: the SDK's.
-        session: the client's.
-        idle_ms: a connection unused for longer is not used again.
+        client: returns the SDK's.
+        opened: opens the service; None says that the client must do.
+        count: is told the operation and the answer of each call.
         sleep: between repeats, in seconds.
 
     """
 
     def __init__(
         self,
-        client: DynamoDBClient,
-        session: Session,
+        client: Callable[[], DynamoDBClient],
+        opened: Callable[[], JsonService | None],
         *,
-        idle_ms: int = IDLE_MS,
+        count: Callable[[str, Mapping[str, Any]], None],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Open nothing yet."""
-        self._client: Any = client
-        self._emit = client.meta.events.emit
-        self._model = client.meta.service_model
-        example = ("get_item", {"TableName": "none", "Key": {}})
-        self._open = partial(open_service, client, session, example=example, idle_ms=idle_ms)
+        self._client: Callable[[], Any] = client
+        self._open = opened
+        self._count = count
         self._lock = Lock()
         self._services: list[JsonService | None] = []
         self._sleep = sleep
@@ -77,7 +76,7 @@ class TableWire:
         """Return the method of that name, as the SDK's client has it."""
         if name in OPERATIONS:
             return partial(self._call, name)
-        return getattr(self._client, name)
+        return getattr(self._client(), name)
 
     def close(self) -> None:
         """Close the connections that are kept; the next call connects anew."""
@@ -92,36 +91,21 @@ class TableWire:
         service = self._services[0]
         if service is None or arguments["TableName"].startswith("arn:"):
             # The endpoint may be that of the account which an ARN names.
-            return getattr(self._client, method)(**arguments)
+            return getattr(self._client(), method)(**arguments)
         name = OPERATIONS[method]
-        event, model = f"dynamodb.{name}", self._model.operation_model(name)
-        context: dict[str, Any] = {}
-        asked = self._emit(
-            f"provide-client-params.{event}", params=arguments, model=model, context=context
-        )
-        body = msgspec.json.encode(first_non_none_response(asked, default=arguments))
-        exchange = partial(self._once, service, model, body)
-        response, parsed = self._repeated(exchange, model, context)
-        self._emit(
-            f"after-call.{event}",
-            http_response=response,
-            parsed=parsed,
-            model=model,
-            context=context,
-        )
+        body = msgspec.json.encode({**arguments, "ReturnConsumedCapacity": "TOTAL"})
+        response, parsed = self._repeated(partial(self._once, service, name, body), name)
+        self._count(name, parsed)
         if response.status_code != OK:
-            kind = self._client.exceptions.from_code(parsed.get("Error", {}).get("Code"))
+            kind = self._client().exceptions.from_code(parsed.get("Error", {}).get("Code"))
             raise kind(parsed, name)
         return parsed
 
     def _repeated(
-        self,
-        exchange: Callable[[], tuple[SimpleNamespace, dict[str, Any]]],
-        model: Any,
-        context: dict[str, Any],
+        self, exchange: Callable[[], tuple[SimpleNamespace, dict[str, Any]]], name: str
     ) -> tuple[SimpleNamespace, dict[str, Any]]:
         """Return the first answer that the client's own policy does not want to have again."""
-        attempts = 0
+        attempts, context = 0, dict[str, Any]()
         while True:
             attempts += 1
             failed: Exception | None = None
@@ -130,18 +114,21 @@ class TableWire:
                 answered = exchange()
                 if answered[0].status_code == OK and _is_whole(answered[0]):
                     return answered
-            except BotoCoreError as error:
+            except Exception as error:
+                if not _is_sdks(error):
+                    raise
                 failed = error
-            asked = self._emit(
-                f"needs-retry.dynamodb.{model.name}",
+            meta = self._client().meta
+            asked = meta.events.emit(
+                f"needs-retry.dynamodb.{name}",
                 response=answered,
                 endpoint=None,
-                operation=model,
+                operation=meta.service_model.operation_model(name),
                 attempts=attempts,
                 caught_exception=failed,
                 request_dict={"context": context},
             )
-            wait_s = first_non_none_response(asked)
+            wait_s = next((told for _, told in asked if told is not None), None)
             if wait_s is not None:
                 self._sleep(wait_s)
             elif answered is not None:
@@ -151,17 +138,40 @@ class TableWire:
             else:
                 raise cast("Exception", failed)
 
-    @staticmethod
     def _once(
-        service: JsonService, model: Any, body: bytes
+        self, service: JsonService, name: str, body: bytes
     ) -> tuple[SimpleNamespace, dict[str, Any]]:
-        answer = service.post(model.name, body)
+        answer = service.post(name, body)
         response = SimpleNamespace(
             status_code=answer.status, headers=answer.headers, content=answer.body
         )
         if answer.status != OK:
             return response, service.refusal(answer)
-        return response, _read(service, model, answer)
+        return response, self._read(service, name, answer)
+
+    def _read(self, service: JsonService, name: str, answer: HttpAnswer) -> dict[str, Any]:
+        """Return what botocore makes of an answer, by JSON alone where that is the same."""
+        if _is_like_json(answer.body):
+            try:
+                return msgspec.json.decode(answer.body, type=dict[str, Any])
+            except ValueError:
+                pass  # What is no JSON to one may be to the other: botocore's word counts.
+        model = self._client().meta.service_model.operation_model(name)
+        return service.parsed(answer, model.output_shape)
+
+
+def open_tables(
+    client: DynamoDBClient, session: Session, *, idle_ms: int = IDLE_MS
+) -> JsonService | None:
+    """Return the service as the client would call it, None if that cannot be."""
+    example = ("get_item", {"TableName": "none", "Key": {}})
+    return open_service(client, session, example=example, idle_ms=idle_ms)
+
+
+def _is_sdks(error: Exception) -> bool:
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - see http/connections.py
+
+    return isinstance(error, BotoCoreError)
 
 
 def _is_whole(response: SimpleNamespace) -> bool:
@@ -178,13 +188,3 @@ def _is_like_json(body: bytes | bytearray) -> bool:
     pattern for all three would take a sixth of the time in which a scan is read.
     """
     return b"null" not in body and b"\\u00" not in body and not _BINARY.search(body)
-
-
-def _read(service: JsonService, model: Any, answer: HttpAnswer) -> dict[str, Any]:
-    """Return what botocore makes of an answer, by JSON alone where that is the same."""
-    if _is_like_json(answer.body):
-        try:
-            return msgspec.json.decode(answer.body, type=dict[str, Any])
-        except ValueError:
-            pass  # What is no JSON to one may be to the other: botocore's word counts.
-    return service.parsed(answer, model.output_shape)

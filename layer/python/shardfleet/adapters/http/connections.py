@@ -21,14 +21,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from botocore.exceptions import (
-    ConnectionClosedError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    ReadTimeoutError,
-    SSLError,
-)
-
 from shardfleet.values import dataclass
 
 IDLE_MS = 5_000
@@ -164,10 +156,8 @@ class HttpConnections:
             answer, keep = self._exchange(connection, headers, body)
         except BaseException as error:
             connection.close()
-            if isinstance(error, TimeoutError):
-                raise ReadTimeoutError(endpoint_url=self._endpoint.url, error=error) from error
             if isinstance(error, OSError):
-                raise ConnectionClosedError(endpoint_url=self._endpoint.url, error=error) from error
+                raise self._unanswered(error) from error
             raise
         if keep and len(self._idle) < self._endpoint.connections:
             self._idle.append((connection, self._monotonic_s()))
@@ -214,7 +204,20 @@ class HttpConnections:
             raise self._unreachable(error) from error
         return connection
 
+    def _unanswered(self, error: OSError) -> Exception:
+        # The SDK is not loaded before something fails: it takes as long as all else at a start.
+        from botocore.exceptions import ConnectionClosedError, ReadTimeoutError  # noqa: PLC0415
+
+        kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionClosedError
+        return kind(endpoint_url=self._endpoint.url, error=error)
+
     def _unreachable(self, error: OSError) -> Exception:
+        from botocore.exceptions import (  # noqa: PLC0415 - see above
+            ConnectTimeoutError,
+            EndpointConnectionError,
+            SSLError,
+        )
+
         url = self._endpoint.url
         if isinstance(error, ssl.SSLError):
             return SSLError(endpoint_url=url, error=error)

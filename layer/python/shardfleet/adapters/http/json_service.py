@@ -13,22 +13,15 @@ import ssl
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from botocore.exceptions import ClientError
-from botocore.httpsession import get_cert_path
-from botocore.parsers import create_parser
-from botocore.utils import get_environ_proxies
-
 from shardfleet.adapters.http.connections import IDLE_MS, Endpoint, HttpAnswer, HttpConnections
-from shardfleet.adapters.http.sigv4 import RequestSigner
+from shardfleet.adapters.http.sigv4 import Keys, RequestSigner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from botocore.client import BaseClient
-    from botocore.credentials import Credentials
     from botocore.session import Session
 
 OK = 200
@@ -36,35 +29,112 @@ OK = 200
 _CREDENTIAL_PARTS = 5
 
 
+class Service(NamedTuple):
+    """
+    A service of AWS, as botocore's model of it has it.
+
+    Attributes:
+        name: that signs, and of the endpoint.
+        target: in ``X-Amz-Target``, before the operation.
+        json_version: of its protocol.
+
+    """
+
+    name: str
+    target: str
+    json_version: str
+
+
+class JsonEndpoint(NamedTuple):
+    """
+    Where a service is.
+
+    Attributes:
+        service: which.
+        url: of its endpoint, without a path.
+        region: that signs.
+        bundle: file of the certificates to trust.
+
+    """
+
+    service: Service
+    url: str
+    region: str
+    bundle: str
+
+
+class Limits(NamedTuple):
+    """
+    How a service is called.
+
+    Attributes:
+        connections: kept open at most.
+        connect_timeout_s: for connecting.
+        read_timeout_s: for the longest silence.
+        idle_ms: a connection unused for longer is not used again.
+
+    """
+
+    connections: int
+    connect_timeout_s: float
+    read_timeout_s: float
+    idle_ms: int
+
+
+class Credentials(Protocol):
+    """Botocore's, which renew themselves, or what is like them."""
+
+    def get_frozen_credentials(self) -> Keys:
+        """Return the keys of now."""
+
+
 class JsonService:
     """
     One endpoint of a service; safe to share between threads.
 
     Args:
-        connections: to the endpoint.
-        signer: for that endpoint.
-        credentials: botocore's, which renew themselves.
-        client: whose model and user agent are taken over.
+        site: where it is.
+        limits: how it is called.
+        credentials: of the caller.
+        user_agent: of the requests.
+        client: returns the SDK's, whose model is taken for refusals.
 
     """
 
     def __init__(
         self,
-        connections: HttpConnections,
+        site: JsonEndpoint,
+        limits: Limits,
         *,
-        signer: RequestSigner,
         credentials: Credentials,
-        client: BaseClient,
+        user_agent: str,
+        client: Callable[[], Any],
     ) -> None:
         """Send nothing yet."""
-        self._connections = connections
-        self._signer = signer
+        url, service = urlsplit(site.url), site.service
+        tls = None
+        if url.scheme == "https":
+            tls = _trusting(site.bundle, Path(site.bundle).stat().st_mtime_ns)
+        endpoint = Endpoint(
+            host=str(url.hostname),
+            port=url.port or (80 if tls is None else 443),
+            tls=tls,
+            connect_timeout_s=limits.connect_timeout_s,
+            read_timeout_s=limits.read_timeout_s,
+            connections=limits.connections,
+            idle_s=limits.idle_ms / 1000,
+        )
+        self._connections = HttpConnections(endpoint)
+        self._signer = RequestSigner(
+            endpoint.authority,
+            region=site.region,
+            service=service.name,
+            json_version=service.json_version,
+        )
         self._credentials = credentials
-        self._user_agent = client.meta.config.user_agent  # type: ignore[attr-defined]
-        self._model = client.meta.service_model
-        self._target = self._model.metadata["targetPrefix"]
-        # An error's body is read without a shape first.
-        self._parser: Any = create_parser("json")
+        self._target = service.target
+        self._user_agent = user_agent
+        self._client = client
 
     def post(self, operation: str, body: bytes) -> HttpAnswer:
         """
@@ -95,13 +165,16 @@ class JsonService:
         """
         answer = self.post(operation, body)
         if answer.status != OK:
+            from botocore.exceptions import ClientError  # noqa: PLC0415 - see connections.py
+
             raise ClientError(self.refusal(answer), operation)  # type: ignore[arg-type]
         return answer.body
 
     def refusal(self, answer: HttpAnswer) -> dict[str, Any]:
-        """Return what a refusal says, read by botocore."""
+        """Return what a refusal says, read by botocore: without a shape first."""
         parsed = self.parsed(answer, None)
-        shape = self._model.shape_for_error_code(parsed.get("Error", {}).get("Code"))
+        model = self._client().meta.service_model
+        shape = model.shape_for_error_code(parsed.get("Error", {}).get("Code"))
         return parsed if shape is None else {**parsed, **self.parsed(answer, shape)}
 
     def parsed(self, answer: HttpAnswer, shape: object) -> dict[str, Any]:
@@ -112,12 +185,15 @@ class JsonService:
             ResponseParserError: nothing.
 
         """
+        from botocore.parsers import create_parser  # noqa: PLC0415 - see connections.py
+
         response: Mapping[str, Any] = {
             "body": bytes(answer.body),
             "headers": answer.headers,
             "status_code": answer.status,
         }
-        read: dict[str, Any] = self._parser.parse(response, shape)
+        parser: Any = create_parser("json")
+        read: dict[str, Any] = parser.parse(response, shape)
         return read
 
     def close(self) -> None:
@@ -141,6 +217,8 @@ def open_service(
         BotoCoreError: no credentials, no region, or no endpoint.
 
     """
+    from botocore.utils import get_environ_proxies  # noqa: PLC0415 - see connections.py
+
     config: Any = client.meta.config
     # Resolves the endpoint by botocore's rules, which may depend on the account.
     url = urlsplit(client.generate_presigned_url(example[0], Params=example[1]))
@@ -156,29 +234,29 @@ def open_service(
         or config.client_cert
     ):
         return None
-    tls = _tls(session) if url.scheme == "https" else None
-    endpoint = Endpoint(
-        host=url.hostname,
-        port=url.port or (80 if tls is None else 443),
-        tls=tls,
-        connect_timeout_s=config.connect_timeout,
-        read_timeout_s=config.read_timeout,
-        connections=config.max_pool_connections,
-        idle_s=idle_ms / 1000,
+    metadata = client.meta.service_model.metadata
+    site = JsonEndpoint(
+        Service(signed[3], metadata["targetPrefix"], metadata["jsonVersion"]),
+        f"{url.scheme}://{url.netloc}",
+        signed[2],
+        _bundle(session),
     )
-    version = client.meta.service_model.metadata["jsonVersion"]
-    signer = RequestSigner(
-        endpoint.authority, region=signed[2], service=signed[3], json_version=version
+    connections = config.max_pool_connections
+    return JsonService(
+        site,
+        Limits(connections, config.connect_timeout, config.read_timeout, idle_ms),
+        credentials=credentials,
+        user_agent=config.user_agent,
+        client=lambda: client,
     )
-    connections = HttpConnections(endpoint)
-    return JsonService(connections, signer=signer, credentials=credentials, client=client)
 
 
-def _tls(session: Session) -> ssl.SSLContext:
+def _bundle(session: Session) -> str:
     """Return what certificates to trust: AWS_CA_BUNDLE, REQUESTS_CA_BUNDLE, or botocore's own."""
-    bundle = session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
-    file: str = bundle or get_cert_path(verify=True)  # type: ignore[assignment]
-    return _trusting(file, Path(file).stat().st_mtime_ns)
+    from botocore.httpsession import get_cert_path  # noqa: PLC0415 - see connections.py
+
+    given = session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+    return str(given or get_cert_path(verify=True))
 
 
 @cache

@@ -11,13 +11,26 @@ from __future__ import annotations
 import hashlib
 import hmac
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from botocore.credentials import ReadOnlyCredentials
+from typing import Protocol
 
 CONTENT_TYPE = "application/x-amz-json-"
 _ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+class Keys(Protocol):
+    """Credentials of one moment: botocore's frozen ones, or what is like them."""
+
+    @property
+    def access_key(self) -> str | None:
+        """Return the id of the key."""
+
+    @property
+    def secret_key(self) -> str | None:
+        """Return the key."""
+
+    @property
+    def token(self) -> str | None:
+        """Return a session's token."""
 
 
 class RequestSigner:
@@ -43,7 +56,7 @@ class RequestSigner:
         self._second = (-1, "")
 
     def headers(
-        self, credentials: ReadOnlyCredentials, *, target: str, body: bytes, now_s: float
+        self, credentials: Keys, *, target: str, body: bytes, now_s: float
     ) -> dict[str, str]:
         """
         Return the headers of a request, those that are signed and the signature.

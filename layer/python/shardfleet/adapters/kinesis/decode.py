@@ -22,11 +22,10 @@ from math import modf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
-from botocore.parsers import ResponseParser, ResponseParserError, create_parser
-from botocore.session import get_session
 from pybase64 import b64decode
 
 from shardfleet.adapters.kinesis.shards import hash_key_range
+from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import ChildShard
@@ -34,6 +33,7 @@ from shardfleet.records import StreamRecord
 
 if TYPE_CHECKING:
     from botocore.model import Shape
+    from botocore.parsers import ResponseParser
 
 NO_ARRIVAL_MS = 0
 """The arrival time of a record whose answer has none: Kinesis always says, emulators may not."""
@@ -118,10 +118,6 @@ _CUT = (
 
 class _Unexpected(ValueError):
     """Not what the quick way can read; says nothing about the body being wrong."""
-
-
-class UnreadableAnswer(ResponseParserError):
-    """An answer of GetRecords that botocore cannot read, or that lacks what every one has."""
 
 
 def decode_page(body: bytes | bytearray) -> RecordsPage:
@@ -299,12 +295,16 @@ def _child(answer: Mapping[str, Any]) -> ChildShard:
 
 @cache
 def _parser() -> ResponseParser:
+    from botocore.parsers import create_parser  # noqa: PLC0415 - only an odd body needs it
+
     return create_parser("json")
 
 
 @cache
 def _answer_shape() -> Shape:
     """Load botocore's model of Kinesis, which takes a while: only an odd body needs it."""
+    from botocore.session import get_session  # noqa: PLC0415
+
     session = get_session()
     model = session.get_service_model("kinesis")
     shape = model.operation_model("GetRecords").output_shape

@@ -128,6 +128,7 @@ class KinesisPolling:
     ) -> None:
         """Ask nothing yet."""
         self._source = PageSource(stream_arn, records=records, wire=wire)
+        self._open_wire = wire
         self._stream_arn = stream_arn
         self._records = records
         self._control = control
@@ -215,6 +216,9 @@ class KinesisPolling:
             self._stream_arn,
             invalid=_refused_number if by_number else ConfigurationError,
         )
+        wire = call.run(self._open_wire) if self._open_wire is not None else None
+        if wire is not None:
+            return call.run(wire.shard_iterator, shard_id=shard_id, start=start)
         arguments: dict[str, Any] = {"ShardIteratorType": start.kind.value}
         if start.sequence_number is not None:
             arguments["StartingSequenceNumber"] = start.sequence_number

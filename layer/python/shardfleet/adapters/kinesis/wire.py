@@ -1,5 +1,5 @@
 """
-GetRecords and PutRecords without the SDK's machinery: the thin way for the two busy calls.
+GetRecords and PutRecords without the SDK's machinery, and GetShardIterator, which comes first.
 
 What :mod:`shardfleet.adapters.http.json_service` cannot do as botocore would, and repeats, are left
 to botocore: :func:`open_wire` then returns None, and the caller uses its client.
@@ -14,8 +14,9 @@ import msgspec
 
 from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.http.json_service import JsonService, open_service
-from shardfleet.adapters.kinesis.decode import UnreadableAnswer, decode_page
+from shardfleet.adapters.kinesis.decode import decode_page
 from shardfleet.adapters.kinesis.put_records_body import decode_put_records, encode_put_records
+from shardfleet.adapters.sdk_errors import UnreadableAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from botocore.session import Session
     from mypy_boto3_kinesis.client import KinesisClient
 
-    from shardfleet.domain.reading.pages import RecordsPage
+    from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
     from shardfleet.engine.ports import PutOutcome
     from shardfleet.kpl.packing import OutgoingRecord
 
@@ -36,9 +37,15 @@ class _GetRecords(msgspec.Struct):
     StreamARN: str
 
 
+class _ShardIterator(msgspec.Struct):
+    """``GetShardIteratorOutput``."""
+
+    ShardIterator: str
+
+
 class KinesisWire:
     """
-    The two calls on one stream; safe to share between threads.
+    The busy calls on one stream; safe to share between threads.
 
     Args:
         stream_arn: the stream.
@@ -63,6 +70,32 @@ class KinesisWire:
         """
         body = msgspec.json.encode(_GetRecords(iterator, limit, self._stream_arn))
         return decode_page(self._service.call("GetRecords", body))
+
+    def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
+        """
+        Return an iterator at a position.
+
+        Raises:
+            ClientError: the service refused.
+            HTTPClientError, ConnectionError: no answer, or no connection.
+            UnreadableAnswer: an answer that is none.
+
+        """
+        asked: dict[str, object] = {
+            "StreamARN": self._stream_arn,
+            "ShardId": shard_id,
+            "ShardIteratorType": start.kind.value,
+        }
+        if start.sequence_number is not None:
+            asked["StartingSequenceNumber"] = start.sequence_number
+        if start.instant_ms is not None:
+            asked["Timestamp"] = start.instant_ms / 1_000
+        answer = self._service.call("GetShardIterator", msgspec.json.encode(asked))
+        try:
+            return msgspec.json.decode(answer, type=_ShardIterator).ShardIterator
+        except ValueError as error:
+            kind = type(error).__name__
+            raise UnreadableAnswer(f"GetShardIterator: the answer cannot be read: {kind}") from None
 
     def put_records(self, entries: Sequence[OutgoingRecord]) -> list[PutOutcome]:
         """

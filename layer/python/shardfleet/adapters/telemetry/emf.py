@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from threading import Lock
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
@@ -27,11 +27,13 @@ from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
 
 from shardfleet.adapters.telemetry import metrics
 from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, unit_of
-from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 from shardfleet.domain.reasons import Reason
 from shardfleet.engine.ports import Clock
 from shardfleet.events.base import Event, LeaseEvent, Level
 from shardfleet.values import dataclass
+
+if TYPE_CHECKING:
+    from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 
 FLUSH_MS = 60_000  # hazard H18: at least each minute
 VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100
