@@ -30,6 +30,8 @@ PLOT = HERE / "ratios.svg"
 # Minutes each: left out unless they are named or asked for.
 SLOW = re.compile(r"bench_(spark_.*|scale|balance|handover|time_lines|sleep)\.py")
 LEGEND = """Ratio: the peer's time through ours, medians of all rounds.
+Behind it, where it was told: between what it lies by the ratios of the rounds (sign test, 95 %).
+A gate has to be reached by the lower end.
 Spread: slowest less quickest round, as a share of the median.
 Of bound: how near ours is to work that nobody can leave out.
 
@@ -152,12 +154,17 @@ def _contest_row(result: dict[str, Any]) -> str:
         f"`{result['name']}`",
         result["compares"] + (", wall time" if result["clock"] == "wall" else ""),
         result["peer"],
-        f"**{result['ratio']}x**",
+        f"**{result['ratio']}x**" + _between(result),
         f"{ours['median_ms']:.2f} ({ours['spread']:.0%})",
         f"{peer['median_ms']:.2f} ({peer['spread']:.0%})",
         *(share, gate, goal),
     ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def _between(result: dict[str, Any]) -> str:
+    low, high = result.get("ratio_between", (None, None))
+    return "" if low is None else f" ({low} to {high})"
 
 
 def _figures_row(result: dict[str, Any]) -> str:

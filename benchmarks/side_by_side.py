@@ -2,7 +2,8 @@
 Two ways of doing the same work, measured side by side; and the result files of all benchmarks.
 
 The candidates take turns in one process, round after round, so that a slow minute of the machine
-falls on all of them. What they return is compared first. The clock is the process's CPU time (user
+falls on all of them: a gate is judged by the lower end of the interval that the ratios of the
+rounds give. What the candidates return is compared first. The clock is the process's CPU time (user
 and system) unless a benchmark is about waiting. A contest may have a third runner, the *bound*:
 work that no implementation can leave out, on the same data; nobody may be faster than it.
 
@@ -20,12 +21,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -40,6 +42,8 @@ WRITTEN = ("results", "RESULTS.md", "ratios.svg", "../docs/img")
 ROUNDS = 7
 # A candidate is repeated within a round until it has used this much CPU time.
 ROUND_S = 0.1
+# How sure a confidence interval is to hold the true ratio, if there are rounds enough for it.
+CONFIDENCE = 0.95
 PACKAGES = (
     "aws-kinesis-agg",
     "async-kinesis",
@@ -70,7 +74,7 @@ class Contest:
         check: raises unless two outcomes (ours, the peer's) are equal.
         bound: the least work there is, None if there is no such thing to state.
         bound_name: what that work is.
-        gate: least ratio below which the benchmark fails, None if it has none.
+        gate: the benchmark fails unless the interval of the ratio lies above; None: it has none.
         goal: the ambition.
         unit_bytes: payload bytes of one run, for MB/s; 0: not about bytes.
         time_goes_to: where the time of ours goes, said where the goal is missed.
@@ -175,6 +179,7 @@ def run_contest(contest: Contest, *, rounds: int = ROUNDS) -> dict[str, Any]:
     timings = take_turns(candidates, rounds=rounds, clock=contest.clock, quiet=quiet)
     ours, peer = timings["ours"], timings["peer"]
     ratio = peer.median_ms / ours.median_ms
+    low, high = interval([b / a for a, b in zip(ours.rounds_ms, peer.rounds_ms, strict=True)])
     result: dict[str, Any] = {
         "kind": "contest",
         "name": contest.name,
@@ -182,12 +187,13 @@ def run_contest(contest: Contest, *, rounds: int = ROUNDS) -> dict[str, Any]:
         "peer": contest.peer_name,
         "clock": "wall" if contest.wall else "CPU",
         "ratio": round(ratio, 2),
+        "ratio_between": [round(low, 2), round(high, 2)],
         "ours": asdict(ours),
         "peer_timing": asdict(peer),
         "gate": contest.gate,
         "goal": contest.goal,
         "quiet": quiet is None or not quiet.disturbed,
-        "meets_gate": contest.gate is None or ratio >= contest.gate,
+        "meets_gate": contest.gate is None or low >= contest.gate,
         "meets_goal": contest.goal is None or ratio >= contest.goal,
         "time_goes_to": contest.time_goes_to,
     }
@@ -205,6 +211,22 @@ def run_contest(contest: Contest, *, rounds: int = ROUNDS) -> dict[str, Any]:
             " it is no bound"
         )
     return result
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """
+    Return between what the median of all such ratios lies, by the sign test.
+
+    As many of the lowest and the highest are left out as :data:`CONFIDENCE` allows; of fewer than
+    six none, and then it is less sure.
+    """
+    ordered, count = sorted(ratios), len(ratios)
+    beyond, left_out = 1 / 2**count, 0
+    while True:
+        beyond += math.comb(count, left_out + 1) / 2**count
+        if 1 - 2 * beyond < CONFIDENCE:
+            return ordered[left_out], ordered[-1 - left_out]
+        left_out += 1
 
 
 def take_turns(
@@ -309,6 +331,7 @@ def described(result: dict[str, Any]) -> str:
     ours, peer = result["ours"], result["peer_timing"]
     lines = [
         f"{result['name']}: {result['ratio']}x {result['peer']} ({result['compares']})",
+        f"  between {result['ratio_between'][0]} and {result['ratio_between'][1]} by paired rounds",
         f"  ours {_timed(ours)}, peer {_timed(peer)}, {result['clock']} time",
         f"  gate {result['gate'] or '-'}, goal {result['goal'] or '-'}",
     ]

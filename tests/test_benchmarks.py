@@ -1,5 +1,6 @@
 """`make bench`: every benchmark runs, each result is in the table, and a missed gate is named."""
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -117,3 +118,43 @@ def test_every_benchmark_fits_the_code_that_it_measures():
         [sys.executable, "-c", program], cwd=BENCHMARKS, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("rounds", "left_out"), [(5, 0), (8, 0), (9, 1), (15, 3), (20, 5)])
+def test_the_interval_of_a_ratio_is_the_sign_tests(monkeypatch, rounds, left_out):
+    """As its tables have it: of 9 the 2nd and the 8th, of 15 the 4th and the 12th."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from side_by_side import interval  # noqa: PLC0415
+
+    shuffled = [(7 * number) % rounds for number in range(rounds)]
+    found = interval(shuffled if len(set(shuffled)) == rounds else range(rounds))
+    assert found == (left_out, rounds - 1 - left_out)
+
+
+def test_a_gate_is_judged_by_the_lower_end_of_the_interval(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import side_by_side  # noqa: PLC0415
+
+    now = [0.0]
+
+    def taking(*seconds):
+        each = itertools.chain(seconds, itertools.repeat(seconds[-1]))
+
+        def work():
+            now[0] += next(each)
+
+        return work
+
+    def judged(*peer):
+        contest = side_by_side.Contest(
+            name="any", compares="any", peer_name="any", check=lambda *_: None, gate=1.5, goal=1.5,
+            ours=taking(1.0), peer=taking(2.0, 2.0, *peer), clock=lambda: now[0],
+        )  # fmt: skip
+        return side_by_side.run_contest(contest, rounds=7)
+
+    steady, shaken = judged(2.0), judged(2.0, 2.0, 1.2, 2.0)
+    assert steady["ratio_between"] == [2.0, 2.0]
+    assert steady["meets_gate"]
+    assert (shaken["ratio"], shaken["ratio_between"]) == (2.0, [1.2, 2.0])
+    assert not shaken["meets_gate"]
+    assert shaken["meets_goal"]
