@@ -47,7 +47,7 @@ PEERS = HERE.parent / "build" / "peers"
 SHARDS = 4
 PUT_RECORDS, PUT_BYTES = 500, 4 << 20
 INSTALL_LIMIT_S = 180
-OUR_WORKER = "bench-s0001"
+OUR_WORKER, KCL_WORKER = "bench-s0001", "java-1"
 BOTO3, ASYNC_KINESIS = "boto3", "async_kinesis"
 PEER_NAMES = {
     BOTO3: "a loop of boto3 and aws-kinesis-agg",
@@ -127,6 +127,7 @@ class Account:
     def __init__(self, aws: EmbeddedAws) -> None:
         """Make the clients."""
         self._kinesis, self._dynamodb = aws.client("kinesis"), aws.client("dynamodb")
+        self._tables: list[str] = []
 
     def stream(self, load: Load) -> Task:
         """Make a stream with the records of a load."""
@@ -158,12 +159,16 @@ class Account:
     def our_tables(self, task: Task) -> Task:
         """Make a lease table, its shards assigned to the worker, and one for the fleet's state."""
         given = replace(task, lease_table=_unique("leases"), state_table=_unique("state"))
-        self._table(given.lease_table, "leaseKey", owner_index=True)
+        self._lease_table(given, owner=OUR_WORKER)
         self._table(given.state_table, "kind", "id")
-        for shard in task.shards:
-            lease = Lease(lease_key=shard, checkpoint=AT_TRIM_HORIZON, lease_owner=OUR_WORKER)
-            item = item_from_fields(create(lease).sets)
-            self._dynamodb.put_item(TableName=given.lease_table, Item=item)
+        return given
+
+    def kcl_tables(self, task: Task) -> Task:
+        """Make the three tables of a Java KCL 3, the shards assigned to its worker."""
+        given = replace(task, lease_table=_unique("leases"))
+        self._lease_table(given, owner=KCL_WORKER)
+        self._table(f"{given.lease_table}-WorkerMetricStats", "wid")
+        self._table(f"{given.lease_table}-CoordinatorState", "key")
         return given
 
     def peer_table(self, task: Task, *, key: str) -> Task:
@@ -172,10 +177,17 @@ class Account:
         self._table(given.lease_table, key)
         return given
 
-    def drop(self, task: Task) -> None:
+    def drop_tables(self) -> None:
         """Drop the tables of a run."""
-        for table in filter(None, (task.lease_table, task.state_table)):
-            self._dynamodb.delete_table(TableName=table)
+        while self._tables:
+            self._dynamodb.delete_table(TableName=self._tables.pop())
+
+    def _lease_table(self, task: Task, *, owner: str) -> None:
+        self._table(task.lease_table, "leaseKey", owner_index=True)
+        for shard in task.shards:
+            lease = Lease(lease_key=shard, checkpoint=AT_TRIM_HORIZON, lease_owner=owner)
+            item = item_from_fields(create(lease).sets)
+            self._dynamodb.put_item(TableName=task.lease_table, Item=item)
 
     def _table(self, name: str, *keys: str, owner_index: bool = False) -> None:
         index = ("leaseOwner", "leaseKey")
@@ -192,6 +204,7 @@ class Account:
             AttributeDefinitions=[{"AttributeName": k, "AttributeType": "S"} for k in texts],
             **({"GlobalSecondaryIndexes": [more]} if owner_index else {}),
         )
+        self._tables.append(name)
 
 
 def _schema(keys: Sequence[str]) -> list[dict[str, str]]:
@@ -249,7 +262,7 @@ class Consumer:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, "the consumer died"
-        account.drop(given)
+        account.drop_tables()
         answer = json.loads(line)
         self.cpu_s += answer["cpu_s"]
         self.wall_s.append(answer["wall_s"])

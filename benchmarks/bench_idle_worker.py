@@ -48,7 +48,7 @@ def shard_hour_s(account: Account, env: dict[str, str]) -> float:
         env=env,
         cwd=HERE / "consumers",
     )
-    account.drop(task)
+    account.drop_tables()
     used = json.loads(found.stdout)
     cpu_s: float = used["cpu_s"] / used["wall_s"] * HOUR_S / IDLE.shards
     return cpu_s
