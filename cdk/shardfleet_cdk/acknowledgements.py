@@ -89,6 +89,7 @@ ANY_JOB_RUN = "A run's id is known only when it is started; the application is t
 JOB_OBJECTS = "Spark names the objects of checkpoint, seals and tables itself."
 JOB_LOG_STREAMS = "EMR names a log stream after each run, driver and executor."
 ANY_OBJECT = "One object per given-up record range, all under the fleet's own prefix."
+ANY_STATE = "One object for each large state of a window, all under the fleet's own prefix."
 
 
 def acknowledge(construct: IConstruct, *groups: Mapping[str, str]) -> None:

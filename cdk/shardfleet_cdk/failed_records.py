@@ -1,6 +1,8 @@
 """
 Where records go that are given up after `max_attempts`: a queue, a bucket, a topic, or nowhere.
 
+The bucket has the states of tumbling windows, too, that an item of DynamoDB has no room for.
+
 Both are encrypted, take TLS only, and keep what they get: these are the only copies once the
 stream's retention has passed.
 """
@@ -19,6 +21,8 @@ from shardfleet_cdk.options import FleetTables, Operations
 
 # Where the worker writes in the bucket; see shardfleet.adapters.dead_letters.
 KEY_PREFIX = "shardfleet/failed/"
+# ... and where it keeps states; see shardfleet.adapters.window_states.
+STATES_PREFIX = "shardfleet/windows/"
 
 
 def dead_letter_queue(scope: Construct, construct_id: str, *, operations: Operations) -> sqs.Queue:
@@ -44,7 +48,7 @@ class FailedRecordDestinations(Construct):
     Attributes:
         queue: for ``on_exhausted`` ``sqs``, else None.
         bucket: for ``s3``, and for the others too: a record may be larger than a message, and a
-            topic keeps none.
+            topic keeps none; with tumbling windows whatever is given.
         topic: for ``sns``, else None.
 
     """
@@ -55,6 +59,7 @@ class FailedRecordDestinations(Construct):
         construct_id: str,
         *,
         on_exhausted: str,
+        has_windows: bool,
         given: FleetTables,
         operations: Operations,
     ) -> None:
@@ -69,7 +74,11 @@ class FailedRecordDestinations(Construct):
                 self, "Queue", operations=operations
             )
         if kept_in:
-            self.bucket = given.failed_bucket or self._new_bucket(operations)
+            self.bucket = given.failed_bucket or self._new_bucket(
+                operations, has_windows=has_windows
+            )
+        elif has_windows:
+            self.bucket = given.failed_bucket
         if policy and policy.told_to:
             self.topic = given.failed_topic or self._new_topic(operations)
 
@@ -78,8 +87,14 @@ class FailedRecordDestinations(Construct):
         topic.apply_removal_policy(operations.removal_policy)
         return topic
 
-    def _new_bucket(self, operations: Operations) -> s3.Bucket:
+    def _new_bucket(self, operations: Operations, *, has_windows: bool) -> s3.Bucket:
         key = operations.encryption_key
+        # A state that is written over is deleted, of which a version would be left.
+        old_states = s3.LifecycleRule(
+            prefix=STATES_PREFIX,
+            noncurrent_version_expiration=Duration.days(1),
+            expired_object_delete_marker=True,
+        )
         bucket = s3.Bucket(
             self,
             "Bucket",
@@ -89,6 +104,7 @@ class FailedRecordDestinations(Construct):
             bucket_key_enabled=True if key else None,
             enforce_ssl=True,
             versioned=True,
+            lifecycle_rules=[old_states] if has_windows else None,
             removal_policy=operations.removal_policy,
         )
         acknowledge(bucket, BUCKET)

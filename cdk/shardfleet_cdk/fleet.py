@@ -24,7 +24,7 @@ from shardfleet.domain.template.limits import (
     CONCURRENCY_OF_A_NEW_ACCOUNT,
 )
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk import cost_estimate, permissions, sleep_price
+from shardfleet_cdk import cost_estimate, permissions, sleep_price, window_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
 from shardfleet_cdk.failed_records import FailedRecordDestinations
 from shardfleet_cdk.first_run import FirstRun
@@ -132,9 +132,6 @@ class ShardFleet(Construct):
             raise ConfigurationError(message) from error
         self._tell_cost(worker, manager)
         self._tell_of_concurrency()
-        if self.config.sleep:
-            price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
-            Annotations.of(self).add_info_v2("shardfleet:sleep", price)
         self._make_functions(handler, worker=worker, manager=manager, operations=operations)
         if isinstance(handler, HandlerCode):
             handler.note_at(self._worker.function)
@@ -198,6 +195,7 @@ class ShardFleet(Construct):
             self,
             "FailedRecords",
             on_exhausted=str(config.get("on_exhausted", "stop")),
+            has_windows=bool(config.get("tumbling_window_ms")),
             given=tables,
             operations=operations,
         )
@@ -232,6 +230,7 @@ class ShardFleet(Construct):
             failed_queue=self.failed_queue,
             failed_bucket=self.failed_bucket,
             failed_topic=self.failed_topic,
+            has_windows=self.config.tumbling_window_ms > 0,
             handler_function=self._handler_function,
             encryption_key=operations.encryption_key,
         )
@@ -245,6 +244,11 @@ class ShardFleet(Construct):
             machine=self._platform.packages.machine,
         )
         Annotations.of(self).add_info_v2("shardfleet:cost", cost)
+        if self.config.sleep:
+            price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
+            Annotations.of(self).add_info_v2("shardfleet:sleep", price)
+        if self.config.tumbling_window_ms:
+            Annotations.of(self).add_info_v2("shardfleet:windows", window_price.told(self.config))
 
     def _make_layers(self) -> FleetLayers:
         services = self._sdk_services

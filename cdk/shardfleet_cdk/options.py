@@ -125,7 +125,8 @@ class FleetTables:
             ``LeaseOwnerToLeaseKeyIndex`` (default: a new one).
         failed_queue: for ``on_exhausted`` ``sqs`` (default: a new one).
         failed_bucket: for ``on_exhausted`` ``s3`` and ``sns``, and for records that SQS cannot hold
-            (default: a new one).
+            (default: a new one); with tumbling windows also for states that an item of DynamoDB has
+            no room for, whatever ``on_exhausted`` is.
         failed_topic: for ``on_exhausted`` ``sns`` (default: a new one); no FIFO topic.
 
     """

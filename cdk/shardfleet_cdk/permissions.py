@@ -27,7 +27,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-from shardfleet_cdk.failed_records import KEY_PREFIX
+from shardfleet_cdk.failed_records import KEY_PREFIX, STATES_PREFIX
 from shardfleet_cdk.lease_table import OWNER_INDEX
 
 Policies = dict[str, iam.PolicyDocument]
@@ -58,6 +58,7 @@ WORKER_KINDS = (
     "stop",
     "stream",
     "tip",
+    "window",
 )
 NETWORK_ACTIONS = (
     "AssignPrivateIpAddresses",
@@ -82,6 +83,7 @@ class Resources:
         failed_queue: for given-up records, if the fleet has one.
         failed_bucket: likewise.
         failed_topic: what is told of them, if there is one.
+        has_windows: the handler has tumbling windows, whose large states are in the bucket.
         handler_function: the user's, if the handler is a function of its own.
         encryption_key: the customer key of the functions' environment and of the state machine;
             the others know their own.
@@ -95,6 +97,7 @@ class Resources:
     failed_queue: sqs.IQueue | None
     failed_bucket: s3.IBucket | None
     failed_topic: sns.ITopic | None
+    has_windows: bool
     handler_function: lambda_.IFunction | None
     encryption_key: kms.IKey | None
 
@@ -110,8 +113,13 @@ def failed_objects_arn(bucket: s3.IBucket, fleet: str) -> str:
     return bucket.arn_for_objects(f"{KEY_PREFIX}{Aws.ACCOUNT_ID}/{Aws.REGION}/{fleet}/*")
 
 
+def states_arn(bucket: s3.IBucket, fleet: str) -> str:
+    """Name the objects in which a fleet's large states of windows are kept."""
+    return bucket.arn_for_objects(f"{STATES_PREFIX}{Aws.ACCOUNT_ID}/{Aws.REGION}/{fleet}/*")
+
+
 def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> Policies:
-    """Worker: no Delete and no Scan; in the fleet-state table single documents only."""
+    """Worker: no Scan; in the fleet-state table single documents only, none to be deleted."""
     lease_table = resources.lease_table.table_arn
     rights = {
         "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
@@ -129,6 +137,10 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
     if resources.failed_bucket:
         objects = [failed_objects_arn(resources.failed_bucket, resources.fleet)]
         rights.setdefault("FailedRecords", []).append(_allow("s3", ["PutObject"], objects))
+        if resources.has_windows:
+            states = [states_arn(resources.failed_bucket, resources.fleet)]
+            actions = ["DeleteObject", "GetObject", "PutObject"]
+            rights["WindowStates"] = [_allow("s3", actions, states)]
     if resources.failed_topic:
         topic = resources.failed_topic.topic_arn
         rights["FailedRecords"].append(_allow("sns", ["Publish"], [topic]))

@@ -105,3 +105,6 @@ class WorkerFunction(Construct):
         if resources.failed_bucket:
             objects = permissions.failed_objects_arn(resources.failed_bucket, resources.fleet)
             nag.acknowledge(self.role, nag.wildcard(self, objects, nag.ANY_OBJECT))
+            if resources.has_windows:
+                states = permissions.states_arn(resources.failed_bucket, resources.fleet)
+                nag.acknowledge(self.role, nag.wildcard(self, states, nag.ANY_STATE))

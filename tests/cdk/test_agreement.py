@@ -61,7 +61,7 @@ def test_a_worker_may_write_the_kinds_of_documents_that_it_writes(monkeypatch):
         STREAM,
         TIP,
     }
-    mine |= {gone_record.GONE, sleep_state.NAP, fleet_state.LANES}
+    mine |= {gone_record.GONE, sleep_state.NAP, fleet_state.LANES, fleet_state.WINDOW}
     assert {kind for kind in WORKER_KINDS if kind != f"{ledger.LEDGER} *"} == mine
     assert written <= mine
     assert ledger._kind("2026-11-22").startswith(f"{ledger.LEDGER} ")

@@ -280,6 +280,24 @@ def test_sleep_states_its_price_at_synth(a_fleet, config, words):
     assert all(word in told[0] for word in words or ())
 
 
+@pytest.mark.parametrize(
+    ("checkpoint_ms", "price"), [(1_000, "$1.64 a month"), (10_000, "$0.16"), (0, "$8.21")]
+)
+def test_windows_state_the_price_of_their_state_at_synth(a_fleet, checkpoint_ms, price):
+    config = {"tumbling_window_ms": 60_000, "checkpoint_ms": checkpoint_ms}
+    found = [str(entry.data) for entry in a_fleet(config=config).node.metadata]
+    (told,) = [text for text in found if text.startswith("tumbling windows of 60 s")]
+
+    assert price in told
+    assert "a state above 340 KB is refused, for failed_bucket is not set" in told
+
+
+def test_windows_beside_parallelism_are_refused_at_synth(a_fleet):
+    found = refusal(a_fleet, config={"tumbling_window_ms": 60_000, "parallelism": 4})
+
+    assert "parallelism: 4 found, 1 allowed with tumbling_window_ms" in found
+
+
 def test_variables_that_are_lambdas_own_are_named_all_at_once(cdk):
     found = refusal(
         cdk.WorkerOptions, environment={"AWS_REGION": "x", "_HANDLER": "y", "TARGET": "z"}

@@ -52,7 +52,7 @@ def logs_of(group):
 # the leading key is the partition key, here a document's kind.
 OWN_DOCUMENTS = (
     "dynamodb:LeadingKeys ForAllValues:StringLike gone | lanes | ledger * | nap | note | pin"
-    " | prompt | slot | stop | stream | tip and dynamodb:LeadingKeys Null false"
+    " | prompt | slot | stop | stream | tip | window and dynamodb:LeadingKeys Null false"
 )
 
 
@@ -212,6 +212,18 @@ def test_given_up_records_may_be_written_and_not_read(everything, existing_parts
     given = rights(existing_parts, named(existing_parts, "AWS::IAM::Role", "FleetWorkerRole"))
     place = f"given-up/shardfleet/failed/{FLEET}/{fleet_of(existing_parts)}/*"
     assert f"s3:PutObject on arn:<AWS::Partition>:s3:::{place}" in given
+
+
+def test_large_states_of_windows_are_in_the_fleets_part_of_the_bucket(existing_parts, everything):
+    given = rights(existing_parts, named(existing_parts, "AWS::IAM::Role", "FleetWorkerRole"))
+    place = f"given-up/shardfleet/windows/{FLEET}/{fleet_of(existing_parts)}/*"
+
+    assert {right for right in given if "/windows/" in right} == {
+        f"s3:{action} on arn:<AWS::Partition>:s3:::{place}"
+        for action in ("DeleteObject", "GetObject", "PutObject")
+    }
+    worker = rights(everything, ids(everything)["worker_role"])
+    assert not [right for right in worker if "/windows/" in right]
 
 
 def test_a_topic_of_given_up_records_may_be_told_and_nothing_else(template_of):

@@ -10,7 +10,7 @@ import pytest
 from shardfleet.adapters.invoked_function import FunctionAnswer
 from shardfleet.engine.retry import Patience
 from shardfleet.errors import HandlerNotLoaded, OutcomeUnknown, Throttled
-from shardfleet.records import Batch, Record
+from shardfleet.records import Batch, Record, TumblingWindow
 from shardfleet.runtime.function_runner import EVENT_BYTES_LIMIT, FunctionHandlerRunner, cuts_of
 from shardfleet.runtime.handler_call import EventSource, kinesis_event
 from shardfleet.testing.clock import VirtualClock, run_virtual
@@ -47,6 +47,7 @@ class Function:
         self.answers = list(answers) or [None]
         self.takes_ms = takes_ms
         self.events = []
+        self.sizes = []
         self.checks = 0
 
     async def check(self):
@@ -55,6 +56,7 @@ class Function:
 
     async def invoke(self, event):
         self.events.append(json.loads(event))
+        self.sizes.append(len(event))
         await self.clock.sleep_ms(self.takes_ms)
         answer = self._next()
         if isinstance(answer, FunctionAnswer):
@@ -73,7 +75,7 @@ class Pool:
         return call()
 
 
-def run_batch(given, *answers, takes_ms=0, tells_errors=False, load=False):
+def run_batch(given, *answers, takes_ms=0, tells_errors=False, load=False, of_window=None):
     """Return the result, or the exception, the function, and how long it took."""
 
     async def main():
@@ -95,6 +97,8 @@ def run_batch(given, *answers, takes_ms=0, tells_errors=False, load=False):
             attempt=1,
             deadline_ms=clock.now_ms() + TIMEOUT_MS,
         )
+        if of_window:
+            batch.belong_to(*of_window)
         began_ms = clock.now_ms()
         try:
             result = await (runner.load() if load else runner.run(batch))
@@ -294,3 +298,55 @@ def test_loading_looks_whether_the_function_may_be_invoked_and_waits_while_it_is
     ran = run_batch(records(1), Throttled("later"), None, load=True)
     assert ran.result is None
     assert (ran.function.checks, ran.function.events) == (2, [])
+
+
+# --- tumbling windows
+
+
+def a_window(*, is_final=False, **state):
+    window = TumblingWindow(start_ms=0, end_ms=60_000, is_final=is_final, is_terminated_early=False)
+    return window, state
+
+
+def test_each_invocation_of_a_batch_is_given_the_state_of_the_one_before():
+    answers = [{"state": {"n": 1}}, {"state": {"n": 2}}]
+    ran = run_batch(records(*([1_000_000] * 6)), *answers, of_window=a_window(n=0))
+
+    events = ran.function.events
+    assert [event["state"] for event in events] == [{"n": 0}, {"n": 1}]
+    assert [len(event["Records"]) for event in events] == [3, 3]
+    assert events[0]["window"] == {"start": "1970-01-01T00:00:00Z", "end": "1970-01-01T00:01:00Z"}
+    assert (ran.result.done_count, ran.result.state) == (6, '{"n":2}')
+
+
+def test_a_failure_keeps_the_state_of_the_invocations_before_it():
+    answers = [{"state": {"n": 1}}, failed({"errorType": "Oops"})]
+    ran = run_batch(records(*([1_000_000] * 6)), *answers, of_window=a_window())
+
+    assert (ran.result.done_count, ran.result.state) == (3, '{"n":1}')
+    assert ran.result.error.startswith("Oops")
+
+
+def test_an_event_with_the_largest_state_is_smaller_than_lambda_takes():
+    state = {"k": "ä" * (2**19 - 4)}  # One mebibyte of JSON.
+    ran = run_batch(records(*([300_000] * 40)), {"state": state}, of_window=a_window(**state))
+
+    assert ran.result.error is None
+    assert len(ran.function.sizes) > 1
+    assert EVENT_BYTES_LIMIT * 0.9 < max(ran.function.sizes) < EVENT_BYTES_LIMIT
+
+
+def test_the_last_call_of_a_window_is_one_invocation_without_records():
+    ran = run_batch([], {"state": {}}, of_window=a_window(is_final=True, n=3))
+
+    (event,) = ran.function.events
+    assert (event["Records"], event["state"]) == ([], {"n": 3})
+    assert event["isFinalInvokeForWindow"] is True
+    assert ran.result.error is None
+
+
+def test_an_answer_without_a_state_has_failed():
+    ran = run_batch(records(1), None, of_window=a_window())
+
+    assert ran.result.done_count == 0
+    assert ran.result.error.startswith("InvalidReply: the handler returned NoneType")

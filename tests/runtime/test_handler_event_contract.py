@@ -9,7 +9,7 @@ from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
 from aws_lambda_powertools.utilities.parser.models import KinesisDataStreamModel
 
 from shardfleet.errors import InvalidReply
-from shardfleet.records import Batch, Record
+from shardfleet.records import Batch, Record, TumblingWindow
 from shardfleet.runtime.handler_call import (
     EventSource,
     HandlerCaller,
@@ -96,6 +96,91 @@ def test_powertools_data_class_and_parser_accept_the_event():
     assert model.Records[0].kinesis.data == b"\x00hello\xff"
     assert model.Records[1].kinesis.sequenceNumber.endswith("0002")
     assert base64.b64decode(event["Records"][0]["kinesis"]["data"]) == batch[0].data
+
+
+# --- tumbling windows: AWS Lambda's guide, "Implementing stateful Kinesis Data Streams processing"
+
+STARTS_MS = 1_596_128_400_000  # 2020-07-30T17:00:00Z, as in the guide's example
+
+
+def a_window_call(*records, is_final=False, is_early=False, **state):
+    batch = a_batch(*records)
+    window = TumblingWindow(
+        start_ms=STARTS_MS,
+        end_ms=STARTS_MS + 300_000,
+        is_final=is_final,
+        is_terminated_early=is_early,
+    )
+    batch.belong_to(window, state)
+    return batch
+
+
+def event_of(batch):
+    """Return the event that a handler of Lambda's contract is called with."""
+    given = []
+
+    def handler(event, context):
+        given.append(json.loads(json.dumps(event)))
+        return {"state": event["state"]}
+
+    caller = HandlerCaller(
+        as_handler(handler, name="test:handler"), context=None, source=SOURCE, now_ms=lambda: 0
+    )
+    assert caller.call(batch).error is None
+    return given[0]
+
+
+def test_the_event_of_a_window_has_the_fields_of_lambdas_and_nothing_else():
+    event = event_of(a_window_call(a_record(), **{"1": 282, "2": 715}))
+
+    del event["Records"]
+    assert event == {
+        "window": {"start": "2020-07-30T17:00:00Z", "end": "2020-07-30T17:05:00Z"},
+        "state": {"1": 282, "2": 715},
+        "shardId": "shardId-000000000003",
+        "eventSourceARN": STREAM_ARN,
+        "isFinalInvokeForWindow": False,
+        "isWindowTerminatedEarly": False,
+    }
+
+
+def test_powertools_window_classes_read_the_event_and_its_parser_the_records():
+    event = event_of(a_window_call(a_record(), n=3))
+    found = KinesisStreamEvent(event)
+    assert (found.window.start, found.window.end) == (
+        "2020-07-30T17:00:00Z",
+        "2020-07-30T17:05:00Z",
+    )
+    assert found.state == {"n": 3}
+    assert found.shard_id == "shardId-000000000003"
+    assert found.event_source_arn == STREAM_ARN
+    assert found.is_final_invoke_for_window is False
+    assert found.is_window_terminated_early is False
+    # Its parser has no model of a window: it takes the records, and the rest for extra fields.
+    assert len(KinesisDataStreamModel(**event).Records) == 1
+
+    last = KinesisStreamEvent(event_of(a_window_call(is_final=True, is_early=True, n=3)))
+    assert list(last.records) == []
+    assert last.is_final_invoke_for_window is True
+    assert last.is_window_terminated_early is True
+
+
+def test_a_batch_of_a_window_has_no_checkpoint_of_its_own():
+    batch = a_window_call(a_record())
+
+    with pytest.raises(ValueError, match=r"checkpoint\(\): not with tumbling windows"):
+        batch.checkpoint()
+
+
+def test_a_partial_failure_of_a_window_brings_the_state_of_what_is_before_it():
+    first, second = a_record(1), a_record(2)
+    failed = {"batchItemFailures": [{"itemIdentifier": second.sequence_number}]}
+    result = result_of_reply({"state": {"n": 1}, **failed}, [first, second], in_window=True)
+    assert (result.done_count, result.state) == (1, '{"n":1}')
+
+    failed = {"batchItemFailures": [{"itemIdentifier": first.sequence_number}]}
+    result = result_of_reply({"state": {"n": 1}, **failed}, [first, second], in_window=True)
+    assert (result.done_count, result.state) == (0, None)
 
 
 # --- replies: AWS Lambda's guide, "Configuring partial batch response with Kinesis Data Streams"

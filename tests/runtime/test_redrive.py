@@ -21,7 +21,7 @@ RECORDS = failed(b"\x00one", b"two", b"three").records
 EVENT = json.loads(json.dumps(kinesis_event(RECORDS, SOURCE)))
 
 
-def run_through(script=None, *, hooks=None, is_manual=False, load_error=""):
+def run_through(script=None, *, hooks=None, is_manual=False, has_windows=False, load_error=""):
     """Return the result and the handler."""
 
     async def main():
@@ -32,6 +32,7 @@ def run_through(script=None, *, hooks=None, is_manual=False, load_error=""):
             records_of(EVENT),
             stream_arn=STREAM,
             is_manual=is_manual,
+            has_windows=has_windows,
             timeout_ms=5_000,
             clock=clock,
         )
@@ -42,6 +43,14 @@ def run_through(script=None, *, hooks=None, is_manual=False, load_error=""):
 
 def test_the_records_of_an_event_are_the_ones_that_the_handler_had():
     assert records_of(EVENT) == list(RECORDS)
+
+
+def test_with_windows_nothing_is_handed_over_and_it_says_why():
+    ran = run_through(has_windows=True)
+
+    assert ran.result.done_count == 0
+    assert "the window of these records is over" in ran.result.error
+    assert not ran.handler.calls
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,13 @@ class FleetConfig:
         "MaximumBatchingWindowInSeconds)",
         high=300_000,
     )
+    tumbling_window_ms: int = _number(
+        0,
+        "length of a shard's tumbling windows, by arrival, whole seconds: each handler call "
+        "returns the window's state, which the next one is given, and a last call is for the "
+        "result; 0: no windows (the mapping's TumblingWindowInSeconds)",
+        high=900_000,
+    )
     handler_timeout_ms: int = _number(60_000, "time-out of one handler call (H10)", low=100)
     parallelism: int = _number(
         1,
@@ -409,6 +416,7 @@ class FleetConfig:
                 f"batch_window_ms: {self.batch_window_ms} found, less than lag_objective_ms "
                 f"({self.lag_objective_ms}) allowed: records wait that long"
             )
+        problems += self._window_problems()
         if self.workers_min > self.workers_max:
             problems.append(
                 f"workers_min: {self.workers_min} found, at most workers_max "
@@ -445,6 +453,26 @@ class FleetConfig:
                 "checkpoint says that all before it is done, and of calls side by side none knows "
                 "that of the others; set checkpoint auto, or work on a batch's records side by "
                 "side in the handler"
+            )
+        return problems
+
+    def _window_problems(self) -> list[str]:
+        if not self.tumbling_window_ms:
+            return []
+        problems = []
+        if self.tumbling_window_ms % 1_000:
+            problems.append(
+                f"tumbling_window_ms: {self.tumbling_window_ms} found, whole seconds allowed"
+            )
+        if self.checkpoint == "manual":
+            problems.append(
+                "checkpoint: manual found, auto allowed with tumbling_window_ms: records are done "
+                "when the state that has them is returned"
+            )
+        if self.parallelism > 1:
+            problems.append(
+                f"parallelism: {self.parallelism} found, 1 allowed with tumbling_window_ms: a "
+                "shard's window has one state, which each call is given by the one before"
             )
         return problems
 

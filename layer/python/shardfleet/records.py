@@ -8,6 +8,9 @@ everything up to and including that record is done, so that a later failure repe
 follows. Of an aggregate's records ``"number:sub"`` names one, the bare number the first in the
 batch.
 
+With tumbling windows it returns ``{"state": {...}}``, which the next batch of the window has as
+``batch.state``; the last batch of a window has none, and ``batch.window.is_final``.
+
 With ``checkpoint`` ``manual``, returning only means that the handler has the records: they stay
 open, over as many calls as it likes, until it checkpoints them. It is called without records, too,
 so that it can.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -92,6 +96,25 @@ class ShardLife:
         self.state: dict[str, Any] = {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TumblingWindow:
+    """
+    The tumbling window that a call is of.
+
+    Attributes:
+        start_ms: epoch milliseconds.
+        end_ms: likewise; it has no record that arrived then.
+        is_final: the window is over; the call is for its result, and has no records.
+        is_terminated_early: that is so because its state would be too large.
+
+    """
+
+    start_ms: int
+    end_ms: int
+    is_final: bool
+    is_terminated_early: bool
+
+
 class Batch(Sequence[Record]):
     """
     Records of one shard in order, and the means to say how far they are done.
@@ -105,7 +128,8 @@ class Batch(Sequence[Record]):
         must_flush: with manual checkpoints: no more records come before what is open is
             checkpointed: a bound is reached, or the shard has ended, is stopped, or is about to go.
         state: with manual checkpoints: yours, empty when the shard comes to this worker; what was
-            open elsewhere comes again then.
+            open elsewhere comes again then. With tumbling windows: what the call before returned.
+        window: with tumbling windows: the one that the batch is of; else None.
 
     """
 
@@ -121,6 +145,7 @@ class Batch(Sequence[Record]):
         "shard_id",
         "state",
         "stream_arn",
+        "window",
     )
 
     def __init__(
@@ -140,6 +165,7 @@ class Batch(Sequence[Record]):
         self._last = (-1, -1)
         self.must_flush = False
         self.state: dict[str, Any] = {}
+        self.window: TumblingWindow | None = None
         self.shard_id = shard_id
         self.stream_arn = stream_arn
         self.millis_behind_latest = millis_behind_latest
@@ -152,6 +178,10 @@ class Batch(Sequence[Record]):
             life.handed = max(life.handed, place_of(self._records[-1]))
         self._life, self._last = life, life.handed
         self.state, self.must_flush = life.state, must_flush
+
+    def belong_to(self, window: TumblingWindow, state: dict[str, Any]) -> None:
+        """Be of a tumbling window; for the worker: what is returned says how far the batch is."""
+        self.window, self.state = window, state
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -186,9 +216,15 @@ class Batch(Sequence[Record]):
 
         Raises:
             ValueError: the record is not of this batch; with manual checkpoints: it is of another
-                shard, or lies behind this batch.
+                shard, or lies behind this batch; with tumbling windows: always.
 
         """
+        if self.window is not None:
+            message = (
+                "checkpoint(): not with tumbling windows, where records are done when the state "
+                'that has them is returned; return {"state": ..., "batchItemFailures": [...]}'
+            )
+            raise ValueError(message)
         if self._life is not None:
             place = self._last if record is None else place_of(record)
             if record is not None and (record.shard_id != self.shard_id or place > self._last):

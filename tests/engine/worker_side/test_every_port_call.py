@@ -12,15 +12,18 @@ from functools import partial
 import pytest
 
 from shardfleet.domain.slots.slot import TurnOutcome
+from shardfleet.engine.ports import Document
+from shardfleet.engine.state.fleet_state import WINDOW
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.errors import ShardGone, Throttled
 from shardfleet.testing.clock import run_virtual
-from tests.engine.worker_side.worker_kit import World, key
+from tests.engine.worker_side.worker_kit import MemoryWindowStates, World, key
 
 ILL, WELL = 1, (0, 2)
 SECONDS, ENDS = 30, 20
 SETTINGS = {"max_attempts": 2, "on_exhausted": "sqs", "failed_queue_url": "q"}
 WAITS_MOST_MS = 2_000
+LARGE = {"pad": "x" * 400_000}
 # What is asked for the turn as a whole, whichever shard's work asks; nothing of one shard is left
 # to try, or, for the end of the process, nothing that could go on.
 OF_NO_SHARD = {"handler.load", "handler.close", "process.end"}
@@ -28,7 +31,7 @@ OF_NO_SHARD = {"handler.load", "handler.close", "process.end"}
 OF_OTHERS = {
     "clock.sleep_ms",
     "cpu.used_ms",
-    "entropy.token",
+    "entropy.token",  # Of a state of a window that is too large for an item alone.
     "leases.keys_owned_by",
     "leases.scan",
     "leases.survey",
@@ -100,19 +103,34 @@ def test_all_ports_of_a_worker_are_looked_at():
     assert len(CALLS) > 20
 
 
+def noted_elsewhere(world, states):
+    """Let each shard have a window whose state is kept elsewhere."""
+    for number in (*WELL, ILL):
+        place = key(number)
+        states.kept[place] = "{}"
+        body = {"since": "TRIM_HORIZON:0", "through": "TRIM_HORIZON:0", "start_ms": 0}
+        body |= {"state": "", "kept_at": place}
+        world.state.documents[WINDOW, place] = Document(WINDOW, place, 1, body)
+    return states
+
+
 class Life:
     """Three shards, one of them ill: a record a second each, a throttle, an absence, its end."""
 
     def __init__(self, call, *, overlaps, world=None):
-        self.world = world or World(shards=3, **SETTINGS)
+        self.port, _, name = call.partition(".")
+        windows = {"tumbling_window_ms": 1_000} if self.port == "window_states" else {}
+        self.world = world or World(shards=3, **SETTINGS, **windows)
         self.world.handler.overlaps = overlaps
         self.world.handler._script = self.handled
         if call == "handler.tell":
             self.world.handler.hooks = self.told
         self.world.stream.fault = self.fault
-        self.port, _, name = call.partition(".")
         self.raised, self.waits, self.second = [], {}, 0
-        real = getattr(self.world.ports(), self.port) or Cpu()
+        if windows:
+            real = noted_elsewhere(self.world, MemoryWindowStates())
+        else:
+            real = getattr(self.world.ports(), self.port) or Cpu()
         self.ports = {self.port: Ill(real, name, self.raised)}
 
     async def told(self, hook, shard):
@@ -123,6 +141,7 @@ class Life:
             raise ValueError("given up, and kept")
         for record in batch:
             self.waits[int(record.data)] += self.world.clock.now_ms()
+        return {"state": LARGE} if batch.window else None
 
     def fault(self, read):
         """Refuse the ill shard once, then know nothing of it for two seconds."""

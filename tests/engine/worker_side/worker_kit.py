@@ -123,6 +123,29 @@ class MemoryDeadLetters:
         return f"kept-{len(self.kept)}"
 
 
+class MemoryWindowStates:
+    """The ``WindowStates`` port: a dictionary."""
+
+    def __init__(self):
+        self.kept = {}
+        self.most = 0
+
+    async def keep(self, lease_key, token, state):
+        await asyncio.sleep(0)
+        place = f"s3://bucket/{lease_key}/{token}"
+        self.kept[place] = state
+        self.most = max(self.most, len(self.kept))
+        return place
+
+    async def fetch(self, place):
+        await asyncio.sleep(0)
+        return self.kept[place]
+
+    async def drop(self, place):
+        await asyncio.sleep(0)
+        del self.kept[place]
+
+
 class World:
     """One stream, one lease table, one fleet state: what survives a worker."""
 

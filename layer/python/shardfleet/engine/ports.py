@@ -293,12 +293,17 @@ class HandlerResult:
         error: None when the whole batch is done, else what went wrong, for a person.
         timed_out: the call outlived its deadline and may still be running: the process must
             end (H10).
+        state: with tumbling windows: what the window's state is with the records that are done, as
+            JSON; None: as it was.
+        outgrows: with tumbling windows: it failed because the state would be too large.
 
     """
 
     done_count: int
     error: str | None = None
     timed_out: bool = False
+    state: str | None = None
+    outgrows: bool = False
 
 
 class HandlerRunner(Protocol):
@@ -362,6 +367,19 @@ class DeadLetters(Protocol):
 
     async def record(self, failed: FailedRecords) -> str:
         """Store durably and return where (URL or key); raises if it could not."""
+
+
+class WindowStates(Protocol):
+    """Where states of windows are kept that are too large for an item of DynamoDB (S3)."""
+
+    async def keep(self, lease_key: str, token: str, state: str) -> str:
+        """Store durably and return where; the same token again replaces it."""
+
+    async def fetch(self, place: str) -> str:
+        """Return what is kept at a place; ConfigurationError if it is gone."""
+
+    async def drop(self, place: str) -> None:
+        """Delete what is kept at a place; raises if that is not known to be done."""
 
 
 class EventSink(Protocol):

@@ -12,6 +12,7 @@ worker
     dynamodb, lease table: GetItem, PutItem (of child shards), UpdateItem; Query on the index;
     dynamodb, fleet-state table: GetItem; UpdateItem of the worker's kinds of documents;
     sqs: SendMessage, s3: PutObject and sns: Publish where given-up records go there;
+    s3: GetObject, PutObject, DeleteObject of large states of windows;
     lambda: InvokeFunction where the handler is a function of its own.
 manager
     kinesis: as the worker;
@@ -58,6 +59,7 @@ from shardfleet.engine.ports import (
     LeaseStore,
     Process,
     StateStore,
+    WindowStates,
 )
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.usage import CpuMeter
@@ -356,6 +358,25 @@ def dead_letters(
         pool=pool,
         invocation=invocation,
         kept=cast("S3DeadLetters", bucket),
+    )
+
+
+def window_states(
+    sandbox: Sandbox, threads: TurnThreads, *, context: LambdaContext
+) -> WindowStates | None:
+    """Return where large states of tumbling windows are kept; None: nowhere."""
+    config = sandbox.config
+    if not (config.tumbling_window_ms and config.failed_bucket):
+        return None
+    # Few fleets have windows; the others do not wait for this at each cold start.
+    from shardfleet.adapters.window_states import S3WindowStates  # noqa: PLC0415
+
+    return S3WindowStates(
+        config.failed_bucket,
+        client=sandbox.clients.s3,
+        pool=threads.streams,
+        fleet=config.fleet,
+        function_arn=context.invoked_function_arn,
     )
 
 

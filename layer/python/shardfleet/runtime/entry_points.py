@@ -72,6 +72,7 @@ async def _work(
             events=sandbox.events,
             process=bootstrap.TellingProcess(sandbox),
             cpu=sandbox.cpu,
+            window_states=bootstrap.window_states(sandbox, threads, context=context),
         )
         turn = WorkerTurn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
         # The loop forgets it when it is closed; a program's other threads get no signals.
@@ -90,6 +91,7 @@ async def _redrive(event: Any, sandbox: Sandbox, context: LambdaContext) -> dict
         records_of(event),
         stream_arn=config.stream_arn,
         is_manual=config.checkpoint == "manual",
+        has_windows=config.tumbling_window_ms > 0,
         timeout_ms=min(config.handler_timeout_ms, left_ms),
         clock=sandbox.clock,
     )

@@ -16,23 +16,32 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from shardfleet.adapters.invoked_function import FunctionAnswer, InvokedFunction
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.delivery.windows import STATE_BYTES_MOST
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.retry import Patience
 from shardfleet.errors import InvalidReply, OutcomeUnknown, Throttled
 from shardfleet.records import Batch, Record
-from shardfleet.runtime.handler_call import EventSource, event_record, result_of_reply
+from shardfleet.runtime.handler_call import (
+    EventSource,
+    event_record,
+    result_of_reply,
+    window_fields,
+)
 from shardfleet.values import dataclass
 
 T = TypeVar("T")
 
 # "Request must be smaller than 6291456 bytes for the InvokeFunction operation" (Lambda quotas).
 EVENT_BYTES_LIMIT = 6 * 1024 * 1024
+# What an event says of a window is the state, and little else.
+WINDOW_BYTES = STATE_BYTES_MOST + 1024
 _FRAME = (b'{"Records": [', b", ", b"]}")
 _ERROR_CHARACTERS_MOST = 1_000
 _log = logging.getLogger("shardfleet.handler")
@@ -55,17 +64,19 @@ class Cut:
     event: bytes | None
 
 
-def cuts_of(records: Sequence[Record], source: EventSource) -> Iterator[Cut]:
-    """Cut records into events that Lambda takes; what is too large is one record alone."""
+def cuts_of(
+    records: Sequence[Record], source: EventSource, *, bytes_most: int = EVENT_BYTES_LIMIT
+) -> Iterator[Cut]:
+    """Cut records into events below a size; what is too large is one record alone."""
     begin, middle, end = _FRAME
     texts: list[bytes] = []
     first, size = 0, len(begin + end)
     for index, record in enumerate(records):
         text = json.dumps(event_record(record, source)).encode()
-        if texts and size + len(middle + text) >= EVENT_BYTES_LIMIT:
+        if texts and size + len(middle + text) >= bytes_most:
             yield Cut(records[first:index], size, begin + middle.join(texts) + end)
             texts, first, size = [], index, len(begin + end)
-        if len(begin + text + end) >= EVENT_BYTES_LIMIT:
+        if len(begin + text + end) >= bytes_most:
             yield Cut((record,), len(begin + text + end), None)
             first = index + 1
             continue
@@ -134,7 +145,8 @@ class FunctionHandlerRunner:
             Throttled: refused for as long as a batch may take; no attempt.
 
         """
-        cuts, done = cuts_of(batch[:], self._source), 0
+        cuts, done = self._cuts(batch), 0
+        state: str | None = None
         while cut := await self._pool.run(lambda: next(cuts, None)):
             left_ms = batch.deadline_ms - self._clock.now_ms()
             # Whatever is begun may take as long as the function may, which is not known here.
@@ -144,13 +156,14 @@ class FunctionHandlerRunner:
                     f"that a batch takes: {done} of {len(batch)} records are done; raise it, or "
                     "lower batch_bytes_most"
                 )
-                return HandlerResult(done_count=done, error=error)
-            result = await self._invoke(cut, batch.deadline_ms)
+                return HandlerResult(done_count=done, error=error, state=state)
+            result = await self._invoke(cut, batch, state)
             done += result.done_count
+            state = state if result.state is None else result.state
             if result.error is not None:
                 _log.error("the handler failed on a batch of %s: %s", batch.shard_id, result.error)
-                return HandlerResult(done_count=done, error=result.error)
-        return HandlerResult(done_count=done)
+                return replace(result, done_count=done, state=state)
+        return HandlerResult(done_count=done, state=state)
 
     async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
         """Tell nothing: a function has no hooks, and is not asked for them."""
@@ -161,14 +174,33 @@ class FunctionHandlerRunner:
         """Have nothing to stop: whatever runs is a call of the pool."""
         return True
 
-    async def _invoke(self, cut: Cut, deadline_ms: int) -> HandlerResult:
-        event = cut.event
-        if event is None:
+    def _cuts(self, batch: Batch) -> Iterator[Cut]:
+        if batch.window is None:
+            return cuts_of(batch[:], self._source)
+        if not len(batch):
+            begin, _, end = _FRAME
+            return iter([Cut((), len(begin + end), begin + end)])
+        return cuts_of(batch[:], self._source, bytes_most=EVENT_BYTES_LIMIT - WINDOW_BYTES)
+
+    def _event(self, event: bytes, batch: Batch, state: str | None) -> bytes:
+        """Return the event with what it says of a window, behind its records."""
+        if batch.window is None:
+            return event
+        given = batch.state if state is None else json.loads(state)
+        told = window_fields(batch.window, given, shard_id=batch.shard_id, source=self._source)
+        # Written as the state is measured, or it would be larger than its limit.
+        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        return event[:-1] + b", " + text.encode()[1:]
+
+    async def _invoke(self, cut: Cut, batch: Batch, state: str | None) -> HandlerResult:
+        deadline_ms = batch.deadline_ms
+        if cut.event is None:
             error = (
                 f"record {position_of(cut.records[0])}: its event has {cut.size} bytes, and Lambda "
                 f"takes fewer than {EVENT_BYTES_LIMIT} (synchronous Invoke)"
             )
             return HandlerResult(done_count=0, error=error)
+        event = self._event(cut.event, batch, state)
         try:
             answer = await self._persist(lambda: self._function.invoke(event), deadline_ms)
         except OutcomeUnknown as unknown:
@@ -181,7 +213,8 @@ class FunctionHandlerRunner:
         if answer.failed:
             return HandlerResult(done_count=0, error=self._failure(answer))
         try:
-            return result_of_reply(_reply_of(answer), cut.records)
+            reply, in_window = _reply_of(answer), batch.window is not None
+            return result_of_reply(reply, cut.records, in_window=in_window)
         except InvalidReply as error:
             return HandlerResult(done_count=0, error=f"{type(error).__name__}: {error}")
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 from shardfleet.adapters.payload_text import payload_text
@@ -22,8 +23,9 @@ from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.domain.delivery.hooks import HANDLE, Hook
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.delivery.replies import FAILURES, failures_of, lowest_failed
+from shardfleet.domain.delivery.windows import state_of, too_large
 from shardfleet.engine.ports import HandlerResult
-from shardfleet.records import Batch, Record
+from shardfleet.records import Batch, Record, TumblingWindow
 from shardfleet.runtime.handler_loading import LoadedHandler
 from shardfleet.values import dataclass
 
@@ -137,9 +139,31 @@ def event_record(record: Record, source: EventSource) -> dict[str, Any]:
     }
 
 
-def result_of_reply(reply: object, batch: Sequence[Record]) -> HandlerResult:
+def window_fields(
+    window: TumblingWindow, state: Mapping[str, Any], *, shard_id: str, source: EventSource
+) -> dict[str, Any]:
+    """Return what the event of a call has beside its records, with tumbling windows."""
+    return {
+        "window": {"start": _instant(window.start_ms), "end": _instant(window.end_ms)},
+        "state": state,
+        "shardId": shard_id,
+        "eventSourceARN": source.stream_arn,
+        "isFinalInvokeForWindow": window.is_final,
+        "isWindowTerminatedEarly": window.is_terminated_early,
+    }
+
+
+def _instant(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def result_of_reply(
+    reply: object, batch: Sequence[Record], *, in_window: bool = False
+) -> HandlerResult:
     """
     Return how far a batch got, from the reply of a handler of either contract.
+
+    With tumbling windows the reply has the window's state, that of the records that are done.
 
     Partial batch responses are always honoured, as with ``ReportBatchItemFailures``. A record that
     a reply names has failed, even if the handler had declared it done before.
@@ -149,9 +173,14 @@ def result_of_reply(reply: object, batch: Sequence[Record]) -> HandlerResult:
             done is done.
 
     """
+    state: str | None = None
+    if in_window:
+        state, reply = state_of(reply)
+        if error := too_large(state):
+            return HandlerResult(done_count=0, error=error, outgrows=True)
     failures = failures_of(reply)
     if not failures:
-        return HandlerResult(done_count=len(batch))
+        return HandlerResult(done_count=len(batch), state=state)
     done_count = lowest_failed(failures, batch)
     if done_count is None:
         error = (
@@ -160,7 +189,7 @@ def result_of_reply(reply: object, batch: Sequence[Record]) -> HandlerResult:
         )
         return HandlerResult(done_count=0, error=error)
     error = f"{FAILURES}: not handled from record {position_of(batch[done_count])} on"
-    return HandlerResult(done_count=done_count, error=error)
+    return HandlerResult(done_count=done_count, error=error, state=state if done_count else None)
 
 
 class HandlerCaller:
@@ -227,7 +256,12 @@ class HandlerCaller:
         if self._handler.contract is HandlerContract.NATIVE:
             return function(batch)
         context = BatchContext(self._context, deadline_ms=batch.deadline_ms, now_ms=self._now_ms)
-        return function(kinesis_event(batch, self._source), context)
+        event, shard_id = kinesis_event(batch, self._source), batch.shard_id
+        if batch.window is not None:
+            event |= window_fields(
+                batch.window, batch.state, shard_id=shard_id, source=self._source
+            )
+        return function(event, context)
 
     def _tell(self, hook: Hook, batch: Batch) -> Any:
         """Call a hook; what has none is told as a function is: by a batch that must be flushed."""
@@ -243,7 +277,7 @@ class HandlerCaller:
 
     def _result(self, reply: object, batch: Batch, hook: Hook | None) -> HandlerResult:
         if hook is None:
-            return result_of_reply(reply, batch)
+            return result_of_reply(reply, batch, in_window=batch.window is not None)
         if hook is not Hook.ENDED:
             return HandlerResult(done_count=0)
         if batch.has_open:

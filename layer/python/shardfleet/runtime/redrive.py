@@ -64,6 +64,7 @@ class Redrive:
         *,
         stream_arn: str,
         is_manual: bool,
+        has_windows: bool,
         timeout_ms: int,
         clock: Clock,
     ) -> None:
@@ -74,6 +75,7 @@ class Redrive:
             records: of one shard, in order.
             stream_arn: what the batch says about its stream.
             is_manual: a record is done when the handler has checkpointed it.
+            has_windows: the handler has tumbling windows; theirs is over.
             timeout_ms: of each call.
             clock: for the deadline.
 
@@ -81,6 +83,7 @@ class Redrive:
         self._records = records
         self._stream_arn = stream_arn
         self._life = ShardLife() if is_manual else None
+        self._has_windows = has_windows
         self._timeout_ms = timeout_ms
         self._clock = clock
 
@@ -93,6 +96,12 @@ class Redrive:
             HandlerTimedOut: the process must end.
 
         """
+        if self._has_windows:
+            error = (
+                "with tumbling_window_ms nothing is handed over again: the window of these records "
+                "is over; redrive them by a fleet without windows, or correct its result"
+            )
+            return HandlerResult(done_count=0, error=error)
         await runner.load()
         if runner.has_hooks:
             started = self._in_time(await runner.tell(Hook.STARTED, self._batch(())))

@@ -147,7 +147,9 @@ class MemoryHandler:
 
     async def _replied(self, batch: Batch) -> HandlerResult:
         reply = None if self._script is None else await self._script(batch)
-        return reply if isinstance(reply, HandlerResult) else result_of_reply(reply, batch)
+        if isinstance(reply, HandlerResult):
+            return reply
+        return result_of_reply(reply, batch, in_window=batch.window is not None)
 
     async def _within(self, batch: Batch, call: Awaitable[HandlerResult]) -> HandlerResult:
         left_ms = batch.deadline_ms - self._clock.now_ms()

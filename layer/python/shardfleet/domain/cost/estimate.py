@@ -181,6 +181,13 @@ def asleep_per_month(config: FleetConfig, *, manager_mb: int, prices: Prices = P
     return price_of(used, metric_days=0, prices=prices).total
 
 
+def window_per_month(config: FleetConfig, *, prices: Prices = PRICES) -> float:
+    """Return what each KB of a busy shard's window costs, written with its checkpoints, dollars."""
+    # A checkpoint comes with a handler call, and calls with reads: 5 a second at most.
+    every_ms = max(config.checkpoint_ms, config.busy_read_ms, 200)
+    return _MONTH_S * 1_000 / every_ms * prices.table_write_unit
+
+
 def _of_manager(config: FleetConfig, setup: Setup) -> Consumption:
     runs = _MONTH_S * 1_000 // MANAGER_EVERY_MS
     run_ms = min(config.manager_run_ms, MANAGER_EVERY_MS)

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Self
 from zlib import crc32
 
+from shardfleet.domain.delivery.progress import position_text, stands_for
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.records import Record, place_of
 from shardfleet.values import dataclass
@@ -112,18 +113,20 @@ class LanesNote:
     ) -> Self:
         """Write down how far a shard is."""
         return cls(
-            lease_key=lease_key, since=_text(since), through=_text(through), ahead=ahead.body()
+            lease_key=lease_key,
+            since=position_text(since),
+            through=position_text(through),
+            ahead=ahead.body(),
         )
 
     def done_ahead(self, checkpoint: ExtendedSequenceNumber) -> DoneAhead:
         """
         Return what is done beyond a checkpoint: nothing, unless it is one that was noted for.
 
-        Any other was set by somebody, back or forth, and what was done before that does not count.
+        What was done before somebody set it does not count.
         """
-        since, through = _position(self.since), _position(self.through)
-        is_between = not checkpoint.is_sentinel and since <= checkpoint <= through
-        return DoneAhead.of(self.ahead if checkpoint == since or is_between else {})
+        counts = stands_for(checkpoint, since=self.since, through=self.through)
+        return DoneAhead.of(self.ahead if counts else {})
 
 
 class OpenLanes:
@@ -226,12 +229,3 @@ class OpenLanes:
         if last is not None:
             self.through = ExtendedSequenceNumber(str(last[0]), last[1])
             self.ahead.forget(last)
-
-
-def _text(position: ExtendedSequenceNumber) -> str:
-    return f"{position.sequence_number}:{position.sub_sequence_number}"  # An instant is a sub, too.
-
-
-def _position(text: str) -> ExtendedSequenceNumber:
-    number, _, sub = text.partition(":")
-    return ExtendedSequenceNumber(number, int(sub or 0))

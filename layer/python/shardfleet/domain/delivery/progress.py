@@ -18,6 +18,33 @@ def position_of(record: Record) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
 
 
+def stands_for(checkpoint: ExtendedSequenceNumber, *, since: str, through: str) -> bool:
+    """
+    Tell whether what was noted beside a checkpoint counts for it.
+
+    Any other checkpoint was set by somebody, back or forth.
+
+    Args:
+        checkpoint: in the lease table.
+        since: what was there when it was noted, ``number:sub``.
+        through: what was to be written next.
+
+    """
+    first, last = read_position(since), read_position(through)
+    return checkpoint == first or (not checkpoint.is_sentinel and first <= checkpoint <= last)
+
+
+def position_text(position: ExtendedSequenceNumber) -> str:
+    """Return a position as text, that of an instant, too."""
+    return f"{position.sequence_number}:{position.sub_sequence_number}"
+
+
+def read_position(text: str) -> ExtendedSequenceNumber:
+    """Read what :func:`position_text` returned."""
+    number, _, sub = text.partition(":")
+    return ExtendedSequenceNumber(number, int(sub or 0))
+
+
 def check_order(records: Iterable[Record]) -> None:
     """
     Make sure that records strictly ascend.

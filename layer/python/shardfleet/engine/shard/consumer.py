@@ -173,6 +173,7 @@ class ShardConsumer:
         held = self._held
         await self._patience.persist(lambda: self._ports.notes.charge(held.lease_key), held.halt)
         await self._patience.persist(self._missing.remember, held.halt)
+        await self._delivery.recall()
         start = await self._patience.persist(self._start, held.halt)
         if start is None:
             return ()
@@ -212,7 +213,7 @@ class ShardConsumer:
             self._is_at_tip = page.lag_ms == 0 and not self._delivery.has_open
             if self._is_at_tip:
                 await self._mark_tip()
-            await self._idle.after(page, reader.cursor, is_busy=self._delivery.has_open)
+            await self._idle.after(page, reader.cursor, is_busy=self._delivery.is_busy)
             if self._delivery.goes_on and (page.size or page.lag_ms == 0):
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)

@@ -5,6 +5,9 @@ Progress never passes a record that is not done (protocol.md §8 row 1). A faili
 again with back-off, and holds its own shard only; how many go together, and when one is given up,
 is decided in :mod:`shardfleet.domain.delivery.attempts`, and carried out here.
 
+Longer than most modules, and one idea: what is next for a record, lanes and windows included, each
+of which has a module for what it adds.
+
 From the decoder to the handler a record is in three wrappings: the ``RecordsPage`` that was read,
 the ``UserRecords`` taken out of it, and the ``Batch`` that the handler gets.
 """
@@ -30,10 +33,11 @@ from shardfleet.engine.shard.dispatch import cut_batch
 from shardfleet.engine.shard.giving_up import GivingUp, StoppedByPolicy
 from shardfleet.engine.shard.lanes import ShardLane, ShardLanes
 from shardfleet.engine.shard.ports import DeliveryPorts
+from shardfleet.engine.shard.windows import ShardWindows
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
 from shardfleet.events.delivery import BatchFailed, CheckpointAwaited, RecordSkipped
 from shardfleet.events.worker import WriteDelayed
-from shardfleet.records import Record, ShardLife, place_of
+from shardfleet.records import Batch, Record, ShardLife, place_of
 
 # Kept together where they are too old: with base64 and the event's fields about half of what an SQS
 # message holds (1 MiB).
@@ -73,6 +77,9 @@ class ShardDelivery:
                 hand_over=self._hand_over,
                 flush=self.flush_if_due,
             )
+        self._windows: ShardWindows | None = None
+        if config.tumbling_window_ms:
+            self._windows = ShardWindows(held, length_ms=config.tumbling_window_ms, ports=ports)
         self._flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
         self._flushing = asyncio.Lock()
         self._calls = 0
@@ -96,9 +103,25 @@ class ShardDelivery:
         return bool(self._open) or (self._lanes is not None and self._lanes.has_open)
 
     @property
+    def is_busy(self) -> bool:
+        """Tell whether the shard is to be read on although nothing comes."""
+        return self.has_open or (self._windows is not None and self._windows.is_open)
+
+    @property
     def goes_on(self) -> bool:
         """Tell whether anything was done since the shard was begun, if there was anything."""
         return self._lanes is None or self._lanes.has_moved
+
+    async def recall(self) -> None:
+        """
+        Learn what a window has beyond the checkpoint, before it is read on from there.
+
+        Raises:
+            Halted: asked to stop, or the lease is lost.
+
+        """
+        if self._windows is not None:
+            await self._windows.recall()
 
     async def begin(self) -> None:
         """
@@ -135,6 +158,8 @@ class ShardDelivery:
             await self._hand_over(waiting, lane)
         if records.end is not None:
             self._pass_by(records.end)
+        if self._windows is not None and self._windows.is_over():
+            await self._end_window(self._windows)
         if self.has_open and self._calls == calls_before:
             await self._offer(must_flush=self._open.is_full(self._ports.clock.monotonic_ms()))
         await self.flush_if_due()
@@ -159,6 +184,11 @@ class ShardDelivery:
             await self._give_up(waiting[:1], lane, error=error, attempts=deaths)
             return
         await self._make_room()
+        if self._windows is not None:
+            waiting = waiting[: self._windows.open.fitting(waiting)]
+            if not waiting:
+                await self._end_window(self._windows)
+                return
         batch = cut_batch(
             waiting, records_most=config.call_records_most, bytes_most=config.batch_bytes_most
         )
@@ -179,6 +209,8 @@ class ShardDelivery:
         """
         if self._lanes is not None:
             await self._lanes.finish()
+        while self._windows is not None and self._windows.is_open:
+            await self._end_window(self._windows)
         await self._drained(
             "the shard has ended", lambda: self.has_open or self._is_begun, hook=Hook.ENDED
         )
@@ -200,6 +232,8 @@ class ShardDelivery:
         try:
             if isinstance(failure, StaleEpoch):
                 raise failure
+            if self._windows is not None:
+                await self._windows.rest()
             with suppress(Halted):
                 if self._held.is_held and (self._is_begun or self._open):
                     await self._offer(must_flush=bool(self._open), hook=Hook.STOPPING)
@@ -247,14 +281,22 @@ class ShardDelivery:
                 )
             await self._ports.patience.pause(self._config.idle_read_ms, self._held.halt)
 
-    async def _offer(self, *, must_flush: bool, hook: Hook | None = None) -> None:
-        """Call the handler without records, so that it can checkpoint what is open."""
+    async def _end_window(self, windows: ShardWindows) -> None:
+        """Have the handler process the result of the window; nothing else comes before it has."""
+        await self._offer(must_flush=False, ends_window=True)
+        if not self._idle_failures:
+            windows.open.close()
+            await self.flush_if_due(at_once=True)
+
+    async def _offer(
+        self, *, must_flush: bool, hook: Hook | None = None, ends_window: bool = False
+    ) -> None:
+        """Call the handler without records, for what is open, a hook, or the end of a window."""
         result = await self._ports.dispatcher.call(
             self._held,
             (),
             attempt=self._idle_failures + 1,
-            life=self._life,
-            must_flush=must_flush,
+            join=self._joining(must_flush=must_flush, is_final=ends_window),
             hook=hook,
         )
         if hook is not None and (hook.is_last or result.error is None):
@@ -266,11 +308,13 @@ class ShardDelivery:
         if result.error is None:
             self._idle_failures = 0
             return
-        await self._after_idle_failure(result.error, hook=hook)
+        call = f"hook {hook}" if hook is not None and self._ports.dispatcher.has_hooks else ""
+        call = "last call of a window" if ends_window else call
+        await self._after_idle_failure(result.error, call, hook=hook)
 
-    async def _after_idle_failure(self, error: str, *, hook: Hook | None) -> None:
-        """Do what is next after a call without records that failed."""
-        ports, is_hook = self._ports, hook is not None and self._ports.dispatcher.has_hooks
+    async def _after_idle_failure(self, error: str, call: str, *, hook: Hook | None) -> None:
+        """Do what is next after a call without records that failed; "" is repeated for ever."""
+        ports = self._ports
         self._idle_failures += 1
         position = str(self._held.unstored or self._held.lease.checkpoint)
         ports.events.emit(
@@ -279,7 +323,7 @@ class ShardDelivery:
                 worker_id=ports.checkpointer.worker_id,
                 position=position,
                 attempt=self._idle_failures,
-                reason=f"hook {hook}" if is_hook else "called without records, while some are open",
+                reason=call or "called without records, while some are open",
                 error=error,
             )
         )
@@ -287,8 +331,9 @@ class ShardDelivery:
             return
         most = self._config.max_attempts
         # No record is at fault, so none can be given up instead.
-        if is_hook and 0 < most <= self._idle_failures and self._config.failure_policy.stops:
-            await self.stop(position, error=f"{hook}: {error}", attempts=self._idle_failures)
+        if call and 0 < most <= self._idle_failures and self._config.failure_policy.stops:
+            told = f"{call.removeprefix('hook ')}: {error}"
+            await self.stop(position, error=told, attempts=self._idle_failures)
         back_off_ms = ports.patience.back_off_ms(self._idle_failures)
         await ports.patience.pause(back_off_ms, self._held.halt)
 
@@ -303,11 +348,25 @@ class ShardDelivery:
 
     def _pass_by(self, position: ExtendedSequenceNumber) -> None:
         """Go on behind what no handler gets."""
+        if self._windows is not None:
+            self._windows.pass_by(position)
+            return
         if self._life is None:
             self._held.note_progress(position)
             return
         self._open.pass_by(position)
         self._take_checkpoints()
+
+    def _joining(self, *, must_flush: bool, is_final: bool = False) -> Callable[[Batch], None]:
+        """Return what has a batch take part in the shard's life, or its window."""
+
+        def join(batch: Batch) -> None:
+            if self._life is not None:
+                batch.leave_open(self._life, must_flush=must_flush)
+            if self._windows is not None and (batch or is_final):  # Else it is for a hook.
+                self._windows.join(batch, is_final=is_final)
+
+        return join
 
     async def _try(self, batch: Sequence[Record], lane: ShardLane) -> None:
         """Make one handler call; what fails is given up, or waits for its next one."""
@@ -319,9 +378,14 @@ class ShardDelivery:
             self._held,
             batch,
             attempt=lane.attempts.attempt,
-            life=self._life,
-            must_flush=self._life is not None and self._open.is_full(now_ms, adding=batch),
+            join=self._joining(
+                must_flush=self._life is not None and self._open.is_full(now_ms, adding=batch)
+            ),
         )
+        if self._windows is not None:
+            result = self._windows.take(result)
+            if self._windows.open.outgrown:
+                return
         # A reply without an error means that all is done, whatever else it says.
         done = len(batch) if result.error is None else result.done_count
         if self._life is not None:
@@ -437,6 +501,9 @@ class ShardDelivery:
         if self._lanes is not None:
             self._flushed_ms = now_ms
             await self._lanes.note()
+        if self._windows is not None:
+            self._flushed_ms = now_ms
+            await self._windows.note()
         if held.unstored is None or self._flushing.locked():
             return
         self._flushed_ms = now_ms

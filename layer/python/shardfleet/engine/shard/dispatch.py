@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import accumulate
 
 from shardfleet.config import FleetConfig
@@ -29,7 +29,7 @@ from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import BatchHandled
-from shardfleet.records import Batch, Record, ShardLife
+from shardfleet.records import Batch, Record
 from shardfleet.values import dataclass
 
 
@@ -108,8 +108,7 @@ class Dispatcher:
         records: Sequence[Record],
         *,
         attempt: int,
-        life: ShardLife | None = None,
-        must_flush: bool = False,
+        join: Callable[[Batch], None] | None = None,
         hook: Hook | None = None,
     ) -> HandlerResult:
         """
@@ -119,8 +118,7 @@ class Dispatcher:
             held: the lease; says how far behind the records are.
             records: in shard order; none, where the handler is to checkpoint what is open.
             attempt: 1 for the first.
-            life: of the shard, with manual checkpoints.
-            must_flush: what the batch says.
+            join: has the batch take part in the shard's life, or its window.
             hook: without records; the last one goes on although asked to stop, while there is time.
 
         Raises:
@@ -149,8 +147,8 @@ class Dispatcher:
                         attempt=attempt,
                         deadline_ms=clock.now_ms() + self._timeout_ms,
                     )
-                    if life is not None:
-                        batch.leave_open(life, must_flush=must_flush)
+                    if join is not None:
+                        join(batch)
                     return await self._run(held, batch, hook)
 
     def _out_of_time(self) -> Halt:
@@ -219,7 +217,7 @@ class Dispatcher:
         await self._close_note(held, records, done=done)
         if hook is None and not held.is_held:
             raise Halted
-        return HandlerResult(done_count=done, error=result.error)
+        return replace(result, done_count=done)
 
     @asynccontextmanager
     async def _turn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardfleet.engine.ownership.checkpointer import Checkpointer
-from shardfleet.engine.ports import Clock, DeadLetters, EventSink
+from shardfleet.engine.ports import Clock, DeadLetters, Entropy, EventSink, WindowStates
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.dispatch import Dispatcher
@@ -13,13 +13,22 @@ from shardfleet.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPorts:
-    """What delivering works with; ``dead_letters`` is None when records are never skipped."""
+    """
+    What delivering works with.
+
+    Attributes:
+        dead_letters: None when records are never skipped.
+        window_states: None where a window's state is kept in the fleet-state table alone.
+
+    """
 
     dispatcher: Dispatcher
     checkpointer: Checkpointer
     notes: CrashNotes
     state: FleetState
     dead_letters: DeadLetters | None
+    window_states: WindowStates | None
     clock: Clock
+    entropy: Entropy
     events: EventSink
     patience: Patience

@@ -17,6 +17,7 @@ import msgspec
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.delivery.windows import WindowNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.slots.slot import Slot
@@ -39,6 +40,7 @@ PLAN = "plan"
 HANDOVERS = "handovers"
 LOADS = "loads"  # smoothed throughput by lease, utilisation by worker
 LANES = "lanes"  # how far a shard is done beyond its checkpoint; see domain/delivery/lanes.py
+WINDOW = "window"  # the state of a shard's tumbling window; see domain/delivery/windows.py
 TIP = "tip"  # when a shard was last read to its tip; see engine/shard/start.py
 
 MANAGER = "manager"
@@ -232,6 +234,31 @@ class FleetState:
         """Write how far a shard that the caller owns is done beyond its checkpoint."""
         await self._overwrite(LANES, note.lease_key, _body(note))
 
+    async def window(self, lease_key: str) -> tuple[WindowNote | None, int | None]:
+        """Read a shard's window, and the version of its document."""
+        document = await self._store.read(WINDOW, lease_key)
+        if document is None:
+            return None, None
+        return WindowNote(lease_key=lease_key, **document.body), document.version
+
+    async def write_window(self, note: WindowNote, version: int | None) -> int | None:
+        """
+        Write a shard's window by compare-and-set: what is overwritten is in no checkpoint.
+
+        Returns:
+            The version that it has now; None when somebody else wrote first.
+
+        """
+        body = _body(note)
+        try:
+            result = await self._store.write(WINDOW, note.lease_key, body, expected_version=version)
+        except OutcomeUnknown:
+            found, now = await self.window(note.lease_key)
+            if found == note and now == (version or 0) + 1:
+                return now
+            raise
+        return result.document.version if isinstance(result, Written) else None
+
     async def stop(self, lease_key: str) -> StopNote | None:
         """Read whether and why a shard is stopped."""
         document = await self._store.read(STOP, lease_key)
@@ -407,6 +434,6 @@ def _stop(document: Document) -> StopNote | None:
     return note if note.attempts else None
 
 
-def _body(note: CrashNote | StopNote | LanesNote) -> dict[str, Any]:
+def _body(note: CrashNote | StopNote | LanesNote | WindowNote) -> dict[str, Any]:
     """Return all fields but the lease key, which is the document's id."""
     return {f.name: getattr(note, f.name) for f in fields(note) if f.name != "lease_key"}

@@ -15,6 +15,7 @@ from shardfleet.engine.ports import (
     ShardSource,
     StateStore,
     StreamDirectory,
+    WindowStates,
 )
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
@@ -52,6 +53,7 @@ class WorkerPorts:
         events: diagnostics.
         process: what ends when something cannot be stopped (hazard H10).
         cpu: what the process uses of its CPU; None: not told.
+        window_states: where large states of windows are kept; None: nowhere.
 
     """
 
@@ -66,6 +68,7 @@ class WorkerPorts:
     events: EventSink
     process: Process
     cpu: CpuMeter | None = None
+    window_states: WindowStates | None = None
 
     @property
     def fleet_state(self) -> FleetState:

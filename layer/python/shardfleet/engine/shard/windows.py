@@ -1,0 +1,192 @@
+"""
+The tumbling window of one shard at work: its calls, and its state kept beside the checkpoint.
+
+What is of a window is decided in :mod:`shardfleet.domain.delivery.windows`. The state is written
+to the fleet state with the position that it stands for, and the checkpoint follows: a worker that
+dies before that write, and the next one that has the shard, repeat the calls since, with the state
+of before; behind it they go on from there.
+
+Two may write at a time, one of them without knowing that the lease is another's. So each write is
+by compare-and-set, and who finds that somebody else wrote asks the lease table, after it has read
+what there is: only the owner goes on, and what a former one writes later is refused to that one.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+from shardfleet.domain.delivery.progress import position_text
+from shardfleet.domain.delivery.windows import EMPTY, STATE, ShardWindow, WindowNote, fits_item
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.ownership.lease import HeldLease
+from shardfleet.engine.ports import HandlerResult
+from shardfleet.engine.retry import ATTEMPTS_MOST
+from shardfleet.engine.shard.ports import DeliveryPorts
+from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.records import Batch
+
+# Each round answers a write of a former owner, which can make one more at most.
+_ROUNDS_MOST = 8
+
+
+class ShardWindows:
+    """
+    The windows of one held lease, one after another.
+
+    Attributes:
+        open: the one that is open, if any.
+
+    """
+
+    def __init__(self, held: HeldLease, *, length_ms: int, ports: DeliveryPorts) -> None:
+        """
+        Begin with none.
+
+        Args:
+            held: the lease.
+            length_ms: of each window.
+            ports: the fleet state and where large states are kept.
+
+        """
+        self._held = held
+        self._ports = ports
+        self.open = ShardWindow(length_ms)
+        self._through: ExtendedSequenceNumber | None = None
+        self._told = WindowNote(lease_key=held.lease_key, since="", through="")
+        self._told_state = EMPTY
+        self._version: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether a window waits for its end."""
+        return self.open.is_open
+
+    async def recall(self) -> None:
+        """
+        Go on with the window that is open behind the checkpoint, if there is one.
+
+        Raises:
+            Halted: asked to stop, or the lease is lost.
+            ConfigurationError: its state cannot be fetched from where it is kept.
+
+        """
+        held, patience = self._held, self._ports.patience
+        self.open.close()
+        self._through = None
+        await patience.persist(self._read, held.halt)
+        if self._told.is_for(held.unstored or held.lease.checkpoint):
+            state = await patience.persist(self._fetch, held.halt)
+            self.open.go_on(self._told, state=state)
+            self._told_state = state
+            held.note_progress(self._told.done)
+
+    async def _read(self) -> None:
+        note, self._version = await self._ports.state.window(self._held.lease_key)
+        self._told = note or WindowNote(lease_key=self._held.lease_key, since="", through="")
+
+    async def _fetch(self) -> str:
+        if not self._told.kept_at:
+            return self._told.state
+        if self._ports.window_states is None:
+            raise ConfigurationError(
+                f"shard {self._held.lease_key}: the state of its window is at "
+                f"{self._told.kept_at}, and failed_bucket is not set; set it again"
+            )
+        return await self._ports.window_states.fetch(self._told.kept_at)
+
+    def join(self, batch: Batch, *, is_final: bool) -> None:
+        """Have a batch be of the window; the state is its own to change."""
+        batch.belong_to(self.open.call(is_final=is_final), json.loads(self.open.state))
+
+    def take(self, result: HandlerResult) -> HandlerResult:
+        """Take over the state that a call answers with; what cannot be kept has failed."""
+        if result.outgrows:
+            self.open.outgrow()
+            return result
+        if result.state is None:
+            return result
+        if self._ports.window_states is None and not fits_item(result.state):
+            error = (
+                f"{STATE}: {len(result.state.encode())} bytes of JSON found, which an item of "
+                "DynamoDB has no room for; set failed_bucket (FleetTables(failed_bucket=...)), or "
+                "keep less"
+            )
+            return HandlerResult(done_count=0, error=error)
+        self.open.state = result.state
+        return result
+
+    def pass_by(self, position: ExtendedSequenceNumber) -> None:
+        """Note that up to here everything is in the state, or is nothing that a handler gets."""
+        self._through = position
+
+    def is_over(self) -> bool:
+        """Tell whether the shard's last read shows that nothing more comes of the window."""
+        clock, held = self._ports.clock, self._held
+        read_ms = clock.now_ms() - (clock.monotonic_ms() - held.read_ms)
+        return held.lag_ms == 0 and self.open.is_over(read_ms)
+
+    async def rest(self) -> None:
+        """Write down how far it is, before the shard is left; what is not written comes again."""
+        patience = self._ports.patience
+        for failures in range(1, ATTEMPTS_MOST + 1):
+            if not self._held.is_held or await self.note():
+                return
+            await patience.clock.sleep_ms(patience.back_off_ms(failures))
+
+    async def note(self) -> bool:
+        """Write down how far it is, and let the checkpoint follow; False: not now."""
+        through = self._through
+        if through is None:
+            return True
+        if self.is_open or self._told.is_open:
+            try:
+                if not await self._write(through):
+                    return False
+            except (Throttled, OutcomeUnknown):
+                return False
+        self._held.note_progress(through)
+        return True
+
+    async def _write(self, through: ExtendedSequenceNumber) -> bool:
+        """Write the note as the owner; False: the lease is lost."""
+        held, state = self._held, self._ports.state
+        note = WindowNote(
+            lease_key=held.lease_key,
+            since=position_text(held.lease.checkpoint),
+            through=position_text(through),
+            start_ms=self.open.start_ms,
+            state=self.open.state,
+        )
+        before = self._told
+        told = replace(before, since=note.since, state=self._told_state, kept_at="")
+        if note == told:
+            return True
+        note = await self._kept(note)
+        for _ in range(_ROUNDS_MOST):
+            version = await state.write_window(note, self._version)
+            if version is not None:
+                self._told, self._told_state, self._version = note, self.open.state, version
+                await self._drop(before)
+                return True
+            found, self._version = await state.window(held.lease_key)
+            before = found or before
+            if not await self._ports.checkpointer.renew(held):
+                return False
+        raise OutcomeUnknown(f"window of {held.lease_key}: not written in {_ROUNDS_MOST} rounds")
+
+    async def _kept(self, note: WindowNote) -> WindowNote:
+        """Keep a state elsewhere that an item has no room for."""
+        states = self._ports.window_states
+        if fits_item(note.state) or states is None:
+            return note
+        # A place of its own for each: nobody overwrites what a note names.
+        place = await states.keep(note.lease_key, self._ports.entropy.token(), note.state)
+        return replace(note, state="", kept_at=place)
+
+    async def _drop(self, before: WindowNote) -> None:
+        """Delete what no note names any more; what is left costs its storage and nothing else."""
+        if before.kept_at and self._ports.window_states is not None:
+            with suppress(ShardfleetError):
+                await self._ports.window_states.drop(before.kept_at)
