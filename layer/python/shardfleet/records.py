@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import msgspec
+
+from shardfleet.values import dataclass
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

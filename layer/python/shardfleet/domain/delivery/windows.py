@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 from shardfleet.domain.delivery.progress import read_position, stands_for
@@ -24,6 +23,7 @@ from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply
 from shardfleet.records import Record, TumblingWindow
+from shardfleet.values import dataclass
 
 STATE = "state"
 """The key of a reply with the window's state."""
