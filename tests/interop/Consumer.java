@@ -54,14 +54,21 @@ public final class Consumer {
                 () -> new Processor(ledger));
         var leases = all.leaseManagementConfig();
         askNothingOfThisMachine(leases);
+        var coordinator = all.coordinatorConfig();
+        if (given.length > 5) {
+            upgrade(coordinator, given[5]);
+        }
         Scheduler scheduler = new Scheduler(
                 all.checkpointConfig(),
-                all.coordinatorConfig(),
+                coordinator,
                 leases,
                 all.lifecycleConfig(),
                 all.metricsConfig().metricsFactory(new NullMetricsFactory()),
                 all.processorConfig(),
                 all.retrievalConfig().retrievalSpecificConfig(new PollingConfig(stream, kinesis)));
+        if (given.length > 5) {
+            hurry(scheduler, 120L);
+        }
         Thread running = new Thread(scheduler, "scheduler");
         running.setDaemon(true);
         running.start();
@@ -82,6 +89,26 @@ public final class Consumer {
         } catch (NoSuchMethodException isKcl2) {
             return;
         }
+    }
+
+    /** A KCL 3 that begins among workers of a KCL 2; by name, since that one has no such setting. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void upgrade(Object coordinator, String from) throws Exception {
+        Class type = Class.forName(coordinator.getClass().getName() + "$ClientVersionConfig");
+        coordinator
+                .getClass()
+                .getMethod("clientVersionConfig", type)
+                .invoke(coordinator, Enum.valueOf(type, from));
+    }
+
+    /** It upgrades once all has been ready for ten minutes; here for so many seconds. */
+    private static void hurry(Scheduler scheduler, long seconds) throws Exception {
+        var machine = Scheduler.class.getDeclaredField("migrationStateMachine");
+        machine.setAccessible(true);
+        Object states = machine.get(scheduler);
+        var ready = states.getClass().getDeclaredField("flipTo3XStabilizerTimeInSeconds");
+        ready.setAccessible(true);
+        ready.set(states, seconds);
     }
 
     private static <B extends AwsClientBuilder<B, C>, C> B at(B builder, URI endpoint) {

@@ -16,6 +16,11 @@ ALLOWED = (
         "WARN LeaseAssignmentManager: Not able to assign all expiredOrUnAssignedLeases",
         "its first run, before a worker has written its row (§3.2)",
     ),
+    Allowed(
+        "ERROR Scheduler: Worker.run caught exception, sleeping for n milli seconds! "
+        "java.lang.IllegalStateException: LeaderDecider uninitialized",
+        "one that upgrades, while it ends in order: what asks for its leader ends last",
+    ),
 )
 
 

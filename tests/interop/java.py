@@ -24,7 +24,7 @@ class JavaConsumer:
         aws: the account.
         stream: name.
         application: name, which is the lease table's.
-        jars: folder of the KCL's version.
+        jars: folder of the KCL's version that its workers are of if nothing else is said.
 
     Attributes:
         workers: worker id to its process, those that have ended too.
@@ -35,32 +35,44 @@ class JavaConsumer:
         self._folder = folder
         self._aws = aws
         self._given = [aws.endpoint_url, stream, application]
-        self._path = f"{folder}:{jars}/*"
+        self._jars = jars
         self._ended = set()
         self.ledger = folder / "java.jsonl"
         self.workers = {}
 
     def __enter__(self):
-        """Compile the consumer for this version."""
-        source = str(HERE / "Consumer.java")
-        compiled = [tool("javac"), "-nowarn", "-d", str(self._folder), "-cp", self._path, source]
-        subprocess.run(compiled, check=True, timeout=300)
         shutil.copy(HERE / "logback.xml", self._folder)
         self.ledger.touch()
+        self._path(self._jars)
         return self
 
     def __exit__(self, *_):
         for worker in self.living:
             self.kill(worker)
 
-    def start(self):
-        """Start one more worker and return its id."""
-        worker = f"java-{len(self.workers) + 1}"
+    def start(self, jars=None, upgrades=()):
+        """
+        Start one more worker and return its id.
+
+        Args:
+            jars: of another version.
+            upgrades: its ``ClientVersionConfig``, if it is to say.
+
+        """
+        worker, path = f"java-{len(self.workers) + 1}", self._path(jars or self._jars)
         # The embedded Kinesis speaks JSON; the SDK sends CBOR unless it is told not to.
-        options = ["-Daws.cborEnabled=false", "-Xmx256m", "-XX:+UseSerialGC", "-cp", self._path]
+        options = ["-Daws.cborEnabled=false", "-Xmx256m", "-XX:+UseSerialGC", "-cp", path]
         with self._log(worker).open("wb") as log:
             self.workers[worker] = subprocess.Popen(
-                [tool("java"), *options, "Consumer", *self._given, worker, str(self.ledger)],
+                [
+                    tool("java"),
+                    *options,
+                    "Consumer",
+                    *self._given,
+                    worker,
+                    str(self.ledger),
+                    *upgrades,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -68,6 +80,16 @@ class JavaConsumer:
                 | self._aws.environment(),
             )
         return worker
+
+    def _path(self, jars):
+        """Compile the consumer for a version, once, and return where all its classes are."""
+        classes = self._folder / f"for-{jars.name}"
+        path = f"{classes}:{self._folder}:{jars}/*"
+        if not classes.exists():
+            source = str(HERE / "Consumer.java")
+            compiled = [tool("javac"), "-nowarn", "-d", str(classes), "-cp", path, source]
+            subprocess.run(compiled, check=True, timeout=300)
+        return path
 
     def kill(self, worker):
         """End one with SIGKILL."""

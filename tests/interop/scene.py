@@ -23,6 +23,10 @@ from tests.interop.watcher import LeaseWatcher
 
 SHARDS, RECORDS_PER_S, FEED_MOST_S, COMMAND_MOST_S = 8, 150, 1_800, 400
 STREAM, APPLICATION, STACK = "clicks", "clicks-app", "ShardFleetStack"
+UPGRADE_ITEM = {
+    "TableName": f"{APPLICATION}-CoordinatorState",
+    "Key": {"key": {"S": "Migration3.0"}},
+}
 STREAM_ARN = f"arn:aws:kinesis:us-east-1:111122223333:stream/{STREAM}"
 
 
@@ -59,7 +63,9 @@ class Scene:
                 "leases_per_worker": SHARDS // 2,
                 # As docs/migrating.md has it beside a KCL 2.
                 "assignment": "balanced" if self.version.hands_over else "greedy",
-            },
+            }
+            # As the KCL 2 elects its leader, of two owners it is the one who comes first.
+            | ({"workers_max": 1} if self.version.before else {}),
             "shardfleet:monitoring": False,
         }
         self._template = synthesized(self._folder / "cdk.out", FleetPlan(context=context))
@@ -101,9 +107,9 @@ class Scene:
             self.java.kill(worker)
         return self._ended(JAVA, workers)
 
-    def stop_java(self):
-        """Let every Java worker end in order."""
-        workers = frozenset(self.java.living)
+    def stop_java(self, *those):
+        """Let every Java worker end in order, or those."""
+        workers = frozenset(those or self.java.living)
         # Its leases are free from when it begins to end.
         self._ended(JAVA, workers, is_kill=False)
         for worker in workers:
@@ -179,6 +185,23 @@ class Scene:
                 return True
         keys = {item["leaseKey"]["S"] for item in client.scan(TableName=APPLICATION)["Items"]}
         return keys >= set(self.java.living)
+
+    @property
+    def upgrade(self):
+        """How far Java's upgrade has come, as its leader keeps it; "" if nothing says."""
+        client = self.aws.client("dynamodb")
+        with suppress(client.exceptions.ResourceNotFoundException):
+            found = client.get_item(**UPGRADE_ITEM, ConsistentRead=True).get("Item", {})
+            return found.get("cv", {}).get("S", "")
+        return ""
+
+    def roll_back(self):
+        """Do what the KCL's own migration tool does first: say that all work as the KCL 2."""
+        self.aws.client("dynamodb").update_item(
+            **UPGRADE_ITEM,
+            UpdateExpression="SET cv = :cv",
+            ExpressionAttributeValues={":cv": {"S": "CLIENT_VERSION_2X"}},
+        )
 
     def _end_commands(self):
         for _, process, _, _ in self.commands:

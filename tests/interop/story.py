@@ -6,8 +6,10 @@ Both orders are in each: whoever is drained or killed comes back to one that has
 
 import itertools
 
-from tests.interop.checker import FLEET, JAVA, given, moves, takeovers_ms
+from shardfleet.domain.balance.kcl3 import UPGRADING
+from tests.interop.checker import FLEET, JAVA, forced, given, moves, takeovers_ms
 from tests.interop.scene import Disappointed, now_ms
+from tests.interop.versions import jars_of
 
 # The first owner waits for the KCL's own start; shares are to be there within three minutes.
 BEGIN_MOST_S, SHARE_MOST_S, MOVE_MOST_S = 180, 180, 120
@@ -15,6 +17,8 @@ TAKEOVER_MOST_MS = 20_000
 LOCK_MOST_S = 150
 # A KCL 3's leader forgets a dead worker a minute after its row, and runs each 20 s (§3.2).
 DEAD_FLEET_MOST_S = 150
+# Java's leader may be another worker until its second election after the first one's minute.
+UPGRADE_MOST_S, SWITCH_S = 660, 100
 UNTOUCHED_S, KEPT_S, SETTLE_S, CANNOT_S = 30, 10, 180, 60
 
 
@@ -208,6 +212,77 @@ def migrates_to_java(scene):
     return {"seconds": seconds, "command_s": took} | _untouched(scene, drained_ms)
 
 
+def java_2_begins(scene):
+    scene.java.start(jars_of(scene.version.before))
+    seconds = scene.until(lambda: scene.has_all(JAVA), BEGIN_MOST_S, "Java has all leases")
+    scene.feed()
+    return {"seconds": seconds}
+
+
+def java_3_joins_as_a_kcl_2(scene):
+    """It makes the index and says that an upgrade has begun."""
+    worker = scene.java.start(upgrades=["CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X"])
+
+    def has_its_part():
+        return scene.upgrade == UPGRADING and list(scene.owners().values()).count(worker) > 1
+
+    return {"seconds": scene.until(has_its_part, SHARE_MOST_S, "an upgrade has begun")}
+
+
+def java_2_ends(scene):
+    """
+    The last worker of the KCL 2 does, before it is too late for this test.
+
+    Java's workers elect a leader when they begin, after a minute, and then each five (§1.10).
+    """
+    scene.stop_java("java-1")
+    seconds = scene.until(
+        lambda: "java-1" not in scene.owners().values(), MOVE_MOST_S, "the other has all"
+    )
+    return {"seconds": seconds}
+
+
+def fleet_joins_the_upgrade(scene):
+    """It takes its part as beside a KCL 2, and Java's leader waits for its rows."""
+    found = fleet_joins(scene)
+    if scene.upgrade != UPGRADING:
+        raise Disappointed(f"{scene.upgrade} before the fleet had its part")
+    return found
+
+
+def upgrade_completes(scene):
+    """Once every owner has shown a row for a while: in life ten minutes, here two."""
+    seconds = scene.until(
+        lambda: scene.upgrade == "CLIENT_VERSION_3X_WITH_ROLLBACK", UPGRADE_MOST_S, "is upgraded"
+    )
+    # Each worker looks each minute, or half as long again, how far it has come.
+    scene.rest(SWITCH_S)
+    began_ms = now_ms()
+    found = _shared(scene)
+    scene.rest(UNTOUCHED_S)
+    return {"seconds_to_upgrade": seconds} | found | {"seized": _seized(scene, began_ms)}
+
+
+def upgrade_is_rolled_back(scene):
+    """And all work as beside a KCL 2 again."""
+    scene.roll_back()
+    scene.rest(SWITCH_S)
+    return _shared(scene)
+
+
+def _seized(scene, from_ms):
+    """Return how many leases changed hands by force since; with a KCL 3 none does."""
+    found = [
+        shard
+        for shard, looks in scene.watcher.history.items()
+        for _, after in forced(looks)
+        if after.at_ms >= from_ms
+    ]
+    if found:
+        raise Disappointed(f"taken by force after the upgrade: {found}")
+    return 0
+
+
 STORIES = {
     "2.7": (
         java_begins, fleet_cannot_work, java_2_gives_way, java_2_takes_over, fleet_resumes,
@@ -222,5 +297,9 @@ STORIES = {
     "3.5": (
         fleet_begins, java_joins, java_shard_splits, owners_merge, quiet, migrates_to_fleet,
         migrates_to_java, fleet_resumes, java_is_killed, java_joins_after_a_kill,
+    ),
+    "2.7-3.1": (
+        java_2_begins, java_3_joins_as_a_kcl_2, java_2_ends, fleet_joins_the_upgrade,
+        upgrade_completes, upgrade_is_rolled_back,
     ),
 }  # fmt: skip

@@ -14,51 +14,74 @@ from tests.conformance.kcl import JARS, NO_JDK, tool, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCH_S = 600
+IN_WHEEL = "3.1.3"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.7.1:copy-dependencies"
+
+
+def jars_of(release):
+    """Return the folder of a release's jars."""
+    return JARS if release == IN_WHEEL else ROOT / f".venv/kcl-{release}"
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version: its short name, the whole one, and whether its workers hand leases over."""
+    """
+    A version.
+
+    Attributes:
+        name: short.
+        release: the whole one.
+        hands_over: its workers hand leases over.
+        before: the release that is upgraded from, if that is what is run.
+
+    """
 
     name: str
     release: str
     hands_over: bool = True
+    before: str = ""
 
     @property
     def jars(self):
-        return JARS if self.name == "3.1" else ROOT / f".venv/kcl-{self.release}"
+        return jars_of(self.release)
 
     def why_not(self):
         """Return why it cannot be run; "" if it can. Its jars are fetched if they are not there."""
         if not (tool("javac") and tool("java")):
             return NO_JDK
-        if self.name == "3.1":
-            return why_not()
-        if next(self.jars.glob(f"amazon-kinesis-client-{self.release}.jar"), None):
-            return ""
-        if not shutil.which("mvn"):
-            return f"KCL {self.release}: no mvn to fetch it with"
-        return self._fetched()
+        wanted = (each for each in (self.before, self.release) if each)
+        return next(filter(None, map(_why_not, wanted)), "")
 
-    def _fetched(self):
-        # Strict checksums: what does not arrive whole is refused.
-        command = ["mvn", "-q", "-B", "-C", "-f", str(ROOT / "tests/interop/pom.xml"),
-                   f"-Dkcl.version={self.release}", _COPY,
-                   f"-DoutputDirectory={self.jars}"]  # fmt: skip
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=FETCH_S, check=False)
-        except subprocess.TimeoutExpired:
-            return f"KCL {self.release}: Maven Central did not answer within {FETCH_S} s"
-        if done.returncode:
-            shutil.rmtree(self.jars, ignore_errors=True)
-            said = done.stdout.decode(errors="replace").strip().splitlines() or ["nothing"]
-            return f"KCL {self.release}: Maven said: {said[0]:.200}"
+
+def _why_not(release):
+    if release == IN_WHEEL:
+        return why_not()
+    if next(jars_of(release).glob(f"amazon-kinesis-client-{release}.jar"), None):
         return ""
+    if not shutil.which("mvn"):
+        return f"KCL {release}: no mvn to fetch it with"
+    return _fetched(release)
+
+
+def _fetched(release):
+    # Strict checksums: what does not arrive whole is refused.
+    jars = jars_of(release)
+    command = ["mvn", "-q", "-B", "-C", "-f", str(ROOT / "tests/interop/pom.xml"),
+               f"-Dkcl.version={release}", _COPY, f"-DoutputDirectory={jars}"]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=FETCH_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"KCL {release}: Maven Central did not answer within {FETCH_S} s"
+    if done.returncode:
+        shutil.rmtree(jars, ignore_errors=True)
+        said = done.stdout.decode(errors="replace").strip().splitlines() or ["nothing"]
+        return f"KCL {release}: Maven said: {said[0]:.200}"
+    return ""
 
 
 VERSIONS = {
     each.name: each
-    for each in (Version("2.7", "2.7.2", hands_over=False), Version("3.1", "3.1.3"),
-                 Version("3.5", "3.5.1"))
+    for each in (Version("2.7", "2.7.2", hands_over=False), Version("3.1", IN_WHEEL),
+                 Version("3.5", "3.5.1"),
+                 Version("2.7-3.1", IN_WHEEL, hands_over=False, before="2.7.2"))
 }  # fmt: skip
