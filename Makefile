@@ -23,7 +23,7 @@ CASES ?=
 JOBS ?= 6
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge conformance interop sim model whole alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-kill mutants audit
+SLOW ?= judge conformance interop sim model whole alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-connect spark-kill mutants audit
 # Tests of which `make test` runs a part.
 WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_trim_horizon.py::test_every_loss_at_the_horizon_is_reported_whatever_happens \
@@ -31,6 +31,8 @@ WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_draining.py::test_one_run_reads_all_of_eight_shards \
   tests/adapters/test_every_port_call.py \
   tests/functions/test_spark_job.py::test_any_schedule_has_one_run_new_code_in_time_and_ends
+
+OVER_CONNECT := $(foreach name,sink batch_source stream_source draining watermark replays publishing,tests/spark/test_$(name).py)
 
 BIN := .venv/bin
 # Recipes read these from the environment, so that any character may be in a file's name.
@@ -59,7 +61,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge conformance interop sim chaos acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge conformance interop sim chaos acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older spark-connect bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -85,7 +87,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [146 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [154 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -158,6 +160,10 @@ spark-cluster: install ## the tests that want a Spark cluster of one master and 
 
 spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-*; 600 MB in one run [8 min]
 	@SHARDFLEET_TEST_DRAIN_MB=600 $(BIN)/python -m tests.spark.older --output $(RESULTS)/spark_older.json $(ARGS)
+
+spark-connect: install ## the source's and the sink's tests, and pipelines, over Spark Connect [8 min]
+	@SHARDFLEET_TEST_SPARK_CONNECT=1 $(BIN)/python -m pytest $(OVER_CONNECT) $(ARGS)
+	@$(BIN)/python -m pytest tests/spark/test_connect.py $(ARGS)
 
 bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md [10 min]
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)

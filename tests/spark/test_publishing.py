@@ -8,6 +8,7 @@ import pytest
 from shardfleet.adapters.dynamodb.items import lease_from_item
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from tests.spark.kept import Kept
 from tests.spark.test_stream_source import Query, put, run_available, wait_active
 
 pytestmark = pytest.mark.processes
@@ -52,12 +53,12 @@ def test_a_running_query_is_seen_in_its_lease_table_and_its_last_batch_too(
     options |= {"storeEndpoint": embedded_aws.endpoint_url}
     put(embedded_aws, stream, [("a", b"plain")])
     put(embedded_aws, stream, [("a", aggregate([OutgoingRecord("a", b"x")] * 5))])
-    batches = {}
-    query = Query(source(stream, **options).load(), tmp_path / "checkpoint", batches=batches)
+    kept = Kept(tmp_path / "kept")
+    query = Query(source(stream, **options).load(), tmp_path / "checkpoint", kept=kept)
     query.until(6)
 
     # The stream is quiet, so Spark plans no further batch and calls commit for none.
-    last = query.rows()[-1]
+    last = kept.rows()[-1]
     done = (last["sequence_number"], last["sub_sequence_number"])
     assert done[1] == 4
     found = until(leases, lambda each: not each[shard(0)].checkpoint.is_sentinel)
@@ -94,11 +95,11 @@ def test_what_is_available_now_is_published_to_the_last_batch_when_the_query_end
     options |= {"storeEndpoint": embedded_aws.endpoint_url}
     began = time.time()
     put(embedded_aws, stream, [("a", b"%d" % n) for n in range(10)])
-    batches = []
+    kept = Kept(tmp_path / "kept")
 
-    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=batches)
+    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=kept)
 
-    rows = [row for _, each in sorted(batches) for row in each]
+    rows = kept.rows()
     (lease,) = leases().values()
     assert (len(rows), lease.lease_owner) == (10, None)
     assert lease.checkpoint.sequence_number == rows[-1]["sequence_number"]

@@ -13,6 +13,7 @@ from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.plan.checkpoints import LocalCheckpoint, read_logs, standing_after
 from tests.contract.stores.test_seal_store_contract import make_bucket, make_table
 from tests.spark.conftest import SETTINGS
+from tests.spark.kept import Kept
 from tests.spark.kills.cluster import spark_environment
 from tests.spark.test_stream_source import put, run_available
 
@@ -68,19 +69,15 @@ def options(request, embedded_aws):
     }
 
 
-def numbers(rows):
-    return sorted((row["shard_id"], row["sequence_number"]) for row in rows)
-
-
 def test_a_batch_whose_sink_failed_is_repeated_unchanged_from_its_seals(
     embedded_aws, make_stream, source, tmp_path, options
 ):
     stream = make_stream(shards=2)
     put(embedded_aws, stream, [(f"key-{n}", b"first") for n in range(100)])
-    attempts = []
+    kept = Kept(tmp_path / "kept")
 
     def fail(batch, batch_id):
-        attempts.append((batch_id, batch.collect()))
+        kept.keep(batch, batch_id)
         raise RuntimeError("the sink fails when it has everything")
 
     frame = source(stream, **options).load()
@@ -90,13 +87,12 @@ def test_a_batch_whose_sink_failed_is_repeated_unchanged_from_its_seals(
     with pytest.raises(Exception, match="the sink fails"):
         start_patiently(writer.trigger(availableNow=True).start).awaitTermination(LIMIT_S)
     put(embedded_aws, stream, [(f"key-{n}", b"second") for n in range(50)])
-    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=attempts)
+    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=kept)
 
-    first, again, *later = attempts
-    assert first[0] == again[0] == 0
-    assert numbers(first[1]) == numbers(again[1])
-    assert {bytes(row["data"]) for row in again[1]} == {b"first"}
-    assert sum(len(rows) for _, rows in later) == 50
+    first, *later = kept.batches()
+    assert kept.repeated() == [0]
+    assert {bytes(row["data"]) for row in first} == {b"first"}
+    assert sum(len(rows) for rows in later) == 50
 
 
 def test_a_driver_that_is_killed_between_seal_and_commit_repeats_the_very_same_batch(

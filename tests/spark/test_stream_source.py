@@ -8,6 +8,7 @@ import pytest
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet_spark.pipelines.patience import start_patiently
+from tests.spark.kept import Kept
 
 pytestmark = pytest.mark.processes
 
@@ -28,12 +29,8 @@ def put(aws, stream, records):
 
 
 def run_available(frame, checkpoint, *, into):
-    """Run a query to the end of what is there; `into` gets (batch id, rows) of each batch."""
-
-    def keep(batch, batch_id):
-        into.append((batch_id, batch.collect()))
-
-    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
+    """Run a query to the end of what is there; `into` keeps its batches."""
+    writer = frame.writeStream.foreachBatch(into.keep).option("checkpointLocation", str(checkpoint))
     query = start_patiently(writer.trigger(availableNow=True).start)
     try:
         assert query.awaitTermination(STOP_LIMIT_S), "the query did not end"
@@ -54,42 +51,35 @@ def test_everything_that_is_there_arrives_once_and_in_order(
         options["maxRecordsPerBatch"] = "250"
     if store == "seals":
         options["sealStore"] = f"file:{tmp_path}/seals"
-    batches = []
+    kept = Kept(tmp_path / "kept")
 
-    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=batches)
+    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=kept)
     put(embedded_aws, stream, records[600:])
-    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=batches)
+    run_available(source(stream, **options).load(), tmp_path / "checkpoint", into=kept)
 
-    rows = [row for _, each in sorted(batches) for row in each]
+    rows = kept.rows()
     for key in {key for key, _ in records}:
         expected = [data for each, data in records if each == key]
         assert [bytes(row["data"]) for row in rows if row["partition_key"] == key] == expected
     assert len(rows) == len(records)
     assert {row["stream"] for row in rows} == {stream}
-    assert len(batches) > 3 if MANY_BATCHES else len(batches) == 2
+    batches = len(kept.batches())
+    assert batches > 3 if MANY_BATCHES else batches == 2
 
 
 class Query:
-    """A running query; rows arrive in `batches`, which a restarted query goes on with."""
+    """A running query; its batches are kept where a restarted query goes on."""
 
-    def __init__(self, frame, checkpoint, *, batches):
-        self.batches = batches
-        writer = frame.writeStream.foreachBatch(self._keep)
+    def __init__(self, frame, checkpoint, *, kept):
+        self._kept = kept
+        writer = frame.writeStream.foreachBatch(kept.keep_read_twice)
         writer = writer.option("checkpointLocation", str(checkpoint))
         self.query = start_patiently(writer.trigger(processingTime="100 milliseconds").start)
 
-    def _keep(self, batch, batch_id):
-        rows = batch.collect()
-        assert batch.collect() == rows, "a second reading of the batch differs"
-        assert self.batches.setdefault(batch_id, rows) == rows, "a replay differs"
-
-    def rows(self):
-        return [row for _, rows in sorted(self.batches.items()) for row in rows]
-
     def until(self, count):
         deadline = time.monotonic() + STOP_LIMIT_S
-        while len(self.rows()) < count:
-            assert time.monotonic() < deadline, f"{len(self.rows())} of {count} rows arrived"
+        while len(self._kept.rows()) < count:
+            assert time.monotonic() < deadline, f"{len(self._kept.rows())} of {count} rows arrived"
             if not self.query.isActive:
                 raise AssertionError(str(self.query.exception()))
             time.sleep(0.1)
@@ -108,8 +98,8 @@ def test_a_running_query_follows_splits_merges_and_aggregates_across_a_restart(
     options |= {"discoveryInterval": "1s", "probeInterval": "200ms"}
     records = [(f"key-{n % 7}", b"%d" % n) for n in range(900)]
     put(embedded_aws, stream, records[:300])
-    batches = {}
-    first = Query(source(stream, **options).load(), tmp_path / "checkpoint", batches=batches)
+    kept = Kept(tmp_path / "kept")
+    first = Query(source(stream, **options).load(), tmp_path / "checkpoint", kept=kept)
     progress = first.until(300)
     half = client.list_shards(StreamName=stream)["Shards"][0]["HashKeyRange"]
     middle = (int(half["StartingHashKey"]) + int(half["EndingHashKey"]) + 1) // 2
@@ -133,11 +123,11 @@ def test_a_running_query_follows_splits_merges_and_aggregates_across_a_restart(
         records += [(key, user.data) for user in users]
 
     # A batch that the first one had not committed is repeated, and must be the same again.
-    second = Query(source(stream, **options).load(), tmp_path / "checkpoint", batches=batches)
+    second = Query(source(stream, **options).load(), tmp_path / "checkpoint", kept=kept)
     second.until(1_000)
     second.query.stop()
 
-    rows = second.rows()
+    rows = kept.rows()
     for key in {key for key, _ in records}:
         expected = [data for each, data in records if each == key]
         assert [bytes(row["data"]) for row in rows if row["partition_key"] == key] == expected

@@ -7,9 +7,11 @@ import pytest
 from pyspark.sql import functions as sf
 
 from shardfleet.kpl.hash_keys import hash_of_partition_key
+from shardfleet_spark.pipelines.draining import reports_of, rows_of
 from shardfleet_spark.pipelines.patience import start_patiently
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
+from tests.spark.kept import Kept
 
 pytestmark = pytest.mark.processes
 
@@ -39,19 +41,14 @@ def uneven_stream(embedded_aws, make_stream):
 
 def counted(frame, checkpoint):
     """Count per shard and window until everything was read; return rows by shard."""
-    counts = {}
-
-    def keep(batch, _batch_id):
-        for row in batch.collect():
-            counts[row["shard_id"], row["window"]] = row["count"]
-
+    kept = Kept(f"{checkpoint}-kept")
     arrival = "approximate_arrival_timestamp"
     writer = (
         frame.withWatermark(arrival, "1 second")
         .groupBy(sf.window(arrival, "100 milliseconds"), "shard_id")
         .count()
         .writeStream.outputMode("update")
-        .foreachBatch(keep)
+        .foreachBatch(kept.keep)
         .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime="100 milliseconds")
     )
@@ -62,9 +59,10 @@ def counted(frame, checkpoint):
             assert query.exception() is None, query.exception()
             assert time.monotonic() < deadline, f"{read} rows were read"
             time.sleep(0.2)
-            read = sum(int(each["numInputRows"]) for each in query.recentProgress)
+            read = rows_of(reports_of(query))
     finally:
         query.stop()
+    counts = {(row["shard_id"], row["window"]): row["count"] for row in kept.rows()}
     found = {"quiet": 0, "busy": 0}
     for (shard_id, _), count in counts.items():
         found["busy" if shard_id.endswith("1") else "quiet"] += count
