@@ -2,10 +2,16 @@
 
 import pytest
 
-from shardfleet.domain.leases.expiry import Sighting, expired_leases, update_sightings
+from shardfleet.domain.leases.expiry import (
+    Sighting,
+    expired_leases,
+    in_step,
+    update_sightings,
+)
 from tests.domain.builders import a_lease, load_scenarios
 
 _, CASES = load_scenarios("expiry.json")
+NOW_MS = 1_700_000_000_000
 SPANS = {"failover_ms": 10_000, "skew_ms": 2_000}
 
 
@@ -44,3 +50,16 @@ def test_sightings_that_were_not_updated_with_this_reading_expire_nothing():
 def test_there_are_enough_cases_and_each_says_what_it_shows():
     assert len(CASES) >= 8
     assert len({case["comment"] for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "is_kept"), [(NOW_MS, True), (NOW_MS - 5_000, True), (NOW_MS - 5_001, False)]
+)
+def test_what_was_kept_by_a_clock_that_is_behind_begins_anew(newest_ms, is_kept):
+    """E7: by the newest of it; an old one among them is a lease that stands still."""
+    kept = {
+        "1": Sighting(7, "a", newest_ms - 600_000),
+        "2": Sighting(7, "a", newest_ms),
+    }
+    assert in_step(kept, now_ms=NOW_MS, apart_most_ms=5_000) == (kept if is_kept else {})
+    assert in_step({}, now_ms=NOW_MS, apart_most_ms=5_000) == {}

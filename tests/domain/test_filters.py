@@ -151,7 +151,7 @@ BINARY = b"\xff\x00 no JSON"
 
 
 @pytest.mark.parametrize("data", [BINARY, b"", b"plain text", b'{"a": NaN}', b"[" * 100_000])
-@pytest.mark.parametrize("rule", [["x"], [{"exists": False}]])
+@pytest.mark.parametrize("rule", [["x"], [None], [{"exists": False}]])
 def test_data_that_is_no_json_is_dropped_by_a_pattern_for_data_alone(data, rule):
     assert not passes({"data": {"a": rule}}, data)
     assert passes({"partitionKey": ["user-1"]}, data)

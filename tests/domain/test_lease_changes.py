@@ -408,3 +408,16 @@ def test_of_two_writers_with_the_same_memory_one_loses(lease, steps):
         elif isinstance(result, Lost):
             assert result.current == stored
     assert len(set(winners)) == len(winners)
+
+
+@given(any_leases(), real_numbers(), st.sampled_from([None, 0.0, 2.5]))
+def test_a_checkpoint_repeats_what_is_known_and_writes_nothing_that_is_not(lease, to, kbps):
+    """Java's serializer leaves an attribute out that has no value (protocol.md §1.2)."""
+    sets = change.checkpoint(lease, to, throughput_kbps=kbps).sets
+    known = {
+        LeaseField.CHILD_SHARD_IDS: lease.child_shard_ids or None,
+        LeaseField.HASH_KEY_RANGE: lease.hash_key_range,
+        LeaseField.THROUGHPUT_KBPS: kbps,
+    }
+    assert {field: sets.get(field) for field in known} == known
+    assert None not in sets.values()

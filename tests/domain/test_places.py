@@ -103,7 +103,18 @@ def test_a_shard_read_to_its_end_is_finished_once():
     (entry,) = look({"1": at("a")}, line)
     assert (entry.what, entry.worker_id) == (Happening.FINISHED, "a")
     assert entry.reason == FollowedBy(("2", "3"))
+    assert entry.before == ""
     assert look(places_after({"1": at("a")}, [entry], at_ms=LATER), line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("1 at SHARD_END by b", ("b", "a")), ("1 at SHARD_END", ("a", "a"))],
+)
+def test_who_had_a_shard_before_the_one_that_read_it_to_its_end_is_named(line, told):
+    (entry,) = look({"1": at("a")}, line)
+    assert (entry.worker_id, entry.before) == told
+    assert entry.reason is None
 
 
 def test_a_finished_lease_that_is_to_be_read_again_was_rewound():
