@@ -48,7 +48,6 @@ def contract_of(
         HandlerNotLoaded: it cannot be called so, or nothing tells which is meant.
 
     """
-    shown = f"handler {name}{signature}"
     possible = [contract for contract, given in _ARGUMENTS.items() if takes(signature, given)]
     told = possible[0] if len(possible) == 1 else _told_by_names(signature)
     if wanted != "auto":
@@ -63,7 +62,8 @@ def contract_of(
         why = "it takes both, and its names do not tell which"
     else:
         return told
-    raise HandlerNotLoaded(f"{shown}: {why}; {ADVICE}", kind="SIGNATURE", where=where)
+    message = f"handler {name}{signature}: {why}; {ADVICE}"
+    raise HandlerNotLoaded(message, kind="SIGNATURE", where=where)
 
 
 def check_written(

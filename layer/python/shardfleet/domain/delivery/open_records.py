@@ -55,8 +55,9 @@ class OpenRecords:
     def is_full(self, now_ms: int, *, adding: Sequence[Record] = ()) -> bool:
         """Tell whether a bound is reached, or will be with these records."""
         is_old = bool(self._open) and now_ms - self._open[0][2] >= self._age_most_ms
-        size = sum(len(record.data) for record in adding)
-        return is_old or self.records_left <= len(adding) or self.bytes_left <= size
+        if is_old or self.records_left <= len(adding):
+            return True
+        return self.bytes_left <= sum(len(record.data) for record in adding)
 
     def add(self, records: Sequence[Record], *, now_ms: int) -> None:
         """Note that a handler call has returned from these."""
