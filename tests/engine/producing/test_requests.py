@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
 from shardfleet.domain.stream.shards import Shard
@@ -10,6 +12,7 @@ from shardfleet.engine.producer.calls import Part, PutCall, checked
 from shardfleet.engine.producer.lanes import Lanes
 from shardfleet.engine.producer.requests import next_request
 from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
+from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.producing.memory_stream import MemoryStream
@@ -70,6 +73,95 @@ def test_what_is_passed_over_stays_in_front_in_its_order():
         lanes.arrive(request.portions[0].lane, [], now_ms=0)
     assert sent == [[b"0", b"2", b"4", b"7"], [b"1", b"5"], [b"3"], [b"6"]]
     assert not lanes.anything_waits
+
+
+RECORDS = st.lists(
+    st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 120)), min_size=1, max_size=60
+)
+
+
+@given(RECORDS, st.booleans(), st.sampled_from([300, 600, 5_000]), st.sampled_from([64, 200, 290]))
+def test_whatever_waits_leaves_once_in_its_order_in_requests_within_their_limits(
+    given_records, aggregate, request_bytes, aggregate_bytes
+):
+    records = [
+        OutgoingRecord(key, f"{number:03d}".encode() + b"x" * size)
+        for number, (key, size) in enumerate(given_records)
+    ]
+    lanes, settings = lanes_with(
+        records,
+        aggregate=aggregate,
+        request_bytes=request_bytes,
+        aggregate_bytes=aggregate_bytes,
+        aggregate_records=7,
+        shard_records_per_s=100_000,
+    )
+    read = []
+    while (request := next_request(lanes, settings, now_ms=0)) is not None:
+        (portion,) = request.portions
+        sizes = [len(put.data) + len(put.partition_key) for put in request.puts]
+        assert [entry.size for entry in portion.entries] == sizes
+        assert sum(sizes) <= request_bytes or len(sizes) == 1
+        in_entries = []
+        for entry, put in zip(portion.entries, request.puts, strict=True):
+            found = deaggregate(
+                put.data,
+                partition_key=put.partition_key,
+                limits=ExpansionLimits(),
+                hash_range=None,
+                policy="deliver",
+            ).records
+            assert entry.aggregated == (len(found) > 1)
+            assert len(put.data) <= aggregate_bytes or not entry.aggregated
+            assert len(found) <= 7
+            in_entries.append({each.partition_key for each in found})
+            read += [(each.partition_key, each.data) for each in found]
+            parts = [part.columns.records() for part in entry.parts]
+            assert [each.data for part in parts for each in part] == [each.data for each in found]
+        # The service refuses entries one by one: of a key only one may be on its way.
+        assert sum(map(len, in_entries)) == len(set().union(*in_entries))
+        lane = portion.lane
+        assert lane.busy
+        assert lanes.ready(0) == []
+        lanes.arrive(lane, [], now_ms=0)
+    assert sorted(data for _, data in read) == [record.data for record in records]
+    for key in "abcdefgh":
+        numbers = [data for its, data in read if its == key]
+        assert numbers == sorted(numbers)
+    (flow,) = lanes.flows()
+    assert (flow.waiting, flow.waiting_bytes) == (0, 0)
+
+
+def test_a_lane_is_ready_when_both_its_paces_allow_it_and_nothing_goes_before():
+    records = [OutgoingRecord("a", b"x" * 999)] * 50
+    for settings, wait_ms in (
+        # 100 records or 100,000 bytes a second, a tenth of a second's worth at a time.
+        ({"shard_records_per_s": 100}, 5_100),
+        ({"shard_bytes_per_s": 100_000}, 5_100),
+    ):
+        lanes, _ = lanes_with(records, **settings)
+        (lane,) = lanes.ready(0)
+        lanes.depart(lane, entries=550, size=550_000, now_ms=0)
+        assert lanes.next_at_ms(0) == float("inf")  # One request of a lane is on its way.
+        lanes.arrive(lane, [], now_ms=0)
+        assert lanes.next_at_ms(0) == wait_ms
+        assert lanes.ready(wait_ms - 1) == []
+        assert lanes.ready(wait_ms) == [lane]
+
+
+def test_after_a_split_nothing_passes_what_the_old_shard_may_still_refuse():
+    lanes, _ = lanes_with([OutgoingRecord(key, b"x") for key in "abcdefgh"])
+    (old,) = lanes.ready(0)
+    lanes.depart(old, entries=0, size=0, now_ms=0)
+    low, high = WHOLE_HASH_SPACE.halves
+    lanes.learn(
+        [Shard(shard_id=n, hash_key_range=r) for n, r in (("l", low), ("h", high))], now_ms=0
+    )
+    assert lanes.anything_waits
+    assert lanes.ready(0) == []
+    assert lanes.next_at_ms(0) == float("inf")
+    lanes.arrive(old, [], now_ms=0)
+    assert {lane.shard_id for lane in lanes.ready(0)} == {"l", "h"}
 
 
 def test_flushes_that_are_over_are_forgotten():
