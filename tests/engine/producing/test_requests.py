@@ -164,6 +164,23 @@ def test_after_a_split_nothing_passes_what_the_old_shard_may_still_refuse():
     assert {lane.shard_id for lane in lanes.ready(0)} == {"l", "h"}
 
 
+def test_a_listing_that_says_the_same_leaves_a_lane_as_it_is():
+    lanes, _ = lanes_with([OutgoingRecord("a", b"x")])
+    (lane,) = lanes.ready(0)
+    lanes.learn([ONE], now_ms=0)
+    assert lanes.ready(0) == [lane]
+
+
+def test_what_comes_into_an_emptied_lane_lingers_as_in_a_new_one():
+    lanes, _ = lanes_with([OutgoingRecord("a", b"x")])
+    (part,) = lanes.emptied()
+    assert (lanes.ready(0), lanes.next_at_ms(0)) == ([], float("inf"))
+    lanes.accept(part, due_ms=500, now_ms=0)
+    assert lanes.next_at_ms(0) == 500
+    lanes.hurry(70)
+    assert lanes.next_at_ms(70) == 70
+
+
 def test_flushes_that_are_over_are_forgotten():
     """A producer that is flushed for a week keeps nothing of it."""
 
