@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shardfleet.engine.retry import Halt, Halted, Patience, all_of
+from shardfleet.engine.retry import Halt, Halted, Patience, Signal, all_of
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
@@ -98,15 +98,36 @@ def test_an_error_that_is_no_refusal_is_not_repeated():
 
 def test_an_event_that_came_before_the_halt_counts():
     async def main():
-        event, halt = asyncio.Event(), Halt()
+        event, halt = Signal(), Halt()
         event.set()
         halt.set()
         await halt.unless(event)
         with pytest.raises(Halted):
-            await halt.unless(asyncio.Event())
+            await halt.unless(Signal())
         with pytest.raises(Halted):
             halt.check()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(main())
+
+
+def test_what_is_waited_for_beside_a_halt_is_there_in_the_next_round_of_the_loop():
+    async def main():
+        signal, halt = Signal(), Halt()
+        waiting = [asyncio.create_task(halt.unless(signal)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task(), *waiting}
+        signal.set()
+        await asyncio.sleep(0)
+        assert [task.done() and task.exception() for task in waiting] == [None, None]
+        signal.clear()
+        late = asyncio.create_task(halt.unless(signal))
+        await asyncio.sleep(0)
+        halt.set()
+        await asyncio.sleep(0)
+        assert late.done()
+        assert isinstance(late.exception(), Halted)
+        assert signal.waiters == []
 
     run_virtual(main())
 

@@ -152,28 +152,47 @@ class Halt:
                     timer.cancel()
         return self.is_set
 
-    async def unless(self, event: asyncio.Event) -> None:
+    async def unless(self, signal: Signal) -> None:
         """
-        Wait for another event, unless the request is made first.
+        Wait for something else, unless the request is made first.
 
         Raises:
             Halted: it was.
 
         """
-        if not event.is_set() and not self.is_set:
+        if not signal.is_set and not self.is_set:
+            # One future for both: a task that waits for an event takes two more rounds of the loop.
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            comes = asyncio.create_task(event.wait(), name="wait for an event")
-            comes.add_done_callback(lambda _: _wake(waiter))
             self._waiters.append(waiter)
+            signal.waiters.append(waiter)
             try:
                 await waiter
             finally:
+                signal.waiters.remove(waiter)
                 self._waiters.remove(waiter)
-                if not comes.done():
-                    comes.cancel()
-                    await asyncio.gather(comes, return_exceptions=True)
-        if not event.is_set():
+        if not signal.is_set:
             raise Halted
+
+
+class Signal:
+    """Something that may come, and is waited for by :meth:`Halt.unless`."""
+
+    __slots__ = ("is_set", "waiters")
+
+    def __init__(self) -> None:
+        """Begin before it comes; ``is_set`` tells whether it came."""
+        self.is_set = False
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def set(self) -> None:
+        """Tell that it came."""
+        self.is_set = True
+        for waiter in self.waiters:
+            _wake(waiter)
+
+    def clear(self) -> None:
+        """Wait for it anew."""
+        self.is_set = False
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -24,7 +24,7 @@ from shardfleet.domain.reading.pacing import Rate, full_bucket, spend, wait_ms
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, EventSink, HandlerResult, HandlerRunner
-from shardfleet.engine.retry import Halt, Halted, Patience
+from shardfleet.engine.retry import Halt, Halted, Patience, Signal
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
@@ -51,7 +51,7 @@ class _Ticket:
     oldest_ms: int
     lease_key: str
     records: int = field(compare=False)
-    granted: asyncio.Event = field(compare=False)
+    granted: Signal = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ class Dispatcher:
             oldest_ms=oldest_ms,
             lease_key=key,
             records=records,
-            granted=asyncio.Event(),
+            granted=Signal(),
         )
         self._waiting.append(ticket)
         try:
@@ -240,7 +240,7 @@ class Dispatcher:
             await halt.unless(ticket.granted)
             yield
         finally:
-            if ticket.granted.is_set():
+            if ticket.granted.is_set:
                 self._running -= 1
             else:
                 self._waiting.remove(ticket)

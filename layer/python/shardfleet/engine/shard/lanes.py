@@ -20,7 +20,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts
 from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote, OpenLanes
 from shardfleet.engine.ownership.lease import HeldLease
-from shardfleet.engine.retry import ATTEMPTS_MOST, Halted
+from shardfleet.engine.retry import ATTEMPTS_MOST, Halted, Signal
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.faults import CONCERNS_ALL
 from shardfleet.engine.shard.ports import DeliveryPorts
@@ -89,7 +89,7 @@ class ShardLanes:
         self._ports = ports
         self._hand_over = hand_over
         self._flush = flush
-        self._moved = asyncio.Event()
+        self._moved = Signal()
         self._telling = asyncio.Lock()
         self._begin_anew(DoneAhead())
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from shardfleet.engine.retry import Halt, Halted
+from shardfleet.engine.retry import Halt, Halted, Signal
 
 
 class TurnTasks:
@@ -21,7 +21,7 @@ class TurnTasks:
         """Call ``failed`` with each exception that a task ends with."""
         self._failed = failed
         self._running: list[asyncio.Task[None]] = []
-        self._quiet = asyncio.Event()
+        self._quiet = Signal()
         self._quiet.set()
 
     @property
