@@ -25,7 +25,7 @@ from shardfleet.engine.shard import deaggregation
 from shardfleet.engine.shard.consumer import ShardConsumer
 from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.worker.tasks import TurnTasks
-from shardfleet.events.delivery import PositionLost
+from shardfleet.events.delivery import PositionLost, RecordSkipped
 from shardfleet.events.manager import LeaseAssigned
 from shardfleet.kpl.content import at_once
 from shardfleet.testing import checkers
@@ -288,6 +288,47 @@ def test_an_innocent_record_that_is_given_up_is_found():
     assert len(found) == 1
     checker.record_kept(1, Somebody(), entry, attempts=1)
     assert len(found) == 2
+
+
+def skipped(position, *, kept_at):
+    return RecordSkipped(
+        lease_key="shard-0",
+        worker_id="fleet-s0001",
+        position=position,
+        attempts=3,
+        kept_at=kept_at,
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept_at", "is_kept", "violations"),
+    [
+        ("sqs", "queue", True, 0),
+        ("sns", "bucket", True, 0),
+        ("skip", "", True, 0),
+        ("sns", "bucket", False, 1),
+        ("sqs", "", True, 1),
+        ("skip", "queue", True, 1),
+        ("stop", "", True, 1),
+    ],
+)
+def test_what_is_passed_and_not_where_the_policy_says_is_found(
+    policy, kept_at, is_kept, violations
+):
+    checker, found = planted(checkers.PassedIsKept)
+    checker.ledger.policy = policy
+    checker.ledger.put(SourceRecord("shard-0", (5, 2), "k", 1, 0, b"", is_kept=is_kept))
+
+    checker.told(1, Somebody(), skipped("5:2", kept_at=kept_at))
+    assert len(found) == violations
+
+
+def test_what_is_passed_and_was_never_put_is_found():
+    checker, found = planted(checkers.PassedIsKept)
+    checker.ledger.policy = "skip"
+
+    checker.told(1, Somebody(), skipped("5", kept_at=""))
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(("is_kept", "violations"), [(False, 1), (True, 0)])

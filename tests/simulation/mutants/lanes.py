@@ -48,7 +48,7 @@ LANES = (
         ESM,
         (
             DOMAIN,
-            "return DoneAhead.of(self.ahead if checkpoint == since or is_between else {})",
+            "return DoneAhead.of(self.ahead if counts else {})",
             "return DoneAhead.of(self.ahead)",
         ),
         test="tests/domain/test_lanes.py::"

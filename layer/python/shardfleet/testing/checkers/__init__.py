@@ -61,6 +61,7 @@ from shardfleet.testing.checkers.records import (
     OrderWithinKey,
     OrderWithinShard,
     ParentsBeforeChildren,
+    PassedIsKept,
     RepetitionsExplained,
 )
 from shardfleet.testing.checkers.sleep import (
@@ -89,6 +90,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     CheckpointCoversDone,
     RepetitionsExplained,
     OnlyTheGuiltyGivenUp,
+    PassedIsKept,
     CounterByOne,
     CheckpointForward,
     OneEffectiveOwner,
@@ -173,6 +175,7 @@ __all__ = [
     "OrderWithinShard",
     "OwnedSoon",
     "ParentsBeforeChildren",
+    "PassedIsKept",
     "ProgressIsStored",
     "QuietFleetKeepsLeases",
     "ReadsArePaced",

@@ -29,7 +29,7 @@ class SourceRecord:
         at_ms: when that was.
         times: how often it was handled.
         is_excused: it need not be handled: older than where the fleet was told to begin.
-        is_kept: it was given up and kept in full elsewhere.
+        is_kept: it was given up and kept in full elsewhere; with ``skip``: told.
         is_trimmed: it left the stream before anybody had handled it.
         kills: whoever handles it dies of it.
         calls: handler calls that it was part of.
@@ -98,6 +98,7 @@ class RunLedger:
         trimmed_ms: when records were trimmed that nobody had handled, None if there was nothing.
         recreated_ms: when the stream was deleted and created again, None if it was not.
         lanes: how many calls of a shard may go side by side.
+        policy: what becomes of a record that is given up (``on_exhausted``).
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
 
     """
@@ -111,6 +112,7 @@ class RunLedger:
         self.trimmed_ms: int | None = None
         self.wanted_from_ms = 0
         self.lanes = 1
+        self.policy = "stop"
 
     def open_shard(self, shard_id: str, parents: Sequence[str]) -> None:
         """Note a new shard; its parents are closed by that."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardfleet.domain.delivery.attempts import POLICIES
 from shardfleet.engine.state.fleet_state import NOTE
 from shardfleet.events.base import Event
+from shardfleet.events.delivery import RecordSkipped
 from shardfleet.events.worker import LeaseLost
 from shardfleet.testing.checkers.checker import (
     CallBegun,
@@ -226,6 +228,23 @@ class OnlyTheGuiltyGivenUp(Checker):
                 f"{by.name} gave {entry} up after {attempts} attempts; {entry.calls} calls had it"
             )
             self.found(at_ms, entry.shard_id, text)
+
+
+class PassedIsKept(Checker):
+    """What a worker says it passed was kept in full before, and told where that is to be done."""
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look for the record where it is to be; with ``skip`` that is nowhere."""
+        if not isinstance(event, RecordSkipped):
+            return
+        number, _, sub = event.position.partition(":")
+        entry = self.ledger.find(event.lease_key, number, int(sub or 0))
+        policy = POLICIES[self.ledger.policy]
+        is_right = bool(event.kept_at) == bool(policy.kept_in) and not policy.stops
+        if not is_right or entry is None or not entry.is_kept:
+            place = event.kept_at or "nowhere"
+            text = f"{by.name} passed {entry}, kept {place}; on_exhausted is {self.ledger.policy}"
+            self.found(at_ms, event.lease_key, text)
 
 
 def _position(text: str) -> tuple[int, int]:

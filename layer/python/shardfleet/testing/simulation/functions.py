@@ -22,13 +22,14 @@ from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.base import Event
+from shardfleet.events.delivery import RecordSkipped
 from shardfleet.testing.memory import MemoryKcl3Store, MemoryStateStore, SeededEntropy
 from shardfleet.testing.simulation.actors import Actor, KilledError
 from shardfleet.testing.simulation.java_peer import JavaLikePeer
 from shardfleet.testing.simulation.streams import FaultyStream, TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import FaultyLeases, FaultyState, LeaseTable
-from shardfleet.testing.simulation.user_handler import KeptElsewhere, UserHandler
+from shardfleet.testing.simulation.user_handler import KeptElsewhere, UserHandler, pass_by
 from shardfleet.testing.simulation.wire import Outage, Wire
 
 MANAGER_BOX_MS = 70_000
@@ -88,8 +89,11 @@ class _Sink:
 
     def emit(self, event: Event) -> None:
         """Pass the event on to the checkers and the log."""
-        if not self._actor.is_dead:
-            self._around.tell(self._actor, event)
+        if self._actor.is_dead:
+            return
+        if isinstance(event, RecordSkipped):
+            pass_by(self._actor, self._around, event)
+        self._around.tell(self._actor, event)
 
 
 class _Process:

@@ -114,6 +114,8 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         return shape
     if _is_wired(options) and options.busy_s is None:
         shape = replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
+    if not shape.config.failure_policy.stops:
+        shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
     if seed % _LANES_ONE_IN == _LANES:
         shape = shape.in_lanes(random.Random(f"{seed}/lanes"))
     if seed % _SLEEPS_ONE_IN == 0:
@@ -121,6 +123,15 @@ def _shape(options: Options, chance: random.Random) -> Shape:
     if seed % _INSTANT_ONE_IN == 0:
         return shape.from_instant(random.Random(f"{seed}/instant"))
     return shape.left() if seed % _LEFT_ONE_IN == 0 else shape
+
+
+def _giving_up(shape: Shape, chance: random.Random) -> Shape:
+    """Give up records in any of the ways that do not stop their shard."""
+    policy = chance.choice(("sqs", "skip", "sns"))
+    config = replace(
+        shape.config, on_exhausted=policy, failed_bucket="bucket", failed_topic_arn="topic"
+    )
+    return replace(shape, config=config)
 
 
 async def _run(options: Options) -> RunResult:

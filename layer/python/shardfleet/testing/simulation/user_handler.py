@@ -8,6 +8,7 @@ from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.delivery.replies import FAILURES
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
+from shardfleet.events.delivery import RecordSkipped
 from shardfleet.records import Batch, Record
 from shardfleet.testing.checkers import CallBegun, Handled, SourceRecord, Violation
 from shardfleet.testing.memory_handler import MemoryHandler
@@ -20,6 +21,12 @@ _HANG_S = 3_600.0
 _IMPORT_MOST_MS = 15_000
 # In one run out of so many the handler is a class.
 _CLASS_ONCE_IN = 3
+# What is called to keep a record, by policy; after the last one it is kept.
+_GIVEN_UP_BY = {
+    "sqs": ("queue.send",),
+    "s3": ("bucket.put",),
+    "sns": ("bucket.put", "topic.publish"),
+}
 
 
 class HandlerError(Exception):
@@ -207,19 +214,36 @@ class KeptElsewhere:
         self._wire = wire
 
     async def record(self, failed: FailedRecords) -> str:
-        """Keep records."""
+        """Keep records, and tell it where the policy says so: then alone are they given up."""
+        *first, last = _GIVEN_UP_BY[self._around.ledger.policy]
+
+        async def nothing() -> str:
+            return ""
 
         async def work() -> str:
-            around = self._around
             for record in failed.records:
-                entry = _entry_of(record, around)
+                entry = _entry_of(record, self._around)
                 if entry is not None and entry.data == record.data:
-                    for checker in around.checkers:
-                        checker.record_kept(
-                            around.now_ms, self._actor, entry, attempts=failed.attempts
-                        )
-                    entry.is_kept = True
-                    around.log(self._actor.name, "kept elsewhere", entry.shard_id, entry)
-            return "queue"
+                    give_up(self._actor, self._around, entry, attempts=failed.attempts)
+            return last
 
-        return await self._wire.write("queue.send", work, about=failed.records[0].shard_id)
+        about = failed.records[0].shard_id
+        for call in first:
+            await self._wire.write(call, nothing, about=about)
+        return await self._wire.write(last, work, about=about)
+
+
+def give_up(actor: Actor, around: Surroundings, entry: SourceRecord, *, attempts: int) -> None:
+    """Note that nobody needs to handle a record any more."""
+    for checker in around.checkers:
+        checker.record_kept(around.now_ms, actor, entry, attempts=attempts)
+    entry.is_kept = True
+    around.log(actor.name, "given up", entry.shard_id, entry)
+
+
+def pass_by(actor: Actor, around: Surroundings, event: RecordSkipped) -> None:
+    """See a record passed: with ``skip`` that is all that is done about it."""
+    number, _, sub = event.position.partition(":")
+    entry = around.ledger.find(event.lease_key, number, int(sub or 0))
+    if around.ledger.policy == "skip" and entry is not None:
+        give_up(actor, around, entry, attempts=event.attempts)

@@ -260,6 +260,7 @@ class World:
         )
         self.leases.created = self._excuse
         around.ledger.lanes = shape.config.parallelism
+        around.ledger.policy = shape.config.on_exhausted
         around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
         self._puts = True
         self._begun = asyncio.Event()
