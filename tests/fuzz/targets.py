@@ -8,6 +8,7 @@ All of it is one idea, and in one file: the inputs of each parser beside what mu
 
 import base64
 import json
+import logging
 import tempfile
 import time
 import tracemalloc
@@ -19,12 +20,19 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from shardfleet.adapters.dynamodb.items import ATTRIBUTES, ENTITY_TYPE, is_foreign, lease_from_item
+from shardfleet.adapters.invoked_function import FunctionAnswer
 from shardfleet.adapters.kinesis.decode import decode_page, decode_page_slowly
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.config import ENV_PREFIX, FleetConfig
+from shardfleet.domain.delivery.given_up import event_of, given_up_of
+from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
 from shardfleet.domain.delivery.replies import failures_of, lowest_failed
+from shardfleet.domain.delivery.windows import ShardWindow, WindowNote, read_state
 from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.ports import Document
+from shardfleet.engine.retry import Patience
+from shardfleet.engine.state.fleet_state import read_note
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import (
@@ -35,7 +43,12 @@ from shardfleet.kpl.deaggregate import (
 from shardfleet.kpl.envelope import MAGIC
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
-from shardfleet.records import Record
+from shardfleet.records import Batch, Record, TumblingWindow
+from shardfleet.runtime.function_runner import FunctionHandlerRunner
+from shardfleet.runtime.handler_call import EventSource
+from shardfleet.runtime.redrive import records_of
+from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.testing.memory import SeededEntropy
 from tests.fuzz.avro_payloads import check_avro
 from tests.kpl.bombs import LOOKS_MOST, Work, read_in_worker
 
@@ -474,7 +487,229 @@ def check_answer(body):
     assert outcome_of(decode_page, body) == outcome_of(decode_page_slowly, body)
 
 
+# --- notes beside checkpoints, as anybody may have left them in the fleet-state table
+
+positions = (
+    st.sampled_from(["TRIM_HORIZON:0", "LATEST", "SHARD_END:0", "AT_TIMESTAMP:1700000000000"])
+    | st.builds("{}:{}".format, st.integers(-1, 10**60), st.integers(-1, 10**20))
+    | st.sampled_from(["7:", ":1", "7:1:2", "7:\u0667", "007:0", "9" * 5_000, "7:" + "9" * 5_000])
+    | texts
+)
+lanes_ahead = st.dictionaries(
+    st.integers(-1, 300).map(str) | texts,
+    st.dictionaries(st.integers(-1, 300).map(str) | texts, positions, max_size=3),
+    max_size=3,
+)
+kept_states = (
+    json_values.map(json.dumps)
+    | st.sampled_from(["", "{}", "[" * 100_000, '{"a": 1e999}', "{", "9" * 5_000])
+    | texts
+)
+document_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**37), 10**37) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+note_bodies = st.builds(
+    dict.__or__,
+    st.fixed_dictionaries(
+        {"since": positions, "through": positions},
+        optional={
+            "ahead": lanes_ahead,
+            "start_ms": st.integers(-2, 2**53),
+            "state": kept_states,
+            "kept_at": texts,
+        },
+    ),
+    st.dictionaries(
+        st.sampled_from(["since", "through", "ahead", "start_ms", "state", "kept_at"]) | texts,
+        document_values,
+        max_size=1,
+    ),
+)
+checkpoints = st.builds(ExtendedSequenceNumber, st.integers(0, 10**57).map(str), st.integers(0, 9))
+notes = st.tuples(note_bodies, checkpoints)
+
+
+def check_lanes_note(given):
+    body, checkpoint = given
+    note = read_note(Document("lanes", "shard", 1, body), LanesNote)
+    ahead = note.done_ahead(checkpoint)
+    record = Record(
+        data=b"",
+        partition_key="key",
+        sequence_number="7",
+        shard_id="shard",
+        approximate_arrival_ms=0,
+    )
+    ahead.has(record, (7, 0))
+    assert DoneAhead.of(ahead.body()).body() == ahead.body()
+
+
+def check_window_note(given):
+    body, checkpoint = given
+    note = read_note(Document("window", "shard", 1, body), WindowNote)
+    if note.is_for(checkpoint):
+        assert str(note.done)
+        state = read_state(note.state)
+        window = ShardWindow(60_000)
+        window.go_on(note, state=note.state)
+        assert window.end_ms > window.start_ms >= 0
+        assert isinstance(state, dict)
+
+
+# --- what a function of its own answers, and what was given up, as it was found
+
+payload_bytes = (
+    json_values.map(lambda value: json.dumps(value).encode())
+    | replies.map(lambda given: json.dumps(given[0], default=str).encode())
+    | st.dictionaries(
+        st.sampled_from(["state", "batchItemFailures", "errorType", "errorMessage"]),
+        json_values | failures,
+    ).map(lambda value: json.dumps(value).encode())
+    | st.sampled_from([b"", b"nul", b"[" * 100_000, b"9" * 5_000, b"\xff", b'{"state": 1e999}'])
+    | st.binary(max_size=40)
+)
+function_answers = st.tuples(payload_bytes, st.booleans(), st.booleans())
+
+
+class AnsweringFunction:
+    """A function that answers what it is told to."""
+
+    name = "function"
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    async def invoke(self, event):
+        json.loads(event)
+        return self.answer
+
+
+class HerePool:
+    """Calls in this thread."""
+
+    async def run(self, call):
+        return call()
+
+
+def check_function_answer(given):
+    payload, failed, in_window = given
+    logging.disable()  # Each failure is told, which nobody is to read here.
+    try:
+        result = run_virtual(answered(payload, failed=failed, in_window=in_window))
+    finally:
+        logging.disable(logging.NOTSET)
+    assert 0 <= result.done_count <= 2
+    assert (result.error is None) <= (result.done_count == 2)
+    if in_window and result.error is None:
+        assert isinstance(json.loads(result.state), dict)
+
+
+async def answered(payload, *, failed, in_window):
+    clock = VirtualClock()
+    runner = FunctionHandlerRunner(
+        AnsweringFunction(FunctionAnswer(payload=payload, failed=failed)),
+        pool=HerePool(),
+        source=EventSource.of("arn:aws:kinesis:eu-west-1:1:stream/s", function_arn="arn"),
+        timeout_ms=60_000,
+        patience=Patience(clock=clock, entropy=SeededEntropy(1), first_ms=200, most_ms=5_000),
+        tells_errors=True,
+    )
+    records = [
+        Record(
+            data=b"",
+            partition_key="key",
+            sequence_number=str(number),
+            shard_id="shard",
+            approximate_arrival_ms=0,
+        )
+        for number in (7, 8)
+    ]
+    batch = Batch(
+        records,
+        shard_id="shard",
+        stream_arn="arn",
+        millis_behind_latest=0,
+        attempt=1,
+        deadline_ms=clock.now_ms() + 60_000,
+    )
+    if in_window:
+        window = TumblingWindow(
+            start_ms=0, end_ms=60_000, is_final=False, is_terminated_early=False
+        )
+        batch.belong_to(window, {})
+    return await runner.run(batch)
+
+
+kept_info = st.fixed_dictionaries(
+    {},
+    optional={
+        "streamArn": json_values,
+        "shardId": json_values,
+        "startSequenceNumber": json_values | st.integers(0, 10**60).map(str),
+        "batchSize": json_values | st.integers(0, 3),
+        "approximateArrivalOfFirstRecord": json_values
+        | st.datetimes().map(lambda at: at.isoformat()),
+        "approximateArrivalOfLastRecord": json_values
+        | st.datetimes().map(lambda at: at.isoformat()),
+    },
+)
+kept_events = st.dictionaries(
+    st.just("Records"),
+    json_values
+    | st.lists(
+        st.fixed_dictionaries(
+            {
+                "eventID": json_values | st.just("shard:7"),
+                "kinesis": json_values
+                | st.fixed_dictionaries(
+                    {
+                        "data": json_values | st.just("AA=="),
+                        "partitionKey": json_values | texts,
+                        "sequenceNumber": json_values | st.just("7"),
+                        "approximateArrivalTimestamp": scalars,
+                    },
+                    optional={"subSequenceNumber": scalars, "explicitHashKey": scalars},
+                ),
+            }
+        ),
+        max_size=2,
+    ),
+).map(json.dumps)
+kept_documents = st.fixed_dictionaries(
+    {"KinesisBatchInfo": kept_info | json_values},
+    optional={
+        "payload": kept_events | json_values,
+        "shardfleet": json_values
+        | st.dictionaries(
+            st.sampled_from(["startSubSequenceNumber", "payloadLocation"]), json_values
+        ),
+        "Type": st.just("Notification"),
+        "Message": json_values | st.just("{}"),
+    },
+).map(json.dumps)
+kept_lines = (
+    kept_documents
+    | json_values.map(json.dumps)
+    | st.sampled_from(["", "[" * 100_000, "9" * 5_000, "null"])
+    | st.text(max_size=30)
+)
+
+
+def check_given_up(text):
+    found = given_up_of(text, where="s3://bucket/key")
+    assert found.payload or found.location
+    event = event_of(found)
+    records = records_of(event)
+    assert len(records) == found.count
+
+
 TARGETS = {
+    "notes of lanes": Target(notes, check_lanes_note, MEBIBYTE),
+    "notes of windows": Target(notes, check_window_note, 2 * MEBIBYTE),
+    "function answers": Target(function_answers, check_function_answer, 4 * MEBIBYTE),
+    "what was given up": Target(kept_lines, check_given_up, 2 * MEBIBYTE),
     "GetRecords answers": Target(
         answers | spoiled_answers() | st.binary(max_size=200), check_answer, 4 * MEBIBYTE
     ),

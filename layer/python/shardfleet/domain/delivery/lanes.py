@@ -10,17 +10,21 @@ it, so that whoever goes on repeats only what was not done.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Self
 from zlib import crc32
 
-from shardfleet.domain.delivery.progress import position_text, stands_for
+from shardfleet.domain.delivery.progress import position_text, read_position, stands_for
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.errors import ProtocolError
 from shardfleet.records import Record, place_of
 from shardfleet.values import dataclass
 
+# How many lanes, and which: no more than `parallelism` allows, and never none.
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,3}")
 _Place = tuple[int, int]  # sequence number and sub-sequence number
 
 
@@ -75,12 +79,23 @@ class DoneAhead:
 
     @classmethod
     def of(cls, body: Mapping[str, Mapping[str, str]]) -> Self:
-        """Read what :meth:`body` returned."""
+        """
+        Read what :meth:`body` returned.
+
+        Raises:
+            ProtocolError: it is something else.
+
+        """
         found = cls()
         for count, places in body.items():
             for lane, text in places.items():
-                number, _, sub = text.partition(":")
-                found.note(int(count), int(lane), (int(number), int(sub)))
+                place = read_position(text)
+                are_whole = _WHOLE.fullmatch(count) and _WHOLE.fullmatch(lane) and count != "0"
+                if not are_whole or place.is_sentinel:
+                    what = f"{count[:20]!r}, {lane[:20]!r}, {text[:200]!r}"
+                    raise ProtocolError(f"note of lanes: {what} found, three numbers expected")
+                number = int(place.sequence_number), place.sub_sequence_number
+                found.note(int(count), int(lane), number)
         return found
 
 

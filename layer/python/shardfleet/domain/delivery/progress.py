@@ -6,11 +6,15 @@ A checkpoint says that *everything* up to it is done (protocol.md §8 row 1).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
 from shardfleet.records import Record
+
+# Of an instant it is epoch milliseconds.
+_SUB = re.compile(r"[0-9]{1,18}")
 
 
 def position_of(record: Record) -> ExtendedSequenceNumber:
@@ -40,9 +44,17 @@ def position_text(position: ExtendedSequenceNumber) -> str:
 
 
 def read_position(text: str) -> ExtendedSequenceNumber:
-    """Read what :func:`position_text` returned."""
+    """
+    Read what :func:`position_text` returned.
+
+    Raises:
+        ProtocolError: it is something else.
+
+    """
     number, _, sub = text.partition(":")
-    return ExtendedSequenceNumber(number, int(sub or 0))
+    if not _SUB.fullmatch(sub or "0"):
+        raise ProtocolError(f"position {text[:200]!r}: number:sub expected")
+    return ExtendedSequenceNumber(number, int(sub or "0"))
 
 
 def check_order(records: Iterable[Record]) -> None:

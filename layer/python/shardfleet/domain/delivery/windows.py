@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
 from shardfleet.domain.delivery.progress import read_position, stands_for
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.errors import InvalidReply
+from shardfleet.errors import InvalidReply, ProtocolError
 from shardfleet.records import Record, TumblingWindow
 from shardfleet.values import dataclass
 
@@ -65,6 +66,26 @@ def state_of(reply: object) -> tuple[str, object]:
             "lists and dicts of these are allowed"
         ) from error
     return text, {name: value for name, value in reply.items() if name != STATE}
+
+
+def read_state(text: str) -> dict[str, Any]:
+    """
+    Read what was kept of a state.
+
+    Raises:
+        ProtocolError: it is no JSON object.
+
+    """
+    try:
+        state = json.loads(text)
+    except (ValueError, RecursionError):
+        state = None
+    if not isinstance(state, dict):
+        raise ProtocolError(
+            "the state of a window that was kept is no JSON object; delete the shard's document "
+            "of the kind window: its window begins again behind the checkpoint"
+        )
+    return state
 
 
 def too_large(state: str) -> str:

@@ -13,12 +13,18 @@ what there is: only the owner goes on, and what a former one writes later is ref
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import replace
 
 from shardfleet.domain.delivery.progress import position_text
-from shardfleet.domain.delivery.windows import EMPTY, STATE, ShardWindow, WindowNote, fits_item
+from shardfleet.domain.delivery.windows import (
+    EMPTY,
+    STATE,
+    ShardWindow,
+    WindowNote,
+    fits_item,
+    read_state,
+)
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import HandlerResult
@@ -70,6 +76,7 @@ class ShardWindows:
         Raises:
             Halted: asked to stop, or the lease is lost.
             ConfigurationError: its state cannot be fetched from where it is kept.
+            ProtocolError: somebody has changed what was kept.
 
         """
         held, patience = self._held, self._ports.patience
@@ -78,6 +85,7 @@ class ShardWindows:
         await patience.persist(self._read, held.halt)
         if self._told.is_for(held.unstored or held.lease.checkpoint):
             state = await patience.persist(self._fetch, held.halt)
+            read_state(state)
             self.open.go_on(self._told, state=state)
             self._told_state = state
             held.note_progress(self._told.done)
@@ -98,7 +106,7 @@ class ShardWindows:
 
     def join(self, batch: Batch, *, is_final: bool) -> None:
         """Have a batch be of the window; the state is its own to change."""
-        batch.belong_to(self.open.call(is_final=is_final), json.loads(self.open.state))
+        batch.belong_to(self.open.call(is_final=is_final), read_state(self.open.state))
 
     def take(self, result: HandlerResult) -> HandlerResult:
         """Take over the state that a call answers with; what cannot be kept has failed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Writt
 from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.errors import OutcomeUnknown, ProtocolError, StreamReplaced
 from shardfleet.values import dataclass
+
+T = TypeVar("T", LanesNote, WindowNote)
 
 SLOT = "slot"
 SIGHTINGS = "sightings"
@@ -228,7 +230,7 @@ class FleetState:
     async def lanes(self, lease_key: str) -> LanesNote | None:
         """Read how far a shard is done beyond its checkpoint."""
         document = await self._store.read(LANES, lease_key)
-        return None if document is None else LanesNote(lease_key=lease_key, **document.body)
+        return None if document is None else read_note(document, LanesNote)
 
     async def write_lanes(self, note: LanesNote) -> None:
         """Write how far a shard that the caller owns is done beyond its checkpoint."""
@@ -239,7 +241,7 @@ class FleetState:
         document = await self._store.read(WINDOW, lease_key)
         if document is None:
             return None, None
-        return WindowNote(lease_key=lease_key, **document.body), document.version
+        return read_note(document, WindowNote), document.version
 
     async def write_window(self, note: WindowNote, version: int | None) -> int | None:
         """
@@ -423,6 +425,23 @@ def slot_body(slot: Slot) -> dict[str, Any]:
 def slot_from_body(body: Mapping[str, Any]) -> Slot:
     """Read the body of a slot's document; fields of a later version are passed over (H19)."""
     return msgspec.convert(body, Slot)
+
+
+def read_note(document: Document, kind: type[T]) -> T:
+    """
+    Read a document about a shard; fields of a later version are passed over (H19).
+
+    Raises:
+        ProtocolError: somebody has changed it.
+
+    """
+    try:
+        return msgspec.convert({**document.body, "lease_key": document.id}, kind)
+    except msgspec.ValidationError as error:
+        where = f"fleet-state document {document.kind} {document.id}"
+        raise ProtocolError(
+            f"{where}: {error}; delete it: what was done since the checkpoint comes again"
+        ) from error
 
 
 def _slot(document: Document) -> VersionedSlot:
