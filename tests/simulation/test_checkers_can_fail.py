@@ -86,10 +86,10 @@ def test_a_batch_skipped_after_an_exception_is_found(checker, skipping_what_fail
 
 
 def test_aggregates_taken_apart_without_a_pause_are_found(monkeypatch):
-    async def at_a_stretch(steps):
+    async def at_a_stretch(_, steps):
         return at_once(steps)
 
-    monkeypatch.setattr(deaggregation, "_paced", at_a_stretch)
+    monkeypatch.setattr(deaggregation.Deaggregator, "_paced", at_a_stretch)
     monkeypatch.setattr(deaggregation, "asyncio", SimpleNamespace(sleep=no_pause))
     bombs = replace(FaultMix.none(), decode_bomb=0.02)
     assert first_violation(checkers.DecodingMakesWay, mix=bombs)
