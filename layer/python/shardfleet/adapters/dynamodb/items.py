@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal
+from functools import lru_cache
 from typing import Any
 
 from shardfleet.domain.leases.lease import FieldValue, Lease, LeaseField
@@ -166,6 +167,15 @@ def _encoded(value: FieldValue) -> tuple[Any, ...]:
             return (value,)
 
 
+# A range never changes, and a look at the table each 3 s takes numbers of 39 digits for each lease.
+@lru_cache(maxsize=16_384)
+def _hash_key_range(start: str, end: str) -> HashKeyRange | None:
+    if not (_HASH_KEY.fullmatch(start) and _HASH_KEY.fullmatch(end)):
+        return None
+    covered = HashKeyRange(int(start), int(end))
+    return covered if covered.start <= covered.end else None
+
+
 class _Reading:
     """Reads the attributes of one item and names them when they cannot be read."""
 
@@ -180,7 +190,8 @@ class _Reading:
             "repair or delete the item"
         )
 
-    def _value(self, attribute: Attribute) -> Any:
+    def raw(self, name: LeaseField, index: int = 0) -> Any:
+        attribute = ATTRIBUTES[name][index]
         typed = self._item.get(attribute.name)
         if typed is None:
             return None
@@ -192,15 +203,12 @@ class _Reading:
             )
         return typed[attribute.type]
 
-    def raw(self, name: LeaseField) -> Any:
-        return self._value(ATTRIBUTES[name][0])
-
     def number(self, name: LeaseField, index: int) -> int | None:
-        attribute = ATTRIBUTES[name][index]
-        value = self._value(attribute)
+        value = self.raw(name, index)
         if value is None:
             return None
         if not _INTEGER.fullmatch(value):
+            attribute = ATTRIBUTES[name][index]
             raise self.malformed(attribute.name, found=value, allowed="a whole number expected")
         return int(value)
 
@@ -209,7 +217,8 @@ class _Reading:
         return None if value is None else float(value)
 
     def shard_ids(self, name: LeaseField) -> tuple[str, ...]:
-        return tuple(sorted(self.raw(name) or ()))
+        ids = self.raw(name)
+        return tuple(sorted(ids)) if ids else ()
 
     def sequence_number(self, name: LeaseField) -> ExtendedSequenceNumber | None:
         value = self.raw(name)
@@ -226,14 +235,14 @@ class _Reading:
             ) from error
 
     def hash_key_range(self) -> HashKeyRange | None:
-        values = [self._value(attribute) for attribute in ATTRIBUTES[LeaseField.HASH_KEY_RANGE]]
-        if values == [None, None]:
+        start, end = (self.raw(LeaseField.HASH_KEY_RANGE, index) for index in (0, 1))
+        if start is None and end is None:
             return None
-        numbers = [int(v) for v in values if v is not None and _HASH_KEY.fullmatch(v)]
-        if len(numbers) != len(values) or numbers[0] > numbers[1]:
+        found = _hash_key_range(start or "", end or "")
+        if found is None:
             raise self.malformed(
                 "startingHashKey, endingHashKey",
-                found=f"{values[0]} to {values[1]}",
+                found=f"{start} to {end}",
                 allowed="two unsigned decimal numbers in order expected",
             )
-        return HashKeyRange(*numbers)
+        return found

@@ -51,11 +51,10 @@ class ExtendedSequenceNumber:
 
     def __post_init__(self) -> None:
         """Refuse what Java's parser would refuse."""
-        if self.sequence_number in _SENTINEL_VALUE or self.sequence_number == SHARD_END:
-            pass
-        elif not _DIGITS.fullmatch(self.sequence_number):
+        number = self.sequence_number
+        if not (_DIGITS.fullmatch(number) or number in _SENTINEL_VALUE or number == SHARD_END):
             message = (
-                f"sequence number {self.sequence_number[:80]!r}: expected decimal digits or one of "
+                f"sequence number {number[:80]!r}: expected decimal digits or one of "
                 f"{', '.join([*_SENTINEL_VALUE, SHARD_END])}"
             )
             raise ProtocolError(message)
