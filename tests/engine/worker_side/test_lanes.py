@@ -1,12 +1,14 @@
 """Lanes of one shard: side by side, each key in order, and a checkpoint that passes nothing."""
 
 import asyncio
+import random
 
 import pytest
 
 from shardfleet.domain.delivery.lanes import lane_of
+from shardfleet.domain.delivery.progress import stands_for
 from shardfleet.errors import ConfigurationError, Throttled
-from shardfleet.events.delivery import ShardStopped
+from shardfleet.events.delivery import ConsumerFailed, ShardStopped
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
@@ -237,6 +239,48 @@ def test_a_note_that_is_refused_costs_repeats_and_nothing_else():
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_shard_that_fails_and_is_begun_again_keeps_a_note_for_each_checkpoint(seed):
+    """A note from before anything was taken again left out what was to be stored (seed 717)."""
+
+    async def scenario():
+        draw = random.Random(seed)
+        world = World(
+            parallelism=4,
+            batch_records_most=1,
+            records_per_read=8,
+            checkpoint_ms=draw.choice([500, 1_000]),
+            overlaps=True,
+            **SHORT,
+        )
+        page = world.stream.page
+
+        async def ill(*asked, **options):
+            if len(world.told(ConsumerFailed)) < 3 and draw.random() < 0.4:
+                raise RuntimeError
+            return await page(*asked, **options)
+
+        async def uneven(batch):
+            await asyncio.sleep(draw.choice([0.01, 0.3, 2.0]))
+
+        def look(change, result):
+            document = world.state.documents.get(("lanes", key(0)))
+            if change.operation != "checkpoint" or document is None:
+                return
+            stored, body = world.lease().checkpoint, document.body
+            if body["ahead"]:
+                assert stands_for(stored, since=body["since"], through=body["through"])
+
+        world.stream.page, world.handler._script, world.leases.after = ill, uneven, look
+        for n in range(60):
+            world.stream.put(str(n).encode(), key=f"k{n % 13}", shard_id=key(0))
+        await world.turn(turn_ms=200_000)
+        assert len(world.told(ConsumerFailed)) == 3
+        assert sorted(world.numbers) == list(range(60)), "nothing died, so nothing is repeated"
+
+    run_virtual(scenario())
+
+
 def test_a_stop_leaves_the_other_lanes_where_they_are_and_a_resume_repeats_nothing():
     async def scenario():
         keys = apart(2)
@@ -323,6 +367,30 @@ def test_a_lane_that_outlives_its_time_out_ends_the_process_although_others_run_
         await world.turn_that_may_die()
         assert world.deaths
         assert world.clock.monotonic_ms() - began_ms < 12_000
+
+    run_virtual(scenario())
+
+
+def test_what_the_other_lanes_have_done_is_noted_before_a_process_ends_that_one_of_them_hangs():
+    """The lease may be given back till then, and was without it (seed 462)."""
+
+    async def scenario():
+        keys = apart(2)
+        config = {"parallelism": 2, "batch_records_most": 1, "checkpoint_ms": 60_000}
+        world = World(overlaps=True, **config, **SHORT)
+
+        async def hang(batch):
+            await asyncio.sleep({b"2": 60, b"5": 4.95}.get(batch[0].data, 0.1))
+
+        world.handler._script = hang
+        for n in range(6):
+            world.stream.put(str(n).encode(), key=keys[n % 2], shard_id=key(0))
+        await world.turn_that_may_die()
+        assert world.deaths
+        note = world.state.documents["lanes", key(0)].body
+        numbers = world.stream.sequence_numbers(key(0))
+        assert note["through"] == f"{numbers[1]}:0"
+        assert note["ahead"] == {"2": {"1": f"{numbers[3]}:0"}}
 
     run_virtual(scenario())
 

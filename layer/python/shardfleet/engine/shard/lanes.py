@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -229,7 +230,10 @@ class ShardLanes:
         if not lanes.ahead and not (self._told and self._told.ahead):
             return True
         note = LanesNote.of(
-            self._held.lease_key, since=since, through=lanes.through or since, ahead=lanes.ahead
+            self._held.lease_key,
+            since=since,
+            through=lanes.through or self._held.unstored or since,
+            ahead=lanes.ahead,
         )
         if note == self._told:
             return True
@@ -257,6 +261,10 @@ class ShardLanes:
         except Halted:
             pass
         except Exception as error:  # noqa: BLE001 - raised by whoever waits for the lanes
+            if isinstance(error, HandlerTimedOut):
+                # Nobody rests before the process ends, but the lease may be given back till then.
+                with suppress(Exception):  # What is told is what went wrong first.
+                    await self.note()
             self._failure = self._failure or error
             if isinstance(error, CONCERNS_ALL):
                 self._held.halt.set()  # Who reads meanwhile is not to wait for the next page.
