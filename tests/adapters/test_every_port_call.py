@@ -2,7 +2,8 @@
 Whatever a real adapter raises for one shard, its neighbours' next record waits less than 2 s.
 
 As in ``tests/engine/worker_side``, but the ports are those of production: both tables and the queue
-of the embedded AWS, its Kinesis in this process. Time is virtual: a call takes none of it.
+of the embedded AWS, its Kinesis in this process; large states of windows are kept in memory. Time
+is virtual: a call takes none of it.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from tests.engine.worker_side.test_every_port_call import (
     SETTINGS,
     Life,
     delays_no_other,
+    windows_for,
 )
 from tests.engine.worker_side.worker_kit import World, a_lease, key
 
@@ -34,8 +36,9 @@ PLAYED = CALLS if os.environ.get("SHARDFLEET_TEST_DRAWN") else ["leases.apply", 
 class EmbeddedWorld(World):
     """What survives a worker, in an embedded AWS."""
 
-    def __init__(self, tables, queue_url):
-        super().__init__(stream_arn=ARN, leases=(), **{**SETTINGS, "failed_queue_url": queue_url})
+    def __init__(self, tables, queue_url, **config):
+        settings = {**SETTINGS, "failed_queue_url": queue_url, **config}
+        super().__init__(stream_arn=ARN, leases=(), **settings)
         at_once, clients = CallsAtOnce(), tables.clients
         pools = TablePools(
             writes=at_once,
@@ -105,6 +108,7 @@ def test_a_port_that_raises_for_one_shard_delays_no_other_by_two_seconds(
     call, embedded_tables, queue_url
 ):
     def life_of(call):
-        return EmbeddedLife(call, overlaps=False, world=EmbeddedWorld(embedded_tables, queue_url))
+        world = EmbeddedWorld(embedded_tables, queue_url, **windows_for(call))
+        return EmbeddedLife(call, overlaps=False, world=world)
 
     run_virtual(delays_no_other(life_of, call))

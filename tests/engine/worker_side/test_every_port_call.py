@@ -12,7 +12,6 @@ from functools import partial
 import pytest
 
 from shardfleet.domain.slots.slot import TurnOutcome
-from shardfleet.engine.ports import Document
 from shardfleet.engine.state.fleet_state import WINDOW
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.errors import ShardGone, Throttled
@@ -103,15 +102,9 @@ def test_all_ports_of_a_worker_are_looked_at():
     assert len(CALLS) > 20
 
 
-def noted_elsewhere(world, states):
-    """Let each shard have a window whose state is kept elsewhere."""
-    for number in (*WELL, ILL):
-        place = key(number)
-        states.kept[place] = "{}"
-        body = {"since": "TRIM_HORIZON:0", "through": "TRIM_HORIZON:0", "start_ms": 0}
-        body |= {"state": "", "kept_at": place}
-        world.state.documents[WINDOW, place] = Document(WINDOW, place, 1, body)
-    return states
+def windows_for(call):
+    """Return the settings without which a call would not be made."""
+    return {"tumbling_window_ms": 1_000} if call.startswith("window_states.") else {}
 
 
 class Life:
@@ -119,19 +112,24 @@ class Life:
 
     def __init__(self, call, *, overlaps, world=None):
         self.port, _, name = call.partition(".")
-        windows = {"tumbling_window_ms": 1_000} if self.port == "window_states" else {}
-        self.world = world or World(shards=3, **SETTINGS, **windows)
+        self.world = world or World(shards=3, **SETTINGS, **windows_for(call))
         self.world.handler.overlaps = overlaps
         self.world.handler._script = self.handled
         if call == "handler.tell":
             self.world.handler.hooks = self.told
         self.world.stream.fault = self.fault
         self.raised, self.waits, self.second = [], {}, 0
-        if windows:
-            real = noted_elsewhere(self.world, MemoryWindowStates())
-        else:
-            real = getattr(self.world.ports(), self.port) or Cpu()
+        self.states = MemoryWindowStates() if windows_for(call) else None
+        real = self.states or getattr(self.world.ports(), self.port) or Cpu()
         self.ports = {self.port: Ill(real, name, self.raised)}
+
+    async def begin(self):
+        """Let each shard have a window whose state is kept elsewhere, if there are windows."""
+        for place in (key(number) for number in (*WELL, ILL) if self.states):
+            self.states.kept[place] = "{}"
+            body = {"since": "TRIM_HORIZON:0", "through": "TRIM_HORIZON:0", "start_ms": 0}
+            body |= {"state": "", "kept_at": place}
+            await self.world.state.write(WINDOW, place, body, expected_version=None)
 
     async def told(self, hook, shard):
         """Do nothing, as a class without hooks."""
@@ -170,6 +168,7 @@ class Life:
 
 async def delays_no_other(life_of, call):
     life = life_of(call)
+    await life.begin()
     turn = asyncio.create_task(life.world.turn(**life.ports))
     await life.feed()
     assert not life.late(), f"{len(life.raised)} raised"
