@@ -7,17 +7,8 @@ import pytest
 
 from tests.conformance.__main__ import AREAS
 from tests.conformance.judge import Area, Deliberate, compare
-from tests.conformance.kcl import Kcl, why_not
 
 CASES = 3000
-
-
-@pytest.fixture(scope="module")
-def kcl():
-    if reason := why_not():
-        pytest.skip(reason)
-    with Kcl() as process:
-        yield process
 
 
 @pytest.mark.parametrize("area", AREAS.values(), ids=AREAS)

@@ -15,7 +15,6 @@ import pytest
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.kpl.envelope import frame
 from tests.conformance import cleanup, deaggregation, shard_sync
-from tests.conformance.kcl import Kcl, why_not
 
 TABLES = json.loads(Path(__file__).with_name("kcl_tables.json").read_text("utf-8"))
 SYNC = TABLES["lease_sync"]
@@ -28,14 +27,6 @@ NO_MESSAGE = {
     "range": ["0", "1"],
     "few": False,
 }
-
-
-@pytest.fixture(scope="module")
-def kcl():
-    if reason := why_not():
-        pytest.skip(reason)
-    with Kcl() as process:
-        yield process
 
 
 def asked(kcl, area, case):
