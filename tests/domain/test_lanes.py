@@ -153,9 +153,9 @@ def a_note(since, through):
 def test_a_note_counts_for_the_checkpoints_that_it_was_made_for_alone(checkpoint, counts):
     done = a_note(at(3), at(5)).done_ahead(checkpoint)
     key = key_apart(1, 2)
-    assert done.has(a_record(9, key), (9, 0)) == counts
-    assert not done.has(a_record(9, key, sub=1), (9, 1))
-    assert not done.has(a_record(9, key_apart(0, 2)), (9, 0))
+    assert done.has(key, (9, 0)) == counts
+    assert not done.has(key, (9, 1))
+    assert not done.has(key_apart(0, 2), (9, 0))
 
 
 def test_a_note_made_at_a_sentinel_counts_there_and_behind_it():

@@ -16,7 +16,7 @@ from shardfleet.domain.leases.changes import (
 )
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.engine.state.fleet_state import LOCK, NOTE, SLOT
+from shardfleet.engine.state.fleet_state import LANES, LOCK, NOTE, SLOT
 from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import (
@@ -66,13 +66,13 @@ def writes(checker, change, *, before, after, at_ms=0, by=ME):
     checker.lease_written(LeaseWrite(at_ms=at_ms, by=by, change=change, before=before, after=after))
 
 
-def stores(checker, after, *, before=None, kind=SLOT, at_ms=0, by=MANAGER):
+def stores(checker, after, *, before=None, kind=SLOT, name=SLOT_ID, at_ms=0, by=MANAGER):
     checker.document_written(
         DocumentWrite(
             at_ms=at_ms,
             by=by,
             kind=kind,
-            name=SLOT_ID,
+            name=name,
             before=before,
             after=after,
         )
@@ -205,6 +205,29 @@ def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
         duration_ms=1,
     )
     checker.told(1, ME, ended)
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("since", "ahead", "violations"),
+    [
+        ("6:0", {}, 1),
+        ("6:0", {"1": {"0": "6:0"}}, 1),
+        ("6:0", {"1": {"0": "7:0"}}, 0),
+        ("5:0", {"1": {"0": "7:0"}}, 1),
+    ],
+    ids=["none ahead", "not as far", "as far", "of another checkpoint"],
+)
+def test_progress_that_is_noted_of_lanes_is_stored(since, ahead, violations):
+    checker, found = planted(checkers.ProgressIsStored)
+    has_records(checker, 7)
+
+    checker.batch_done(0, ME, KEY, done=[at(7)])
+    writes(checker, renew(MINE), before=MINE, after=replace(MINE, checkpoint=at(6)))
+    note = {"since": since, "through": since, "ahead": ahead}
+    stores(checker, note, kind=LANES, name=KEY, by=ME)
+    given = replace(FREE, lease_counter=6, checkpoint=at(6))
+    writes(checker, evict(MINE), before=replace(MINE, checkpoint=at(6)), after=given)
     assert len(found) == violations
 
 

@@ -45,6 +45,13 @@ def dying_world(dies, **config):
     return world, live
 
 
+def refuse_notes(call, kind, name):
+    """Have the fleet state refuse the notes of lanes."""
+    del name
+    if kind == "lanes" and call == "write":
+        raise Throttled("no")
+
+
 class Watched:
     """A handler's script that takes its time, and sees whether keys overlap."""
 
@@ -224,12 +231,7 @@ def test_a_note_that_is_refused_costs_repeats_and_nothing_else():
     async def scenario():
         world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)
         Watched(world)
-
-        def refuse(call, kind, name):
-            if kind == "lanes" and call == "write":
-                raise Throttled("no")
-
-        world.state.before = refuse
+        world.state.before = refuse_notes
         for n in range(60):
             world.stream.put(str(n).encode(), key=f"k{n % 13}", shard_id=key(0))
         await world.turn(turn_ms=20_000)
@@ -239,9 +241,14 @@ def test_a_note_that_is_refused_costs_repeats_and_nothing_else():
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize("is_refused", [False, True], ids=["noted", "refused"])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_shard_that_fails_and_is_begun_again_keeps_a_note_for_each_checkpoint(seed):
-    """A note from before anything was taken again left out what was to be stored (seed 717)."""
+def test_a_shard_that_fails_and_is_begun_again_keeps_a_note_for_each_checkpoint(seed, is_refused):
+    """
+    A note from before anything was taken again left out what was to be stored (seed 717).
+
+    And where the fleet state refused every note, what this process has done came again (seed 822).
+    """
 
     async def scenario():
         draw = random.Random(seed)
@@ -272,6 +279,8 @@ def test_a_shard_that_fails_and_is_begun_again_keeps_a_note_for_each_checkpoint(
                 assert stands_for(stored, since=body["since"], through=body["through"])
 
         world.stream.page, world.handler._script, world.leases.after = ill, uneven, look
+        if is_refused:
+            world.state.before = refuse_notes
         for n in range(60):
             world.stream.put(str(n).encode(), key=f"k{n % 13}", shard_id=key(0))
         await world.turn(turn_ms=200_000)

@@ -50,10 +50,10 @@ class DoneAhead:
         """Tell whether any lane is ahead."""
         return bool(self._places)
 
-    def has(self, record: Record, place: _Place) -> bool:
-        """Tell whether a record, which is at that place, is done."""
+    def has(self, partition_key: str, place: _Place) -> bool:
+        """Tell whether the record of that key at that place is done."""
         return any(
-            place <= places.get(lane_of(record.partition_key, count), (-1, -1))
+            place <= places.get(lane_of(partition_key, count), (-1, -1))
             for count, places in self._places.items()
         )
 
@@ -207,7 +207,7 @@ class OpenLanes:
             place = place_of(record)
             taken += 1
             self._order.append(place)
-            if self.ahead and self.ahead.has(record, place):
+            if self.ahead and self.ahead.has(record.partition_key, place):
                 continue
             self._lanes[lane_of(record.partition_key, count)].append((place, record))
             self._records += 1

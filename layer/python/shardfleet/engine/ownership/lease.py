@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.lags import lag_now
 from shardfleet.domain.slots.slot import LeaseOutcome
@@ -37,6 +38,8 @@ class HeldLease:
         confirmed: when the last write that the table accepted was sent.
         release_sent: a release was sent that no answer came to. Renewals do not take it back: it
             has no counter among its conditions, and may land after them.
+        lanes: how far lanes are beyond the checkpoint, whether or not the fleet state took it; None
+            if they are not. Who begins the shard again in this process goes on from it.
         unsure: checkpoints that writes without an answer would have left behind (hazard H1).
         lock: serializes the writes.
 
@@ -51,6 +54,7 @@ class HeldLease:
         "halt",
         "is_unwanted",
         "lag_ms",
+        "lanes",
         "lease",
         "lock",
         "outcome",
@@ -74,6 +78,7 @@ class HeldLease:
         self._rated_ms = confirmed.monotonic_ms
         self.confirmed = confirmed
         self.release_sent = False
+        self.lanes: LanesNote | None = None
         self.unsure: list[ExtendedSequenceNumber] = []
         self.lock = asyncio.Lock()
         self._safe: ExtendedSequenceNumber | None = None

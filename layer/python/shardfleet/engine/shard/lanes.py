@@ -140,8 +140,8 @@ class ShardLanes:
         """
         held, state = self._held, self._ports.state
         note = await self._ports.patience.persist(lambda: state.lanes(held.lease_key), held.halt)
-        checkpoint = held.unstored or held.lease.checkpoint
-        self._begin_anew(note.done_ahead(checkpoint) if note else DoneAhead())
+        known, checkpoint = held.lanes or note, held.unstored or held.lease.checkpoint
+        self._begin_anew(known.done_ahead(checkpoint) if known else DoneAhead())
         self._told = note
 
     async def deliver(self, records: UserRecords) -> None:
@@ -228,8 +228,9 @@ class ShardLanes:
     async def _write_note(self) -> bool:
         lanes, since = self._lanes, self._held.lease.checkpoint
         if not lanes.ahead and not (self._told and self._told.ahead):
+            self._held.lanes = None
             return True
-        note = LanesNote.of(
+        self._held.lanes = note = LanesNote.of(
             self._held.lease_key,
             since=since,
             through=lanes.through or self._held.unstored or since,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from shardfleet.domain.delivery.lanes import DoneAhead
+from shardfleet.domain.delivery.progress import stands_for
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.state.fleet_state import LANES
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import ConsumerFailed, ShardStopped
 from shardfleet.events.worker import (
@@ -18,7 +22,15 @@ from shardfleet.events.worker import (
     TurnEnded,
     TurnEnding,
 )
-from shardfleet.testing.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
+from shardfleet.testing.checkers.checker import (
+    CallBegun,
+    Checker,
+    DocumentWrite,
+    Handled,
+    LeaseWrite,
+    Suspect,
+)
+from shardfleet.testing.checkers.ledger import SourceRecord
 
 _ROUNDING_MS = 10
 # Who was read within this time is being read.
@@ -30,7 +42,7 @@ class ProgressIsStored(Checker):
     What a handler has done is in the table when a lease is given back or a turn ends in order.
 
     A worker whose memory says that it is stored while the table does not have it would repeat it
-    (protocol.md §8 row 10).
+    (protocol.md §8 row 10). With lanes, what is noted beside the checkpoint is stored too.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -41,6 +53,7 @@ class ProgressIsStored(Checker):
         self._calls: dict[tuple[str, str], dict[int, bool]] = {}
         self._leases: dict[str, Lease] = {}
         self._last: dict[str, str] = {}
+        self._lanes: dict[str, Mapping[str, Any]] = {}
 
     def batch_done(
         self,
@@ -60,6 +73,11 @@ class ProgressIsStored(Checker):
     def call_begun(self, call: CallBegun) -> None:
         """See for which lease a call is made."""
         self._calls.setdefault((call.by.name, call.shard_id), {})[call.call] = True
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """Remember what is noted of lanes beside a checkpoint."""
+        if write.kind == LANES:
+            self._lanes[write.name] = write.after
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at leases that are given back by those who have them."""
@@ -98,9 +116,18 @@ class ProgressIsStored(Checker):
         left = None
         if done and not lease.checkpoint.is_shard_end:
             left = self.ledger.next_after(lease.lease_key, lease.checkpoint)
-        if left is not None and left.position in done:
+        if left is not None and left.position in done and not self._is_noted(left, lease):
             text = f"{by.name} has done {left} and left the shard at {lease.checkpoint}"
             self.found(at_ms, lease.lease_key, text)
+
+    def _is_noted(self, entry: SourceRecord, lease: Lease) -> bool:
+        """Tell whether lanes are noted to be beyond it, for the checkpoint that is stored."""
+        note = self._lanes.get(lease.lease_key)
+        if not note or not stands_for(
+            lease.checkpoint, since=note["since"], through=note["through"]
+        ):
+            return False
+        return DoneAhead.of(note["ahead"]).has(entry.key, entry.position)
 
 
 class DeliveredWhileFresh(Checker):
