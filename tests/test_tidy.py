@@ -37,13 +37,14 @@ ARROWS = {
     ),
     "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
     # How the user's own handler is loaded and called is the product's, in a simulation too; and of
-    # some seeds the lease table is behind the product's adapter and the SDK's client.
+    # some seeds the lease table is behind the product's adapter and its clients.
     "testing": (
         (
             *("", *PURE, "kpl", "engine", "testing"),
             *("runtime.handler_call", "runtime.handler_loading"),
             *("adapters.clients.aws_clients", "adapters.dynamodb.items"),
-            *("adapters.dynamodb.leases", "adapters.thread_pool"),
+            *("adapters.dynamodb.leases", "adapters.dynamodb.wire", "adapters.thread_pool"),
+            *("adapters.http.connections", "adapters.http.json_service"),
         ),
         ("botocore", "pytest", "hypothesis"),
     ),

@@ -68,14 +68,7 @@ def writes(checker, change, *, before, after, at_ms=0, by=ME):
 
 def stores(checker, after, *, before=None, kind=SLOT, name=SLOT_ID, at_ms=0, by=MANAGER):
     checker.document_written(
-        DocumentWrite(
-            at_ms=at_ms,
-            by=by,
-            kind=kind,
-            name=name,
-            before=before,
-            after=after,
-        )
+        DocumentWrite(at_ms=at_ms, by=by, kind=kind, name=name, before=before, after=after)
     )
 
 
@@ -208,26 +201,17 @@ def test_progress_that_a_turn_leaves_unstored_is_found(stored, violations):
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(
-    ("since", "ahead", "violations"),
-    [
-        ("6:0", {}, 1),
-        ("6:0", {"1": {"0": "6:0"}}, 1),
-        ("6:0", {"1": {"0": "7:0"}}, 0),
-        ("5:0", {"1": {"0": "7:0"}}, 1),
-    ],
-    ids=["none ahead", "not as far", "as far", "of another checkpoint"],
-)
-def test_progress_that_is_noted_of_lanes_is_stored(since, ahead, violations):
+@pytest.mark.parametrize(("since", "lane_at", "violations"), [(6, 6, 1), (6, 7, 0), (5, 7, 1)])
+def test_progress_that_is_noted_of_lanes_is_stored(since, lane_at, violations):
     checker, found = planted(checkers.ProgressIsStored)
     has_records(checker, 7)
+    before = replace(MINE, checkpoint=at(6))
 
     checker.batch_done(0, ME, KEY, done=[at(7)])
-    writes(checker, renew(MINE), before=MINE, after=replace(MINE, checkpoint=at(6)))
-    note = {"since": since, "through": since, "ahead": ahead}
+    note = {"since": f"{since}:0", "through": f"{since}:0", "ahead": {"1": {"0": f"{lane_at}:0"}}}
     stores(checker, note, kind=LANES, name=KEY, by=ME)
-    given = replace(FREE, lease_counter=6, checkpoint=at(6))
-    writes(checker, evict(MINE), before=replace(MINE, checkpoint=at(6)), after=given)
+    writes(checker, renew(before), before=before, after=before)
+    writes(checker, evict(before), before=before, after=replace(before, lease_owner=None))
     assert len(found) == violations
 
 

@@ -9,6 +9,7 @@ from moto import mock_aws
 from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.adapters.dynamodb import leases as adapter
 from shardfleet.adapters.dynamodb.conditions import request_of
+from shardfleet.adapters.dynamodb.wire import TableWire
 from shardfleet.domain.leases import changes as change
 from shardfleet.domain.leases.lease import ChangeKind, CheckpointNotPast, Lease
 from shardfleet.domain.stream.sequence import (
@@ -23,11 +24,13 @@ from shardfleet.testing.simulation.running import Options, run_seed
 from shardfleet.testing.simulation.wired_leases import item_of
 from tests.adapters.tables import LIMITS, create_lease_table
 
+# Behind what a worker has by default, and behind the SDK's client.
+BY_DEFAULT, BY_SDK = 7, 47
 WIRED = Options(seed=7, is_small=True, busy_s=40.0)
 
 
 def test_fleets_whose_leases_are_behind_the_adapter_break_no_invariant():
-    results = [run_seed(replace(WIRED, seed=seed)) for seed in (7, 27)]
+    results = [run_seed(replace(WIRED, seed=seed)) for seed in (BY_DEFAULT, BY_SDK)]
 
     assert [str(violation) for result in results for violation in result.violations] == []
     kinds = {"DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}
@@ -68,9 +71,36 @@ def with_another_counter(given, table):
 def test_a_request_that_says_something_else_is_found(monkeypatch, compiled):
     monkeypatch.setattr(adapter, "request_of", compiled)
 
-    found = [run_seed(replace(WIRED, seed=seed)).violations for seed in (7, 27)]
+    found = [run_seed(replace(WIRED, seed=seed)).violations for seed in (BY_DEFAULT, BY_SDK)]
 
     assert "WireSaysTheSame" in {each[0].checker for each in found if each}
+
+
+@pytest.mark.parametrize(
+    ("seed", "checker"), [(BY_DEFAULT, "WireSaysTheSame"), (BY_SDK, "NoRecordLost")]
+)
+def test_a_request_that_is_none_of_dynamodbs_is_found(monkeypatch, seed, checker):
+    def with_a_word_too_many(given, table):
+        return {**request_of(given, table), "Conditions": "none"}
+
+    monkeypatch.setattr(adapter, "request_of", with_a_word_too_many)
+
+    assert checker in {each.checker for each in run_seed(replace(WIRED, seed=seed)).violations}
+
+
+def test_half_of_them_call_as_a_worker_does_by_default(monkeypatch):
+    opened, once = [], TableWire._once
+
+    def noted(*asked):
+        opened.append(asked)
+        return once(*asked)
+
+    monkeypatch.setattr(TableWire, "_once", noted)
+
+    for seed in (BY_SDK, BY_DEFAULT):
+        assert not opened
+        run_seed(replace(WIRED, seed=seed, busy_s=5.0))
+    assert opened
 
 
 def test_a_page_that_nobody_asks_for_is_found(monkeypatch):

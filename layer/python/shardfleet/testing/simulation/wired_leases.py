@@ -1,10 +1,10 @@
 """
 The lease table behind the product's own adapter: requests and answers as they are on the wire.
 
-The adapter's client is the SDK's: it checks each request by DynamoDB's model, writes it as JSON,
-signs it and reads the answer; only the connection is missing. What the table makes of a request is
-held against what the domain says that the change does, and what the adapter makes of an answer
-against what is in the table.
+The adapter's client is the SDK's in one half of the fleets, and in the other what a worker has by
+default (``stream_calls``); only the connection is missing. Each request is checked by DynamoDB's
+model. What the table makes of a request is held against what the domain says that the change does,
+and what the adapter makes of an answer against what is in the table.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from typing import Any, TypeVar
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 from botocore.session import Session
+from botocore.validate import ParamValidator
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
 from shardfleet.adapters.dynamodb.items import ATTRIBUTES, LEASE_KEY, LEASE_OWNER, item_from_fields
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
+from shardfleet.adapters.dynamodb.wire import TableWire
+from shardfleet.adapters.http.connections import HttpAnswer
+from shardfleet.adapters.http.json_service import JsonEndpoint, JsonService, Limits, Service
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import (
@@ -44,6 +48,7 @@ from shardfleet.testing.simulation.tables import LeaseTable
 
 T = TypeVar("T")
 
+_BY_DEFAULT = 0.5
 _THROTTLED_ONE_IN = 50
 _PAGE_ITEMS_MOST = 12
 _TYPE = "application/x-amz-json-1.0"
@@ -61,6 +66,11 @@ class WiredTable(LeaseTable):
         self._items = ItemTable(LEASE_KEY, page_items=self._page_items)
         self._caller: object = None
         client = _client(self._answer)
+        if self._chance.random() < _BY_DEFAULT:
+            self._operation = client.meta.service_model.operation_model
+            service = _NoConnection(client, self._checked)
+            sdk = client
+            client = TableWire(lambda: sdk, lambda: service, count=lambda _name, _answer: None)
         threads = _NoThreads("none", threads=1)
         pools = TablePools(writes=threads, reads=threads, write_client=client, read_client=client)
         self._adapter = DynamoDBLeaseStore("leases", pools, events=MemoryEvents())
@@ -127,8 +137,23 @@ class WiredTable(LeaseTable):
         return await call
 
     def _answer(self, request: Any, **_: object) -> AWSResponse:
-        """Answer a request, as the connection would have brought it."""
+        """Answer a request of the SDK's, as the connection would have brought it."""
         operation = request.headers["X-Amz-Target"].decode().rpartition(".")[2]
+        status, body = self._answer_to(operation, request.body)
+        headers = HTTPHeaders.from_dict({"Content-Type": _TYPE})
+        return AWSResponse(request.url, status, headers, _Raw(body))
+
+    def _checked(self, operation: str, request: bytes) -> tuple[int, bytes]:
+        """Answer a request that nobody has checked by DynamoDB's model."""
+        shape = self._operation(operation).input_shape
+        if errors := ParamValidator().validate(json.loads(request), shape).generate_report():
+            self._around.violated(
+                Violation(self._around.now_ms, "WireSaysTheSame", operation, errors)
+            )
+        return self._answer_to(operation, request)
+
+    def _answer_to(self, operation: str, request: bytes) -> tuple[int, bytes]:
+        """Return the status and the body of an answer."""
         self.requests[operation] += 1
         status, body = 200, {}
         try:
@@ -137,12 +162,10 @@ class WiredTable(LeaseTable):
                     self._caller.suffered("throttled")
                 text = "The level of configured provisioned throughput was exceeded"
                 raise Refusal("ProvisionedThroughputExceededException", text)
-            body = self._items.answer(operation, json.loads(request.body))
+            body = self._items.answer(operation, json.loads(request))
         except Refusal as refusal:
             status, body = 400, refusal.body
-        text = json.dumps(body, default=_base64)
-        headers = HTTPHeaders.from_dict({"Content-Type": _TYPE})
-        return AWSResponse(request.url, status, headers, _Raw(text.encode()))
+        return status, json.dumps(body, default=_base64).encode()
 
     def _page_items(self) -> int:
         return self._chance.randint(1, _PAGE_ITEMS_MOST)
@@ -197,6 +220,23 @@ class _Raw(io.BytesIO):
 
     def stream(self, **_: object) -> Iterator[bytes]:
         yield self.getvalue()
+
+
+class _NoConnection(JsonService):
+    """The service where a worker would have opened it."""
+
+    def __init__(self, client: Any, answer: Callable[[str, bytes], tuple[int, bytes]]) -> None:
+        """Open nothing."""
+        site = JsonEndpoint(Service("dynamodb", "none", "1.0"), "http://none", "", "")
+        nobody: Any = None
+        super().__init__(
+            site, Limits(1, 1, 1, 1), credentials=nobody, user_agent="", client=lambda: client
+        )
+        self._answer = answer
+
+    def post(self, operation: str, body: bytes) -> HttpAnswer:
+        status, answer = self._answer(operation, body)
+        return HttpAnswer(status, f"HTTP/1.1 {status}\r\ncontent-type: {_TYPE}".encode(), answer)
 
 
 def _client(answer: Callable[..., Any]) -> Any:
