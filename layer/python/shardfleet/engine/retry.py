@@ -93,6 +93,8 @@ async def all_of(*calls: Awaitable[T]) -> list[T]:
         Exception: the first one, in the order of the arguments, after all have ended.
 
     """
+    if not calls:
+        return []
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

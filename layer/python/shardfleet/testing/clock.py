@@ -167,8 +167,9 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
         heappush(self._timers, (entry.at_s, entry))
         try:
             await waiter
-        finally:
+        except BaseException:
             entry.cancel()
+            raise
 
     def _run_once(self) -> None:
         """Run until the loop is stopped: what is due, then what the clock jumps to."""
@@ -223,7 +224,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             raise RuntimeError(message)
         wait_s = self._timers[0][0] - self._virtual_s
         if wait_s > 0:
-            self.stall(max(_STEP_LEAST_S, wait_s))
+            self.stall(wait_s if wait_s > _STEP_LEAST_S else _STEP_LEAST_S)
 
     def _drop_cancelled(self) -> None:
         timers = self._timers

@@ -210,8 +210,9 @@ class MemoryStateStore:
         return True
 
     def _store(self, kind: str, name: str, body: Mapping[str, Any], *, version: int) -> Document:
-        size = value_bytes(body)
-        if size > ITEM_BYTES_MOST:
+        # In JSON nothing is shorter than a fourth of what it takes in an item; this is quicker.
+        is_large = 4 * len(repr(body)) > ITEM_BYTES_MOST
+        if is_large and (size := value_bytes(body)) > ITEM_BYTES_MOST:
             message = f"{kind} {name}: item size of {size} bytes found, {ITEM_BYTES_MOST} allowed"
             raise ShardfleetError(message)
         document = Document(kind, name, version, _copied(body))

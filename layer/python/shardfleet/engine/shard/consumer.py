@@ -197,7 +197,7 @@ class ShardConsumer:
                 await self._tell_read(answer, records)
                 done = None
             # The data is let go of record by record, as it is handled.
-            page = replace(answer, records=(), size_bytes=answer.size)
+            page = replace(answer, records=(), size_bytes=answer.size) if answer.records else answer
             del answer
             held.note_read(
                 page.lag_ms,

@@ -50,7 +50,7 @@ class Wire:
         self._around = around
         self._outage = outage
         self._throttle = throttle
-        self._chance = around.chance(f"wire/{actor.name}/{throttle}")
+        self._roll = around.chance(f"wire/{actor.name}/{throttle}").random
 
     async def read(
         self, what: str, work: Callable[[], Coroutine[Any, Any, T]], *, about: str = ""
@@ -167,7 +167,7 @@ class Wire:
         return not focus or f"{what} {about}".startswith(focus)
 
     def _delay_s(self) -> float:
-        return self._chance.uniform(_FASTEST_MS, _SLOWEST_MS) / 1000
+        return (_FASTEST_MS + (_SLOWEST_MS - _FASTEST_MS) * self._roll()) / 1000
 
 
 def _land(work: Callable[[], Coroutine[Any, Any, Any]], landed: asyncio.Future[Any]) -> None:
