@@ -224,7 +224,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
             raise RuntimeError(message)
         wait_s = self._timers[0][0] - self._virtual_s
         if wait_s > 0:
-            self.stall(wait_s if wait_s > _STEP_LEAST_S else _STEP_LEAST_S)
+            self.stall(max(_STEP_LEAST_S, wait_s))
 
     def _drop_cancelled(self) -> None:
         timers = self._timers
