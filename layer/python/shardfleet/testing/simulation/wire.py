@@ -64,7 +64,7 @@ class Wire:
 
         """
         await self._send(what, about)
-        result = await work()
+        result = _at_once(work())
         if self._around.faults.strike("slow_call", about):
             await self._around.loop.pause(self._around.faults.between("slow_call", 0.1, 1.9))
         self._actor.check()
