@@ -1,7 +1,7 @@
 """
-The long run: ``python -m tests.random_mutants.run --number 300 --seed 1 --output FILE``.
+The long run: ``python -m tests.random_mutants.run --number 300 --seed 1 2 3 --output FILE``.
 
-One process collects the tests, runs each once to learn which lines it reaches, and stays. Each
+One process collects the tests, has each run once to learn which lines it reaches, and stays. Each
 change (:mod:`tests.random_mutants.changes`) gets a fork of it: there the changed function takes the
 place of the sound one, the tests that reach its first line run, the quickest first, until one
 fails; then simulated fleets, until a checker complains. A seed that complains without the change,
@@ -56,8 +56,10 @@ _FORK = multiprocessing.get_context("fork")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sample; 1 if a change survived without an argument why it makes no difference."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--number", type=int, default=300, help="changes drawn")
-    parser.add_argument("--seed", type=int, default=1, help="of the draw")
+    parser.add_argument("--number", type=int, default=300, help="changes drawn by each seed")
+    parser.add_argument(
+        "--seed", type=int, nargs="+", default=[1], help="of the draws, which are pooled"
+    )
     parser.add_argument("--seeds", type=int, default=100, help="most simulated fleets per change")
     parser.add_argument("--jobs", type=int, default=2, help="changes at a time")
     parser.add_argument("--only", default="", help="parts of ids or files, by commas; no draw")
@@ -71,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     sources = sources_of(given.root, given.rooms)
     every = [change for file, text in sources.items() for change in changes_of(file, text)]
-    drawn = random.Random(given.seed).sample(every, len(every))[: given.number]
+    draws = [random.Random(seed).sample(every, len(every))[: given.number] for seed in given.seed]
+    drawn = list(dict.fromkeys(change for draw in draws for change in draw))
     if given.only:
         texts = given.only.split(",")
         drawn = [c for c in every if any(text in c.id or text in c.file for text in texts)]
@@ -188,8 +191,7 @@ class Campaign:
         functions = functions_by_place()
         gc.collect()
         gc.freeze()
-        answers, _ = self._fork(partial(self._sound, session.items))
-        took_s, reached = answers.recv()
+        took_s, reached = self._learnt(session.items)
         items = {item.nodeid: item for item in session.items}
         if failing := sorted(items.keys() - took_s.keys()):
             message = f"these fail without a change: {', '.join(failing)}"
@@ -218,6 +220,24 @@ class Campaign:
                 sys.stdout.write(f"{text} {verdict['by'] or 'SURVIVED'}\n")
                 sys.stdout.flush()
         return True
+
+    def _learnt(
+        self, items: Sequence[pytest.Item]
+    ) -> tuple[dict[str, float], dict[Any, list[str]]]:
+        """Run every test as things are, as many files at a time as changes later."""
+        files: dict[Path, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            files[item.path].append(item)
+        took_s, reached = dict[str, float](), defaultdict[Any, list[str]](list)
+        shares: list[list[pytest.Item]] = [[] for _ in range(self._given.jobs)]
+        for file in sorted(files.values(), key=len, reverse=True):
+            min(shares, key=len).extend(file)
+        answers = [self._fork(partial(self._sound, share))[0] for share in shares if share]
+        for took_these_s, reached_by_these in [answer.recv() for answer in answers]:
+            took_s |= took_these_s
+            for line, names in reached_by_these.items():
+                reached[line] += names
+        return took_s, reached
 
     def _fork(self, work: Callable[[], object]) -> tuple[Connection, Any]:
         here, there = _FORK.Pipe(duplex=False)

@@ -166,7 +166,7 @@ def tried(folder, **more):
         "--output",
         folder / "out.json",
     ]
-    options = [str(word) for name, value in more.items() for word in (f"--{name}", value)]
+    options = [word for name, value in more.items() for word in (f"--{name}", *str(value).split())]
     ended = subprocess.run(
         [*command, *lists, *options],
         cwd=ROOT,
@@ -211,3 +211,17 @@ def test_a_run_goes_on_where_another_ended_and_survivors_meet_new_tests(toy):
         file.write("\n\ndef test_it_is_there():\n    assert may_go\n")
     last, _ = tried(toy, number=6, seed=2)
     assert len(last) == len(larger["survivors"])
+
+
+def test_draws_are_pooled_and_what_two_of_them_have_is_tried_once(toy):
+    ids = {}
+    for seed in (1, 2):
+        (toy / "out.json").unlink(missing_ok=True)
+        ids[seed] = [row["id"] for row in tried(toy, number=4, seed=seed)[1]["changes"]]
+    (toy / "out.json").unlink()
+
+    lines, body = tried(toy, number=4, seed="1 2")
+
+    pooled = [row["id"] for row in body["changes"]]
+    assert pooled == list(dict.fromkeys(ids[1] + ids[2]))
+    assert len(lines) == len(pooled) < 8
