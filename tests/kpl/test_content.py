@@ -5,7 +5,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.kpl.deaggregate import UserRecord, Verdict
+from shardfleet.kpl.deaggregate import ExpansionLimits, UserRecord, Verdict
 from shardfleet.kpl.messages_pb2 import AggregatedRecord
 from shardfleet.kpl.packing import varint
 
@@ -85,3 +85,15 @@ def test_hash_keys_of_some_records_stay_with_theirs(framed, read):
     for body in (records, twice):
         found = read(framed(TABLES + body)).records
         assert [record.explicit_hash_key for record in found] == [None, "6"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "verdict"), [(2, Verdict.EXPANDED), (3, Verdict.TOO_MANY_RECORDS)]
+)
+def test_a_large_body_may_have_three_fields_for_each_record_that_is_allowed(
+    framed, read, keys, verdict
+):
+    large = bytes_field(0x1A, b"\x08\x00" + bytes_field(0x1A, b"x" * (1 << 20)))
+    body = b"".join(bytes_field(0x0A, b"k%d" % n) for n in range(keys)) + large
+    found = read(framed(body), limits=ExpansionLimits(max_sub_records=1))
+    assert found.verdict is verdict

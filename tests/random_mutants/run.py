@@ -201,8 +201,8 @@ class Campaign:
         while left or under_way:
             while left and len(under_way) < self._given.jobs:
                 change = left.pop(0)
-                lines = lines_of(change, self._results.sources[change.file].decode())
-                names = {n for line in lines for n in reached.get((change.file, line), ())}
+                places = places_of(change, self._results.sources)
+                names = {name for place in places for name in reached.get(place, ())}
                 tests = [(items[name], took_s[name]) for name in sorted(names, key=took_s.get)]
                 answers, process = self._fork(partial(self._try, change, functions, tests))
                 under_way[process.sentinel] = change, answers, process
@@ -311,12 +311,17 @@ class Campaign:
         return not self._has_failed
 
 
-def lines_of(change: Change, text: str) -> list[int]:
+def places_of(change: Change, sources: Mapping[str, bytes]) -> list[tuple[str, int]]:
     """Return the lines that a test must reach to notice: of a named number, those that name it."""
     if change.function:
-        return [change.line]
-    name = re.compile(rf"\b{_assignment(change, text)[0]}\b")
-    return [line for line, words in enumerate(text.splitlines(), 1) if name.search(words)]
+        return [(change.file, change.line)]
+    name = re.compile(rf"\b{_assignment(change, sources[change.file].decode())[0]}\b")
+    return [
+        (file, line)
+        for file, text in sources.items()
+        for line, words in enumerate(text.decode().splitlines(), 1)
+        if name.search(words)
+    ]
 
 
 def functions_by_place() -> dict[tuple[str, str, int], list[FunctionType]]:

@@ -64,13 +64,11 @@ class SleepingFleet(Fleet):
 
     def looks(self, number=None):
         """Return when shards were read, milliseconds."""
-        return [
-            call.at_ms
-            for call in self.stream.calls
-            if call.operation == "get_records" and number in (None, int(call.shard_id[-3:]))
-        ]
+        reads = [call for call in self.stream.calls if call.operation == "get_records"]
+        return [call.at_ms for call in reads if number in (None, int(call.shard_id[-3:]))]
 
     def woken(self):
+        assert all(e.slept_ms < 1_000 * HOUR_MS for e in self.named("LeaseWoken"))
         return {int(e.lease_key[-3:]): str(e.reason) for e in self.named("LeaseWoken")}
 
     @property

@@ -9,8 +9,11 @@ from shardfleet.domain.balance.kcl3 import Direction
 from shardfleet.domain.balance.migration import IndexStatus, MigrationTask
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState, end
+from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
+from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.operate.migrate import Migrator, trimmed_after
 from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.retry import Patience
@@ -129,6 +132,7 @@ def test_from_java_each_lease_is_handed_over_once_and_the_command_waits_for_java
         assert set(fleet.kcl3.rows) == {JAVA}, "a slot was shown to Java's leader"
         fleet.javas = False
         assert (await run).step is MigrationTask.DONE
+        assert await fleet.state.prompts(), "the manager learns of it at its next turn only"
         assert (await fleet.migrator().look()).is_hidden is False
         assert set(fleet.held().values()) == {8}
 
@@ -287,6 +291,34 @@ def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which_recor
         )
         found = await trimmed_after([a_lease("shardId-000000000000 at 5")], reading)
         assert found == ["shardId-000000000000"] * trimmed
+
+    run_virtual(main())
+
+
+def test_of_a_shard_that_ends_without_a_record_nothing_has_expired():
+    async def main():
+        config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
+        clock = VirtualClock()
+        stream = MemoryStream(clock, shards=1)
+
+        async def last_page(*_, **__):
+            child = ChildShard(
+                shard_id="shardId-000000000001",
+                parent_shard_ids=("shardId-000000000000", "shardId-000000000002"),
+                hash_key_range=WHOLE_HASH_SPACE,
+            )
+            return RecordsPage(
+                records=[], resume_token=None, millis_behind_latest=5, child_shards=(child,)
+            )
+
+        stream.page = last_page
+        reading = ReadPorts(
+            source=stream,
+            clock=clock,
+            events=MemoryEvents(),
+            patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
+        )
+        assert await trimmed_after([a_lease("shardId-000000000000 at 5")], reading) == []
 
     run_virtual(main())
 

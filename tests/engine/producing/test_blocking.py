@@ -122,6 +122,7 @@ def test_a_blocking_producer_that_is_left_by_an_error_gives_up_at_once():
 
     with pytest.raises(LookupError):
         fail()
+    assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
 
 
 def test_an_error_behind_the_end_of_a_blocking_producer_stays_the_same_error():

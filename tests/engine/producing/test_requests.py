@@ -61,6 +61,17 @@ def test_a_hot_key_does_not_have_a_request_look_at_all_that_waits(passed_over, i
     assert lane.waiting == passed_over + (not is_last_in)
 
 
+def test_what_is_to_go_as_it_is_goes_into_no_aggregate_before_it():
+    lanes, settings = lanes_with(
+        [OutgoingRecord(key, b"1") for key in "ab"], aggregate=True, shard_records_per_s=1_000
+    )
+    plain = checked([OutgoingRecord("c", b"plain")], record_bytes=settings.record_bytes)
+    call = PutCall(aggregate=False, until_ms=1_000, left=1, on_over=lambda _: None)
+    lanes.accept(Part(call, plain), due_ms=0, now_ms=0)
+    sent = [put.data for put in next_request(lanes, settings, now_ms=0).puts]
+    assert sent[1:] == [b"plain"]
+
+
 def test_what_is_passed_over_stays_in_front_in_its_order():
     records = [OutgoingRecord(k, str(n).encode()) for n, k in enumerate("aabacbad")]
     lanes, settings = lanes_with(records)
