@@ -22,6 +22,13 @@ def test_it_is_whom_the_jdk_s_shuffle_puts_first(count, place):
     assert elected(owners * 2) == f"w{place:02}"
 
 
+@pytest.mark.parametrize(("count", "place"), [(28_800, 25_654), (47_540, 444)])
+def test_what_java_draws_again_is_drawn_again_and_nothing_else(count, place):
+    # nextInt draws again what would make some places likelier than others: of 47,540 owners, the
+    # fewest of whom it does, one number; of 28,800 none, though one is not far from it.
+    assert elected(f"w{number:05}" for number in range(count)) == f"w{place:05}"
+
+
 def test_of_no_owner_none_is_and_names_are_in_javas_order():
     assert elected([]) is None
     # By UTF-16 units: what is beyond 0xFFFF begins with a surrogate, before the private use area.

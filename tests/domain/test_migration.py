@@ -102,6 +102,8 @@ def test_what_has_no_room_waits_for_slots():
     full = [f"{number} at 5 by {SLOTS[number % 2]}" for number in range(8)]
 
     assert len(first.moves) == 8
+    # Each slot began with none and is given four, by turns.
+    assert [move.reason.choice.held for move in first.moves] == [0, 0, 1, 1, 2, 2, 3, 3]
     rest = planned(FROM, *full, "8 at 5 by java-1", is_hidden=True)
     assert (rest.step, rest.leases) == (MigrationTask.AWAIT_SLOTS, ["8"])
 

@@ -14,7 +14,7 @@ from shardfleet.domain.delivery.windows import (
     state_of,
     too_large,
 )
-from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
+from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST, ITEM_BYTES_MOST, value_bytes
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply
 from shardfleet.records import Record
@@ -124,6 +124,7 @@ def test_a_state_has_one_mebibyte_of_utf_8_at_most():
 
 def test_what_fits_an_item_does_so_with_everything_beside_it():
     largest = "x" * next(n for n in range(400_000, 0, -1) if fits_item("x" * n))
+    assert len(largest) == DOCUMENT_BYTES_MOST
     number = "9" * 128
     body = {
         "since": f"{number}:0",
