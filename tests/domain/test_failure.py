@@ -128,6 +128,12 @@ def test_an_error_of_the_turn_has_a_kind_and_quotes_nobody(error, kind):
     assert "secret" not in failure.message
 
 
+def test_a_handler_that_is_not_loaded_says_what_it_said_and_where():
+    error = HandlerNotLoaded("KeyError: x", kind="IMPORT", where="/var/task/orders.py, line 3")
+
+    assert failure_of(error) == BROKEN
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [

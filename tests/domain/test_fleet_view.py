@@ -8,6 +8,7 @@ from shardfleet.domain.explain.fleet_view import (
     LeaseState,
     failures,
     lease_rows,
+    said_of,
     slot_rows,
     summary,
 )
@@ -99,12 +100,13 @@ def test_a_finished_lease_is_nobodys_load():
 
 
 def test_the_sums_count_states_foreign_workers_and_what_is_unknown():
-    slot = a_slot("s1", "a", heartbeat_ms=NOW_MS, lags_ms={"1": 700})
+    slot = a_slot("s1", "a", heartbeat_ms=NOW_MS, lags_ms={"1": 700, "4": 20})
     reading = a_reading(
         "0 at SHARD_END by java-9",
         "1 at 5 by a",
         "2 at 5 by java-7",
         "3 at 5",
+        "4 at 5 by a",
         slots=[slot],
         planned_ms=NOW_MS - 4_000,
     )
@@ -112,7 +114,7 @@ def test_the_sums_count_states_foreign_workers_and_what_is_unknown():
     found = summary(reading)
     assert found.leases == {
         LeaseState.FINISHED: 1,
-        LeaseState.READING: 2,
+        LeaseState.READING: 3,
         LeaseState.UNOWNED: 1,
     }
     assert found.slots == {SlotState.RUNNING: 1}
@@ -148,6 +150,15 @@ def test_one_crash_is_told_but_its_shards_are_read():
     assert states(reading) == {"1": LeaseState.READING}
     assert slot_rows(reading)[0].failure is once
     assert "1 s ago" in summary(reading).failures[0].said
+
+
+@pytest.mark.parametrize(
+    ("ago_ms", "said"), [(119_999, "119 s"), (120_000, "2 min"), (179_999, "2 min")]
+)
+def test_two_minutes_and_more_are_told_in_minutes(ago_ms, said):
+    failure = a_failure(times=1, last_ms=NOW_MS - ago_ms)
+
+    assert said_of(failure, now_ms=NOW_MS).endswith(f", {said} ago")
 
 
 def test_workers_that_fail_of_the_same_are_told_together_those_that_have_ended_not():

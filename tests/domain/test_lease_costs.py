@@ -4,18 +4,29 @@ from shardfleet.domain.explain.forecast import LeaseCosts
 from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_lease
 
+A_SLOT = Slot(
+    slot_id="s",
+    worker_id="w",
+    state=SlotState.RUNNING,
+    name="s",
+    start_epoch=1,
+    busy=300,
+    cpu=200,
+)
+
+
+def test_leases_share_what_their_worker_uses_by_their_throughput():
+    large, small = (
+        a_lease(f"{key} by w", throughput_kbps=kbps) for key, kbps in (("large", 30), ("small", 10))
+    )
+    costs = LeaseCosts([large, small], [A_SLOT])
+
+    alone = costs.loaded(A_SLOT, [large]), costs.loaded(A_SLOT, [small])
+    assert [(slot.busy, slot.cpu) for slot in alone] == [(225, 150), (75, 50)]
+
 
 def test_each_child_of_a_split_costs_half_of_what_its_parent_did():
-    slot = Slot(
-        slot_id="s",
-        worker_id="w",
-        state=SlotState.RUNNING,
-        name="s",
-        start_epoch=1,
-        busy=300,
-        cpu=200,
-    )
-    parent = a_lease("parent by w")
+    parent, slot = a_lease("parent by w"), A_SLOT
     costs = LeaseCosts([parent], [slot])
     rate = costs.rate("parent")
 

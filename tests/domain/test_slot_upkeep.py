@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.slots.sizing import Pace, Sizing
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.slots.upkeep import SlotFacts, plan_slots
+from shardfleet.domain.slots.upkeep import SlotFacts, SlotTask, plan_slots
 
 NOW = 1_000_000
 LEAVE_MOST_MS = 60_000
@@ -81,6 +81,11 @@ def test_what_is_too_much_leaves_the_least_burdened_first_and_of_equals_the_last
 
     assert tasks(slots, 1) == {"s0001": "NOTHING", "s0002": "LEAVE", "s0003": "LEAVE"}
     assert tasks(slots, 2, held={1: 1, 2: 5, 3: 4})["s0001"] == "LEAVE"
+    leaves = plan(slots, 2, held={2: 1, 3: 1}).decisions[0]
+    assert leaves.task is SlotTask.LEAVE
+    assert (
+        str(leaves.reason) == "there are 3 workers and the fleet needs 2 workers: so the test says"
+    )
 
 
 def test_a_slot_that_leaves_is_drained_once_it_has_handed_over_or_after_its_time():

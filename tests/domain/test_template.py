@@ -322,6 +322,15 @@ PLANTED = [
         {"It": job(parameters=ENOUGH), "App": APPLICATION},
     ),
     (
+        "R03",
+        {
+            "It": job(parameters=f"{ENOUGH} --conf spark.executor.memory=18432m"),
+            "App": APPLICATION,
+        },
+        "need 16 vCPU and 76 GB",
+        {"It": job(parameters=f"{ENOUGH} --conf spark.executor.memory=14g"), "App": APPLICATION},
+    ),
+    (
         "A19",
         {
             "It": function(
