@@ -96,6 +96,13 @@ def test_numbers_are_equal_only_as_they_are_written():
         assert not found.passes(a_record(f'{{"x": "{written}"}}'.encode()))
 
 
+def test_a_number_whose_exponent_is_beyond_what_can_be_counted_is_in_no_range():
+    found = RecordFilter('[{"data": {"x": [{"numeric": [">", 0]}]}}]')
+
+    assert found.passes(a_record(b'{"x": 1e99}'))
+    assert not found.passes(a_record(b'{"x": 1e99999999999999999999}'))
+
+
 def test_exists_asks_for_leaves_only():
     # The same page, its person with an address.
     person = {"person": {"name": "John Doe", "address": {"city": "Anytown"}}}

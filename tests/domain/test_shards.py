@@ -1,16 +1,19 @@
 """The shard graph and the arithmetic of hash ranges."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.domain.stream.hash_ranges import (
     HASH_KEY_MAX,
+    WHOLE_HASH_SPACE,
     HashKeyRange,
     hash_range_holes,
     tiles_exactly,
 )
-from shardfleet.domain.stream.shards import ShardGraph
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from tests.domain.builders import a_shard, per_cent
 from tests.domain.generators import any_ranges, any_shards
 
@@ -39,6 +42,14 @@ def test_a_shard_that_has_aged_out_still_finds_its_children():
     assert graph.children("9") == ("5",)
     assert graph.parents("9") == ()
     assert graph.ancestors("9") == frozenset()
+
+
+@pytest.mark.parametrize("said", ["", "x", "٣"])
+def test_a_shard_whose_beginning_is_no_number_is_older_than_any_other(said):
+    first = Shard(shard_id="a", hash_key_range=WHOLE_HASH_SPACE, starting_sequence_number="1")
+    unknown = replace(first, shard_id="z", starting_sequence_number=said)
+
+    assert unknown.creation_order < first.creation_order
 
 
 def test_a_parent_named_twice_counts_once():

@@ -163,6 +163,7 @@ def test_a_turn_that_was_not_closed_is_charged_and_a_closed_one_is_not():
     again = claim(crashed, slot.slot_input(), now_ms=4_000)
     assert (crashed.open_turns, again.open_turns) == (1, 2)
 
+    assert end(again, served_seq=0, now_ms=5_000).open_turns == 0
     closed = close_turn(again, now_ms=5_000, lags_ms={"7": 40})
     assert (closed.turn_open, closed.open_turns, closed.heartbeat_ms) == (False, 0, 5_000)
     assert closed.lags_ms == {"7": 40}

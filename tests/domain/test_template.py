@@ -80,6 +80,7 @@ ALIASED = {
     "Alias": resource("AWS::Lambda::Alias", FunctionName={"Ref": "Function"}),
     "Function": function(Timeout=900),
 }
+SILENT = {**ALIASED, "Function": function()}
 
 
 def custom(wait):
@@ -115,6 +116,18 @@ def lease_table(*indexes):
     }
 
 
+def granting(size):
+    return {"PolicyDocument": {"Statement": [{"Resource": "x" * size}]}}
+
+
+def role(*sizes):
+    return resource("AWS::IAM::Role", Policies=list(map(granting, sizes)))
+
+
+def policy(size, of):
+    return resource("AWS::IAM::Policy", Roles=[{"Ref": of}], **granting(size))
+
+
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 
 # Fact, the fault, what is said of it, and a twin in which nothing is wrong.
@@ -139,19 +152,9 @@ PLANTED = [
     ),
     (
         "F01",
-        {
-            "It": resource(
-                "Custom::X", ServiceToken={"Fn::GetAtt": ["F", "Arn"]}, ServiceTimeout=59
-            ),
-            "F": function(Timeout=60),
-        },
+        custom(59),
         "waits 59 s for Shop/Part, which may run for 60 s",
-        {
-            "It": resource(
-                "Custom::X", ServiceToken={"Fn::GetAtt": ["F", "Arn"]}, ServiceTimeout=60
-            ),
-            "F": function(Timeout=60),
-        },
+        custom(60),
     ),
     (
         "ASL",
@@ -164,6 +167,12 @@ PLANTED = [
         {"It": machine({"Run": task("lambda:invoke", FunctionName=INVOKED, wait=900)}), **ALIASED},
         "state Run waits 900 s for Shop/Part, which may run for 900 s",
         {"It": machine({"Run": task("lambda:invoke", FunctionName=INVOKED, wait=901)}), **ALIASED},
+    ),
+    (
+        "H19",
+        {"It": machine({"Run": task("lambda:invoke", FunctionName=INVOKED, wait=3)}), **SILENT},
+        "state Run waits 3 s for Shop/Part, which may run for 3 s",
+        {"It": machine({"Run": task("lambda:invoke", FunctionName=INVOKED, wait=4)}), **SILENT},
     ),
     (
         "S02",
@@ -305,6 +314,12 @@ PLANTED = [
         {"It": job(parameters=ENOUGH, EntryPointArguments=["x"] * 1024)},
     ),
     (
+        "R10",
+        {"It": job(parameters="x" * 102_401)},
+        "102,401 characters",
+        {"It": job(parameters="x" * 102_400)},
+    ),
+    (
         "A1",
         {"It": job(parameters="--conf spark.dynamicAllocation.maxExecutors=2")},
         "may have 2 executors and begins with 3",
@@ -323,26 +338,15 @@ PLANTED = [
     ),
     (
         "R03",
-        {
-            "It": job(parameters=f"{ENOUGH} --conf spark.executor.memory=18432m"),
-            "App": APPLICATION,
-        },
-        "need 16 vCPU and 76 GB",
-        {"It": job(parameters=f"{ENOUGH} --conf spark.executor.memory=14g"), "App": APPLICATION},
+        {"It": job(parameters=f"{ENOUGH} --conf spark.driver.memory=18432m"), "App": APPLICATION},
+        "need 16 vCPU and 68 GB",
+        {"It": job(parameters=f"{ENOUGH} --conf spark.driver.memory=14g"), "App": APPLICATION},
     ),
     (
         "A19",
-        {
-            "It": function(
-                Environment={"Variables": {"HOST": host("sqs.", REGION, ".amazonaws.com")}}
-            )
-        },
+        {"It": function(Environment=set_to(host("sqs.", REGION, ".amazonaws.com")))},
         "sqs.<AWS::Region>.amazonaws.com",
-        {
-            "It": function(
-                Environment={"Variables": {"HOST": host("sqs.", REGION, ".amazonaws.com.cn")}}
-            )
-        },
+        {"It": function(Environment=set_to(host("sqs.", REGION, ".amazonaws.com.cn")))},
     ),
     (
         "A19",
@@ -352,19 +356,15 @@ PLANTED = [
     ),
     (
         "I05",
-        {
-            "It": resource(
-                "AWS::IAM::Role",
-                Policies=[{"PolicyDocument": {"Statement": [{"Resource": "x" * 6000}]}}] * 2,
-            )
-        },
+        {"It": role(6_000, 6_000)},
         "characters of inline policies",
-        {
-            "It": resource(
-                "AWS::IAM::Role",
-                Policies=[{"PolicyDocument": {"Statement": [{"Resource": "x" * 5000}]}}] * 2,
-            )
-        },
+        {"It": role(5_000, 5_000)},
+    ),
+    (
+        "I05",
+        {"It": role(6_000), "More": policy(6_000, "It")},
+        "characters of inline policies",
+        {"It": role(6_000), "More": policy(6_000, "Other")},
     ),
 ]
 
@@ -422,6 +422,12 @@ def test_a_template_that_is_too_large_is_named_and_one_that_grows_is_warned_of()
         [False],
         [True],
     ]
+
+
+def test_a_definition_has_a_limit_beside_that_of_the_template_it_is_written_in():
+    said = {"Type": "Succeed", "Comment": "x" * machines.DEFINITION_BYTES_MOST}
+
+    assert sorted(facts(a_template(It=machine({"End": said})))) == ["F04", "S02"]
 
 
 def test_the_page_lists_what_each_check_looks_for():
