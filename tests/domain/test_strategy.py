@@ -5,7 +5,7 @@ import pytest
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentKind
 from shardfleet.domain.balance.strategy import AssignmentFacts, plan_assignments
-from shardfleet.domain.reasons import NoWorkerRuns
+from shardfleet.domain.reasons import ChildOfEnded, NoWorkerRuns, TookWhatWasFree
 from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_lease
 
@@ -63,6 +63,14 @@ def test_what_a_worker_lost_goes_to_who_did_not_stand_still_and_nothing_else_mov
     _, moves = planned(assignment, "0", leases=few)
 
     assert moves == {"0": ("w2", AssignmentKind.EXPIRED)}
+
+
+def test_a_greedy_fleet_goes_on_with_a_child_of_what_it_ended_before_it_takes_anything_else():
+    family = [a_lease("b"), a_lease("parent at SHARD_END by w1"), a_lease("child from parent")]
+    plan, _ = planned("greedy", "", slots=1, leases=family)
+
+    found = [(each.lease.lease_key, each.reason) for each in plan.assignments]
+    assert found == [("child", ChildOfEnded()), ("b", TookWhatWasFree())]
 
 
 def test_what_is_paused_or_led_by_a_kcl_3_is_not_given_back():

@@ -6,6 +6,7 @@ import pytest
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentKind
+from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 from shardfleet.domain.leases.expiry import Reading, Sighting
 from shardfleet.domain.leases.holes import Evidence
 from shardfleet.domain.leases.lease import Survey
@@ -127,6 +128,20 @@ def test_only_a_turn_that_may_have_lost_a_lease_asks_for_evidence_and_only_once(
     again = plan_turn(config, replace(snapshot, evidence=evidence))
     assert not again.wants_evidence
     assert set(again.suspicions) == {RIGHT}
+
+
+@pytest.mark.parametrize(("since_ms", "is_given"), [(180_000, False), (180_001, True)])
+def test_what_a_kcl_3_s_leader_leaves_with_a_lost_owner_for_three_minutes_is_given_out(
+    since_ms, is_given
+):
+    """Protocol §1.7: 120 s until another one leads, and its run each 20 s."""
+    snapshot = a_snapshot(
+        f"{LEFT} at 5 by gone counter 3",
+        f"{RIGHT} at 5 by java",
+        kcl3=Kcl3(rows=[WorkerRow("java", NOW // 1_000)]),
+        sightings={LEFT: Sighting(3, "gone", NOW - since_ms)},
+    )
+    assert (LEFT in given(plan_turn(a_config(), snapshot))) == is_given
 
 
 @pytest.mark.parametrize("assignment", ["balanced", "count", "greedy"])
