@@ -12,6 +12,7 @@ from shardfleet.domain.leases.expiry import Reading, Sighting
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.reasons import NoWorkerHasRoom, Pause
 from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot, SlotState, heartbeat
 from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.operate.read import read_snapshot
@@ -109,6 +110,16 @@ def test_with_fewer_workers_those_with_least_hand_over_and_the_rest_take_over():
     assert drained == [(1, "s0001"), (1, "s0002")]
     assert len(told(forecast, Happening.HANDOVER)) == 2
     assert not told(forecast, Happening.RELEASED)
+
+
+def test_a_worker_that_has_ended_is_the_first_to_be_started_when_another_is_needed():
+    lags = {f"shardId-{n:012d}": 900_000 for n in range(4)}
+    slots = [a_slot(1, drain=True), a_slot(2, lags_ms=lags)]
+    # Until 180 s have passed since then, no more are asked for.
+    forecast = ask(a_snapshot((1, 2, 2, 2), slots, pace=Pace(raised_ms=NOW - 100_000)))
+
+    assert told(forecast, Happening.RELEASED)[0].before == "f-s0001"
+    assert told(forecast, Happening.SLOT_STARTED)[0].subject == "s0001"
 
 
 def test_too_few_workers_leave_shards_to_nobody_and_say_so():
