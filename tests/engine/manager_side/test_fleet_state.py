@@ -1,9 +1,12 @@
 """Typed documents of the fleet-state table over a store that loses replies."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.delivery.windows import WindowNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -183,5 +186,38 @@ def test_a_stream_of_the_same_name_but_another_birth_is_refused():
         await state.check_incarnation(StreamIncarnation("arn", 1))
         with pytest.raises(StreamReplaced):
             await state.check_incarnation(StreamIncarnation("arn", 2))
+        assert await state.known_incarnation() == StreamIncarnation("arn", 1)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("versions", "lands", "state", "now"),
+    [(0, True, "1", 1), (3, True, "1", 4), (1, False, "2", None), (3, False, "1", None)],
+    ids=["the first", "a later one", "another one's", "the same as before, and refused"],
+)
+def test_a_window_whose_answer_was_lost_is_ours_if_it_is_there_and_one_version_newer(
+    versions, lands, state, now
+):
+    async def main():
+        store = MemoryStateStore()
+        note = WindowNote(lease_key="k", since="1:0", through="2:0", start_ms=0, state="1")
+        for version in range(versions):
+            there = replace(note, state=state)
+            assert await FleetState(store, VirtualClock()).write_window(there, version or None)
+        write = store.write
+
+        async def unanswered(*asked, **options):
+            if lands:
+                await write(*asked, **options)
+            raise OutcomeUnknown
+
+        store.write = unanswered
+        call = FleetState(store, VirtualClock()).write_window(note, versions or None)
+        if now is not None:
+            assert await call == now
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await call
 
     run_virtual(main())

@@ -2,8 +2,9 @@
 
 import pytest
 
-from shardfleet.domain.stream.sequence import AT_LATEST
-from shardfleet.engine.shard.start import TipMarks
+from shardfleet.domain.stream.sequence import AT_LATEST, AT_TRIM_HORIZON, StreamIncarnation
+from shardfleet.engine.shard.start import TipMarks, start_position
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import PositionLost, PositionOutlived, ShardStopped
 from shardfleet.testing.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, a_lease, key
@@ -138,3 +139,21 @@ def test_a_parent_that_ends_a_second_time_does_not_hide_what_its_child_lost_sinc
 
     world = run_virtual(main())
     assert [event.lease_key for event in world.told(PositionLost)] == [key(1)]
+
+
+def test_a_shard_at_its_beginning_is_read_in_the_life_of_the_stream_that_there_is():
+    stream = StreamIncarnation("arn", 7)
+
+    async def scenario():
+        world = World()
+        found = await start_position(
+            a_lease(checkpoint=AT_TRIM_HORIZON),
+            AT_TRIM_HORIZON,
+            incarnation=stream,
+            config=world.config,
+            state=FleetState(world.state, world.clock),
+            clock=world.clock,
+        )
+        assert (found.incarnation, found.shard_id) == (stream, key(0))
+
+    run_virtual(scenario())

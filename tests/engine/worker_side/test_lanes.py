@@ -9,6 +9,7 @@ from shardfleet.domain.delivery.lanes import lane_of
 from shardfleet.domain.delivery.progress import stands_for
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events.delivery import ConsumerFailed, ShardStopped
+from shardfleet.events.worker import TurnFailed
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import run_virtual
@@ -375,6 +376,7 @@ def test_a_lane_that_outlives_its_time_out_ends_the_process_although_others_run_
         began_ms = world.clock.monotonic_ms()
         await world.turn_that_may_die()
         assert world.deaths
+        assert [told.error for told in world.told(TurnFailed)] == list(map(str, world.deaths))
         assert world.clock.monotonic_ms() - began_ms < 12_000
 
     run_virtual(scenario())

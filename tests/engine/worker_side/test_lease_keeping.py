@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import LeaseOutcome
+from shardfleet.engine.ownership.lease import HeldLease, Instant
 from shardfleet.engine.retry import Halt
 from shardfleet.events.worker import HandoverNoticed, WriteDelayed
 from shardfleet.testing.clock import run_virtual
@@ -285,3 +286,14 @@ def test_an_evict_that_meets_a_new_handover_completes_it():
         assert held.outcome is LeaseOutcome.HANDED_OVER
 
     bench_test(scenario)
+
+
+def test_what_is_read_of_a_shard_is_told_as_its_throughput_in_kilobytes_a_second():
+    """As KCL 3's ``throughputKBps``: 1,024 bytes are one (protocol.md §1.2)."""
+    held = HeldLease(a_lease(), Instant(0, 0))
+    held.note_read(0, now_ms=4_000, size_bytes=10_240)
+    held.note_read(0, now_ms=8_000, size_bytes=10_240)
+    held.rate(9_999, every_ms=10_000)
+    assert held.throughput_kbps is None
+    held.rate(10_000, every_ms=10_000)
+    assert held.throughput_kbps == 2.0
