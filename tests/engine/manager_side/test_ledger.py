@@ -37,6 +37,8 @@ def test_what_a_writer_uses_on_a_day_is_added_up_apart_from_others_and_other_day
         assert pages["2026-11-21", "manager"].used == USED + USED
         assert pages["2026-11-21", "s1"].used == USED
         assert pages["2026-11-22", "manager"].metrics == {"lag", "records"}
+        body = store.documents["ledger 2026-11-21", "s1"].body
+        assert (body["day"], body["writer"]) == ("2026-11-21", "s1")
         expiry = store.expires_ms["ledger 2026-11-21", "s1"]
         assert expiry == NOON + ledger.KEPT_DAYS * DAY
         first = pages["2026-11-21", "manager"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.errors import RightMissing
+from shardfleet.events.worker import TurnBegun
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import World
@@ -75,10 +76,13 @@ def test_a_process_that_was_killed_is_told_by_the_next_one_until_it_has_worked_f
     async def scenario(world):
         world.put(1, 3)
         await world.open_slot()
-        await world.change_slot(lambda slot: replace(slot, turn_open=True))
+        beat_ms = world.clock.now_ms()
+        await world.change_slot(lambda slot: replace(slot, turn_open=True, heartbeat_ms=beat_ms))
+        await world.clock.sleep_ms(7_000)
         began_ms = world.clock.monotonic_ms()
         turn = asyncio.create_task(world.turn(replace(world.given, fault=KILLED)))
         await world.run_until(lambda: world.numbers == [1, 2, 3])
+        assert [begun.recovery_ms for begun in world.told(TurnBegun)] == [7_000]
         assert world.slot().failure.kind is FailureKind.MEMORY
 
         await world.run_until(lambda: world.slot().failure is None)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.engine.state.fleet_state import WINDOW
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events.delivery import BatchFailed, RecordSkipped, ShardStopped
@@ -326,6 +327,29 @@ def test_while_the_state_cannot_be_kept_the_checkpoint_stays():
         await world.turn(turn_ms=40_000)
         assert sums.results == expected(world)
         assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
+
+    run_virtual(scenario())
+
+
+def test_a_state_that_is_refused_while_the_shard_is_left_is_kept_a_moment_later():
+    async def scenario():
+        world = a_world(Sums())
+        world.put(1, 3, key_of=lambda n: "k")
+        drained_ms = 0
+
+        def refuse(call, kind, name):
+            if (call, kind) == ("write", WINDOW) and (
+                not drained_ms or world.clock.monotonic_ms() < drained_ms + 500
+            ):
+                raise Throttled("no")
+
+        world.state.before = refuse
+        turn = asyncio.create_task(world.turn(turn_ms=60_000))
+        await world.clock.sleep_ms(3_000)
+        drained_ms = world.clock.monotonic_ms()
+        await world.change_slot(ask_to_drain)
+        await turn
+        assert json.loads(note(world)["state"]) == {"k": 6}
 
     run_virtual(scenario())
 
