@@ -41,11 +41,13 @@ class Scene:
     Args:
         folder: for what is written meanwhile.
         version: of the KCL.
+        heard: told of each write to the lease table; see ``LeaseWatcher``.
 
     """
 
-    def __init__(self, folder, version):
+    def __init__(self, folder, version, heard=lambda *_: None):
         self._folder = folder
+        self._heard = heard
         self.version = version
         self._ledger = DemoLedger(folder / "fleet.jsonl")
         self._ledger.path.touch()
@@ -77,7 +79,7 @@ class Scene:
             self.kinesis = self.aws.client("kinesis")
             self.kinesis.create_stream(StreamName=STREAM, ShardCount=SHARDS)
             self.kinesis.get_waiter("stream_exists").wait(StreamName=STREAM)
-            self.watcher = stack.enter_context(LeaseWatcher(self.aws, APPLICATION))
+            self.watcher = stack.enter_context(LeaseWatcher(self.aws, APPLICATION, self._heard))
             java = JavaConsumer(
                 self._folder, self.aws, stream=STREAM, application=APPLICATION,
                 jars=self.version.jars,

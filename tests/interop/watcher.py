@@ -20,6 +20,11 @@ class LeaseWatcher:
     Looks from outside would miss what begins and ends between two of them, and on a busy machine
     that is a whole handover. So the table is given a stream of its changes, which no KCL looks at.
 
+    Args:
+        aws: the account.
+        table: name.
+        heard: told of each write: when, and the item before and after it.
+
     Attributes:
         history: shard to its looks, one for each change of an owner.
         failure: what ended the watching.
@@ -27,13 +32,14 @@ class LeaseWatcher:
 
     """
 
-    def __init__(self, aws, table):
+    def __init__(self, aws, table, heard=lambda *_: None):
         self.history = {}
         self.failure = None
         self.late_ms = 0
         self._dynamodb = aws.client("dynamodb")
         self._streams = aws.client("dynamodbstreams")
         self._table = table
+        self._heard = heard
         self._renewed = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -72,7 +78,7 @@ class LeaseWatcher:
                     TableName=self._table,
                     StreamSpecification={
                         "StreamEnabled": True,
-                        "StreamViewType": "NEW_IMAGE",
+                        "StreamViewType": "NEW_AND_OLD_IMAGES",
                     },
                 )
                 arn = made["TableDescription"]["LatestStreamArn"]
@@ -85,7 +91,7 @@ class LeaseWatcher:
             )["ShardIterator"]
         )
         for item in self._dynamodb.scan(TableName=self._table, ConsistentRead=True)["Items"]:
-            if item["leaseKey"]["S"] not in self.history:
+            if item.get("leaseKey", {}).get("S") not in self.history:
                 self._note(item, time.time_ns() // 1_000_000)
         return iterator
 
@@ -95,8 +101,10 @@ class LeaseWatcher:
             answer = self._streams.get_records(ShardIterator=iterator)
             for record in answer["Records"]:
                 change = record["dynamodb"]
+                at_ms = int(change["SequenceNumber"][:_WHEN_DIGITS])
+                self._heard(at_ms, change.get("OldImage"), change.get("NewImage"))
                 if "NewImage" in change:
-                    self._note(change["NewImage"], int(change["SequenceNumber"][:_WHEN_DIGITS]))
+                    self._note(change["NewImage"], at_ms)
             iterator = answer["NextShardIterator"]
             if not answer["Records"]:
                 return iterator

@@ -215,18 +215,6 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         freeze_in_call=0.7,
         manager_twice=1.0,
     ),
-    "many leaders": _focused(
-        "lease.apply initiate_handover",
-        shape={
-            **_PEER,
-            "peers": 3,
-            "peer_hurry": 8.0,
-            "reshard_every_s": 90.0,
-            "busy_s": 150.0,
-            "freeze_s": (10.0, 30.0),
-        },
-        freeze_in_call=0.2,
-    ),
     "frozen ends": _focused(
         "lease.apply set_children",
         shape={**_RESTLESS, "freeze_s": (25.0, 45.0), "has_peer": False},
@@ -235,7 +223,13 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     ),
     "frozen ranges": _focused(
         "lease.apply set_hash_range",
-        shape={**_PEER, **_RESTLESS, "peer_is_old": True, "freeze_s": (25.0, 45.0)},
+        shape={
+            **_PEER,
+            **_RESTLESS,
+            "peer_is_old": True,
+            "peers_lead": False,
+            "freeze_s": (25.0, 45.0),
+        },
         freeze_in_call=0.5,
         manager_twice=1.0,
     ),

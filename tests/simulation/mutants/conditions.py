@@ -123,7 +123,8 @@ CONDITIONS = (
         "begin a handover in the middle of another",
         "L6 checkpointOwner absent",
         (CHANGES, _BEGIN, _BEGIN_LINES[0] + _BEGIN_LINES[1]),
-        arena="many leaders",
+        test="tests/domain/test_lease_changes.py::"
+        "test_an_operation_has_exactly_the_conditions_and_updates_of_the_table",
     ),
     mutant(
         "begin a handover whatever the counter",

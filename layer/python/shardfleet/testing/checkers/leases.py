@@ -85,6 +85,8 @@ class OneEffectiveOwner(Checker):
         self._epochs: dict[str, int] = {}
         self._given_up: set[tuple[str, str]] = set()
         self._to_themselves: set[tuple[str, str]] = set()
+        # lease -> who took it in a handover of which the KCL 2 knows nothing, and left it pending
+        self._taken: dict[str, str | None] = {}
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Learn which invocation claimed its slot later, and what each knows to have lost."""
@@ -104,6 +106,10 @@ class OneEffectiveOwner(Checker):
         before, key, by = write.before, write.change.lease_key, write.by
         if write.change.operation == "take":
             self._now_of(key, write)
+        if write.after is None or write.after.checkpoint_owner is None:
+            self._taken.pop(key, None)
+        elif write.change.operation == "take":
+            self._taken[key] = by.worker_id
         owner = write.after.lease_owner if write.after is not None else None
         if write.change.operation == "initiate_handover" and owner == by.worker_id:
             self._to_themselves.add((key, by.name))
@@ -111,8 +117,9 @@ class OneEffectiveOwner(Checker):
             return
         if self._is_a_takeover_of_the_kcl(write):
             return
-        if before.effective_owner != by.worker_id:
-            operation, owner = write.change.operation, before.effective_owner
+        owner = self._taken.get(key, before.effective_owner)
+        if owner != by.worker_id:
+            operation = write.change.operation
             text = f"{by.name} wrote {operation} to a lease of {owner}"
             self.found(write.at_ms, key, text)
         elif (ousted := self._ousted.get((key, by.name))) is not None and self._is_overtaken(

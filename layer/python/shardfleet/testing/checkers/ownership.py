@@ -20,6 +20,8 @@ from shardfleet.testing.checkers.checker import (
 _OPERATOR = "operator"
 # Kinesis Client Library 3: a leader forces a handover after 30 s (protocol.md §3.5).
 _PATIENCE_MS = 30_000
+# What has stood still for so long has expired; a KCL leader looks once in so long (§1.7, §3.1).
+_FAILOVER_MS, _RUN_MS = 10_000, 20_000
 # An owner that knows of a handover finishes its batch first; it may have to import its code before.
 _BATCH_MS = 28_000
 _LOADED_BATCH_MS = 16_000
@@ -32,12 +34,15 @@ class NobodyIsRobbed(Checker):
     A lease leaves an owner that renews it only by a steal or by its own release.
 
     Whoever assigns or evicts it otherwise must have seen it expire, or its owner's slot end; the
-    beginning of a handover leaves the effective owner.
+    beginning of a handover leaves the effective owner. A KCL leader assigns what was expired at its
+    look, whatever the counter since (protocol.md §1.6), and what is finished at any time.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no lease and no slot known."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
+        # lease -> when its owner wrote again after having let it expire
+        self._revived: dict[str, int] = {}
         # lease -> who wrote as its owner or was given it, and when
         self._kept: dict[str, tuple[str | None, int]] = {}
         # (lease, worker) -> when the worker itself wrote to it
@@ -61,6 +66,8 @@ class NobodyIsRobbed(Checker):
         if after.effective_owner == write.by.worker_id:
             self._renewed[key, write.by.worker_id] = write.at_ms
         if before is None or after.lease_counter != before.lease_counter:
+            if key in self._kept and write.at_ms - self._kept[key][1] > _FAILOVER_MS:
+                self._revived[key] = write.at_ms
             self._kept[key] = (after.effective_owner, write.at_ms)
         if write.change.operation == "initiate_handover":
             self._handovers[key] = write.at_ms
@@ -85,10 +92,20 @@ class NobodyIsRobbed(Checker):
         ended_ms = self._ended.get(owner or "", -1)
         is_over = ended_ms >= max(0, self._renewed.get((key, owner or ""), 0))
         age_ms = write.at_ms - self._kept[key][1]
-        is_free = is_forced or is_over or write.by.name == _OPERATOR
+        is_free = is_forced or is_over or write.by.name == _OPERATOR or self._is_of_the_kcl(write)
         if age_ms < 3 * self.renew_ms and not is_free:
             text = f"{write.by.name} wrote {operation} to a lease of {owner}, {age_ms} ms old"
             self.found(write.at_ms, key, text)
+
+    def _is_of_the_kcl(self, write: LeaseWrite) -> bool:
+        """Tell whether a leader of Java's may take this lease, by what it saw in its run."""
+        by, revived_ms = write.by, self._revived.get(write.change.lease_key)
+        is_java = by.worker_id and by.execution == (0, 0)
+        if not is_java or write.change.operation != "assign" or write.before is None:
+            return False
+        if write.before.is_finished:
+            return True
+        return revived_ms is not None and write.at_ms - revived_ms <= _RUN_MS + by.frozen_ms
 
 
 class UpdatesNeverCreate(Checker):
@@ -181,6 +198,9 @@ class HandoversEnd(Checker):
         lasted_ms = write.at_ms - since_ms - (by.frozen_ms - frozen_ms)
         refused_ms = _PATIENCE_MS if any(at_ms >= since_ms for at_ms, _ in by.faults) else 0
         batch_ms = _LOADED_BATCH_MS if by.name in self._loaded else _BATCH_MS
+        if by.worker_id and by.execution == (0, 0):
+            # A worker of Java's looks for that when it renews.
+            batch_ms = _PATIENCE_MS + 2 * self.renew_ms
         if lasted_ms > batch_ms + refused_ms:
             text = f"{by.name} still renews, {lasted_ms} ms after it could know of the handover"
             self.found(write.at_ms, key, text)
@@ -289,6 +309,9 @@ class OnlyTheHarmedLose(Checker):
         elif write.by.name == _OPERATOR:
             self._renewed.pop(key, None)
         if before is None or after is None or write.change.operation != "assign":
+            return
+        if before.is_finished:
+            # Nobody renews what is done but the KCL, whose leader gives it to somebody else then.
             return
         owner = before.effective_owner
         if owner is None or owner in (write.by.worker_id, after.effective_owner):

@@ -16,7 +16,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import ManagerPorts
-from shardfleet.engine.ports import Clock, HandlerRunner, WorkerLauncher
+from shardfleet.engine.ports import Clock, HandlerRunner, Kcl3Store, WorkerLauncher
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
@@ -25,10 +25,11 @@ from shardfleet.events.base import Event
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.testing.memory import MemoryKcl3Store, MemoryStateStore, SeededEntropy
 from shardfleet.testing.simulation.actors import Actor, KilledError
+from shardfleet.testing.simulation.java_leader import Kcl3Access, Kcl3World
 from shardfleet.testing.simulation.java_peer import JavaLikePeer
 from shardfleet.testing.simulation.streams import FaultyStream, TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
-from shardfleet.testing.simulation.tables import FaultyLeases, FaultyState, LeaseTable
+from shardfleet.testing.simulation.tables import FaultyKcl3, FaultyLeases, FaultyState, LeaseTable
 from shardfleet.testing.simulation.user_handler import KeptElsewhere, UserHandler, pass_by
 from shardfleet.testing.simulation.wire import Outage, Wire
 
@@ -113,13 +114,20 @@ class _Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the functions reach: tables, stream, and what is wrong with each."""
+    """
+    What the functions reach: tables, stream, and what is wrong with each.
+
+    Attributes:
+        kcl3: what a KCL 3 keeps beside the leases; None: none of its workers is there.
+
+    """
 
     leases: LeaseTable
     state: MemoryStateStore
     stream: TrueStream
     lease_outage: Outage
     state_outage: Outage
+    kcl3: Kcl3World | None = None
 
 
 class Functions:
@@ -193,7 +201,7 @@ class Functions:
         stream = self._stream(actor)
         ports = ManagerPorts(
             leases=self._leases(actor),
-            kcl3=MemoryKcl3Store(),
+            kcl3=self._kcl3(actor),
             state=FleetState(self._state(actor), clock),
             stream=stream,
             source=stream,
@@ -209,9 +217,17 @@ class Functions:
         """Start a worker that behaves like the KCL for Java; it runs until it is killed."""
         worker_id = f"java-{number}"
         actor = self._new_actor("java", worker_id)
-        stream, leases = self._stream(actor), self._leases(actor)
+        shared = self._services.kcl3
+        kcl3 = None
+        if shared is not None:
+            kcl3 = Kcl3Access(rows=self._kcl3(actor), lock=shared.lock, hurry=hurry)
         peer = JavaLikePeer(
-            actor, self._around, leases=leases, stream=stream, hurry=hurry, is_old=is_old
+            actor,
+            self._around,
+            leases=self._leases(actor),
+            stream=self._stream(actor),
+            kcl3=kcl3,
+            is_old=is_old,
         )
         self._start(actor, peer.run(), _FOREVER_MS)
         return actor
@@ -299,6 +315,12 @@ class Functions:
     def _leases(self, actor: Actor) -> FaultyLeases:
         wire = Wire(actor, self._around, self._services.lease_outage)
         return FaultyLeases(self._services.leases, wire, around=self._around, by=actor)
+
+    def _kcl3(self, actor: Actor) -> Kcl3Store:
+        shared = self._services.kcl3
+        if shared is None:
+            return MemoryKcl3Store()
+        return FaultyKcl3(shared.rows, Wire(actor, self._around, Outage()))
 
     def _state(self, actor: Actor) -> FaultyState:
         wire = Wire(actor, self._around, self._services.state_outage)

@@ -1,27 +1,36 @@
 """
 A worker that behaves like the KCL for Java: mixed fleets are explored with it.
 
-From protocol.md §1.6-1.8, §3.5 and §4.6, not from our engine: it renews, takes and checkpoints by
+From protocol.md §1.6-1.8, §2, §3 and §4.6, not from our engine: it renews, takes and checkpoints by
 the counter alone, knows no monotonic guard, no epochs and no slots, notices the dead by its own
-watching, steals one lease at a time, adopts what the index shows it, and, as a leader of KCL 3,
-now and then starts a graceful handover, to itself or to another worker. It handles
-records for the same ledger.
+watching. It handles records for the same ledger. There are two kinds:
+
+- one of the KCL 2 takes leases greedily, and steals one at a time. It knows no leader, no index and
+  no handover;
+- one of the KCL 3 takes nothing. It shows a row of metrics, adopts what the index shows it, gives a
+  lease away when it finds that a handover has begun, and may be the leader (``java_leader.py``).
+
+What it does is held against recorded histories of the real one (``test_java_peer.py``). It syncs no
+shards and cleans up no leases: in the runs that is left to our manager.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from shardfleet.domain.balance.kcl3 import WorkerRow
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import (
     Applied,
+    ChangeResult,
     CheckpointNotPast,
     Lease,
     LeaseChange,
     LeaseField,
+    Lost,
 )
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.domain.stream.sequence import (
@@ -36,26 +45,43 @@ from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate, records_aft
 from shardfleet.records import Record, StreamRecord
 from shardfleet.testing.memory_stream import Polled
 from shardfleet.testing.simulation.actors import Actor
+from shardfleet.testing.simulation.java_leader import LEAD_S, Clocks, Kcl3Access, KclLeader
+from shardfleet.testing.simulation.java_taker import FAILOVER_MS, TAKE_S, LeaseTaker
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.user_handler import take_effect
 
-FAILOVER_MS = 10_000
-_RENEW_S = 3.3
-_TAKE_S = 20.0
-_DISCOVER_S = 10.0
-_HANDOVER_S = 10.0
-# KCL 3: gracefulLeaseHandoffTimeoutMillis, and a failover time (protocol.md §3.2 step 2).
-_HANDOVER_MOST_MS = 30_000 + FAILOVER_MS
-_HANDOVERS_MOST = 2
+_RENEW_S = 3.308
+_DISCOVER_S = 9.975
+_ROW_S, _LOCK_S = 30.0, 30.0
+_FIRST_ROW_S = 2.0
+# gracefulLeaseHandoffTimeoutMillis: who is asked gives a lease away by then, finished or not.
+_GIVE_MOST_MS = 30_000
 _LIMITS = ExpansionLimits(100_000, 64 * 1024 * 1024)
 
 
 @dataclass(slots=True)
 class _Held:
+    """
+    A lease that this worker has.
+
+    Attributes:
+        lease: as it was last written or seen.
+        renewed_ms: when its counter was last moved.
+        lock: writes come one after the other.
+        is_lost: it is another's.
+        asked_ms: when a handover was found to have begun; None: none has.
+        consumer: what reads it; None: it is finished, and only renewed.
+        read_bytes: since the last renewal.
+
+    """
+
     lease: Lease
     renewed_ms: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_lost: bool = False
+    asked_ms: int | None = None
+    consumer: asyncio.Task[None] | None = None
+    read_bytes: int = 0
 
 
 class JavaLikePeer:
@@ -68,125 +94,141 @@ class JavaLikePeer:
         *,
         leases: LeaseStore,
         stream: Polled,
-        hurry: float = 1.0,
+        kcl3: Kcl3Access | None = None,
         is_old: bool = False,
     ) -> None:
         """
         Begin with nothing held; ``actor.worker_id`` is the owner's name.
 
-        It begins handovers ``hurry`` times as often as the KCL, and stores no hash ranges if it
-        ``is_old``.
+        It is one of the KCL 2 without ``kcl3``, and stores no hash ranges if it ``is_old``.
         """
         self._actor = actor
         self._around = around
         self._leases = leases
         self._stream = stream
+        self._kcl3 = kcl3
         self._held: dict[str, _Held] = {}
-        self._changed: dict[str, tuple[int, int]] = {}
-        # lease -> its two owners in a handover, and when this leader first saw them so
-        self._pending: dict[str, tuple[str | None, str | None, int]] = {}
-        self._chance = around.chance(f"java/{actor.name}")
-        self._lead_s = _HANDOVER_S / hurry
         self._is_old = is_old
+        self._is_shown = False
 
     async def run(self) -> None:
         """Work until killed."""
         await asyncio.gather(
-            self._forever(self._take, _TAKE_S),
             self._forever(self._renew_all, _RENEW_S),
-            self._forever(self._discover, _DISCOVER_S),
-            self._forever(self._lead, self._lead_s),
+            *(self._forever(work, every_s) for work, every_s in self._works()),
         )
 
-    async def _forever(self, work: Callable[[], object], every_s: float) -> None:
+    def _works(self) -> Sequence[tuple[Callable[[], Awaitable[None]], float]]:
+        """Return what it does beside renewing, and how often: its way to come by leases."""
+        around, me = self._around, self._actor.worker_id
+        chance = around.chance(f"java/{self._actor.name}")
+        kcl3 = self._kcl3
+        if kcl3 is None:
+            taker = LeaseTaker(me, self._leases, now_ms=lambda: around.now_ms, chance=chance)
+
+            async def take() -> None:
+                for lease in await taker.take(self._held.keys()):
+                    self._hold(lease)
+
+            return ((take, TAKE_S),)
+        leader = KclLeader(
+            me,
+            kcl3,
+            leases=self._leases,
+            clocks=Clocks(lambda: around.now_ms, around.clock.now_ms),
+            chance=chance,
+        )
+
+        async def show() -> None:
+            if not self._is_shown:
+                await asyncio.sleep(_FIRST_ROW_S)
+                self._is_shown = True
+            await kcl3.rows.write(WorkerRow(me, around.clock.now_ms() // 1000))
+
+        return (
+            (show, _ROW_S),
+            (leader.hold_lock, _LOCK_S),
+            (leader.lead, LEAD_S / kcl3.hurry),
+            (self._discover, _DISCOVER_S),
+        )
+
+    async def _forever(self, work: Callable[[], Awaitable[None]], every_s: float) -> None:
+        """Work at a fixed rate, as the KCL's executors do; what came too late is left out."""
+        loop, due_s = self._around.loop, self._around.loop.time()
         while True:
             try:
-                await work()  # type: ignore[misc]
+                await work()
             except (Throttled, OutcomeUnknown):
                 self._around.log(self._actor.name, "tries again later")
-            await asyncio.sleep(every_s)
-
-    # --- the taker (§1.8)
-
-    async def _take(self) -> None:
-        leases = await self._leases.scan()
-        now_ms = self._around.now_ms
-        for lease in leases:
-            known = self._changed.get(lease.lease_key)
-            if known is None or known[0] != lease.lease_counter:
-                is_free = known is None and lease.lease_owner is None
-                self._changed[lease.lease_key] = (lease.lease_counter, 0 if is_free else now_ms)
-        free = [
-            lease
-            for lease in leases
-            if lease.lease_owner is None or now_ms - self._changed[lease.lease_key][1] > FAILOVER_MS
-        ]
-        busy = [lease for lease in leases if lease not in free]
-        load = Counter(lease.lease_owner for lease in busy)
-        mine = load[self._actor.worker_id]
-        owners = len(load.keys() | {self._actor.worker_id})
-        need = max(1, -(-len(leases) // owners)) - mine
-        wanted = [lease for lease in free if lease.lease_owner != self._actor.worker_id][:need]
-        if need > 0 and not free and load:
-            donor, most = max(load.items(), key=lambda item: (item[1], str(item[0])))
-            if most >= mine + need and donor != self._actor.worker_id:
-                wanted = [lease for lease in busy if lease.lease_owner == donor][:1]
-        for lease in wanted:
-            result = await self._leases.apply(lease_changes.take(lease, self._actor.worker_id))
-            if isinstance(result, Applied) and not result.lease.is_finished:
-                self._hold(result.lease)
+            due_s = max(due_s + every_s, loop.time())
+            await asyncio.sleep(due_s - loop.time())
 
     async def _discover(self) -> None:
         """Adopt what the index shows under this worker's name, once no handover is pending."""
         for key in await self._leases.keys_owned_by(self._actor.worker_id):
             lease = None if key in self._held else await self._leases.get(key)
-            if lease is None or lease.is_finished or lease.checkpoint_owner is not None:
+            if lease is None or lease.checkpoint_owner is not None:
                 continue
             if lease.lease_owner == self._actor.worker_id and key not in self._held:
                 self._hold(lease)
 
-    async def _lead(self) -> None:
-        """Start a handover, to oneself or to another; force one that took too long (§3.5)."""
-        leases = await self._leases.scan()
-        me = self._actor.worker_id
-        now_ms = self._around.now_ms
-        pending = [le for le in leases if le.checkpoint_owner is not None and not le.is_finished]
-        before, self._pending = self._pending, {}
-        for lease in pending:
-            owners = (lease.lease_owner, lease.checkpoint_owner)
-            known = before.get(lease.lease_key)
-            since_ms = known[2] if known is not None and known[:2] == owners else now_ms
-            self._pending[lease.lease_key] = (*owners, since_ms)
-        for lease in pending:
-            if now_ms - self._pending[lease.lease_key][2] > _HANDOVER_MOST_MS:
-                await self._leases.apply(lease_changes.assign(lease, lease.lease_owner or me))
-                return
-        others = [
-            lease
-            for lease in leases
-            if lease.lease_owner not in (None, me)
-            and lease.checkpoint_owner is None
-            and not lease.is_finished
-        ]
-        if others and len(self._pending) < _HANDOVERS_MOST:
-            chosen = self._chance.choice(others)
-            names = {lease.lease_owner for lease in others} - {chosen.lease_owner}
-            target = self._chance.choice((me, *sorted(filter(None, names))))
-            await self._leases.apply(lease_changes.initiate_handover(chosen, target))
-
     def _hold(self, lease: Lease) -> None:
-        if lease.lease_key not in self._held:
-            held = self._held[lease.lease_key] = _Held(lease, self._around.now_ms)
-            task = asyncio.create_task(self._consume(held), name=f"java {lease.lease_key}")
-            task.add_done_callback(lambda _task: self._held.pop(lease.lease_key, None))
+        """Renew a lease from now on, and read its shard unless that is done."""
+        if lease.lease_key in self._held:
+            return
+        held = self._held[lease.lease_key] = _Held(lease, self._around.now_ms)
+        if not lease.is_finished:
+            name = f"java {lease.lease_key}"
+            held.consumer = asyncio.create_task(self._consume(held), name=name)
+            held.consumer.add_done_callback(lambda _task: self._consumed(held))
+
+    def _consumed(self, held: _Held) -> None:
+        held.consumer = None
+        if held.is_lost or not held.lease.is_finished:
+            self._held.pop(held.lease.lease_key, None)
 
     # --- writing (§1.6)
 
     async def _renew_all(self) -> None:
-        for held in list(self._held.values()):
-            if self._around.now_ms - held.renewed_ms > FAILOVER_MS:
-                held.is_lost = True
-            await self._write(held, lease_changes.renew)
+        await asyncio.gather(*map(self._renew, list(self._held.values())))
+
+    async def _renew(self, held: _Held) -> None:
+        if self._around.now_ms - held.renewed_ms > FAILOVER_MS:
+            held.is_lost = True
+        rate = None
+        if self._kcl3 is not None:
+            before = held.lease.throughput_kbps or 0.0
+            rate = round((before + held.read_bytes / 1024 / _RENEW_S) / 2, 6)
+            held.read_bytes = 0
+        await self._write(held, partial(self._renewal, rate))
+        if self._is_due_to_give(held):
+            await self._give(held)
+        if held.is_lost and held.consumer is None:
+            self._held.pop(held.lease.lease_key, None)
+
+    def _renewal(self, rate: float | None, lease: Lease) -> LeaseChange:
+        """Renew; the KCL 2 knows no handover, the KCL 3 wants to hear of one (§1.6)."""
+        is_deaf = self._kcl3 is None or lease.checkpoint_owner is not None
+        return lease_changes.renew(lease, throughput_kbps=rate, in_handover=is_deaf)
+
+    def _is_due_to_give(self, held: _Held) -> bool:
+        """Tell whether a lease has to be given away whatever its consumer is at."""
+        if held.asked_ms is None or held.is_lost:
+            return False
+        waited_ms = self._around.now_ms - held.asked_ms
+        return held.consumer is None or waited_ms > _GIVE_MOST_MS
+
+    async def _give(self, held: _Held) -> None:
+        """Let go of a lease in favour of who is to have it (§3.5)."""
+        while not held.is_lost:
+            lease = held.lease
+            change = lease_changes.assign(lease, lease.lease_owner or "")
+            try:
+                await self._leases.apply(change)
+            except (Throttled, OutcomeUnknown):
+                await asyncio.sleep(0.2)
+                continue
+            held.is_lost = True
 
     async def _write(self, held: _Held, build: Callable[[Lease], LeaseChange]) -> bool:
         """Write by the counter; False once the lease is lost."""
@@ -203,10 +245,27 @@ class JavaLikePeer:
                         return True
                     continue
                 if isinstance(result, Applied):
-                    held.lease, held.renewed_ms = result.lease, now_ms
+                    held.lease, held.renewed_ms = _owned_as(held.lease, result.lease), now_ms
                     return True
-                held.is_lost = True
+                if not self._is_asked_to_give(held, result):
+                    held.is_lost = True
         return False
+
+    def _is_asked_to_give(self, held: _Held, refused: ChangeResult) -> bool:
+        """Take note of a handover that has begun: who hears of it renews and reads on (§1.6)."""
+        if self._kcl3 is None or not isinstance(refused, Lost):
+            return False
+        now, then = refused.current, held.lease
+        is_new = now.checkpoint_owner is not None and then.checkpoint_owner is None
+        if not is_new or now.effective_owner != then.effective_owner:
+            return False
+        if now.lease_owner == now.checkpoint_owner:
+            return False
+        held.asked_ms = self._around.now_ms
+        held.lease = replace(
+            then, lease_owner=now.lease_owner, checkpoint_owner=now.checkpoint_owner
+        )
+        return True
 
     async def _was_written(self, held: _Held, change: LeaseChange) -> bool:
         """Recognise a retried write of one's own; lose the lease if somebody else moved it."""
@@ -218,7 +277,7 @@ class JavaLikePeer:
         if current is None or current.lease_owner != self._actor.worker_id or moved > 1:
             held.is_lost = True
         elif moved:
-            held.lease = current
+            held.lease = _owned_as(held.lease, current)
             return current.checkpoint == change.sets.get(LeaseField.CHECKPOINT, current.checkpoint)
         return False
 
@@ -235,7 +294,7 @@ class JavaLikePeer:
     async def _consume(self, held: _Held) -> None:
         await self._wait_for_parents(held)
         reached, iterator = held.lease.checkpoint, None
-        while not held.is_lost:
+        while not held.is_lost and held.asked_ms is None:
             try:
                 iterator = iterator or await self._iterator(held.lease.lease_key, reached)
                 page = await self._stream.get_records(
@@ -252,6 +311,7 @@ class JavaLikePeer:
                 continue
             before = reached
             for record in page.records:
+                held.read_bytes += len(record.data)
                 reached = await self._process(held, record, reached)
             if reached != before:
                 await self._checkpoint(held, reached)
@@ -260,11 +320,12 @@ class JavaLikePeer:
                 return
             iterator = page.resume_token
             await asyncio.sleep(1)
+        await self._give(held)
 
     async def _wait_for_parents(self, held: _Held) -> None:
         for parent in held.lease.parent_shard_ids:
             while True:
-                if held.is_lost or await self._is_over(parent):
+                if held.is_lost or held.asked_ms is not None or await self._is_over(parent):
                     break
                 await asyncio.sleep(2)
 
@@ -348,6 +409,11 @@ class JavaLikePeer:
                 await asyncio.sleep(0.2)
             else:
                 return
+
+
+def _owned_as(then: Lease, now: Lease) -> Lease:
+    """Return a lease as it is now; of its owners the KCL learns from a refused renewal only."""
+    return replace(now, lease_owner=then.lease_owner, checkpoint_owner=then.checkpoint_owner)
 
 
 def _is_contradictory(page: RecordsPage, shard_id: str) -> bool:

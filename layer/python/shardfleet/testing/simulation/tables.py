@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 from shardfleet.domain.leases.changes import failing
 from shardfleet.domain.leases.lease import (
     Applied,
@@ -18,7 +19,7 @@ from shardfleet.domain.leases.lease import (
 )
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.testing.checkers import Suspect
-from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Wire
 
@@ -168,6 +169,31 @@ class FaultyLeases:
             lambda: self._table.apply(change, self._by),
             about=f"{change.operation} {change.lease_key}",
             may_repeat=True,
+        )
+
+
+class FaultyKcl3:
+    """The ``Kcl3Store`` port of one invocation."""
+
+    def __init__(self, store: MemoryKcl3Store, wire: Wire) -> None:
+        """Reach the tables over a wire."""
+        self._store = store
+        self._wire = wire
+
+    async def found(self, foreign: Sequence[str]) -> Kcl3:
+        """Return all rows."""
+        return await self._wire.read("kcl3.found", lambda: self._store.found(foreign))
+
+    async def write(self, row: WorkerRow) -> None:
+        """Write a row."""
+        await self._wire.write(
+            "kcl3.write", lambda: self._store.write(row), about=row.worker_id, may_repeat=True
+        )
+
+    async def delete(self, row: WorkerRow) -> None:
+        """Delete a row unless it was written since."""
+        await self._wire.write(
+            "kcl3.delete", lambda: self._store.delete(row), about=row.worker_id, may_repeat=True
         )
 
 

@@ -23,6 +23,7 @@ from shardfleet.testing.memory import MemoryStateStore
 from shardfleet.testing.memory_stream import DAY_MS, MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.functions import Functions, Services
+from shardfleet.testing.simulation.java_leader import kcl3_world
 from shardfleet.testing.simulation.outside_writers import OtherHands
 from shardfleet.testing.simulation.pauser import Pauser
 from shardfleet.testing.simulation.state_machine import StateMachine
@@ -75,9 +76,9 @@ class Shape:
         drifts_most: a clock that is wrong is as wrong as it may be.
         schedule_s: time between the manager's invocations.
         box_ms: a worker function's time-out.
-        peers: how many such workers, if there are any.
         peer_hurry: how many times as often a peer begins handovers.
         peer_is_old: a peer stores no hash ranges (KCL before 2.3.0).
+        peers_lead: peers are of the KCL 3, with a leader, or of the KCL 2; None: it is drawn.
         rewinds_finished: an operator sets back finished leases only.
         pauses_every_s: how often a person pauses something; 0: never.
         recreated_s: when the stream is deleted and created again; 0: never.
@@ -104,9 +105,9 @@ class Shape:
     drifts_most: bool = False
     schedule_s: float = _MINUTE_S
     box_ms: int = _WORKER_BOX_MS
-    peers: int = 1
     peer_hurry: float = 1.0
     peer_is_old: bool = False
+    peers_lead: bool | None = None
     rewinds_finished: bool = False
     pauses_every_s: float = 0.0
     recreated_s: float = 0.0
@@ -246,6 +247,7 @@ class World:
                 stream=self.stream,
                 lease_outage=Outage(),
                 state_outage=Outage(),
+                kcl3=kcl3_world(around, leads=shape.peers_lead) if shape.has_peer else None,
             ),
             config=shape.config,
             worker_box_ms=shape.box_ms,
@@ -292,8 +294,7 @@ class World:
             around.spawn(self._forget(), "retention"),
         ]
         if shape.has_peer:
-            for number in range(shape.peers):
-                around.spawn(self._keep_peer(1_000 * number), f"java {number}")
+            around.spawn(self._keep_peer(), "java 0")
         else:
             # A worker of Java's has no guard against what a tool has stored.
             busy.append(around.spawn(self._hands.run(), "other hands"))
@@ -424,8 +425,9 @@ class World:
                 grows=grows, least=self._shape.shards_least, most=self._shape.shards_most
             )
 
-    async def _keep_peer(self, number: int) -> None:
-        """Let a peer run, and another one after it was killed; their numbers follow this one."""
+    async def _keep_peer(self) -> None:
+        """Let a peer run, and another one after it was killed."""
+        number = 0
         while True:
             await asyncio.sleep(self._chance.uniform(5, 60))
             number += 1
