@@ -191,14 +191,26 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     ),
     "frozen gifts": _focused(
         "lease.apply assign",
-        shape={**_PEER, "peer_hurry": 4.0, "freeze_s": _LONG, "cycle_ms": 2_000},
+        shape={
+            **_PEER,
+            "peer_hurry": 4.0,
+            "peers_lead": True,
+            "freeze_s": _LONG,
+            "cycle_ms": 2_000,
+        },
         freeze_in_call=0.5,
         connection_lost=0.5,
         manager_twice=1.0,
     ),
     "frozen leaders": _focused(
         "lease.apply initiate_handover",
-        shape={**_PEER, "peer_hurry": 4.0, "cycle_ms": 2_000, "freeze_s": _LONG},
+        shape={
+            **_PEER,
+            "peer_hurry": 4.0,
+            "peers_lead": True,
+            "cycle_ms": 2_000,
+            "freeze_s": _LONG,
+        },
         freeze_in_call=0.5,
         execution_dies=0.2,
         kill_between=0.02,
@@ -417,7 +429,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     ),
     "hasty peers": _focused(
         "lease.apply checkpoint",
-        shape={**_PEER, **_RESTLESS, "peer_hurry": 8.0, "freeze_s": (1.0, 6.0)},
+        shape={**_PEER, **_RESTLESS, "peer_hurry": 8.0, "peers_lead": True, "freeze_s": (1.0, 6.0)},
         freeze_in_call=0.1,
     ),
     "long imports": _focused(
@@ -433,6 +445,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         shape={
             **_PEER,
             "peer_hurry": 4.0,
+            "peers_lead": True,
             "turn_most_ms": 70_000,
             "cycle_ms": 20_000,
             "reshard_every_s": 40.0,
@@ -440,7 +453,13 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         }
     ),
     "restarted owners": _focused(
-        shape={**_PEER, "peer_hurry": 6.0, "turn_most_ms": 20_000, "cycle_ms": 5_000},
+        shape={
+            **_PEER,
+            "peer_hurry": 6.0,
+            "peers_lead": True,
+            "turn_most_ms": 20_000,
+            "cycle_ms": 5_000,
+        },
         kill_between=0.04,
     ),
     "asleep": _focused(
