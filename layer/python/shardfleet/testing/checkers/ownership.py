@@ -29,6 +29,11 @@ _LOADED_BATCH_MS = 16_000
 _AT_BEGINNING_MS = 8_000
 
 
+def _is_java(by: Suspect) -> bool:
+    """Tell a worker of Java's from managers, who have no owner's name, and from workers of ours."""
+    return bool(by.worker_id) and by.execution == (0, 0)
+
+
 class NobodyIsRobbed(Checker):
     """
     A lease leaves an owner that renews it only by a steal or by its own release.
@@ -100,8 +105,7 @@ class NobodyIsRobbed(Checker):
     def _is_of_the_kcl(self, write: LeaseWrite) -> bool:
         """Tell whether a leader of Java's may take this lease, by what it saw in its run."""
         by, revived_ms = write.by, self._revived.get(write.change.lease_key)
-        is_java = by.worker_id and by.execution == (0, 0)
-        if not is_java or write.change.operation != "assign" or write.before is None:
+        if not _is_java(by) or write.change.operation != "assign" or write.before is None:
             return False
         if write.before.is_finished:
             return True
@@ -198,7 +202,7 @@ class HandoversEnd(Checker):
         lasted_ms = write.at_ms - since_ms - (by.frozen_ms - frozen_ms)
         refused_ms = _PATIENCE_MS if any(at_ms >= since_ms for at_ms, _ in by.faults) else 0
         batch_ms = _LOADED_BATCH_MS if by.name in self._loaded else _BATCH_MS
-        if by.worker_id and by.execution == (0, 0):
+        if _is_java(by):
             # A worker of Java's looks for that when it renews.
             batch_ms = _PATIENCE_MS + 2 * self.renew_ms
         if lasted_ms > batch_ms + refused_ms:
@@ -310,7 +314,7 @@ class OnlyTheHarmedLose(Checker):
             self._renewed.pop(key, None)
         if before is None or after is None or write.change.operation != "assign":
             return
-        if before.is_finished:
+        if before.is_finished and _is_java(write.by):
             # Nobody renews what is done but the KCL, whose leader gives it to somebody else then.
             return
         owner = before.effective_owner
