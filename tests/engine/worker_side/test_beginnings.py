@@ -157,3 +157,16 @@ def test_a_shard_at_its_beginning_is_read_in_the_life_of_the_stream_that_there_i
         assert (found.incarnation, found.shard_id) == (stream, key(0))
 
     run_virtual(scenario())
+
+
+def test_a_mark_of_a_moment_ago_is_not_looked_up_again():
+    async def scenario():
+        world, reads = World(), []
+        world.state.before = lambda call, kind, name: reads.append((call, kind))
+        marks = TipMarks(world.state, world.clock)
+        for _ in range(3):
+            await marks.mark(key(0), done="1:0")
+            await world.clock.sleep_ms(1_000)
+        assert reads == [("read", "tip"), ("write", "tip")]
+
+    run_virtual(scenario())

@@ -322,6 +322,33 @@ def test_a_stop_leaves_the_other_lanes_where_they_are_and_a_resume_repeats_nothi
     run_virtual(scenario())
 
 
+def test_a_lane_that_stops_at_the_end_of_the_shard_keeps_it_from_ending_until_it_is_resumed():
+    async def scenario():
+        world = World(parallelism=2, batch_records_most=1, max_attempts=1, overlaps=True, **SHORT)
+        mended = asyncio.Event()
+
+        async def fail(batch):
+            await asyncio.sleep(2)
+            if b"3" in [r.data for r in batch] and not mended.is_set():
+                raise ValueError("no")
+
+        world.handler._script = fail
+        for n in range(4):
+            world.stream.put(str(n).encode(), key=apart(2)[n % 2], shard_id=key(0))
+        world.stream.split(key(0))
+        turn = asyncio.create_task(world.turn())
+        await world.run_until(lambda: world.told(ShardStopped), within_ms=20_000)
+        await world.clock.sleep_ms(5_000)
+        assert not world.lease().is_finished
+        mended.set()
+        del world.state.documents["stop", key(0)]
+        await world.run_until(lambda: world.lease().is_finished, within_ms=60_000)
+        turn.cancel()
+        assert sorted(world.numbers) == [0, 1, 2, 3]
+
+    run_virtual(scenario())
+
+
 def test_a_shard_ends_when_every_lane_is_done():
     async def scenario():
         world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)

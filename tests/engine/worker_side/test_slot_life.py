@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -270,10 +271,20 @@ def test_a_lease_found_only_in_the_index_is_adopted():
 
         task = asyncio.create_task(taker())
         world.put(1, number=1)
+        asked = []
+        ask = world.leases.keys_owned_by
+
+        async def noted(worker_id):
+            asked.append(world.clock.monotonic_ms())
+            return await ask(worker_id)
+
+        world.leases.keys_owned_by = noted
         await world.turn()
         await task
         assert world.numbers == [1]
         assert world.handler.calls[0].began_ms <= 5_000 + 3 * world.config.renew_ms + 100
+        between_ms = [later - before for before, later in pairwise(asked)]
+        assert min(between_ms) > world.config.renew_ms, "each third look asks the index"
 
     in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
 
