@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.errors import InvalidRecord
+from shardfleet.kpl import packing
 from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.packing import OutgoingRecord
 
@@ -102,6 +103,15 @@ def test_filling_from_a_long_sequence_looks_at_no_more_than_an_aggregate_may_hol
 
     assert places == list(range(0, 1_001, 20))
     assert records.most == 20
+
+
+def test_lengths_that_are_forgotten_are_found_again(monkeypatch):
+    monkeypatch.setattr(packing, "_TABLE_MOST", 4)
+    records = [OutgoingRecord(f"k{n}", b"x" * (n % 20)) for n in range(100)]
+    builder = AggregateBuilder()
+    assert builder.fill(records) == 100
+    same(builder, one_by_one(records)[0])
+    assert len(packing._BEHIND_INDEX) <= 4
 
 
 @pytest.mark.parametrize("count", [127, 128, 129, 16_383, 16_384, 16_385, 20_000])

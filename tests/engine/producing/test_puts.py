@@ -58,6 +58,8 @@ def test_a_flush_returns_when_the_stream_has_everything():
     async def main():
         producer = producer_of(stream, linger_ms=60_000)
         await producer.put(*numbered(["a", "b", "a"]))
+        await asyncio.sleep(0.01)  # The producer has begun to wait for their time.
+        assert stream.requests == []
         await producer.flush()
         assert first_deliveries(stream) == {"a": [0, 2], "b": [1]}
         assert asyncio.get_running_loop().time() < 1
@@ -395,6 +397,34 @@ def test_what_waits_behind_records_of_few_keys_is_sent_with_them():
 
     run_virtual(main())
     assert [len(request) for request in stream.requests] == [3, 1]
+
+
+def test_after_an_answer_that_refuses_nothing_the_next_request_follows_at_once():
+    stream, seen = MemoryStream(1), []
+
+    async def main():
+        await producer_of(stream, observe=seen.append).send(numbered("aaa"))
+
+    run_virtual(main())
+    assert [(each.at_ms, each.refused) for each in seen] == [(0, 0)] * 3
+
+
+def test_a_request_that_is_called_off_is_so_and_its_records_go_again():
+    """Whoever calls all tasks off, as at the end of a loop, has to see that it was done."""
+    stream = MemoryStream(1)
+    stream.latency_ms = lambda: 50
+
+    async def main():
+        sending = asyncio.create_task(producer_of(stream).send(numbered("a")))
+        await asyncio.sleep(0.06)  # The shards are listed first.
+        (request,) = [each for each in asyncio.all_tasks() if each.get_name() == "PutRecords"]
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+        assert request.cancelled()
+        await sending
+
+    run_virtual(main())
+    assert [entry.data for *_, entry in stream.stored] == [b"0"]
 
 
 def test_an_observer_sees_batch_and_pause_after_each_answer():

@@ -21,14 +21,14 @@ from tests.engine.producing.test_puts import producer_of
 ONE = Shard(shard_id="one", hash_key_range=WHOLE_HASH_SPACE)
 
 
-def lanes_with(records, *, aggregate=False, **settings):
+def lanes_with(records, *, aggregate=False, due_ms=0, **settings):
     """Return the lanes of a stream of one shard in which these wait, and their settings."""
     given = ProducerSettings(**settings)
     lanes = Lanes(given)
     lanes.learn([ONE], now_ms=0)
     columns = checked(records, record_bytes=given.record_bytes)
     call = PutCall(aggregate=aggregate, until_ms=1_000, left=len(records), on_over=lambda _: None)
-    lanes.accept(Part(call, columns), due_ms=0, now_ms=0)
+    lanes.accept(Part(call, columns), due_ms=due_ms, now_ms=0)
     return lanes, given
 
 
@@ -158,6 +158,13 @@ def test_a_lane_is_ready_when_both_its_paces_allow_it_and_nothing_goes_before():
         assert lanes.next_at_ms(0) == wait_ms
         assert lanes.ready(wait_ms - 1) == []
         assert lanes.ready(wait_ms) == [lane]
+
+
+@pytest.mark.parametrize(("size", "ready_ms"), [(99, 500), (100, 0)])
+def test_what_a_shard_takes_in_a_tenth_of_a_second_lingers_no_longer(size, ready_ms):
+    records = [OutgoingRecord("a", b"x" * (size - 1))]
+    lanes, _ = lanes_with(records, due_ms=500, shard_bytes_per_s=1_000)
+    assert lanes.next_at_ms(0) == ready_ms
 
 
 def test_after_a_split_nothing_passes_what_the_old_shard_may_still_refuse():
