@@ -73,6 +73,19 @@ def test_a_dear_fleet_rests_between_its_managers_turns_and_says_why():
     run_virtual(main())
 
 
+def test_a_choice_is_kept_with_the_turn_that_makes_it():
+    """The invocation may end with it, and the next one knows nothing of it."""
+
+    async def main():
+        fleet = Fleet(budget_cents_per_day=200)
+        report = await fleet.manager.turn()
+        (turn,) = await History(fleet.store).turns(since_ms=0)
+        assert turn.at_ms == report.at_ms
+        assert "REGIME" in [entry.what for entry in turn.entries]
+
+    run_virtual(main())
+
+
 def test_a_thrifty_manager_stays_while_there_is_something_to_do():
     async def main():
         fleet = Fleet(leases_per_worker=4, budget_cents_per_day=200, manager_run_ms=50_000)

@@ -8,7 +8,7 @@ from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.engine.manager import history as turn_history
-from shardfleet.engine.manager.history import KEPT_MS, History
+from shardfleet.engine.manager.history import KEPT_MS, History, KeptTurn
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.errors import Throttled
 from shardfleet.testing.clock import run_virtual
@@ -218,6 +218,8 @@ def test_more_entries_than_a_document_holds_are_kept_in_several_and_the_rest_is_
         await History(store).write_turn(5, entries[:1])
         assert len(await store.list("turn")) == 4
         assert await History(store).turns(since_ms=6) == []
+        await store.write("turn", "x", {"at_ms": 7, "entries": []}, expected_version=None)
+        assert await History(store).turns(since_ms=7) == [KeptTurn(7, ())]
 
     run_virtual(main())
 

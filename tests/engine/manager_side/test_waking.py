@@ -3,9 +3,11 @@
 import asyncio
 from dataclasses import replace
 
+from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.state.sleep_state import NapRecord
+from shardfleet.engine.state.sleep_state import GLANCES, NapRecord
+from shardfleet.errors import KeyDenied
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.test_prober import SleepingFleet, key
 from tests.engine.worker_side.steps_kit import Stepped, Steps
@@ -48,5 +50,52 @@ def test_a_manager_that_dies_at_any_step_of_a_waking_is_made_up_for_by_the_next_
         while not await died_at(act_at):
             act_at += 1
         assert act_at > 40
+
+    run_virtual(main())
+
+
+def test_a_woken_shard_is_told_with_how_long_it_slept():
+    async def main():
+        fleet = SleepingFleet()
+        await fleet.put_to_sleep(0, 1)
+        await fleet.clock.sleep_ms(60_000)
+        fleet.stream.put(b"1", shard_id=key(1))
+        await fleet.manager.turn()
+        assert [(e.lease_key, e.slept_ms) for e in fleet.named("LeaseWoken")] == [(key(1), 60_000)]
+
+    run_virtual(main())
+
+
+def test_a_look_between_two_turns_that_fails_is_told():
+    async def main():
+        fleet = SleepingFleet(wake_most_ms=10_000)
+        await fleet.put_to_sleep(0, 1)
+
+        def fault(call):
+            if call.operation == "get_records" and call.at_ms == 5_000:
+                raise KeyDenied("check the key's policy")
+
+        fleet.stream.fault = fault
+        most_ms = fleet.config.manager_most_ms
+        assert await run_manager(fleet.config, fleet.ports(), run_ms=most_ms) == 1
+        (failed,) = fleet.named("ManagerTurnFailed")
+        assert failed.error == "KeyDenied: check the key's policy"
+        assert fleet.woken() == {}
+
+    run_virtual(main())
+
+
+def test_looks_at_what_no_longer_sleeps_are_not_kept():
+    async def main():
+        fleet = SleepingFleet()
+        await fleet.put_to_sleep(0, 1)
+        await fleet.manager.turn()
+        naps = {nap.lease_key: version for nap, version in await NapRecord(fleet.store).naps()}
+        assert await NapRecord(fleet.store).end(key(0), naps[key(0)])
+        for _ in range(5):
+            await fleet.clock.sleep_ms(60_000)
+            fleet.again()
+            await fleet.manager.turn()
+        assert fleet.store.documents[GLANCES, "0000"].body["leases"].keys() == {key(1)}
 
     run_virtual(main())

@@ -37,6 +37,7 @@ class Moving(BesideKcl3):
         super().__init__(java=16, leases_per_worker=8, **options)
         self.index = MemoryOwnerIndex()
         self.told = []
+        self.is_paused_at_drains = set()
 
     def migrator(self):
         operator = Operator(self.leases, self.state, self.clock)
@@ -80,6 +81,7 @@ class Moving(BesideKcl3):
 
     async def work(self, slot):
         if slot.drain:
+            self.is_paused_at_drains.add((await self.migrator().look()).is_paused)
             for lease in list(self.leases.leases.values()):
                 if lease.effective_owner == slot.worker_id:
                     await self.leases.apply(lease_changes.evict(lease))
@@ -150,6 +152,8 @@ def test_back_to_java_each_lease_is_handed_over_once_and_the_fleet_is_drained():
         assert fleet.switches() == {"take": 0, "initiate_handover": 16, "assign": 16}
         snapshot = await fleet.migrator().look()
         assert (snapshot.alive, snapshot.is_paused, snapshot.is_hidden) == ([], True, False)
+        # Else the manager would start others in the place of the drained ones.
+        assert fleet.is_paused_at_drains == {True}
 
     moving(work)
 
@@ -335,5 +339,27 @@ def test_a_migration_knows_who_stands_still_by_the_manager_s_looks_before_its_ow
         assert lease.lease_key in (await migrator.look()).expired
         fleet.renew(lease.lease_key)
         assert lease.lease_key not in (await migrator.look()).expired
+
+    run_virtual(main())
+
+
+def test_a_migration_knows_nobody_as_lost_by_how_long_its_own_look_takes():
+    """A lease may have been read at the look's beginning, and been renewed since."""
+
+    async def main():
+        fleet = Moving()
+        await fleet.begin()
+        survey = fleet.leases.survey
+
+        async def slow():
+            found = await survey()
+            await fleet.clock.sleep_ms(600_000)
+            return found
+
+        leases, now_ms = fleet.leases.leases.values(), fleet.clock.now_ms()
+        seen = {le.lease_key: Sighting(le.lease_counter, le.lease_owner, now_ms) for le in leases}
+        await fleet.state.write_sightings(seen)
+        fleet.leases.survey = slow
+        assert not (await fleet.migrator().look()).expired
 
     run_virtual(main())
