@@ -17,6 +17,7 @@ from shardfleet.domain.cost.estimate import (
     workers_for,
 )
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
+from shardfleet.domain.template.spark import worker_size
 from shardfleet.errors import ConfigurationError
 
 PAGE = Path(__file__).parents[2] / "docs/cost.md"
@@ -199,3 +200,11 @@ def test_prices_have_their_date_and_can_be_ones_own():
 def test_a_price_that_is_none_is_refused(given, message):
     with pytest.raises(ConfigurationError, match=message):
         changed_prices(given)
+
+
+@pytest.mark.parametrize(
+    ("memory", "gigabytes"), [("50g", 55), ("14g", 16), ("18432m", 20), ("10g", 11), ("1g", 2)]
+)
+def test_a_spark_worker_is_as_large_as_its_memory_and_a_tenth_in_whole_gigabytes(memory, gigabytes):
+    """By ``spark.executor.memoryOverheadFactor``, 0.1 unless told otherwise."""
+    assert worker_size({"spark.executor.memory": memory}, "executor")[1] == gigabytes

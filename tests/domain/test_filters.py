@@ -246,6 +246,7 @@ def plain(data):
         ('[{"data": {"a": [{"anything-but": ["x", 1]}]}}]', "of strings or of numbers alone"),
         ('[{"data": {"a": [{"anything-but": {"prefix": "x"}}]}}]', "anything-but: "),
         ('[{"data": {"a": [{"numeric": [">"]}]}}]', "filters[0].data.a[0].numeric: "),
+        ('[{"data": {"a": [{"numeric": [">", 1e99999999999999999999]}]}}]', "a[0].numeric: "),
         ('[{"data": {"a": [{"numeric": ["<", 5, ">", 0]}]}}]', "numeric: "),
         ('[{"data": {"a": [{"numeric": ["=", "5"]}]}}]', "numeric: "),
         ('[{"data": {"a": [{"prefix": "x", "suffix": "y"}]}}]', "filters[0].data.a[0]: "),

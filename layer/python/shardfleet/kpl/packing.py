@@ -111,12 +111,9 @@ class KeyIndexes:
     def _made(self) -> dict[str, bytes]:
         made, wanted = len(self._fields), len(self)
         if made < wanted:
+            # Partition keys: of_all() puts in many at once, add() keeps up.
             new = islice(self.keys, made, None)
-            if self._tag == RECORD_KEY_INDEX:
-                self._fields.update(zip(new, _first_fields(wanted)[made:], strict=True))
-            else:
-                numbered = enumerate(new, start=made)
-                self._fields.update((key, self._tag + varint(n)) for n, key in numbered)
+            self._fields.update(zip(new, _first_fields(wanted)[made:], strict=True))
         return self._fields
 
 

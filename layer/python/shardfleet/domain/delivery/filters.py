@@ -256,7 +256,10 @@ def _numeric(given: object) -> Callable[[object], bool] | None:
         return None
     if len(signs) > 1 and not (signs[0].startswith(">") and signs[1].startswith("<")):
         return None  # Event Ruler: the lower bound of a range comes first.
-    wanted = [(_COMPARISONS[s], Decimal(b)) for s, b in zip(signs, bounds, strict=True)]
+    try:
+        wanted = [(_COMPARISONS[s], Decimal(b)) for s, b in zip(signs, bounds, strict=True)]
+    except DecimalException:
+        return None  # An exponent beyond what can be counted.
 
     def holds(value: object) -> bool:
         if type(value) is not _Number:
@@ -264,7 +267,7 @@ def _numeric(given: object) -> Callable[[object], bool] | None:
         try:
             number = Decimal(value)
         except DecimalException:
-            return False  # An exponent beyond what can be counted.
+            return False
         return all(compare(number, bound) for compare, bound in wanted)
 
     return holds

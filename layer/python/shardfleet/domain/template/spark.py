@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +21,7 @@ TOKEN_MOST = 64  # StartJobRun.clientToken.
 PARAMETERS_MOST, ARGUMENTS_MOST = 102_400, 1_024  # SparkSubmit.
 _TOKEN = re.compile(r"[A-Za-z0-9._-]+")
 _CONF = re.compile(r"--conf\s+\"?([^\s=]+)=([^\s\"]+)")
-_OVERHEAD = 1.1  # Spark asks for a tenth beside the memory of a driver or executor.
+_TENTHS = 10  # Spark asks for a tenth beside the memory of a driver or executor.
 
 
 def _jobs(template: Template) -> Iterator[tuple[TemplateResource, Mapping[str, Any]]]:
@@ -143,7 +142,8 @@ def _gigabytes(conf: Mapping[str, str], role: str) -> int:
     said = re.fullmatch(r"(\d+)([gm])b?", conf.get(f"spark.{role}.memory", "").lower())
     if not said:
         return WORKER_MEMORY_GB
-    return math.ceil(int(said[1]) * _OVERHEAD / (1 if said[2] == "g" else 1024))
+    tenths = int(said[1]) * (_TENTHS + 1) * (1024 if said[2] == "g" else 1)
+    return -(-tenths // (_TENTHS * 1024))
 
 
 def _leading(text: object) -> float:
