@@ -145,6 +145,22 @@ def test_a_position_older_than_the_retention_jumps_by_policy_and_states_the_loss
     run_virtual(main())
 
 
+def test_a_loss_that_was_jumped_is_told_once_although_nothing_was_done_since():
+    async def main():
+        world = _world_with_a_trimmed_position(on_trimmed="jump", max_attempts=0)
+
+        async def fail(batch):
+            raise ValueError("not yet")
+
+        world.handler._script = fail
+        await world.turn(turn_ms=20_000)
+        await world.turn(turn_ms=20_000)
+        assert world.numbers == []
+        assert [event.policy for event in world.told(PositionLost)] == ["jump"]
+
+    run_virtual(main())
+
+
 def test_a_sequence_number_of_another_shard_stops_the_shard_by_that_name_and_is_no_loss():
     """Whatever is done about losses: the checkpoint is wrong, and nobody knows the right one."""
 

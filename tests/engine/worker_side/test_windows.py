@@ -354,6 +354,22 @@ def test_a_state_that_is_refused_while_the_shard_is_left_is_kept_a_moment_later(
     run_virtual(scenario())
 
 
+def test_a_shard_of_which_nothing_was_read_is_left_as_quickly_as_without_windows():
+    async def drained_ms(**config):
+        world = World(**{**SHORT, **config})
+        turn = asyncio.create_task(world.turn(turn_ms=60_000))
+        await world.clock.sleep_ms(3_000)
+        await world.change_slot(ask_to_drain)
+        await turn
+        return world.clock.monotonic_ms()
+
+    async def scenario():
+        began_ms = await drained_ms()
+        assert await drained_ms(tumbling_window_ms=0) - began_ms == began_ms
+
+    run_virtual(scenario())
+
+
 def test_a_partial_failure_keeps_the_state_of_what_is_done():
     async def scenario():
         world, given, fails = a_world(None), [], [True]
