@@ -73,8 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     sources = sources_of(given.root, given.rooms)
     every = [change for file, text in sources.items() for change in changes_of(file, text)]
-    draws = [random.Random(seed).sample(every, len(every))[: given.number] for seed in given.seed]
-    drawn = list(dict.fromkeys(change for draw in draws for change in draw))
+    drawn = drawn_of(every, given)
     if given.only:
         texts = given.only.split(",")
         drawn = [c for c in every if any(text in c.id or text in c.file for text in texts)]
@@ -93,6 +92,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{len(alive)} survived: {', '.join(alive) or 'none'}\n"
     )
     return code or int(bool(alive))
+
+
+def drawn_of(every: Sequence[Change], given: argparse.Namespace) -> list[Change]:
+    """
+    Return what these seeds draw.
+
+    What they drew before, by the output, is followed for as long as it exists: survivors become
+    tests, and other sources would have others drawn.
+    """
+    draws = [random.Random(seed).sample(every, len(every))[: given.number] for seed in given.seed]
+    drawn = list(dict.fromkeys(change for draw in draws for change in draw))
+    old = json.loads(given.output.read_text("utf-8")) if given.output.exists() else {}
+    if old.get("seed") == given.seed:
+        by_id = {change.id: change for change in every}
+        followed = [by_id[row["id"]] for row in old["changes"] if row["id"] in by_id]
+        drawn = list(dict.fromkeys([*followed, *drawn]))[: max(len(drawn), len(followed))]
+    return drawn
 
 
 def sources_of(root: Path, rooms: Sequence[str]) -> dict[str, bytes]:

@@ -225,3 +225,14 @@ def test_draws_are_pooled_and_what_two_of_them_have_is_tried_once(toy):
     pooled = [row["id"] for row in body["changes"]]
     assert pooled == list(dict.fromkeys(ids[1] + ids[2]))
     assert len(lines) == len(pooled) < 8
+
+
+def test_what_was_drawn_is_followed_when_the_sources_have_changed(toy):
+    _, body = tried(toy, number=4, seed=2)
+    with (toy / "rooms/toy.py").open("a") as file:
+        file.write("\n\ndef more(n):\n    return n + 1 if n > 3 else n - 1\n")
+
+    lines, again = tried(toy, number=4, seed=2)
+
+    assert [row["id"] for row in again["changes"]] == [row["id"] for row in body["changes"]]
+    assert len(lines) == 4

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -149,9 +150,18 @@ def test_while_another_application_shares_the_table_nothing_falls_asleep():
     async def scenario(world):
         body = {"owner": "java", "seen_ms": world.clock.now_ms()}
         await world.state.write(FOREIGN, "fleet", body, expected_version=None)
+        asked_ms = []
+
+        def note(call, kind, name):
+            if (call, kind) == ("read", FOREIGN):
+                asked_ms.append(world.clock.monotonic_ms())
+
+        world.state.before = note
         assert await world.turn() is TurnOutcome.CONTINUE
         assert nap(world) is None
         assert world.lease().lease_owner == "fleet-s0001"
+        assert len(asked_ms) > 1
+        assert all(later - at >= AFTER_MS for at, later in pairwise(asked_ms)), "asked each read"
 
     in_world(scenario)
 

@@ -1,12 +1,14 @@
 """Waiting that can be called off, and tasks that are always waited for."""
 
 import asyncio
+import weakref
 
 import pytest
 
-from shardfleet.engine.retry import Halt, Halted, Patience, Signal, all_of
+from shardfleet.engine.retry import Halt, Halted, Patience, Signal, all_of, each_of
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled
+from shardfleet.runtime.bootstrap import WRITE_THREADS_MOST
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
 
@@ -152,5 +154,45 @@ def test_the_failure_of_a_task_is_told_when_it_happens_and_the_others_are_waited
         assert tasks.names == ["b"]
         assert await tasks.are_done(Halt())
         assert (told, ended) == ([(100, "early")], ["a", "b"])
+
+    run_virtual(main())
+
+
+def test_a_wait_that_is_over_leaves_nothing_behind():
+    """A turn's halt is waited for before each read of each shard."""
+
+    async def main():
+        loop, made = asyncio.get_running_loop(), []
+        create = loop.create_future
+
+        def noted():
+            future = create()
+            made.append(weakref.ref(future))
+            return future
+
+        loop.create_future = noted
+        halt = Halt()
+        for _ in range(10):
+            assert not await halt.wait(10)
+        assert len(made) >= 10
+        # The last one's timer may be there still.
+        assert sum(each() is not None for each in made) <= 1
+
+    run_virtual(main())
+
+
+def test_of_many_calls_as_many_are_made_at_once_as_there_are_threads_for_them():
+    async def main():
+        running, most = 0, 0
+
+        async def call(_):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(1)
+            running -= 1
+
+        await each_of(range(40), call)
+        assert most == WRITE_THREADS_MOST
 
     run_virtual(main())
