@@ -13,10 +13,14 @@ import pytest
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_SHARD_END
+from shardfleet.engine.ownership.lease import HeldLease, Instant
+from shardfleet.engine.retry import Halted, Patience
+from shardfleet.engine.shard.faults import ShardFaults
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import ConsumerFailed
 from shardfleet.events.worker import LeaseLost, LeaseUnreadable, ShardEnded
 from shardfleet.testing.clock import run_virtual
+from shardfleet.testing.memory import SeededEntropy
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import World, a_lease, key
 
@@ -94,6 +98,32 @@ def test_a_shard_whose_reads_raise_stops_none_of_its_neighbours(operation):
         assert not world.told(LeaseLost)
 
     in_world(scenario, shards=4)
+
+
+class IllState:
+    """Fleet state of which nobody foresaw what it raises."""
+
+    async def stop(self, lease_key):
+        await asyncio.sleep(0)
+        raise RuntimeError(f"nobody foresaw this of {lease_key} either")
+
+
+def test_a_fault_that_cannot_even_be_put_on_record_rests_until_it_is_asked_to_stop():
+    async def scenario(world):
+        options = {"clock": world.clock, "entropy": SeededEntropy(1)}
+        patience = Patience(**options, first_ms=200, most_ms=5_000)
+        faults = ShardFaults(
+            IllState(), worker_id="w", poll_ms=1_000, patience=patience, events=world.events
+        )
+        held = HeldLease(a_lease(), Instant(0, 0))
+        began_ms = world.clock.monotonic_ms()
+        await faults.withstand(held, ValueError("x"))
+        assert world.clock.monotonic_ms() - began_ms >= 1_000
+        held.halt.set()
+        with pytest.raises(Halted):
+            await faults.withstand(held, ValueError("x"))
+
+    in_world(scenario)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

@@ -138,19 +138,24 @@ def test_an_announced_assignment_that_is_written_late_is_still_found():
     in_world(scenario, leases=[a_lease(lease_owner=None)], idle_end_ms=60_000)
 
 
-def test_an_announced_assignment_that_is_never_written_counts_as_served_after_a_failover_time():
+@pytest.mark.parametrize("announced_ms", [1_000, 15_000])
+def test_an_announced_assignment_that_is_never_written_counts_as_served_after_a_failover_time(
+    announced_ms,
+):
     async def scenario(world):
         async def manager():
-            await world.clock.sleep_ms(1_000)
+            await world.clock.sleep_ms(announced_ms)
             await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
 
         task = asyncio.create_task(manager())
         assert await world.turn() is TurnOutcome.IDLE
         await task
         assert world.slot().state is SlotState.ENDED
-        assert world.clock.monotonic_ms() >= 10_000 + world.config.idle_end_ms
+        config = world.config
+        least_ms = announced_ms + config.failover_ms + config.idle_end_ms
+        assert least_ms <= world.clock.monotonic_ms() <= least_ms + 3 * config.renew_ms
 
-    in_world(scenario, leases=[a_lease(lease_owner=OTHER)])
+    in_world(scenario, leases=[a_lease(lease_owner=OTHER)], idle_end_ms=20_000)
 
 
 def test_a_slot_that_is_announced_nothing_again_and_again_waits_for_what_others_give_it():
@@ -227,7 +232,9 @@ def test_a_turn_whose_last_write_finds_no_answer_leaves_no_task_behind():
 
 def test_a_slot_with_nothing_held_and_nothing_to_come_ends():
     async def scenario(world):
+        began_ms = world.clock.monotonic_ms()
         assert await world.turn() is TurnOutcome.IDLE
+        assert world.clock.monotonic_ms() - began_ms == world.config.idle_end_ms
         assert world.slot().state is SlotState.ENDED
         assert not world.slot().turn_open
 

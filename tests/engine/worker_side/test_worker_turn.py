@@ -295,7 +295,10 @@ def test_a_handler_that_does_not_import_fails_the_turn_and_keeps_the_leases():
     in_world(scenario)
 
 
-def test_a_handler_that_outlives_its_time_out_ends_the_process_with_its_range_noted():
+@pytest.mark.parametrize(
+    "config", [{}, {"checkpoint_ms": 90_000, "failover_ms": 300_000, "batch_records_most": 4}]
+)
+def test_a_handler_that_outlives_its_time_out_ends_the_process_with_its_range_noted(config):
     """H10 and H9: progress of the others is stored; the next turn knows whom to charge."""
 
     async def scenario(world):
@@ -318,7 +321,7 @@ def test_a_handler_that_outlives_its_time_out_ends_the_process_with_its_range_no
         assert ("note", key(0)) not in world.state.documents
         assert world.slot().turn_open
 
-    in_world(scenario, shards=2)
+    in_world(scenario, shards=2, **config)
 
 
 def test_what_concerns_every_shard_fails_the_turn_in_good_order():
