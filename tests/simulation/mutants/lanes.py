@@ -36,10 +36,9 @@ LANES = (
             ENGINE,
             (
                 "        if not lanes.ahead and not (self._told and self._told.ahead):\n"
-                "            return True\n"
-                "        note"
+                "            self._held.lanes = None\n"
             ),
-            "        if True:\n            return True\n        note",
+            "        if True:\n            self._held.lanes = None\n",
         ),
         arena="lanes",
     ),
