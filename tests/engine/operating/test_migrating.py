@@ -250,6 +250,16 @@ def test_left_at_any_second_it_ends_where_the_next_command_says(seconds, directi
     moving(work)
 
 
+def read_by(stream, clock):
+    config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
+    return ReadPorts(
+        source=stream,
+        clock=clock,
+        events=MemoryEvents(),
+        patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
+    )
+
+
 def test_a_checkpoint_behind_which_records_have_expired_is_found_and_others_are_not():
     async def main():
         clock = VirtualClock()
@@ -257,19 +267,10 @@ def test_a_checkpoint_behind_which_records_have_expired_is_found_and_others_are_
         keys = sorted(stream.open_shard_ids)
         at = {key: min(stream.put(b"x", shard_id=key) for _ in range(4)) for key in keys}
         stream.trim(keys[0], keep=2)
-        config = FleetConfig(
-            fleet="f", stream_arn="a:b:c:d:e:f/g", lease_table="l", state_table="s"
-        )
-        reading = ReadPorts(
-            source=stream,
-            clock=clock,
-            events=MemoryEvents(),
-            patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
-        )
         leases = [a_lease(f"{key} at {at[key]}") for key in keys[:2]]
         leases += [a_lease(f"{keys[2]} at TRIM_HORIZON"), a_lease("gone at SHARD_END")]
         leases.append(a_lease("unknown at 5"))
-        assert await trimmed_after(leases, reading) == [keys[0]]
+        assert await trimmed_after(leases, read_by(stream, clock)) == [keys[0]]
 
     run_virtual(main())
 
@@ -279,7 +280,6 @@ def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which_recor
     error, trimmed
 ):
     async def main():
-        config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
         clock = VirtualClock()
         stream = MemoryStream(clock, shards=1)
 
@@ -287,13 +287,7 @@ def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which_recor
             raise error("refused")
 
         stream.page = refused
-        reading = ReadPorts(
-            source=stream,
-            clock=clock,
-            events=MemoryEvents(),
-            patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
-        )
-        found = await trimmed_after([a_lease("shardId-000000000000 at 5")], reading)
+        found = await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock))
         assert found == ["shardId-000000000000"] * trimmed
 
     run_virtual(main())
@@ -301,7 +295,6 @@ def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which_recor
 
 def test_of_a_shard_that_ends_without_a_record_nothing_has_expired():
     async def main():
-        config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
         clock = VirtualClock()
         stream = MemoryStream(clock, shards=1)
 
@@ -316,13 +309,10 @@ def test_of_a_shard_that_ends_without_a_record_nothing_has_expired():
             )
 
         stream.page = last_page
-        reading = ReadPorts(
-            source=stream,
-            clock=clock,
-            events=MemoryEvents(),
-            patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
+        assert (
+            await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock))
+            == []
         )
-        assert await trimmed_after([a_lease("shardId-000000000000 at 5")], reading) == []
 
     run_virtual(main())
 
