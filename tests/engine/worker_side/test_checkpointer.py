@@ -168,6 +168,24 @@ def test_a_lost_condition_with_no_unknown_outcome_before_it_is_a_lost_lease():
     bench_test(scenario)
 
 
+def test_what_a_clear_answer_has_settled_recognises_no_later_write():
+    """H1: a request that was lost is no licence for ever."""
+
+    async def scenario(bench):
+        held = await bench.hold()
+        bench.store.before = refuse(1, OutcomeUnknown)
+        with pytest.raises(OutcomeUnknown):
+            await bench.checkpointer.renew(held)
+        assert await bench.checkpointer.renew(held)
+        bench.store.leases[key(0)] = replace(bench.lease(), lease_counter=10)
+
+        assert not await bench.checkpointer.renew(held)
+        assert held.outcome is LeaseOutcome.LEASE_LOST
+        assert not bench.told(OwnWriteRecognised)
+
+    bench_test(scenario)
+
+
 @pytest.mark.parametrize("progress", [None, 5], ids=["renewal", "checkpoint"])
 def test_an_own_write_whose_answer_was_lost_is_recognised(progress):
     """§8 row 11 and H1: counter + 1, our name, the checkpoint we sent, and our epoch."""

@@ -10,11 +10,18 @@ import itertools
 import pytest
 
 from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
+from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
 from shardfleet.errors import ConfigurationError, Throttled
-from shardfleet.events.delivery import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
+from shardfleet.events.delivery import (
+    BatchFailed,
+    ConsumerFailed,
+    RecordNotKept,
+    RecordSkipped,
+    ShardStopped,
+)
 from shardfleet.records import Batch, Record
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
@@ -92,6 +99,38 @@ def test_a_record_that_fails_for_a_while_is_handled_in_the_end_and_in_order(part
         assert not partial or world.numbers == list(range(1, 11))
 
     in_world(scenario)
+
+
+def test_an_error_behind_the_last_record_that_is_done_has_nothing_to_be_tried_again():
+    async def scenario(world):
+        async def script(batch):
+            return HandlerResult(done_count=len(batch), error="after the last one")
+
+        world.handler._script = script
+        world.put(1, 10)
+        await world.turn(turn_ms=20_000)
+        assert world.numbers == list(range(1, 11))
+        assert world.lease().checkpoint == sequence_of(world, 10)
+        assert not world.told(ConsumerFailed)
+        assert not world.told(BatchFailed)
+
+    in_world(scenario)
+
+
+def test_progress_is_stored_in_its_time_although_nothing_more_comes():
+    """And not with the next renewal, which may be long in coming."""
+
+    async def scenario(world):
+        world.put(1)
+        turn = asyncio.create_task(world.turn(turn_ms=60_000))
+        await world.run_until(lambda: world.lease().checkpoint == sequence_of(world, 1))
+        world.put(2)
+        await world.run_until(lambda: world.numbers == [1, 2])
+        await world.clock.sleep_ms(6_000)
+        assert world.lease().checkpoint == sequence_of(world, 2)
+        await turn
+
+    in_world(scenario, checkpoint_ms=5_000, failover_ms=90_000)
 
 
 @pytest.mark.parametrize("partial", [False, True], ids=["whole batch", "partial"])

@@ -9,7 +9,7 @@ from shardfleet.errors import RightMissing
 from shardfleet.events.worker import TurnBegun
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_handler import MemoryHandler
-from tests.engine.worker_side.worker_kit import World
+from tests.engine.worker_side.worker_kit import World, key
 
 KILLED = "Runtime.ExitError: Runtime exited with error: signal: killed"
 
@@ -47,6 +47,21 @@ def test_a_handler_that_does_not_load_stands_on_the_record_until_one_does():
         assert world.numbers == [1, 2, 3]
 
     in_world(scenario)
+
+
+def test_a_turn_that_fails_stores_what_was_done_before():
+    async def scenario(world):
+        def refuses(call):
+            if call.operation == "get_records" and world.numbers:
+                raise RightMissing("GetRecords of clicks: AccessDeniedException: no")
+
+        world.put(1, 3)
+        world.stream.fault = refuses
+        assert await world.turn() is TurnOutcome.FAILED
+        assert world.numbers == [1, 2, 3]
+        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+
+    in_world(scenario, checkpoint_ms=60_000)
 
 
 def test_a_call_that_outlives_its_time_out_says_so_before_the_process_ends():

@@ -1,6 +1,7 @@
 """Manual checkpoints: what a handler has stays open until it says that it is done."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -69,6 +70,23 @@ def test_a_record_of_an_earlier_batch_is_checkpointed_later():
         assert world.numbers == [1, 2, 3, 4, 5, 3, 4, 5]
 
     in_world(scenario, handle, batch_records_most=1)
+
+
+def test_what_no_handler_gets_is_passed_where_everything_before_it_is_checkpointed():
+    async def handle(batch):
+        if batch:
+            batch.checkpoint()
+
+    async def scenario(world):
+        world.put(1, 3, key_of=lambda n: "wanted")
+        turn = asyncio.create_task(world.turn(turn_ms=20_000))
+        await world.run_until(lambda: world.numbers == [1, 2, 3])
+        for _ in range(4):
+            world.stream.put(b"none of its", shard_id=key(0))
+        await turn
+        assert str(world.lease().checkpoint) == number_of(world, 7)
+
+    in_world(scenario, handle, filters=json.dumps([{"partitionKey": ["wanted"]}]))
 
 
 def test_an_earlier_batch_that_was_kept_checkpoints_up_to_its_own_end():

@@ -416,7 +416,7 @@ def test_a_merge_whose_other_parent_has_no_lease_waits_and_prompts_the_manager()
         task = asyncio.create_task(manager())
         await world.turn(turn_ms=60_000)
         await task
-        assert created == [False]
+        assert (created, world.told(ConsumerFailed)) == ([False], [])
         assert world.lease(0).is_finished
         assert world.lease(1).is_finished
         assert world.leases.leases[child].lease_owner == ME

@@ -331,6 +331,39 @@ def test_while_the_state_cannot_be_kept_the_checkpoint_stays():
     run_virtual(scenario())
 
 
+def test_a_stopped_shard_that_is_resumed_forgets_how_far_a_state_was_that_was_not_kept():
+    """Or the checkpoint passes records that are in no state."""
+
+    async def scenario():
+        sums = Sums()
+        world, failing = a_world(None, batch_records_most=1, max_attempts=1), {b"3"}
+
+        async def handle(batch):
+            if {record.data for record in batch} & failing:
+                raise ValueError("no")
+            return await sums(batch)
+
+        def refuse(call, kind, name):
+            if (call, kind) == ("write", WINDOW):
+                raise Throttled("no")
+
+        world.handler._script, world.state.before = handle, refuse
+        world.put(1, 3, key_of=lambda n: "k")
+        turn = asyncio.create_task(world.turn(turn_ms=200_000))
+        await world.run_until(lambda: world.told(ShardStopped))
+        await world.clock.sleep_ms(30_000)
+        world.state.before = lambda call, kind, name: None
+        failing.add(b"1")
+        del world.state.documents["stop", key(0)]
+        await world.run_until(lambda: len(world.told(ShardStopped)) == 2)
+        failing.clear()
+        del world.state.documents["stop", key(0)]
+        await turn
+        assert sums.results == expected(world)
+
+    run_virtual(scenario())
+
+
 def test_a_state_that_is_refused_while_the_shard_is_left_is_kept_a_moment_later():
     async def scenario():
         world = a_world(Sums())
