@@ -64,6 +64,21 @@ def test_a_kcl_2_that_takes_a_lease_in_a_handover_owns_it(took_it, violations):
     assert len(found) == violations
 
 
+@pytest.mark.parametrize(("took_it", "violations"), [(True, 0), (False, 1)])
+def test_who_took_a_lease_in_a_handover_need_not_be_told_when_it_is_forced(took_it, violations):
+    """Seed 821: the manager ends the handover that a KCL 2 has left on a lease it took."""
+    checker, found = planted(checkers.AnnouncedFirst)
+    pending = replace(MINE, lease_owner=OTHER.worker_id, checkpoint_owner=ME.worker_id)
+    its = replace(pending, lease_owner=LEADER.worker_id)
+
+    if took_it:
+        writes(checker, take(pending, LEADER.worker_id), before=pending, after=its, by=LEADER)
+    forced = replace(its, checkpoint_owner=None)
+    writes(checker, assign(its, LEADER.worker_id), before=its, after=forced, by=MANAGER)
+
+    assert len(found) == violations
+
+
 @pytest.mark.parametrize(("by", "violations"), [(LEADER, 0), (ME, 1)])
 def test_a_worker_of_the_kcl_has_half_a_minute_to_give_a_lease_away(by, violations):
     checker, found = planted(checkers.HandoversEnd)

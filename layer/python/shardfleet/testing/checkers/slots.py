@@ -98,7 +98,8 @@ class AnnouncedFirst(Checker):
     """
     A manager gives a lease only to a slot that it has told before (H2).
 
-    Whom a leader of another kind hands over to learns of it as its workers do: by the index.
+    Whom a leader of another kind hands over to learns of it as its workers do: by the index. Who
+    takes a lease himself knows; a KCL 2 leaves the mark of a handover on it, which is forced then.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -115,7 +116,7 @@ class AnnouncedFirst(Checker):
         """Look at who is given what."""
         after, key = write.after, write.change.lease_key
         owner = (after.lease_owner or "") if after else ""
-        if write.by.worker_id and write.change.operation == "initiate_handover":
+        if write.by.worker_id and write.change.operation in ("initiate_handover", "take"):
             self._announced.add((owner, key))
         if after is None or write.change.operation not in ("assign", "take"):
             return
