@@ -9,7 +9,7 @@ import pytest
 
 from shardfleet.domain import turn as planned_turn
 from shardfleet.domain.balance import by_count as assignment
-from shardfleet.domain.leases.changes import checkpoint, create, delete
+from shardfleet.domain.leases.changes import checkpoint, create, delete, rewind
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy, LeaseField
 from shardfleet.domain.reasons import MovedToEvenOut
 from shardfleet.domain.stream.sequence import (
@@ -260,6 +260,23 @@ def test_an_alarm_about_nothing_is_found_after_others_were_lost(was_harmed, viol
     checker.ledger.open_shard("shard-0", ())
     checker.ledger.trim(2, before_ms=2)
     checker.told(3, Somebody(), PositionLost(lease_key="shard-0", done="7", policy="stop"))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("again", "violations"), [("3", 0), ("6", 0), ("9", 1)])
+def test_what_an_operator_wants_again_is_lost_when_it_is_trimmed_before(again, violations):
+    """Seed 1441; once the shard is as far again as it was, nothing of it is wanted."""
+    checker, found = planted(checkers.AlarmsAreTrue)
+    done = replace(LEASE, checkpoint=ExtendedSequenceNumber("9"))
+    back, there = (replace(LEASE, checkpoint=ExtendedSequenceNumber(at)) for at in ("3", again))
+
+    checker.read_begun(1, Somebody(), "shard-0")
+    checker.lease_written(a_write(rewind(done, back.checkpoint), before=done, after=back))
+    change = checkpoint(back, there.checkpoint)
+    checker.lease_written(a_write(change, before=back, after=there))
+    checker.ledger.open_shard("shard-0", ())
+    checker.ledger.trim(2, before_ms=2)
+    checker.told(3, Somebody(), PositionLost(lease_key="shard-0", done=again, policy="stop"))
     assert len(found) == violations
 
 

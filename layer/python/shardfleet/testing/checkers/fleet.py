@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardfleet.domain.reasons import LoadedMore
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, PositionOutlived
 from shardfleet.events.manager import LeaseAssigned
@@ -104,6 +105,8 @@ class AlarmsAreTrue(Checker):
         # Of which something was done before records were trimmed, and who read them last.
         self._numbered: set[str] = set()
         self._readers: dict[str, Suspect] = {}
+        # How far those were that an operator has set back, and that are not as far again.
+        self._set_back: dict[str, ExtendedSequenceNumber] = {}
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """Remember who read a shard last before records were trimmed."""
@@ -112,10 +115,15 @@ class AlarmsAreTrue(Checker):
             self._readers[shard_id] = by
 
     def lease_written(self, write: LeaseWrite) -> None:
-        """Remember of which shards something was done before records were trimmed."""
-        after = write.after
+        """Remember of which shards something was done, or is wanted again, before the trimming."""
+        before, after = write.before, write.after
         if self.ledger.trimmed_ms is not None or after is None:
             return
+        if before is not None and write.change.operation == "rewind":
+            was = self._set_back.get(after.lease_key, before.checkpoint)
+            self._set_back[after.lease_key] = max(was, before.checkpoint)
+        if after.checkpoint >= self._set_back.get(after.lease_key, after.checkpoint):
+            self._set_back.pop(after.lease_key, None)
         self._numbered.discard(after.lease_key)
         if not after.checkpoint.is_sentinel:
             self._numbered.add(after.lease_key)
@@ -139,9 +147,11 @@ class AlarmsAreTrue(Checker):
                 self.found(at_ms, key, text)
 
     def _may_be_lost(self, key: str) -> bool:
-        """Tell whether records are lost, or who read last may not have noted where it left."""
+        """Tell whether any are lost or wanted again, or the last reader's note may be missing."""
         if self.ledger.trimmed_ms is None:
             return False
+        if key in self._set_back:
+            return True
         return bool(self._lost(key) or key not in self._readers or self._readers[key].faults)
 
     def _lost(self, key: str) -> Sequence[SourceRecord]:
