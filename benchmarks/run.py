@@ -28,7 +28,7 @@ RESULTS = HERE / "results"
 TABLE = HERE / "RESULTS.md"
 PLOT = HERE / "ratios.svg"
 # Minutes each: left out unless they are named or asked for.
-SLOW = re.compile(r"bench_(spark_.*|scale|balance|handover|time_lines|sleep)\.py")
+SLOW = re.compile(r"bench_(spark_.*|scale|balance|handover|latency|time_lines|sleep)\.py")
 LEGEND = """Ratio: the peer's time through ours, medians of all rounds.
 Behind it, where it was told: between what it lies by the ratios of the rounds (sign test, 95 %).
 A gate has to be reached by the lower end.

@@ -7,6 +7,7 @@ either side is drained or killed, while records flow, a third of them aggregated
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -115,8 +116,9 @@ def main(arguments):
         "--history", type=Path, help="record what workers of one version do to leases, in this file"
     )
     given = parser.parse_args(arguments)  # fmt: skip
-    # An upgrade takes ten minutes more, which is asked for by its name.
-    versions = given.versions or [name for name in STORIES if not VERSIONS[name].before]
+    # A shell's background job ignores it, and so would the commands that are to be interrupted.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    versions = given.versions or [name for name in STORIES if not VERSIONS[name].is_long]
     with tempfile.TemporaryDirectory(prefix="shardfleet-interop-") as made:
         folder = given.keep or Path(made)
         folder.mkdir(exist_ok=given.keep is None)

@@ -159,7 +159,7 @@ class Scene:
     def begin_command(self, *words):
         """Begin one that others have a part in."""
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-        environment = {**self.aws.environment(), **kept, "COLUMNS": "120"}
+        environment = {**self.aws.environment(), **kept, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
         command = [Path(sys.executable).with_name("shardfleet"), *words, "--stack", STACK]
         said = (self._folder / f"command-{len(self.commands) + 1}.txt").open("w+")
         process = subprocess.Popen(
@@ -177,6 +177,26 @@ class Scene:
         if code:
             raise Disappointed(f"shardfleet {words}: exit code {code}: {text}")
         return round(time.monotonic() - began)
+
+    def cut_command(self, texts, within_s):
+        """Interrupt it, as a person does at the keyboard, when it says one of these; which one."""
+        command, process, said, _ = self.commands[-1]
+        told = self._folder / f"command-{len(self.commands)}.txt"
+
+        def heard():
+            text = told.read_text("utf-8")
+            return next((each for each in texts if each in text), "")
+
+        self.until(
+            lambda: heard() or process.poll() is not None, within_s, f"{command} says {texts}"
+        )
+        process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=COMMAND_MOST_S)
+        said.close()
+        text = told.read_text("utf-8")
+        if not (code and heard()) or "Traceback" in text:
+            raise Disappointed(f"shardfleet {command}: exit code {code}: {text}")
+        return heard()
 
     def java_is_seen(self):
         """Tell whether each of Java's workers has written its row, wherever its version does."""

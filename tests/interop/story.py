@@ -6,7 +6,9 @@ Both orders are in each: whoever is drained or killed comes back to one that has
 
 import itertools
 
+from shardfleet.cli.migrate import SAID
 from shardfleet.domain.balance.kcl3 import UPGRADING
+from shardfleet.domain.balance.migration import MigrationTask
 from tests.interop.checker import FLEET, JAVA, forced, given, moves, takeovers_ms
 from tests.interop.scene import Disappointed, now_ms
 from tests.interop.versions import jars_of
@@ -20,6 +22,14 @@ DEAD_FLEET_MOST_S = 150
 # Java's leader may be another worker until its second election after the first one's minute.
 UPGRADE_MOST_S, SWITCH_S = 660, 100
 UNTOUCHED_S, KEPT_S, SETTLE_S, CANNOT_S = 30, 10, 180, 60
+_TO_FLEET = (
+    MigrationTask.HIDE, MigrationTask.AWAIT_HIDDEN, MigrationTask.MOVE,
+    MigrationTask.AWAIT_HANDOVERS, MigrationTask.AWAIT_JAVAS_END,
+)  # fmt: skip
+_TO_JAVA = (
+    MigrationTask.HIDE, MigrationTask.AWAIT_HIDDEN, MigrationTask.MOVE,
+    MigrationTask.AWAIT_HANDOVERS, MigrationTask.DRAIN,
+)  # fmt: skip
 
 
 def java_begins(scene):
@@ -212,6 +222,33 @@ def migrates_to_java(scene):
     return {"seconds": seconds, "command_s": took} | _untouched(scene, drained_ms)
 
 
+def aborted_on_the_way_to_the_fleet(scene):
+    """At each step of it: both share again, and Java reads what it finds."""
+    return _aborted(scene, "--from-java", _TO_FLEET)
+
+
+def aborted_on_the_way_to_java(scene):
+    """At each step of it, the last of which has drained the fleet."""
+    return _aborted(scene, "--to-java", _TO_JAVA, "resume", "--all", "--yes")
+
+
+def _aborted(scene, direction, tasks, *after_the_last):
+    """Interrupt the command at each step, end the migration, and see both share again."""
+    found, texts = {}, [SAID[task].split("{")[0] for task in tasks]
+    for n, task in enumerate(tasks):
+        scene.begin_command("migrate", direction, "--yes", "--wait", "150")
+        # What is over within a second is not told, and the next step is.
+        cut_at = tasks[texts.index(scene.cut_command(texts[n:], MOVE_MOST_S))]
+        scene.shardfleet("migrate", "--abort", "--yes")
+        if after_the_last and task is tasks[-1]:
+            scene.shardfleet(*after_the_last)
+        # What was begun comes to its end, as any handover does.
+        scene.rest(KEPT_S)
+        leases, seconds = _leases(scene), _shared(scene)["seconds"]
+        found[f"{n + 1}. at {cut_at.name}"] = f"{leases}, shared after {seconds} s"
+    return found
+
+
 def java_2_begins(scene):
     scene.java.start(jars_of(scene.version.before))
     seconds = scene.until(lambda: scene.has_all(JAVA), BEGIN_MOST_S, "Java has all leases")
@@ -301,5 +338,9 @@ STORIES = {
     "2.7-3.1": (
         java_2_begins, java_3_joins_as_a_kcl_2, java_2_ends, fleet_joins_the_upgrade,
         upgrade_completes, upgrade_is_rolled_back,
+    ),
+    "3.1-aborted": (
+        java_begins, fleet_joins, aborted_on_the_way_to_the_fleet, aborted_on_the_way_to_java,
+        migrates_to_fleet, migrates_to_java,
     ),
 }  # fmt: skip

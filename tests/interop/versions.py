@@ -33,6 +33,7 @@ class Version:
         release: the whole one.
         hands_over: its workers hand leases over.
         before: the release that is upgraded from, if that is what is run.
+        is_long: it is run when it is asked for by its name, and not with the others.
 
     """
 
@@ -40,6 +41,7 @@ class Version:
     release: str
     hands_over: bool = True
     before: str = ""
+    is_long: bool = False
 
     @property
     def jars(self):
@@ -83,5 +85,6 @@ VERSIONS = {
     each.name: each
     for each in (Version("2.7", "2.7.2", hands_over=False), Version("3.1", IN_WHEEL),
                  Version("3.5", "3.5.1"),
-                 Version("2.7-3.1", IN_WHEEL, hands_over=False, before="2.7.2"))
+                 Version("2.7-3.1", IN_WHEEL, hands_over=False, before="2.7.2", is_long=True),
+                 Version("3.1-aborted", IN_WHEEL, is_long=True))
 }  # fmt: skip

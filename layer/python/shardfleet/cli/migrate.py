@@ -48,7 +48,7 @@ _WILL = {
         "Start Java's workers before, with the applicationName above.",
     ),
 }
-_SAID = {
+SAID = {
     MigrationTask.MAKE_INDEX: "The index is made.",
     MigrationTask.AWAIT_INDEX: "Waiting until the index is ACTIVE; a large table takes minutes.",
     MigrationTask.RESUME: "The fleet is resumed: it was paused as a whole.",
@@ -208,7 +208,7 @@ def _table(report: list[ReportLine]) -> Table:
 def _words(step: MigrationStep) -> str:
     more = len(step.leases) - _LEASES_NAMED
     leases = ", ".join(step.leases[:_LEASES_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return _SAID[step.step].format(leases=leases, workers=", ".join(step.workers))
+    return SAID[step.step].format(leases=leases, workers=", ".join(step.workers))
 
 
 def _end(fleet: FleetAccess, direction: Direction, *, is_done: bool, begun: bool) -> Iterator[str]:
