@@ -240,7 +240,7 @@ def _aborted(scene, direction, tasks, *after_the_last):
         # What is over within a second is not told, and the next step is.
         cut_at = tasks[texts.index(scene.cut_command(texts[n:], MOVE_MOST_S))]
         scene.shardfleet("migrate", "--abort", "--yes")
-        if after_the_last and task is tasks[-1]:
+        if after_the_last and cut_at is tasks[-1]:
             scene.shardfleet(*after_the_last)
         # What was begun comes to its end, as any handover does.
         scene.rest(KEPT_S)
