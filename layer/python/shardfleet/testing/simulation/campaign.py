@@ -172,16 +172,22 @@ def campaign(
 
 
 def _timed(options: Options) -> tuple[RunResult, float]:
-    """Run a seed; return how long it took on its core as well, whoever else used it meanwhile."""
+    """
+    Run a seed; return how long it took on its core as well, whoever else used it meanwhile.
+
+    What a fleet was made of is left in circles. Kept for long, it slows all that follow down.
+    """
     began_s = time.process_time()
-    return run_seed(options), time.process_time() - began_s
+    result = run_seed(options)
+    gc.collect()
+    return result, time.process_time() - began_s
 
 
 def _begin() -> None:
     """
     Begin a process of the pool, which ends when its parent is killed: the pool would not.
 
-    A run keeps much and leaves little in circles behind: those are looked for less often.
+    A run keeps much until its end: circles are looked for less often meanwhile.
     """
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS_BETWEEN_LOOKS, 50, 100)
