@@ -35,7 +35,9 @@ def test_rates_are_read():
 def test_so_many_seeds_are_run_whatever_the_time(tmp_path):
     given = ["--seeds", "1", "--minutes", "0", "--first-seed", "7"]
     sums = tmp_path / "sums.json"
+    sums.write_text('{"seeds": 9, "before": {"port_calls_per_core_s": 8602}}')
 
     assert application.run(["simulate", *given, "--output", str(sums)]) == 0
     found = json.loads(sums.read_text())
     assert (found["seeds"], found["first_seed"]) == (1, 7)
+    assert found["before"] == {"port_calls_per_core_s": 8602}, "what it is beside outlives it"

@@ -235,7 +235,7 @@ def aborted_on_the_way_to_java(scene):
 def _aborted(scene, direction, tasks, *after_the_last):
     """Interrupt the command at each step, end the migration, and see both share again."""
     found, texts = {}, [SAID[task].split("{")[0] for task in tasks]
-    for n, task in enumerate(tasks):
+    for n in range(len(tasks)):
         scene.begin_command("migrate", direction, "--yes", "--wait", "150")
         # What is over within a second is not told, and the next step is.
         cut_at = tasks[texts.index(scene.cut_command(texts[n:], MOVE_MOST_S))]

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -180,7 +181,12 @@ def _campaign(
     totals = campaign(iter(seeds), minutes=minutes, jobs=jobs, options=options, done=done)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(totals.body(), indent=2) + "\n", encoding="utf-8")
+        body, known = totals.body(), {}
+        with suppress(OSError, ValueError):
+            known = dict(json.loads(output.read_text("utf-8")))
+        if "before" in known:  # What this run's rate is beside: it outlives the runs.
+            body["before"] = known["before"]
+        output.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
     tell(None, [totals.line()], as_json=False)
     if totals.failed and options.play is not None:
         first = replace(options, seed=min(result.seed for result in totals.failed), keeps_log=True)
