@@ -32,13 +32,13 @@ from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import Slot, SlotState, intend_start
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
+from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import StreamDirectory
-from shardfleet.engine.state.fleet_state import FleetState, slot_body
+from shardfleet.engine.state.fleet_state import slot_body
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
-from shardfleet.runtime.managing import kcl3_store
+from shardfleet.runtime.managing import manager_ports
 from shardfleet.testing.memory import MemoryLauncher
 
 LEASES, PER_SLOT, TURNS, CPU_MOST_S = 10_000, 64, 7, 0.3
@@ -129,19 +129,8 @@ class SteadyFleet:
 async def turns(fleet: SteadyFleet, sandbox: Sandbox) -> list[float]:
     """Run some turns; return the CPU seconds of each."""
     threads = TurnThreads(fleet.config)
-    stream = bootstrap.stream(sandbox, threads)
-    await fleet.learn(stream)
-    ports = ManagerPorts(
-        leases=bootstrap.lease_store(sandbox, threads),
-        kcl3=kcl3_store(sandbox, threads),
-        state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
-        stream=stream,
-        source=stream,
-        launcher=MemoryLauncher(),
-        clock=sandbox.clock,
-        entropy=sandbox.entropy,
-        events=sandbox.events,
-    )
+    ports = manager_ports(sandbox, threads, MemoryLauncher())
+    await fleet.learn(ports.stream)
     manager = LeaseManager(fleet.config, ports)
     took = []
     # The first one has connections to open, and all leases to see for the first time.

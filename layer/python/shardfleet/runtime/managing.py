@@ -9,7 +9,7 @@ from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import ManagerPorts
-from shardfleet.engine.ports import Kcl3Store
+from shardfleet.engine.ports import WorkerLauncher
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime import bootstrap, invocation
@@ -41,25 +41,25 @@ def manager_handler(event: object, context: LambdaContext) -> dict[str, Any]:
 async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
     left_ms = context.get_remaining_time_in_millis() - invocation.MARGIN_MS
     async with invocation.invocation(sandbox, context, MANAGER, scheduled_runs=1) as threads:
-        stream = bootstrap.stream(sandbox, threads)
-        ports = ManagerPorts(
-            leases=bootstrap.lease_store(sandbox, threads),
-            kcl3=kcl3_store(sandbox, threads),
-            state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
-            stream=stream,
-            source=stream,
-            launcher=worker_launcher(sandbox, threads),
-            clock=sandbox.clock,
-            entropy=sandbox.entropy,
-            events=sandbox.events,
-        )
+        ports = manager_ports(sandbox, threads, worker_launcher(sandbox, threads))
         run_ms = min(sandbox.config.manager_most_ms, left_ms)
         return await run_manager(sandbox.config, ports, run_ms=run_ms)
 
 
-def kcl3_store(sandbox: Sandbox, threads: TurnThreads) -> Kcl3Store:
-    """Return what a KCL 3 keeps beside the leases."""
-    return DynamoDBKcl3Store(sandbox.config.lease_table, bootstrap.tables_of(sandbox, threads))
+def manager_ports(sandbox: Sandbox, threads: TurnThreads, launcher: WorkerLauncher) -> ManagerPorts:
+    """Return the manager's ports: the tables, the stream, and what starts workers."""
+    stream = bootstrap.stream(sandbox, threads)
+    return ManagerPorts(
+        leases=bootstrap.lease_store(sandbox, threads),
+        kcl3=DynamoDBKcl3Store(sandbox.config.lease_table, bootstrap.tables_of(sandbox, threads)),
+        state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
+        stream=stream,
+        source=stream,
+        launcher=launcher,
+        clock=sandbox.clock,
+        entropy=sandbox.entropy,
+        events=sandbox.events,
+    )
 
 
 def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLauncher:
