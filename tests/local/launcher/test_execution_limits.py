@@ -139,6 +139,8 @@ def test_a_stack_waits_for_the_executions_of_its_machine(embedded_aws, eventuall
     resources = stacks.describe_stack_resources(StackName=name)["StackResources"]
     arn = resources[0]["PhysicalResourceId"]
     started = client.start_execution(stateMachineArn=arn)["executionArn"]
+    # Or its first state is the transition at which it would end.
+    eventually(lambda: len(client.get_execution_history(executionArn=started)["events"]) > 1)
     stacks.delete_stack(StackName=name)
     eventually(lambda: client.describe_state_machine(stateMachineArn=arn)["status"] == "DELETING")
     assert stacks.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"] == (
