@@ -90,7 +90,8 @@ def drawn(chance, number):
 def run(records, seed):
     """Send so many records, a part of them under each of the settings; return what was found."""
     with tempfile.TemporaryDirectory(prefix="shardfleet-kpl-") as folder, kinesis_server() as plain:
-        client = boto3.client("kinesis", endpoint_url=plain, region_name=REGION)
+        # The default session may know the keys of a server before this one.
+        client = boto3.Session(region_name=REGION).client("kinesis", endpoint_url=plain)
         client.create_stream(StreamName=STREAM, ShardCount=SHARDS)
         authority = certificate(Path(folder))
         with tls_front(plain, authority) as secure:
