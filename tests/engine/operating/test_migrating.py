@@ -231,6 +231,61 @@ def test_a_migration_that_is_ended_lets_both_sides_share_again():
     moving(work)
 
 
+class Interrupted(Exception):
+    """A person has ended the command."""
+
+
+@pytest.mark.parametrize(
+    ("direction", "task"),
+    [
+        (FROM, MigrationTask.MAKE_INDEX),
+        (FROM, MigrationTask.RESUME),
+        (FROM, MigrationTask.HIDE),
+        (FROM, MigrationTask.AWAIT_HIDDEN),
+        (FROM, MigrationTask.MOVE),
+        (FROM, MigrationTask.AWAIT_HANDOVERS),
+        (FROM, MigrationTask.AWAIT_JAVAS_END),
+        (TO, MigrationTask.HIDE),
+        (TO, MigrationTask.AWAIT_HIDDEN),
+        (TO, MigrationTask.MOVE),
+        (TO, MigrationTask.AWAIT_HANDOVERS),
+        (TO, MigrationTask.DRAIN),
+        (TO, MigrationTask.SHOW),
+    ],
+)
+def test_interrupted_at_any_step_and_ended_each_lease_has_an_owner_that_lives(direction, task):
+    async def work(fleet):
+        def tell(step):
+            if step.step is task:
+                raise Interrupted
+
+        if direction is TO or task is MigrationTask.AWAIT_HIDDEN:
+            before = asyncio.create_task(fleet.migrate(FROM))
+            await until(fleet, fleet.is_rid_of_java)
+            before.cancel()
+            await fleet.migrator().abort()
+            await until(fleet, lambda: {"f-s0001", "f-s0002"} <= fleet.kcl3.rows.keys())
+        if task is MigrationTask.MAKE_INDEX:
+            fleet.index.found = IndexStatus.MISSING
+        if task is MigrationTask.RESUME:
+            why = Pause("bob", fleet.clock.now_ms(), "-")
+            await Operator(fleet.leases, fleet.state, fleet.clock).pause(None, why)
+        fleet.hands_over = lambda _: task is not MigrationTask.AWAIT_HANDOVERS
+        with pytest.raises(Interrupted):
+            await fleet.migrator().run(direction, within_ms=WAIT_MS, tell=tell)
+        fleet.hands_over = lambda _: True
+        await fleet.migrator().abort()
+        await fleet.clock.sleep_ms(120_000)
+        found = await fleet.migrator().look()
+        assert not found.is_hidden
+        living = {JAVA} | {slot.worker_id for slot in found.alive}
+        leases = fleet.leases.leases.values()
+        assert {(le.lease_owner in living, le.checkpoint_owner) for le in leases} == {(True, None)}
+        assert fleet.switches()["take"] == 0
+
+    moving(work)
+
+
 @pytest.mark.parametrize("seconds", range(1, 15))
 @pytest.mark.parametrize("direction", [FROM, TO])
 def test_left_at_any_second_it_ends_where_the_next_command_says(seconds, direction):
