@@ -55,7 +55,7 @@ def test_an_index_that_is_being_built_is_asked_again_later(tables):
 @pytest.mark.processes
 def test_an_index_that_the_embedded_aws_is_building_is_asked_again_until_it_is_there(monkeypatch):
     """D11, in the engine's own answer; a table of a KCL 2 gets the index when a fleet comes."""
-    with EmbeddedAws(behaviour=AwsBehaviour(unkind=7)) as aws:
+    with EmbeddedAws(behaviour=AwsBehaviour(index_built_s=5.0)) as aws:
         for name, value in aws.environment().items():
             monkeypatch.setenv(name, value)
         with tables_of(AwsClients(LIMITS)) as tables:

@@ -13,7 +13,7 @@ from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 
 # Looking costs both the test and the embedded AWS processor time that the fleet is in want of.
 LOOK_EVERY_S = 0.3
-UNKIND = AwsBehaviour(unkind=1, page_items=3)
+UNKIND = AwsBehaviour(unkind=1, page_items=3, index_built_s=5.0)
 HANDLERS = Path(__file__).resolve().parent / "handlers"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from shardfleet.adapters.dynamodb.leases import ensure_lease_table
 from shardfleet.local.aws.deploy import deploy
 from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet.local.aws.settings import AwsBehaviour
 from shardfleet.local.demo.feed import FeedPace, feed_stream
 from shardfleet.local.demo.fleet import FleetPlan, handler_of, synthesized
 from shardfleet.local.demo.ledger import DemoLedger
@@ -22,6 +23,8 @@ from tests.interop.java import JavaConsumer, deliveries
 from tests.interop.watcher import LeaseWatcher
 
 SHARDS, RECORDS_PER_S, FEED_MOST_S, COMMAND_MOST_S = 8, 150, 1_800, 400
+# A step is told, written, and looked for again a second later; the index is built for so long.
+LISTENS_EACH_S, INDEX_BUILT_S = 0.3, 20.0
 STREAM, APPLICATION, STACK = "clicks", "clicks-app", "ShardFleetStack"
 UPGRADE_ITEM = {
     "TableName": f"{APPLICATION}-CoordinatorState",
@@ -74,7 +77,11 @@ class Scene:
         environment = self._ledger.environment(handler_of(self._template))
         with ExitStack() as stack:
             self.aws = stack.enter_context(
-                EmbeddedAws(enforce_iam=True, lambda_environment=environment)
+                EmbeddedAws(
+                    enforce_iam=True,
+                    lambda_environment=environment,
+                    behaviour=AwsBehaviour(index_built_s=INDEX_BUILT_S),
+                )
             )
             self.kinesis = self.aws.client("kinesis")
             self.kinesis.create_stream(StreamName=STREAM, ShardCount=SHARDS)
@@ -187,9 +194,10 @@ class Scene:
             text = told.read_text("utf-8")
             return next((each for each in texts if each in text), "")
 
-        self.until(
-            lambda: heard() or process.poll() is not None, within_s, f"{command} says {texts}"
-        )
+        ends = time.monotonic() + within_s
+        while not heard() and process.poll() is None and time.monotonic() < ends:
+            self.look()
+            time.sleep(LISTENS_EACH_S)
         process.send_signal(signal.SIGINT)
         code = process.wait(timeout=COMMAND_MOST_S)
         said.close()

@@ -21,7 +21,7 @@ LOCK_MOST_S = 150
 DEAD_FLEET_MOST_S = 150
 # Java's leader may be another worker until its second election after the first one's minute.
 UPGRADE_MOST_S, SWITCH_S = 660, 100
-UNTOUCHED_S, KEPT_S, SETTLE_S, CANNOT_S = 30, 10, 180, 60
+UNTOUCHED_S, KEPT_S, SETTLE_S, CANNOT_S, EXPIRED_S = 30, 10, 180, 60, 15
 _TO_FLEET = (
     MigrationTask.HIDE, MigrationTask.AWAIT_HIDDEN, MigrationTask.MOVE,
     MigrationTask.AWAIT_HANDOVERS, MigrationTask.AWAIT_JAVAS_END,
@@ -234,12 +234,10 @@ def aborted_on_the_way_to_java(scene):
 
 def _aborted(scene, direction, tasks, *after_the_last):
     """Interrupt the command at each step, end the migration, and see both share again."""
-    found, texts = {}, [SAID[task].split("{")[0] for task in tasks]
+    found = {}
     for n in range(len(tasks)):
-        scene.begin_command("migrate", direction, "--yes", "--wait", "150")
         # What is over within a second is not told, and the next step is.
-        cut_at = tasks[texts.index(scene.cut_command(texts[n:], MOVE_MOST_S))]
-        scene.shardfleet("migrate", "--abort", "--yes")
+        cut_at = _cut(scene, direction, *tasks[n:])
         if after_the_last and cut_at is tasks[-1]:
             scene.shardfleet(*after_the_last)
         # What was begun comes to its end, as any handover does.
@@ -247,6 +245,92 @@ def _aborted(scene, direction, tasks, *after_the_last):
         leases, seconds = _leases(scene), _shared(scene)["seconds"]
         found[f"{n + 1}. at {cut_at.name}"] = f"{leases}, shared after {seconds} s"
     return found
+
+
+def _cut(scene, direction, *tasks):
+    """Interrupt the command at the first of these that it tells, and end the migration."""
+    texts = [SAID[task].split("{")[0] for task in tasks]
+    scene.begin_command("migrate", direction, "--yes", "--wait", "150")
+    cut_at = tasks[texts.index(scene.cut_command(texts, MOVE_MOST_S))]
+    scene.shardfleet("migrate", "--abort", "--yes")
+    return cut_at
+
+
+def aborted_where_the_index_is_missing(scene):
+    """As it is asked for, and while it is built; then the fleet can work, and both share."""
+    _cut(scene, "--from-java", MigrationTask.MAKE_INDEX)
+    _cut(scene, "--from-java", MigrationTask.AWAIT_INDEX)
+    return _shared(scene)
+
+
+def aborted_beside_a_kcl_2(scene):
+    """Leases are taken, not handed over, and each side takes its part again."""
+    found = _aborted(scene, "--from-java", (MigrationTask.HIDE, MigrationTask.MOVE))
+    return found | _aborted(scene, "--to-java", (MigrationTask.DRAIN,), "resume", "--all", "--yes")
+
+
+def aborted_as_a_paused_fleet_is_resumed(scene):
+    scene.shardfleet("pause", "--all", "--yes")
+    scene.until(lambda: scene.has_all(JAVA), MOVE_MOST_S, "Java has all leases")
+    _cut(scene, "--from-java", MigrationTask.RESUME)
+    return _shared(scene)
+
+
+def aborted_while_no_process_of_the_fleet_lives(scene):
+    """Its rows are there until Java's leader forgets it; then no slot has room."""
+    found = {}
+    for direction in ("--from-java", "--to-java"):
+        scene.kill_fleet()
+        _cut(scene, direction, MigrationTask.AWAIT_HIDDEN)
+        found[direction] = f"{_leases(scene)} at AWAIT_HIDDEN"
+        scene.until(lambda: scene.has_all(JAVA), DEAD_FLEET_MOST_S, "Java has all leases")
+        if direction == "--from-java":
+            _cut(scene, direction, MigrationTask.AWAIT_SLOTS)
+        scene.let_fleet_begin()
+        found[direction] += f", shared after {_shared(scene)['seconds']} s"
+    return found
+
+
+def aborted_while_leases_of_a_dead_java_expire(scene):
+    """They are the fleet's then; another worker of Java's has its part once it has the lock."""
+    scene.shardfleet("pause", "--all", "--yes")
+    scene.until(lambda: scene.has_all(JAVA), MOVE_MOST_S, "Java has all leases")
+    scene.kill_java()
+    scene.rest(EXPIRED_S)
+    _cut(scene, "--from-java", MigrationTask.AWAIT_EXPIRY)
+    seconds = scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    return {"seconds_to_the_fleet": seconds} | java_joins_after_a_kill(scene)
+
+
+def aborted_while_there_is_no_java(scene):
+    """The fleet is drained, and nobody takes its leases until it is resumed."""
+    scene.kill_java()
+    scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    _cut(scene, "--to-java", MigrationTask.AWAIT_JAVA)
+    scene.shardfleet("resume", "--all", "--yes")
+    seconds = scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    return {"seconds_to_the_fleet": seconds} | java_joins_after_a_kill(scene)
+
+
+def aborted_at_the_end_of_the_way_to_java(scene):
+    """Everything is where it is to be, and the fleet is drained."""
+    _cut(scene, "--to-java", MigrationTask.SHOW)
+    if not scene.has_all(JAVA):
+        raise Disappointed(f"Java has not all leases: {scene.count()}")
+    scene.shardfleet("resume", "--all", "--yes")
+    return _shared(scene)
+
+
+def aborted_at_the_end_of_the_way_to_the_fleet(scene):
+    """Java's workers have ended in order."""
+    scene.begin_command("migrate", "--from-java", "--yes", "--wait", "150")
+    scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    scene.stop_java()
+    scene.cut_command([SAID[MigrationTask.SHOW]], MOVE_MOST_S)
+    scene.shardfleet("migrate", "--abort", "--yes")
+    if not scene.has_all(FLEET):
+        raise Disappointed(f"the fleet has not all leases: {scene.count()}")
+    return java_joins_after_a_kill(scene)
 
 
 def java_2_begins(scene):
@@ -342,5 +426,14 @@ STORIES = {
     "3.1-aborted": (
         java_begins, fleet_joins, aborted_on_the_way_to_the_fleet, aborted_on_the_way_to_java,
         migrates_to_fleet, migrates_to_java,
+    ),
+    "3.1-aborted-alone": (
+        java_begins, fleet_joins, aborted_as_a_paused_fleet_is_resumed,
+        aborted_while_no_process_of_the_fleet_lives, aborted_at_the_end_of_the_way_to_java,
+        aborted_at_the_end_of_the_way_to_the_fleet, aborted_while_leases_of_a_dead_java_expire,
+        aborted_while_there_is_no_java,
+    ),
+    "2.7-aborted": (
+        java_begins, fleet_cannot_work, aborted_where_the_index_is_missing, aborted_beside_a_kcl_2,
     ),
 }  # fmt: skip

@@ -86,5 +86,7 @@ VERSIONS = {
     for each in (Version("2.7", "2.7.2", hands_over=False), Version("3.1", IN_WHEEL),
                  Version("3.5", "3.5.1"),
                  Version("2.7-3.1", IN_WHEEL, hands_over=False, before="2.7.2", is_long=True),
-                 Version("3.1-aborted", IN_WHEEL, is_long=True))
+                 Version("3.1-aborted", IN_WHEEL, is_long=True),
+                 Version("3.1-aborted-alone", IN_WHEEL, is_long=True),
+                 Version("2.7-aborted", "2.7.2", hands_over=False, is_long=True))
 }  # fmt: skip

@@ -74,7 +74,7 @@ class Moving(BesideKcl3):
         if second % 3 == 0:
             await self.manager.turn()
 
-    takes = False
+    takes = stands_still = False
 
     def hands_over(self, _owner):
         return True
@@ -88,7 +88,7 @@ class Moving(BesideKcl3):
             await self.state.update_slot(
                 slot.slot_id, lambda s: end(s, served_seq=s.assign_seq, now_ms=self.clock.now_ms())
             )
-        else:
+        elif not self.stands_still:
             await self.beat(slot.slot_id)
 
     def is_rid_of_java(self):
@@ -239,17 +239,21 @@ class Interrupted(Exception):
     ("direction", "task"),
     [
         (FROM, MigrationTask.MAKE_INDEX),
+        (FROM, MigrationTask.AWAIT_INDEX),
         (FROM, MigrationTask.RESUME),
         (FROM, MigrationTask.HIDE),
         (FROM, MigrationTask.AWAIT_HIDDEN),
+        (FROM, MigrationTask.AWAIT_SLOTS),
         (FROM, MigrationTask.MOVE),
         (FROM, MigrationTask.AWAIT_HANDOVERS),
+        (FROM, MigrationTask.AWAIT_EXPIRY),
         (FROM, MigrationTask.AWAIT_JAVAS_END),
         (TO, MigrationTask.HIDE),
         (TO, MigrationTask.AWAIT_HIDDEN),
         (TO, MigrationTask.MOVE),
         (TO, MigrationTask.AWAIT_HANDOVERS),
         (TO, MigrationTask.DRAIN),
+        (TO, MigrationTask.AWAIT_JAVA),
         (TO, MigrationTask.SHOW),
     ],
 )
@@ -267,13 +271,21 @@ def test_interrupted_at_any_step_and_ended_each_lease_has_an_owner_that_lives(di
             await until(fleet, lambda: {"f-s0001", "f-s0002"} <= fleet.kcl3.rows.keys())
         if task is MigrationTask.MAKE_INDEX:
             fleet.index.found = IndexStatus.MISSING
-        if task is MigrationTask.RESUME:
+        if task in (MigrationTask.RESUME, MigrationTask.AWAIT_EXPIRY):
             why = Pause("bob", fleet.clock.now_ms(), "-")
             await Operator(fleet.leases, fleet.state, fleet.clock).pause(None, why)
+        if task is MigrationTask.AWAIT_INDEX:
+            fleet.index.found = IndexStatus.CREATING
+        fleet.stands_still = task is MigrationTask.AWAIT_SLOTS
         fleet.hands_over = lambda _: task is not MigrationTask.AWAIT_HANDOVERS
+        if task in (MigrationTask.AWAIT_EXPIRY, MigrationTask.AWAIT_JAVA):
+            fleet.javas = False
+            await fleet.clock.sleep_ms(120_000)
         with pytest.raises(Interrupted):
             await fleet.migrator().run(direction, within_ms=WAIT_MS, tell=tell)
-        fleet.hands_over = lambda _: True
+        fleet.hands_over, fleet.stands_still = lambda _: True, False
+        # Who has been drained stays so; another worker of Java's takes what is free.
+        fleet.javas = fleet.takes = fleet.javas or task is MigrationTask.AWAIT_JAVA
         await fleet.migrator().abort()
         await fleet.clock.sleep_ms(120_000)
         found = await fleet.migrator().look()

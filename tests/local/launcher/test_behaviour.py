@@ -16,7 +16,7 @@ INDEX = "by-owner"
 
 @pytest.fixture(scope="module")
 def aws():
-    with EmbeddedAws(behaviour=AwsBehaviour(page_items=3, unkind=7)) as started:
+    with EmbeddedAws(behaviour=AwsBehaviour(page_items=3, unkind=7, index_built_s=5.0)) as started:
         yield started
 
 
@@ -150,6 +150,8 @@ def test_a_new_index_of_an_existing_table_cannot_be_read_before_it_is_built(tabl
         table.query(**request)
     with pytest.raises(ClientError, match=refused):
         table.scan(TableName="items", IndexName=INDEX)
+    # Developer guide, phases of index creation.
+    assert status(table) == ("ACTIVE", "CREATING", True)
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -158,7 +160,15 @@ def test_a_new_index_of_an_existing_table_cannot_be_read_before_it_is_built(tabl
             assert time.monotonic() < deadline
             time.sleep(0.2)
         else:
-            return
+            break
+    assert status(table) == ("ACTIVE", "ACTIVE", None)
+
+
+def status(table):
+    """Return what is said of the table, of its one index, and whether that is being filled."""
+    found = table.describe_table(TableName="items")["Table"]
+    (index,) = found["GlobalSecondaryIndexes"]
+    return found["TableStatus"], index["IndexStatus"], index.get("Backfilling")
 
 
 def test_an_item_of_more_than_400_kib_is_refused(table):

@@ -14,8 +14,10 @@ class AwsBehaviour:
 
     Attributes:
         kinesis_quotas: whether shards enforce their limits.
-        unkind: a seed: what AWS leaves open happens, drawn from it (`kinesis/faults.py`, and new
-            DynamoDB indexes that are built first); None: it does not.
+        unkind: a seed: what Kinesis leaves open happens, drawn from it (`kinesis/faults.py`);
+            None: it does not.
+        index_built_s: how long a new index of a DynamoDB table that is there is built; on AWS
+            minutes, or hours for large tables.
         page_items: most items of a page of any paged call; None: as many as AWS allows.
         silent_after_s: after such a rest, what a Lambda process sends on its open connections
             reaches nobody, and nobody says so (brianc/node-postgres issues 2243 and 2718). On AWS
@@ -36,6 +38,7 @@ class AwsBehaviour:
 
     kinesis_quotas: bool = True
     unkind: int | None = None
+    index_built_s: float = 0.0  # ours
     page_items: int | None = None
     silent_after_s: float = 10.0  # fact L04
     init_limit_s: float = 10.0  # fact L01
