@@ -87,6 +87,7 @@ CALLS = [
     ("healthy", f"rewind {FIRST} --to 15m --yes"),
     ("healthy", f"rewind {SPLIT} --to TRIM_HORIZON --yes"),
     *(("healthy", f"migrate --{way} --dry-run") for way in ("from-java", "to-java", "abort")),
+    ("java", "pause --all --yes --wait 30"),
     ("java", "migrate --from-java --dry-run"),
     ("java", "migrate --from-java --yes --wait 30"),
     ("healthy", "migrate --to-java --yes --wait 5"),

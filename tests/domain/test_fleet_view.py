@@ -13,6 +13,8 @@ from shardfleet.domain.explain.fleet_view import (
     summary,
 )
 from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
@@ -120,6 +122,20 @@ def test_the_sums_count_states_foreign_workers_and_what_is_unknown():
     assert found.slots == {SlotState.RUNNING: 1}
     assert found.workers == ("java-7",)
     assert (found.lag_ms, found.lag_unknown, found.plan_age_ms) == (700, 2, 4_000)
+
+
+def test_what_others_read_is_not_paused_with_the_fleet():
+    reading = a_reading(
+        "1 at 5 by a",
+        "2 at 5 by java-7",
+        "3 at 5",
+        slots=[a_slot("s1", "a")],
+        pauses=Pauses(fleet=Pause("ann", NOW_MS - 60_000)),
+    )
+
+    paused = LeaseState.PAUSED
+    assert states(reading) == {"1": paused, "2": LeaseState.READING, "3": paused}
+    assert [row.lag_ms for row in lease_rows(reading)] == [60_000, None, 60_000]
 
 
 def test_who_sleeps_is_up_to_date_as_long_as_the_manager_looks():

@@ -9,6 +9,9 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases import changes as lease_changes
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import running_fleet
 from tests.engine.manager_side.test_foreign_holders import JAVA, SharedTable
@@ -52,6 +55,31 @@ def test_a_slot_is_started_shown_and_kept_until_the_leader_gives_it_leases():
         assert (await fleet.slot("s0001")).assign_seq == before + 1
         assert fleet.kcl3.rows[ONE] == fleet.clock.now_ms() // 1000
         assert fleet.held() == {JAVA: 16}
+
+    run_virtual(main())
+
+
+def test_a_fleet_that_is_paused_as_a_whole_is_not_shown_until_it_is_resumed():
+    """Seen with KCL 3.1: its leader gave a paused fleet three leases again and again."""
+
+    async def main():
+        fleet = await beside()
+        await fleet.manager.turn()
+        await fleet.beat("s0001")
+        await fleet.manager.turn()
+        assert fleet.kcl3.rows.keys() == {JAVA, ONE}
+        pauses = PauseRecord(fleet.store)
+        await pauses.change(lambda _: Pauses(fleet=Pause("ann", 5)))
+        fleet.renew()
+        await fleet.manager.turn()
+        assert fleet.kcl3.rows.keys() == {JAVA}
+        # What Java reads goes on, and is none of what is paused.
+        assert fleet.named("ManagerTurnDone")[-1].paused_leases == 0
+        await pauses.change(lambda _: Pauses())
+        await fleet.beat("s0001")
+        fleet.renew()
+        await fleet.manager.turn()
+        assert fleet.kcl3.rows.keys() == {JAVA, ONE}
 
     run_virtual(main())
 

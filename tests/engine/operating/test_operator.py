@@ -82,6 +82,18 @@ def test_what_is_taken_back_is_taken_back_alone_and_the_manager_hears_of_it(take
     in_world(scenario)
 
 
+def test_what_another_application_has_taken_is_free_of_our_workers():
+    """Beside a Java KCL a lease that is given up has its next owner before the next look."""
+
+    async def scenario(world, operator):
+        keys, ours = [key(0), key(1)], {"f-s0001"}
+        held = await operator.until_free(keys, of=ours, within_ms=2_000)
+        assert (held, world.clock.monotonic_ms()) == ((key(1),), 2_000)
+        assert await operator.until_free(keys, within_ms=0) == (key(0), key(1))
+
+    in_world(scenario, a_lease(0, lease_owner="java-1"), a_lease(1, lease_owner="f-s0001"))
+
+
 @pytest.mark.parametrize("answer", [Throttled("busy"), OutcomeUnknown("no answer")])
 def test_who_waits_looks_each_half_second_whatever_a_look_answers(answer):
     """And returns at the time that was given, with the names of those that are still held."""

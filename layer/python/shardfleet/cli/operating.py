@@ -28,7 +28,13 @@ from shardfleet.cli.instants import spoken_instant
 from shardfleet.cli.status import lease_table, slot_table
 from shardfleet.cli.telling import tell
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.fleet_view import LeaseRow, SlotRow, lease_rows, slot_rows
+from shardfleet.domain.explain.fleet_view import (
+    FleetReading,
+    LeaseRow,
+    SlotRow,
+    lease_rows,
+    slot_rows,
+)
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import SlotState
@@ -37,6 +43,12 @@ from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from shardfleet.engine.operate.pause import Operator
+
+
+_GO_ON = (
+    "Workers of another application know of no pause, and go on: {owners}, with {shards} and "
+    "whatever else they are given or take."
+)
 
 
 def pause(
@@ -59,18 +71,24 @@ def pause(
     wait_ms = round(wait_s * 1000)
 
     async def plan(fleet: FleetAccess, operator: "Operator") -> _Plan:
-        leases, _ = await _in_use(fleet)
+        reading = await fleet.reading()
+        leases, _ = _in_use(reading)
         if bool(shard) == every:
             raise ConfigurationError("name the shards to be paused, or --all")
         keys = tuple(leases) if every else _known(leases, shard or [])
+        ours = {None, *(slot.worker_id for slot in reading.slots)}
+        foreign = {key: owner or "" for key in keys if (owner := leases[key]) not in ours}
 
         async def do() -> Collection[str]:
             why = Pause(person(), fleet.clock.now_ms(), reason)
             await operator.pause(None if every else keys, why)
             await fleet.state.prompt_manager()
-            return await operator.until_free(keys, within_ms=wait_ms)
+            return await operator.until_free(keys, of=ours, within_ms=wait_ms)
 
         will = "Their workers finish a batch, checkpoint and give them up; nobody reads them then."
+        if foreign:
+            owners = ", ".join(sorted(set(foreign.values())))
+            will = _GO_ON.format(owners=owners, shards=", ".join(foreign))
         return _Plan([will], do, leases=keys)
 
     _carry_out(FleetName(stack, fleet_name), plan, yes=yes, dry_run=dry_run, as_json=as_json)
@@ -131,14 +149,15 @@ def drain(
     wait_ms = round(wait_s * 1000)
 
     async def plan(fleet: FleetAccess, operator: "Operator") -> _Plan:
-        leases, slots = await _in_use(fleet)
-        ours = tuple(key for key, owner in leases.items() if owner in slots.values())
+        leases, slots = _in_use(await fleet.reading())
+        workers = slots.values()
+        ours = tuple(key for key, owner in leases.items() if owner in workers)
 
         async def do() -> Collection[str]:
             await operator.pause(None, Pause(person(), fleet.clock.now_ms(), reason or "drain"))
             left = await operator.drain(slots, within_ms=wait_ms)
             await fleet.state.prompt_manager()
-            return (*left, *await operator.until_free(ours, within_ms=wait_ms))
+            return (*left, *await operator.until_free(ours, of=workers, within_ms=wait_ms))
 
         will = "Its slots finish their batches, checkpoint, give up every lease, and end."
         return _Plan([will], do, leases=tuple(leases), slots=slots)
@@ -177,7 +196,7 @@ def release(
             will = await preview_of_end(fleet, what, person=person())
             end = partial(operator.end, what, person=person(), within_ms=wait_ms)
             return _Plan(will, end, leases=what)
-        leases, slots = await _in_use(fleet)
+        leases, slots = _in_use(await fleet.reading())
         ending = {slot: worker for slot, worker in slots.items() if {slot, worker} & set(what)}
         named = _known(leases, [w for w in what if w not in {*ending, *ending.values()}])
         keys = (*named, *(key for key, owner in leases.items() if owner in ending.values()))
@@ -272,9 +291,8 @@ async def _print_json(fleet: FleetAccess, task: _Plan, *, written: bool, left: l
     tell(document, (), as_json=True)
 
 
-async def _in_use(fleet: FleetAccess) -> tuple[dict[str, str | None], dict[str, str]]:
+def _in_use(reading: FleetReading) -> tuple[dict[str, str | None], dict[str, str]]:
     """Return unfinished leases, by key, and who has them; and slots, and their workers' names."""
-    reading = await fleet.reading()
     leases = {le.lease_key: le.effective_owner for le in reading.leases if not le.is_finished}
     live = (slot for slot in reading.slots if slot.state is not SlotState.ENDED)
     return leases, {slot.slot_id: slot.worker_id for slot in live}

@@ -547,6 +547,7 @@ def _kcl3(config: FleetConfig, snapshot: TurnSnapshot, losses: Losses) -> Kcl3Pl
         holders=_held_by(unfinished),
         losers={le.effective_owner for le in unfinished if le.lease_key in losses.expired},
         migrates=_migrates(snapshot),
+        is_paused=snapshot.pauses.fleet is not None,
     )
     return plan_beside(config, snapshot.kcl3, snapshot.slots, facts=facts)
 

@@ -111,6 +111,7 @@ class BesideFacts:
         losers: worker ids that let a lease expire: whatever their row says, they are gone.
         migrates: while leases are handed over in a direction no slot is shown, and on the way from
             Java those that have nothing are to stay.
+        is_paused: the whole fleet is: what its slots were given they would give up again.
 
     """
 
@@ -118,6 +119,7 @@ class BesideFacts:
     holders: Collection[str]
     losers: Collection[str | None]
     migrates: Direction | None = None
+    is_paused: bool = False
 
 
 def plan_beside(
@@ -141,7 +143,8 @@ def plan_beside(
         if row.worker_id not in ours and row.worker_id not in facts.losers and row.is_fresh(now_ms)
     )
     is_kcl_3 = bool(others) and found.version not in (UPGRADING, ROLLED_BACK)
-    shows = bool(others) and config.kcl_leads and found.version != ROLLED_BACK and not migrates
+    hides = migrates is not None or facts.is_paused or found.version == ROLLED_BACK
+    shows = bool(others) and config.kcl_leads and not hides
     able = _able(slots, now_ms=now_ms, silent_ms=2 * config.failover_ms)
     shown = able if shows else []
     wanted = able if migrates is Direction.FROM_JAVA else shown

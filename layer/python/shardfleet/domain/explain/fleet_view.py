@@ -16,6 +16,7 @@ from typing import TypeVar
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.lease import Lease, keys_by_owner
+from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind, LastFailure
@@ -100,6 +101,16 @@ class FleetReading:
             for slot in self.slots
             if slot.failure is not None and slot.failure.is_certain
         }
+
+    @property
+    def paused(self) -> Mapping[str, Pause]:
+        """Return the unfinished leases that are paused; other applications know of no pause."""
+        ours = {None, *(slot.worker_id for slot in self.slots)}
+        return self.pauses.among(
+            lease.lease_key
+            for lease in self.leases
+            if not lease.is_finished and lease.effective_owner in ours
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +221,15 @@ def lease_rows(reading: FleetReading) -> list[LeaseRow]:
     """Return one row per lease, ordered by lease key."""
     unfinished = {lease.lease_key for lease in reading.leases if not lease.is_finished}
     unfinished |= reading.unreadable.keys()
-    lags = _lags(reading)
+    lags, paused = _lags(reading), reading.paused
     rows = [
         LeaseRow(lease_key=key, state=LeaseState.UNREADABLE, why=why)
         for key, why in reading.unreadable.items()
     ]
-    rows += [_row(each, reading, unfinished=unfinished, lags=lags) for each in reading.leases]
+    rows += [
+        _row(each, reading, unfinished=unfinished, lags=lags, paused=paused)
+        for each in reading.leases
+    ]
     return sorted(rows, key=lambda row: row.lease_key)
 
 
@@ -320,7 +334,7 @@ def _counted(states: Iterable[_State]) -> dict[_State, int]:
 
 def _lags(reading: FleetReading) -> dict[str, int]:
     unfinished = [lease for lease in reading.leases if not lease.is_finished]
-    paused = reading.pauses.among(lease.lease_key for lease in unfinished)
+    paused = reading.paused
     stopped = {key: stop.at_ms for key, stop in reading.stops.items()}
     # The manager looks at those asleep whenever it plans, and keeps them only if they are quiet.
     quiet_ms = lag_now(0, reading.at_ms - reading.planned_ms, still_ms=PLAN_STILL_MS)
@@ -334,12 +348,17 @@ def _lags(reading: FleetReading) -> dict[str, int]:
 
 
 def _row(
-    lease: Lease, reading: FleetReading, *, unfinished: set[str], lags: Mapping[str, int]
+    lease: Lease,
+    reading: FleetReading,
+    *,
+    unfinished: set[str],
+    lags: Mapping[str, int],
+    paused: Mapping[str, Pause],
 ) -> LeaseRow:
     sighting = reading.sightings.get(lease.lease_key)
     current = sighting is not None and sighting.counter == lease.lease_counter
     seen_ms = reading.at_ms - sighting.first_seen_ms if sighting and current else None
-    state, why = _state(lease, reading, unfinished=unfinished, seen_ms=seen_ms)
+    state, why = _state(lease, reading, unfinished=unfinished, seen_ms=seen_ms, paused=paused)
     return LeaseRow(
         lease_key=lease.lease_key,
         state=state,
@@ -353,7 +372,12 @@ def _row(
 
 
 def _state(
-    lease: Lease, reading: FleetReading, *, unfinished: set[str], seen_ms: int | None
+    lease: Lease,
+    reading: FleetReading,
+    *,
+    unfinished: set[str],
+    seen_ms: int | None,
+    paused: Mapping[str, Pause],
 ) -> tuple[LeaseState, str]:
     """Return the state and what the lease waits for; the first that holds, most severe first."""
     stop = reading.stops.get(lease.lease_key)
@@ -362,7 +386,7 @@ def _state(
         return LeaseState.FINISHED, ""
     if stop is not None:
         return LeaseState.STOPPED, f"at {stop.position}: {stop.error}"
-    if (pause := reading.pauses.of(lease.lease_key)) is not None:
+    if (pause := paused.get(lease.lease_key)) is not None:
         return LeaseState.PAUSED, str(pause)
     if (nap := reading.naps.get(lease.lease_key)) is not None:
         return LeaseState.ASLEEP, str(nap.reason)

@@ -63,7 +63,8 @@ async def report_turn(
     unfinished, expired, asleep = plan.unfinished, plan.losses.expired, plan.sleepers.asleep
     keys = {lease.lease_key for lease in unfinished}
     stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
-    paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in keys}
+    others = plan.read_by_others
+    paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in keys - others}
     # What is paused waits, like what is stopped: its records will expire, too.
     lags = _lags(report, paused | stops, config=config)
     _tell_of_leases(events, lags=lags, unreadable=plan.unreadable.reasons)
@@ -88,7 +89,7 @@ async def report_turn(
         millis_behind_latest_min=min(
             (lag for key, lag in lags.items() if key not in paused), default=0
         ),
-        leases_of_unknown_lag=len(keys - plan.read_by_others - lags.keys()),
+        leases_of_unknown_lag=len(keys - others - lags.keys()),
         slots_wanted=plan.slots.wanted,
         slots_running=running,
         slots_missing=max(0, plan.slots.wanted - running),

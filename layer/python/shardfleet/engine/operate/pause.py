@@ -83,9 +83,27 @@ class Operator:
         """Change what is asked of the fleet, whatever others change meanwhile."""
         await self._record.change(change)
 
-    async def until_free(self, lease_keys: Collection[str], *, within_ms: int) -> tuple[str, ...]:
-        """Wait until nobody has these leases any more; return those that somebody still has."""
-        return await self._until_none(lease_keys, _is_held, within_ms=within_ms)
+    async def until_free(
+        self,
+        lease_keys: Collection[str],
+        *,
+        within_ms: int,
+        of: Collection[str | None] | None = None,
+    ) -> tuple[str, ...]:
+        """
+        Wait until nobody has these leases any more; return those that somebody still has.
+
+        Args:
+            lease_keys: which.
+            within_ms: how long to wait.
+            of: ids of workers: it is enough that none of these has them; None: anybody's.
+
+        """
+
+        def is_held(lease: Lease) -> bool:
+            return _is_held(lease) and (of is None or lease.effective_owner in of)
+
+        return await self._until_none(lease_keys, is_held, within_ms=within_ms)
 
     async def drain(self, slot_ids: Collection[str], *, within_ms: int) -> tuple[str, ...]:
         """
