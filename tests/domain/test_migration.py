@@ -79,6 +79,15 @@ def test_from_java_what_is_missing_comes_first_and_then_leases_move(more, step):
     assert planned(FROM, *HELD, **more).step is step
 
 
+def test_rows_that_java_s_leader_takes_for_those_of_the_dead_show_nobody():
+    """A manager that is gone takes no row away; a minute later the leader goes by none (§2.6)."""
+    rows = [WorkerRow(each, NOW_MS // 1000) for each in JAVAS]
+    for age_s, step in ((60, MigrationTask.AWAIT_HIDDEN), (61, MigrationTask.MOVE)):
+        ours = [WorkerRow(each, NOW_MS // 1000 - age_s) for each in SLOTS]
+        kcl3 = Kcl3(rows=[*rows, *ours])
+        assert planned(FROM, *HELD, is_hidden=True, kcl3=kcl3).step is step
+
+
 def test_each_lease_goes_to_the_slot_with_most_room():
     assert moves(planned(FROM, *HELD, is_hidden=True)) == {"0": "f-s0002", "1": "f-s0001"}
 

@@ -121,8 +121,9 @@ class MigrationSnapshot:
 
     @property
     def is_shown(self) -> bool:
-        """Tell whether Java's leader sees a slot."""
-        return any(row.worker_id in self.ours for row in self.kcl3.rows)
+        """Tell whether Java's leader sees a slot: a row that is too old tells it nothing."""
+        fresh = {row.worker_id for row in self.kcl3.rows if row.is_fresh(self.at_ms)}
+        return not fresh.isdisjoint(self.ours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
