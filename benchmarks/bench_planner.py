@@ -31,7 +31,7 @@ from shardfleet.domain.balance.by_count import (
     plan_balanced,
 )
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
-from shardfleet.domain.leases.expiry import Sighting, expired_leases, update_sightings
+from shardfleet.domain.leases.expiry import Reading, Sighting, sighted
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
@@ -194,21 +194,11 @@ class Turn:
 
     def _expired(self) -> frozenset[str]:
         fleet = self._fleet
-        sightings = update_sightings(
-            fleet.sightings,
-            fleet.leases,
-            read_started_ms=NOW_MS,
-            read_finished_ms=NOW_MS + 1_000,
-            skew_ms=SKEW_MS,
+        reading = Reading(began_ms=NOW_MS, ended_ms=NOW_MS + 1_000, skew_ms=SKEW_MS)
+        _, expired = sighted(
+            fleet.sightings, fleet.leases, reading=reading, failover_ms=FAILOVER_MS, graces={}
         )
-        return expired_leases(
-            sightings,
-            fleet.leases,
-            read_started_ms=NOW_MS,
-            failover_ms=FAILOVER_MS,
-            skew_ms=SKEW_MS,
-            fresh={},
-        )
+        return expired
 
     def _timed(self, name: str, plan: Callable[[], Any]) -> Any:
         gc.collect()

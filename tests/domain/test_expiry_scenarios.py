@@ -2,17 +2,11 @@
 
 import pytest
 
-from shardfleet.domain.leases.expiry import (
-    Sighting,
-    expired_leases,
-    in_step,
-    update_sightings,
-)
+from shardfleet.domain.leases.expiry import Reading, Sighting, in_step, sighted
 from tests.domain.builders import a_lease, load_scenarios
 
 _, CASES = load_scenarios("expiry.json")
 NOW_MS = 1_700_000_000_000
-SPANS = {"failover_ms": 10_000, "skew_ms": 2_000}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["comment"][:70] for case in CASES])
@@ -20,31 +14,18 @@ def test_leases_expire(case):
     sightings = {}
     for reading in case["readings"]:
         leases = [a_lease(text) for text in reading["leases"]]
-        sightings = update_sightings(
+        sightings, expired = sighted(
             sightings,
             leases[::-1],
-            read_started_ms=reading["started"],
-            read_finished_ms=reading["finished"],
-            skew_ms=SPANS["skew_ms"],
-        )
-        expired = expired_leases(
-            sightings,
-            leases,
-            read_started_ms=reading["started"],
-            fresh=case.get("fresh", {}),
-            **SPANS,
+            reading=Reading(
+                began_ms=reading["started"], ended_ms=reading["finished"], skew_ms=2_000
+            ),
+            failover_ms=10_000,
+            graces=case.get("fresh", {}),
         )
 
         assert {key: seen.first_seen_ms for key, seen in sightings.items()} == reading["first_seen"]
         assert sorted(expired) == reading["expired"]
-
-
-def test_sightings_that_were_not_updated_with_this_reading_expire_nothing():
-    old = {"0": Sighting(counter=6, owner="a", first_seen_ms=0)}
-
-    assert not expired_leases(
-        old, [a_lease("0 by a counter 7")], read_started_ms=10**9, fresh={}, **SPANS
-    )
 
 
 def test_there_are_enough_cases_and_each_says_what_it_shows():

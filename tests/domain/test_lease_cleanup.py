@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
-from shardfleet.domain.leases.expiry import expired_leases, update_sightings
+from shardfleet.domain.leases.expiry import Reading, sighted
 from tests.domain.generators import any_shards, lease_tables
 
 
@@ -33,12 +33,11 @@ def test_only_finished_leases_without_parents_and_with_started_children_are_dele
 @given(lease_tables(), lease_tables(), st.lists(st.integers(0, 40_000), min_size=4, max_size=4))
 def test_nothing_expires_unless_two_readings_far_apart_show_the_same_counter(first, second, times):
     start, started, later, finished = sorted(times)
-    spans = {"skew_ms": 2_000}
-    seen = update_sightings({}, first, read_started_ms=start, read_finished_ms=started, **spans)
-    seen = update_sightings(seen, second, read_started_ms=later, read_finished_ms=finished, **spans)
-    expired = expired_leases(
-        seen, second, read_started_ms=later, failover_ms=10_000, fresh={}, **spans
-    )
+    often = {"failover_ms": 10_000, "graces": {}}
+    reading = Reading(began_ms=start, ended_ms=started, skew_ms=2_000)
+    seen, _ = sighted({}, first, reading=reading, **often)
+    reading = Reading(began_ms=later, ended_ms=finished, skew_ms=2_000)
+    _, expired = sighted(seen, second, reading=reading, **often)
 
     before = {lease.lease_key: lease for lease in first}
     for lease in second:

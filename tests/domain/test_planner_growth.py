@@ -6,7 +6,7 @@ import pytest
 
 from shardfleet.domain.balance.by_count import WorkerView, plan_balanced
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
-from shardfleet.domain.leases.expiry import expired_leases, update_sightings
+from shardfleet.domain.leases.expiry import Reading, sighted
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
@@ -175,12 +175,9 @@ def shards_that_have_aged_out(n):
 
 def sightings(n):
     held = leases(n, lease_owner="gone")
-    times = {"read_started_ms": 0, "read_finished_ms": 10, "skew_ms": 0}
-    seen = update_sightings({}, held, **times)
-    seen = update_sightings(seen, held, **times | {"read_started_ms": 20_000})
-    found = expired_leases(
-        seen, held, read_started_ms=20_000, failover_ms=10_000, skew_ms=0, fresh={}
-    )
+    often = {"failover_ms": 10_000, "graces": {}}
+    seen, _ = sighted({}, held, reading=Reading(began_ms=0, ended_ms=10), **often)
+    _, found = sighted(seen, held, reading=Reading(began_ms=20_000, ended_ms=20_010), **often)
     assert len(found) == n
 
 

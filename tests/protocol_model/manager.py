@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind, WorkerView, plan_balanced
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
-from shardfleet.domain.leases.expiry import expired_leases, update_sightings
+from shardfleet.domain.leases.expiry import Reading, sighted
 from shardfleet.domain.leases.lease import Applied, ChangeResult, Lease, LeaseChange
 from shardfleet.domain.leases.sync import plan_lease_sync
 from shardfleet.domain.reasons import Quoted
@@ -64,16 +64,9 @@ def _on(world: ModelWorld, turn: Manager | None) -> ModelWorld:
 def _begin(rules: Rules, world: ModelWorld) -> Steps:
     leases = [lease for lease in world.leases if lease is not None]
     previous = {key: seen for key, seen in zip(KEYS, world.sightings, strict=True) if seen}
-    sightings = update_sightings(
-        previous, leases, read_started_ms=_NOW_MS, read_finished_ms=_NOW_MS, skew_ms=0
-    )
-    expired = expired_leases(
-        sightings,
-        leases,
-        read_started_ms=_NOW_MS,
-        failover_ms=_FAILOVER_MS,
-        skew_ms=0,
-        fresh={},
+    reading = Reading(began_ms=_NOW_MS, ended_ms=_NOW_MS)
+    sightings, expired = sighted(
+        previous, leases, reading=reading, failover_ms=_FAILOVER_MS, graces={}
     )
     ended = {slot.worker_id for slot in world.slots if slot.state is SlotState.ENDED}
     unfinished = [lease for lease in leases if not lease.is_finished]

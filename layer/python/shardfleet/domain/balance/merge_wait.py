@@ -27,9 +27,10 @@ def waiting_for_a_merge(shards: Sequence[Shard], leases: Sequence[Lease]) -> fro
         leases: all leases of the table.
 
     """
+    missing = {shard.shard_id for shard in shards} - {lease.lease_key for lease in leases}
+    if not missing:
+        return frozenset()
     graph = ShardGraph(shards)
-    known = {lease.lease_key for lease in leases}
-    missing = graph.shards.keys() - known
     return frozenset(
         lease.lease_key
         for lease in leases

@@ -58,6 +58,9 @@ def plan_lease_cleanup(
         finished: ids of shards that are done with, and need no lease again.
 
     """
+    listed = {shard.shard_id for shard in shards}
+    if not any(le.is_finished or (listed and le.lease_key not in listed) for le in leases):
+        return CleanupPlan((), (), ())
     table = _Table(shards, leases, finished)
     delete: list[LeaseAndWhy] = []
     kept: list[tuple[str, Reason]] = []

@@ -63,6 +63,8 @@ def sighted(
     """
     Return the sightings after a reading of the table, and the keys of leases that have expired.
 
+    Expired are owned, unfinished leases whose counter has stood still for too long.
+
     Args:
         previous: what was remembered.
         leases: what was read.
@@ -81,13 +83,13 @@ def sighted(
         read_finished_ms=reading.ended_ms,
         skew_ms=reading.skew_ms,
     )
-    expired = expired_leases(
-        sightings,
-        leases,
-        read_started_ms=reading.began_ms,
-        failover_ms=failover_ms,
-        skew_ms=reading.skew_ms,
-        fresh=graces,
+    # The age runs from the clock after the first reading to the clock before this one, less the
+    # skew: never more than the time that truly passed (E3).
+    newest_ms = reading.began_ms - reading.skew_ms - failover_ms
+    expired = frozenset(
+        key
+        for key, seen in sightings.items()
+        if seen.first_seen_ms < newest_ms and seen.first_seen_ms < newest_ms - graces.get(key, 0)
     )
     return sightings, expired
 
@@ -129,18 +131,25 @@ def update_sightings(
         skew_ms: how far the clocks of two managers may differ.
 
     """
+    # As often as each third of the failover time, for each lease there is: few calls, no sorting.
+    newest_ms = read_started_ms + skew_ms
     sightings: dict[str, Sighting] = {}
-    for lease in sorted(leases, key=lambda le: le.lease_key):
-        if lease.is_finished or lease.effective_owner is None:
+    for lease in leases:
+        owner = lease.checkpoint_owner or lease.lease_owner
+        if owner is None or lease.is_finished:
             continue
-        before = previous.get(lease.lease_key)
-        begins = before is not None and before.owner == lease.effective_owner
-        now = Sighting(lease.lease_counter, lease.effective_owner, read_finished_ms, begins)
-        unchanged = before is not None and _same(before, lease)
-        if before is not None and unchanged and before.first_seen_ms <= read_started_ms + skew_ms:
-            sightings[lease.lease_key] = before
+        key, counter = lease.lease_key, lease.lease_counter
+        before = previous.get(key)
+        is_known = before is not None and before.owner == owner
+        if (
+            before is not None
+            and is_known
+            and before.counter == counter
+            and before.first_seen_ms <= newest_ms
+        ):
+            sightings[key] = before
         else:
-            sightings[lease.lease_key] = now
+            sightings[key] = Sighting(counter, owner, read_finished_ms, is_known)
     return sightings
 
 
@@ -175,42 +184,6 @@ def earliest(
         else seen
         for key, seen in sightings.items()
     }
-
-
-def expired_leases(
-    sightings: Mapping[str, Sighting],
-    leases: Iterable[Lease],
-    *,
-    read_started_ms: int,
-    failover_ms: int,
-    skew_ms: int,
-    fresh: Mapping[str, int],
-) -> frozenset[str]:
-    """
-    Return the keys of owned, unfinished leases whose counter stood still for too long.
-
-    The age runs from the clock after the first reading to the clock before this one, less the
-    skew: never more than the time that truly passed (E3).
-
-    Args:
-        sightings: as updated with this reading.
-        leases: what was read.
-        read_started_ms: the clock before this reading, epoch ms.
-        failover_ms: how long a counter may stand still.
-        skew_ms: how far the clocks of two managers may differ.
-        fresh: lease key to extra grace, ms, for assignments not renewed yet (E5, hazard H16).
-
-    """
-    return frozenset(
-        lease.lease_key
-        for lease in leases
-        if not lease.is_finished
-        and lease.effective_owner is not None
-        and (seen := sightings.get(lease.lease_key)) is not None
-        and _same(seen, lease)
-        and read_started_ms - seen.first_seen_ms - skew_ms
-        > failover_ms + fresh.get(lease.lease_key, 0)
-    )
 
 
 def _same(sighting: Sighting, lease: Lease) -> bool:

@@ -186,7 +186,8 @@ class _Lineage:
         graph: of the listing.
         leases: by key.
         read: keys of leases that have begun.
-        parents: shard id to parents, by the listing and by parent and child ids of leases.
+        parents: shard id to parents, if it has any, by the listing and by parent and child ids of
+            leases.
         is_known: what was done with before is known, and not only believed.
         is_read: something has been read.
         begun: parents of shards beyond the initial position; what else descends from them is lost,
@@ -206,16 +207,21 @@ class _Lineage:
     ) -> None:
         self.graph = graph
         self.leases = {lease.lease_key: lease for lease in leases}
-        self.parents = {key: set(s.parent_shard_ids) for key, s in graph.shards.items()}
+        self.parents = {
+            key: set(parents)
+            for key, shard in graph.shards.items()
+            if (parents := shard.parent_shard_ids)
+        }
         for lease in leases:
-            self.parents.setdefault(lease.lease_key, set()).update(lease.parent_shard_ids)
+            if lease.parent_shard_ids:
+                self.parents.setdefault(lease.lease_key, set()).update(lease.parent_shard_ids)
             for child in lease.child_shard_ids:
                 self.parents.setdefault(child, set()).add(lease.lease_key)
         self.is_known = finished is not None
-        self.read = {k for k, le in self.leases.items() if le.checkpoint > AT_LATEST}
+        self.read = {k for k, le in self.leases.items() if _is_read(le.checkpoint)}
         self.is_read = bool(self.read)
         later = (le.lease_key for le in leases if le.checkpoint != initial)
-        self.begun = {parent for key in later for parent in self.parents[key]}
+        self.begun = {parent for key in later for parent in self.parents.get(key, ())}
         # Whoever has been read has seen its parents finished (§4.7); what waits has not.
         proven = _reached(self.leases if finished is None else self.read, self.parents)
         unfinished = {key for key, lease in self.leases.items() if not lease.is_finished}
@@ -237,14 +243,20 @@ class _Lineage:
         return frozenset(self.done & listed.keys())
 
 
+def _is_read(checkpoint: ExtendedSequenceNumber) -> bool:
+    # What most are, numbers, need not be compared as such.
+    return not checkpoint.is_sentinel or checkpoint > AT_LATEST
+
+
 def _reached(shard_ids: Iterable[str], edges: Mapping[str, Collection[str]]) -> set[str]:
     """Return all that can be reached from these shards; not themselves."""
     found: set[str] = set()
     waiting = list(shard_ids)
     while waiting:
-        new = set(edges.get(waiting.pop(), ())) - found
-        found |= new
-        waiting.extend(new)
+        for each in edges.get(waiting.pop(), ()):
+            if each not in found:
+                found.add(each)
+                waiting.append(each)
     return found
 
 
@@ -254,10 +266,10 @@ def _missing(lineage: _Lineage, *, initial: ExtendedSequenceNumber) -> _Missing:
     # A shard that a lease names as its parent is not open: the listing is older than the lease.
     closed = {parent for lease in leases.values() for parent in lease.parent_shard_ids}
     waits = {key for key, lease in leases.items() if not lease.is_finished}
-    for shard in _in_write_order(lineage.graph.shards.values()):
+    without = leases.keys() | done
+    listed = lineage.graph.shards.items()
+    for shard in _in_write_order(shard for key, shard in listed if key not in without):
         key, parents = shard.shard_id, shard.parent_shard_ids
-        if key in leases or key in done:
-            continue
         # A worker ends the other parent of a merge only once this child has a lease (§4.6), and
         # whose child has one is to have one: a parent without a lease is not waited for (§4.7).
         is_awaited = key in lineage.ahead or (

@@ -73,6 +73,9 @@ def held_up(
 
     Behind a finished descendant nothing waits: it has seen its parents finished.
     """
+    stopped = set(unreadable)
+    if not stopped:
+        return {}
     graph = ShardGraph(shards)
     by_key = {lease.lease_key: lease for lease in leases}
     children: dict[str, set[str]] = {}
@@ -80,7 +83,6 @@ def held_up(
         for parent in lease.parent_shard_ids:
             children.setdefault(parent, set()).add(lease.lease_key)
     found: dict[str, Reason] = {}
-    stopped = set(unreadable)
     waiting = sorted(stopped)
     while waiting:
         parent = waiting.pop()

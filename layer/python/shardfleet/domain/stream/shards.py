@@ -156,5 +156,7 @@ class ShardGraph:
         return tuple(
             shard_id
             for shard_id, shard in self.shards.items()
-            if shard.is_open and any(self.shards[p].is_open for p in self.parents(shard_id))
+            if shard.is_open
+            and shard.parent_shard_ids
+            and any(self.shards[p].is_open for p in self.parents(shard_id))
         )

@@ -48,6 +48,7 @@ class LossWatch:
         learned = {
             key: replace(seen, first_seen_ms=seen.first_seen_ms - behind_ms)
             for key, seen in kept.items()
+            if key not in self._sightings
         }
         self._sightings = learned | self._sightings
         return self._sightings

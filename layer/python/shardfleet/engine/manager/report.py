@@ -63,20 +63,18 @@ async def report_turn(
     unfinished, expired, asleep = plan.unfinished, plan.losses.expired, plan.sleepers.asleep
     keys = {lease.lease_key for lease in unfinished}
     stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
-    others = plan.read_by_others
-    paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in keys - others}
+    mine = keys - plan.read_by_others
+    paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in mine}
     # What is paused waits, like what is stopped: its records will expire, too.
     lags = _lags(report, paused | stops, config=config)
     _tell_of_leases(events, lags=lags, unreadable=plan.unreadable.reasons)
     # What cannot be read is there: of its shard is not to be told that it has no lease.
     known = [*plan.leases, *plan.unreadable.stand_ins]
     running = _running(snapshot.slots, heard_ms=report.at_ms - 2 * config.failover_ms)
-    owned = {lease.lease_key for lease in unfinished if lease.effective_owner is not None}
-    unclaimed = keys - (owned - expired) - paused.keys() - asleep.keys()
     done = ManagerTurnDone(
         total_leases=len(plan.leases),
         total_shards=len(snapshot.shards),
-        unclaimed_leases=len(unclaimed),
+        unclaimed_leases=len(_unowned(plan) - paused.keys() - asleep.keys()),
         expired_leases=len(expired),
         stopped_shards=len(stops),
         unreadable_leases=len(plan.unreadable.reasons),
@@ -89,7 +87,7 @@ async def report_turn(
         millis_behind_latest_min=min(
             (lag for key, lag in lags.items() if key not in paused), default=0
         ),
-        leases_of_unknown_lag=len(keys - others - lags.keys()),
+        leases_of_unknown_lag=len(mine - lags.keys()),
         slots_wanted=plan.slots.wanted,
         slots_running=running,
         slots_missing=max(0, plan.slots.wanted - running),
@@ -97,6 +95,15 @@ async def report_turn(
     )
     events.emit(done)
     return done
+
+
+def _unowned(plan: TurnPlan) -> frozenset[str]:
+    """Return the keys of unfinished leases that nobody has, or whose owner is lost."""
+    return frozenset(
+        lease.lease_key
+        for lease in plan.unfinished
+        if lease.effective_owner is None or lease.lease_key in plan.losses.expired
+    )
 
 
 async def _stopped_ms(

@@ -23,7 +23,7 @@ from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
-from shardfleet.engine.state.rows import read_rows, write_rows
+from shardfleet.engine.state.rows import read_rows, rows_of, write_rows
 from shardfleet.errors import OutcomeUnknown, ProtocolError, StreamReplaced
 from shardfleet.values import dataclass
 
@@ -90,6 +90,7 @@ class FleetState:
         """Wrap a store; the clock stamps nothing but locks."""
         self._store = store
         self._clock = clock
+        self._sightings_found: Sequence[Document] | None = None
 
     @property
     def store(self) -> StateStore:
@@ -162,17 +163,22 @@ class FleetState:
 
     async def sightings(self) -> dict[str, Sighting]:
         """Read the persisted sightings of all leases (manager only)."""
-        rows = await read_rows(self._store, SIGHTINGS)
-        return {key: Sighting(*row) for key, row in rows.items()}
+        self._sightings_found = await self._store.list(SIGHTINGS)
+        return {key: Sighting(*row) for key, row in rows_of(self._sightings_found).items()}
 
     async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
-        """Persist the sightings in chunks; the turn lock makes this a single writer."""
+        """
+        Persist the sightings in chunks instead of those that were read last.
+
+        The turn lock makes this a single writer; what another one has written since stays.
+        """
         rows = {
             # What most leases are is not written with each of them.
             key: [s.counter, s.owner, s.first_seen_ms, *([] if s.is_renewed else [False])]
             for key, s in sightings.items()
         }
-        await write_rows(self._store, SIGHTINGS, rows)
+        found, self._sightings_found = self._sightings_found, None
+        await write_rows(self._store, SIGHTINGS, rows, found=found)
 
     # --- shards that are done with
 

@@ -6,10 +6,10 @@ A document of the fleet state holds 400 KB (hazard H14), so a kind may have many
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shardfleet.engine.ports import StateStore
+from shardfleet.engine.ports import Document, StateStore
 
 _ROWS = "leases"
 # 500 rows of an id (128 characters at most), two worker ids and numbers are some 200 KB.
@@ -18,8 +18,13 @@ ROWS_PER_DOCUMENT = 500
 
 async def read_rows(store: StateStore, kind: str) -> dict[str, Any]:
     """Read the rows of all documents of a kind."""
+    return rows_of(await store.list(kind))
+
+
+def rows_of(documents: Iterable[Document]) -> dict[str, Any]:
+    """Return the rows of documents."""
     rows: dict[str, Any] = {}
-    for document in await store.list(kind):
+    for document in documents:
         rows |= document.body[_ROWS]
     return rows
 
@@ -30,6 +35,7 @@ async def write_rows(
     rows: Mapping[str, Any],
     *,
     per_document: int = ROWS_PER_DOCUMENT,
+    found: Sequence[Document] | None = None,
 ) -> None:
     """
     Store rows instead of those before, ordered by key; what has not changed is not written.
@@ -38,12 +44,19 @@ async def write_rows(
 
     Only for kinds that the turn lock makes a single writer's.
 
+    Args:
+        store: of the documents.
+        kind: of the rows.
+        rows: by key.
+        per_document: most rows of one.
+        found: the documents as this writer has read or written them last; None: they are read.
+
     Raises:
         OutcomeUnknown, Throttled: not all of them are written.
 
     """
     ordered = sorted(rows.items())
-    known = {document.id: document for document in await store.list(kind)}
+    known = {each.id: each for each in (await store.list(kind) if found is None else found)}
     for begin in range(0, max(1, len(ordered)), per_document):
         name = f"{begin // per_document:04d}"
         part, before = dict(ordered[begin : begin + per_document]), known.pop(name, None)
