@@ -88,6 +88,15 @@ def test_rows_that_java_s_leader_takes_for_those_of_the_dead_show_nobody():
         assert planned(FROM, *HELD, is_hidden=True, kcl3=kcl3).step is step
 
 
+def test_nothing_is_given_to_a_worker_of_java_s_that_has_not_shown_that_it_lives():
+    """For a minute a dead one's row is fresh; seen with KCL 3.1, which was given all leases."""
+    held = [f"{key} at 5 by f-s0001" for key in range(3)]
+    none = planned(TO, *held, unproven=JAVAS)
+    assert (none.step, none.workers) == (MigrationTask.AWAIT_LIFE, list(JAVAS))
+    one = planned(TO, *held, unproven=JAVAS[:1], is_hidden=True)
+    assert moves(one) == dict.fromkeys("012", JAVAS[1])
+
+
 def test_each_lease_goes_to_the_slot_with_most_room():
     assert moves(planned(FROM, *HELD, is_hidden=True)) == {"0": "f-s0002", "1": "f-s0001"}
 
@@ -173,12 +182,13 @@ class World:
         by = {key: f" by {owner}" if owner else "" for key, owner in picks.items()}
         self.leases = {key: a_lease(f"{key} at 5{by[key]} counter 3") for key in keys}
         self.slots, self.javas = set(SLOTS), set(chance.sample(JAVAS, chance.randrange(3)))
+        self.ghosts = set(chance.sample(JAVAS, chance.randrange(3))) - self.javas
         self.shown, self.is_paused, self.is_hidden = set(), False, False
         self.is_kcl_3 = chance.random() < 0.8
 
     def snapshot(self):
         alive = self.slots | self.javas
-        rows = (self.javas if self.is_kcl_3 else set()) | self.shown
+        rows = (self.javas | self.ghosts if self.is_kcl_3 else set()) | self.shown
         return MigrationSnapshot(
             at_ms=NOW_MS,
             leases=list(self.leases.values()),
@@ -189,6 +199,7 @@ class World:
             kcl3=Kcl3(rows=[WorkerRow(each, NOW_MS // 1000) for each in sorted(rows)]),
             is_paused=self.is_paused,
             is_hidden=self.is_hidden,
+            unproven=self.ghosts,
             expired={
                 k for k, le in self.leases.items()
                 if le.effective_owner and le.effective_owner not in alive
@@ -242,7 +253,9 @@ class World:
             case MigrationTask.AWAIT_SLOTS | MigrationTask.AWAIT_EXPIRY if not self.is_paused:
                 self.slots |= set(SLOTS)
             case MigrationTask.AWAIT_JAVAS_END if part > 0.5:
-                self.javas = set()
+                self.javas = self.ghosts = set()
+            case MigrationTask.AWAIT_LIFE if part > 0.5:
+                self.ghosts = set()
             case MigrationTask.AWAIT_JAVA if part > 0.5:
                 self.javas = {JAVAS[0]}
 

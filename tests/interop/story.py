@@ -303,9 +303,12 @@ def aborted_while_leases_of_a_dead_java_expire(scene):
 
 
 def aborted_while_there_is_no_java(scene):
-    """The fleet is drained, and nobody takes its leases until it is resumed."""
+    """Its row is fresh for a minute; then the fleet is drained, and nobody takes its leases."""
     scene.kill_java()
     scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")
+    _cut(scene, "--to-java", MigrationTask.AWAIT_LIFE)
+    if not scene.has_all(FLEET):
+        raise Disappointed(f"something was given to a dead Java: {scene.count()}")
     _cut(scene, "--to-java", MigrationTask.AWAIT_JAVA)
     scene.shardfleet("resume", "--all", "--yes")
     seconds = scene.until(lambda: scene.has_all(FLEET), MOVE_MOST_S, "the fleet has all leases")

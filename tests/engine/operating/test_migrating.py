@@ -204,6 +204,37 @@ def test_to_a_kcl_2_the_fleet_is_drained_and_the_leases_wait_for_it():
     moving(work)
 
 
+def test_leases_go_to_java_once_it_has_shown_a_sign_of_life():
+    """A worker that was killed has a fresh row for a minute (KCL 3.1), and nothing else."""
+
+    async def work(fleet):
+        before = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        before.cancel()
+        await fleet.migrator().abort()
+        fleet.told.clear()
+        fleet.javas = False
+        run = asyncio.create_task(fleet.migrate(TO))
+        await fleet.clock.sleep_ms(20_000)
+        assert [each.step for each in fleet.told] == [MigrationTask.AWAIT_LIFE]
+        assert JAVA not in fleet.held()
+        fleet.javas = True
+        assert (await run).step is MigrationTask.DONE
+        assert fleet.held() == {JAVA: 16}
+
+    moving(work)
+
+
+def test_who_renews_a_lease_lives():
+    async def work(fleet):
+        given = fleet.migrator()
+        await given.look()
+        await fleet.clock.sleep_ms(2_000)
+        assert JAVA not in (await given.look()).unproven
+
+    moving(work)
+
+
 def test_what_others_do_not_do_in_time_ends_the_command_and_another_one_goes_on():
     async def work(fleet):
         fleet.hands_over = lambda owner: owner != JAVA
@@ -248,6 +279,7 @@ class Interrupted(Exception):
         (FROM, MigrationTask.AWAIT_HANDOVERS),
         (FROM, MigrationTask.AWAIT_EXPIRY),
         (FROM, MigrationTask.AWAIT_JAVAS_END),
+        (TO, MigrationTask.AWAIT_LIFE),
         (TO, MigrationTask.HIDE),
         (TO, MigrationTask.AWAIT_HIDDEN),
         (TO, MigrationTask.MOVE),

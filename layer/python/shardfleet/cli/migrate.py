@@ -55,6 +55,7 @@ SAID = {
     MigrationTask.HIDE: "The fleet's slots are hidden from Java's leader.",
     MigrationTask.AWAIT_HIDDEN: "Waiting until the fleet's rows are gone.",
     MigrationTask.AWAIT_SLOTS: "Waiting for slots with room for {leases}.",
+    MigrationTask.AWAIT_LIFE: "Waiting for {workers} to write a new row, as they do each 30 s.",
     MigrationTask.MOVE: "Handed over to {workers}: {leases}.",
     MigrationTask.AWAIT_HANDOVERS: "Waiting for the last checkpoint of {leases}.",
     MigrationTask.AWAIT_EXPIRY: "Waiting until {leases} expire: their owners renew them no more.",

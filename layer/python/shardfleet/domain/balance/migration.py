@@ -32,6 +32,7 @@ class MigrationTask(StrEnum):
     HIDE = "hide the fleet from Java's leader"
     AWAIT_HIDDEN = "await that the fleet's rows are gone"
     AWAIT_SLOTS = "await slots with room"
+    AWAIT_LIFE = "await a sign of life of Java's workers"
     MOVE = "hand leases over"
     AWAIT_HANDOVERS = "await handovers"
     AWAIT_EXPIRY = "await leases of lost owners"
@@ -66,6 +67,8 @@ class MigrationSnapshot:
         is_hidden: no slot is shown to Java, in whichever direction.
         expired: keys of leases that nobody renews.
         index: of the lease table.
+        unproven: ids of workers whose row is all that was seen of them: it was not written anew,
+            and no lease of theirs was renewed, since this person looks.
 
     """
 
@@ -77,6 +80,7 @@ class MigrationSnapshot:
     is_hidden: bool = False
     expired: Collection[str] = ()
     index: IndexStatus = IndexStatus.ACTIVE
+    unproven: Collection[str] = ()
 
     @property
     def ours(self) -> frozenset[str]:
@@ -184,6 +188,10 @@ def _from_java(config: FleetConfig, found: MigrationSnapshot) -> MigrationStep:
 
 def _to_java(found: MigrationSnapshot) -> MigrationStep:
     if found.hands_over and found.of_fleet:
+        # The row of one that was killed is fresh for a minute.
+        takers = found.java.difference(found.unproven)
+        if not takers:
+            return MigrationStep(step=MigrationTask.AWAIT_LIFE, workers=sorted(found.java))
         if not found.is_hidden:
             return MigrationStep(step=MigrationTask.HIDE)
         if found.is_shown:
@@ -191,7 +199,7 @@ def _to_java(found: MigrationSnapshot) -> MigrationStep:
         held = Counter(o for le in found.unfinished for o in owners_of(le) if o in found.java)
         movable = [le for le in found.of_fleet if _is_movable(le, found)]
         most = len(found.unfinished)
-        if moves := _given({worker: most - held[worker] for worker in found.java}, movable):
+        if moves := _given({worker: most - held[worker] for worker in takers}, movable):
             return _moving(moves)
         if waiting := _waiting(found, found.of_fleet):
             return waiting

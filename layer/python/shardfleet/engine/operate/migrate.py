@@ -7,12 +7,12 @@ tables say (`domain/balance/migration.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.balance.kcl3 import FRESH_MS, Direction
+from shardfleet.domain.balance.kcl3 import FRESH_MS, Direction, Kcl3
 from shardfleet.domain.balance.migration import (
     MigrationSnapshot,
     MigrationStep,
@@ -102,6 +102,8 @@ class Migrator:
         leases, state = operator.leases, operator.state
         self._assigner = Assigner(leases=leases, state=state, events=events)
         self._sightings: dict[str, Sighting] = {}
+        self._rows: dict[str, int] = {}
+        self._living: set[str | None] = set()
 
     async def look(self) -> MigrationSnapshot:
         """
@@ -118,24 +120,37 @@ class Migrator:
         reading = Reading(
             began_ms=began_ms, ended_ms=clock.now_ms(), skew_ms=self._config.clock_skew_ms
         )
+        before = self._sightings
         self._sightings, expired = sighted(
-            self._sightings or await operator.state.sightings(),
+            before or await operator.state.sightings(),
             survey.leases,
             reading=reading,
             failover_ms=self._config.failover_ms,
             graces={},
         )
-        pauses = await operator.pauses()
+        pauses, kcl3 = await operator.pauses(), await self._kcl3.found(survey.foreign)
+        self._note_life(before, kcl3)
         return MigrationSnapshot(
             at_ms=clock.now_ms(),
             leases=survey.leases,
             slots=[each.slot for each in await operator.state.slots()],
-            kcl3=await self._kcl3.found(survey.foreign),
+            kcl3=kcl3,
             is_paused=pauses.fleet is not None,
             is_hidden=pauses.migration is not None,
             expired=expired,
             index=await self._index.status(),
+            unproven={row.worker_id for row in kcl3.rows} - self._living,
         )
+
+    def _note_life(self, before: Mapping[str, Sighting], kcl3: Kcl3) -> None:
+        """Note who has renewed a lease, or written its row, since the last look."""
+        for key, seen in self._sightings.items():
+            was = before.get(key)
+            if was is not None and was.owner == seen.owner and was.counter != seen.counter:
+                self._living.add(seen.owner)
+        for row in kcl3.rows:
+            if self._rows.setdefault(row.worker_id, row.updated_s) != row.updated_s:
+                self._living.add(row.worker_id)
 
     async def run(
         self, direction: Direction, *, within_ms: int, tell: Callable[[MigrationStep], None]

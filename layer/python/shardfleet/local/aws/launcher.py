@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,6 +98,8 @@ class EmbeddedAws:
         self._folder: Path | None = None
         self._wanted_port = port
         self._port = 0
+        self._session: boto3.session.Session | None = None
+        self._sessions = threading.Lock()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -132,14 +135,17 @@ class EmbeddedAws:
     def client(self, service: str, config: Config | None = None) -> Any:
         """Make a boto3 client of this account."""
         direct = Config(proxies={})
-        return boto3.session.Session().client(
-            service,  # type: ignore[call-overload]
-            endpoint_url=self.endpoint_url,
-            region_name=self.region,
-            aws_access_key_id=self.key.id,
-            aws_secret_access_key=self.key.secret,
-            config=direct.merge(config) if config else direct,
-        )
+        # A session costs more than a client, and makes one at a time (boto3 guide, sessions).
+        with self._sessions:
+            self._session = self._session or boto3.session.Session()
+            return self._session.client(
+                service,  # type: ignore[call-overload]
+                endpoint_url=self.endpoint_url,
+                region_name=self.region,
+                aws_access_key_id=self.key.id,
+                aws_secret_access_key=self.key.secret,
+                config=direct.merge(config) if config else direct,
+            )
 
     def start(self) -> Self:
         """
