@@ -102,6 +102,19 @@ def test_a_named_stream_has_that_name_and_goes_with_its_stack(stack, embedded_aw
     assert name not in kinesis.list_streams()["StreamNames"]
 
 
+def test_a_template_of_more_streams_than_may_be_made_in_a_second_is_deployed(stack, embedded_aws):
+    """CreateStream: 5 a second (API reference); CloudFormation tries again where it is refused."""
+    properties = {"Type": "AWS::Kinesis::Stream", "Properties": {"ShardCount": 1}}
+    names = [f"Stream{n}" for n in range(7)]
+    outputs = stack.deploy(
+        dict.fromkeys(names, properties), {name: {"Value": {"Ref": name}} for name in names}
+    )
+    assert set(outputs.values()) <= set(
+        embedded_aws.client("kinesis").list_streams()["StreamNames"]
+    )
+    stack.delete()
+
+
 def test_a_stream_consumer_is_registered_and_goes_with_its_stack(stack, embedded_aws):
     consumer = {
         "Type": "AWS::Kinesis::StreamConsumer",

@@ -7,6 +7,7 @@ gives) and the attributes (what GetAtt gives); `update` and `delete` take the ph
 
 import copy
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -18,12 +19,14 @@ from shardfleet.local.aws import kinesis_service
 from shardfleet.local.aws.alarms import as_metric_math
 from shardfleet.local.aws.patches import Patch
 from shardfleet.local.aws.settings import ServerSettings
+from shardfleet.local.kinesis.engine import RATE_TEXT
 from shardfleet.local.kinesis.errors import KinesisError
 
 Properties = Mapping[str, Any]
 Created = tuple[str, dict[str, Any]]
 
 ON_DEMAND = "ON_DEMAND"
+CALLS_MOST, CALL_AGAIN_S = 20, 0.1  # ours: with all quotas full, the next call is a second away
 
 
 def create_stream(logical_id: str, properties: Properties, stack_name: str) -> Created:
@@ -161,6 +164,14 @@ def delete_composite_alarm(physical_id: str, _: Properties) -> None:
 
 
 def _call(operation: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Call the engine, and again where an account's rate of calls is exceeded, as on AWS."""
+    for _ in range(CALLS_MOST - 1):
+        try:
+            return kinesis_service.engine().call(operation, request)
+        except KinesisError as error:
+            if error.code != "LimitExceededException" or RATE_TEXT not in str(error):
+                raise
+            time.sleep(CALL_AGAIN_S)
     return kinesis_service.engine().call(operation, request)
 
 

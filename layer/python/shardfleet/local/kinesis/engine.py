@@ -42,6 +42,8 @@ OPERATIONS: Final[Mapping[str, Callable[[Account, Request], dict[str, Any]]]] = 
     **consumer_operations.OPERATIONS,
     **tag_operations.OPERATIONS,
 }
+RATE_TEXT: Final = "times a second per"
+"""What tells a rate of calls from a limit of the account: both are LimitExceededException."""
 
 
 class KinesisEngine:
@@ -131,7 +133,7 @@ class KinesisEngine:
         if self.settings.quotas and not quotas.take(operation, request, now_ms=now_ms):
             rate, scope = OPERATION_RATES[operation]
             raise limit_exceeded(
-                f"{operation} may be called {rate:g} times a second per {scope}."
+                f"{operation} may be called {rate:g} {RATE_TEXT} {scope}."
             )  # fact K80
 
     def _site(self, operation: str, request: Request) -> Site:
