@@ -7,6 +7,7 @@ a rule is believed because its bad example stands in the same file.
 """
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -247,12 +248,17 @@ def foreign_places(path, text):
             yield f"{path}:{number}: {found[0]!r} names a machine's folder or a package registry"
 
 
+@functools.cache  # One file is named many times.
+def body_of(file):
+    return ast.parse(file.read_text("utf-8")).body
+
+
 def dead_references(text, root):
     for path, name in TEST_REFERENCE.findall(text):
         if not (root / path).exists():
             yield f"{path} does not exist"
             continue
-        body = ast.parse((root / path).read_text("utf-8")).body
+        body = body_of(root / path)
         for part in name.split("::"):
             node = next((node for node in body if getattr(node, "name", None) == part), None)
             if node is None:
@@ -306,30 +312,32 @@ def expect_none(complaints):
         pytest.fail("\n".join(found), pytrace=False)
 
 
-def over_the_tree(rule):
+RULES = {
+    "imports follow the arrows": lambda path, _, tree: wrong_arrows(path, tree),
+    "nothing ambient is in the core": lambda path, _, tree: ambient_calls(path, tree),
+    "modules and functions are small": oversized,
+    "module names say what is inside": lambda path, *_: forbidden_names(path),
+    "the lease table's attribute names live in one module": lambda path, _, tree: wire_names(
+        path, tree
+    ),
+}
+
+
+@functools.cache
+def broken_rules():
+    """Return what breaks each rule; every file is parsed once for all of them."""
+    found = {rule: [] for rule in RULES}
     for path in PYTHON:
         source = (ROOT / path).read_text("utf-8")
-        yield from rule(path, source, ast.parse(source, filename=path))
+        tree = ast.parse(source, filename=path)
+        for rule, look in RULES.items():
+            found[rule] += look(path, source, tree)
+    return found
 
 
-def test_imports_follow_the_arrows():
-    expect_none(over_the_tree(lambda path, _, tree: wrong_arrows(path, tree)))
-
-
-def test_nothing_ambient_in_the_core():
-    expect_none(over_the_tree(lambda path, _, tree: ambient_calls(path, tree)))
-
-
-def test_modules_and_functions_are_small():
-    expect_none(over_the_tree(oversized))
-
-
-def test_module_names_say_what_is_inside():
-    expect_none(over_the_tree(lambda path, *_: forbidden_names(path)))
-
-
-def test_the_lease_tables_attribute_names_live_in_one_module():
-    expect_none(over_the_tree(lambda path, _, tree: wire_names(path, tree)))
+@pytest.mark.parametrize("rule", RULES)
+def test_the_tree_keeps_the_rule(rule):
+    expect_none(broken_rules()[rule])
 
 
 def test_no_file_names_a_machine_or_a_registry():
