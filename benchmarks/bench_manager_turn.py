@@ -38,7 +38,7 @@ from shardfleet.engine.state.fleet_state import slot_body
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
-from shardfleet.runtime.managing import manager_ports
+from shardfleet.runtime.managing import collect_seldom, manager_ports
 from shardfleet.testing.memory import MemoryLauncher
 
 LEASES, PER_SLOT, TURNS, CPU_MOST_S = 10_000, 64, 7, 0.3
@@ -153,6 +153,7 @@ def contests() -> Iterator[Figures]:
         # What it tells is written as always, and not to be read here.
         with contextlib.redirect_stdout(io.StringIO()):
             sandbox = open_sandbox(fleet.config.to_env())
+            collect_seldom()
             took = asyncio.run(turns(fleet, sandbox))
             sandbox.events.flush()
     median_s = statistics.median(took)
@@ -162,8 +163,7 @@ def contests() -> Iterator[Figures]:
         summary=f"{median_s:.2f} s (median of {TURNS}, {min(took):.2f} to {max(took):.2f})",
         goal=f"at most {CPU_MOST_S} s",
         details={"cpu_s": [round(each, 3) for each in took]},
-        time_goes_to="the plan, which looks at each lease some thirty times, and half as much to "
-        "the scan and the listing.",
+        time_goes_to="the listing of shards, most of it botocore's parsing, the plan, the scan.",
     )
 
 

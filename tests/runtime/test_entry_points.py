@@ -21,7 +21,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet.runtime import invocation
 from shardfleet.runtime.bootstrap import open_sandbox
 from shardfleet.runtime.entry_points import worker_handler
-from shardfleet.runtime.managing import manager_handler
+from shardfleet.runtime.managing import ALLOCATIONS_BETWEEN_LOOKS, manager_handler
 from shardfleet.testing.memory import MemoryProcess, ProcessEndedError
 from tests.adapters.tables import create_lease_table, create_state_table
 
@@ -346,6 +346,18 @@ def test_a_cold_start_loads_no_protobuf_no_type_stubs_and_nothing_for_developmen
 def test_the_managers_file_hands_on_the_librarys_entry_point():
     code = "import sys; sys.path.insert(0, 'functions/lease_manager'); import handler"
     assert "shardfleet.runtime.managing" in imported_by(code)
+
+
+def test_the_managers_process_looks_for_circles_seldom_and_never_among_what_is_imported():
+    code = (
+        "import gc, sys; sys.path.insert(0, 'functions/lease_manager'); import handler; "
+        "print(*gc.get_threshold(), gc.get_freeze_count())"
+    )
+    words = [sys.executable, "-c", code]
+    told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    *threshold, frozen = map(int, told.split())
+    assert tuple(threshold) == ALLOCATIONS_BETWEEN_LOOKS
+    assert frozen > 10_000
 
 
 def test_the_sandbox_is_opened_once_per_process(monkeypatch):

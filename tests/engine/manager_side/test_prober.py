@@ -15,6 +15,7 @@ from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.fleet_state import TIP
 from shardfleet.engine.state.pauses import PauseRecord
+from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.engine.state.sleep_state import GLANCES, NAP, NapRecord
 from shardfleet.errors import IteratorExpired, ShardGone, Throttled
 from shardfleet.testing.clock import run_virtual
@@ -489,9 +490,8 @@ def test_glances_survive_their_documents_also_with_columns_of_a_later_version():
     async def main():
         store, glance = MemoryStateStore(), Glance(12, "AAA=", 11, 13, 1)
         await NapRecord(store).store_glances({key(0): glance})
-        kept = await store.read(GLANCES, "0000")
-        rows = {name: [*row, "later"] for name, row in kept.body["leases"].items()}
-        await store.write(GLANCES, "0000", {"leases": rows}, expected_version=kept.version)
+        rows = await read_rows(store, GLANCES)
+        await write_rows(store, GLANCES, {name: [*row, "later"] for name, row in rows.items()})
         assert await NapRecord(store).glances() == {key(0): glance}
 
     run_virtual(main())

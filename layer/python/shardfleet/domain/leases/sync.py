@@ -208,9 +208,9 @@ class _Lineage:
         self.graph = graph
         self.leases = {lease.lease_key: lease for lease in leases}
         self.parents = {
-            key: set(parents)
+            key: set(shard.parent_shard_ids)
             for key, shard in graph.shards.items()
-            if (parents := shard.parent_shard_ids)
+            if shard.parent_shard_ids
         }
         for lease in leases:
             if lease.parent_shard_ids:

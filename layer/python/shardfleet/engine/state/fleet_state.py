@@ -185,8 +185,7 @@ class FleetState:
     async def finished(self) -> frozenset[str] | None:
         """Read which listed shards are done with; None: that was never kept (manager only)."""
         documents = await self._store.list(FINISHED)
-        ids = (key for document in documents for key in document.body["leases"])
-        return frozenset(ids) if documents else None
+        return frozenset(rows_of(documents)) if documents else None
 
     async def write_finished(self, shard_ids: Collection[str]) -> None:
         """Keep them instead of those before, in chunks (manager only)."""

@@ -156,7 +156,7 @@ class _Meter:
 
 def _size(kind: str, body: Mapping[str, Any]) -> int:
     """Return about how many bytes an item has; iterators as long as Kinesis' are."""
-    iterators = len(body["leases"]) if kind == "glances" else kind == "nap"
+    iterators = len(json.loads(body["leases"])) if kind == "glances" else kind == "nap"
     return len(json.dumps(body)) + len(kind) + iterators * _ITERATOR_BYTES + 60
 
 
