@@ -266,8 +266,8 @@ HAZARDS = (
         "H15",
         (
             EXPIRY,
-            "read_started_ms - seen.first_seen_ms - skew_ms\n",
-            "read_started_ms - seen.first_seen_ms\n",
+            "reading.began_ms - reading.skew_ms - failover_ms\n",
+            "reading.began_ms - failover_ms\n",
         ),
         arena="changing managers",
     ),
@@ -276,8 +276,8 @@ HAZARDS = (
         "H15",
         (
             EXPIRY,
-            "lease.effective_owner, read_finished_ms, begins)",
-            "lease.effective_owner, read_started_ms, begins)",
+            "Sighting(counter, owner, read_finished_ms, is_known)",
+            "Sighting(counter, owner, read_started_ms, is_known)",
         ),
         arena="frozen scans",
     ),
