@@ -266,15 +266,14 @@ def _missing(lineage: _Lineage, *, initial: ExtendedSequenceNumber) -> _Missing:
     # A shard that a lease names as its parent is not open: the listing is older than the lease.
     closed = {parent for lease in leases.values() for parent in lease.parent_shard_ids}
     waits = {key for key, lease in leases.items() if not lease.is_finished}
-    without = leases.keys() | done
+    settled = leases.keys() | done
     listed = lineage.graph.shards.items()
-    for shard in _in_write_order(shard for key, shard in listed if key not in without):
+    for shard in _in_write_order(shard for key, shard in listed if key not in settled):
         key, parents = shard.shard_id, shard.parent_shard_ids
         # A worker ends the other parent of a merge only once this child has a lease (§4.6), and
         # whose child has one is to have one: a parent without a lease is not waited for (§4.7).
         is_awaited = key in lineage.ahead or (
-            not done.isdisjoint(parents)
-            and (leases.keys() | done).issuperset(lineage.graph.parents(key))
+            not done.isdisjoint(parents) and settled.issuperset(lineage.graph.parents(key))
         )
         if (shard.is_open and key in closed) or (not waits.isdisjoint(parents) and not is_awaited):
             pass
