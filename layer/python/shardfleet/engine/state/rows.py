@@ -2,7 +2,7 @@
 Rows by key that are too many for one document: kept in several, which one writer replaces.
 
 A document of the fleet state holds 400 KB (hazard H14), so a kind may have many, numbered. Its rows
-are one text of JSON: DynamoDB's own types would take ten times the time, at each turn.
+are one text of JSON: DynamoDB's own types take five times the CPU to read, and nine to write.
 """
 
 from __future__ import annotations
