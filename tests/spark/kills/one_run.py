@@ -164,6 +164,8 @@ class Run:
 
     def _kill(self, role):
         deadline = time.monotonic() + PROGRESS_LIMIT_S
+        if role == "driver":
+            self._await_write(deadline)
         while True:
             self._driver.check(deadline, f"has no {role}")
             found = self._driver.processes(role)
@@ -173,7 +175,16 @@ class Run:
         self._kills[role] += 1
         if role == "driver":
             self._driver.kill_program()
+            (self._folder / program.AIMED).unlink()
             self._driver.start()
+
+    def _await_write(self, deadline):
+        """Wait until counts are written that Spark has not committed."""
+        (self._folder / program.WRITTEN).unlink(missing_ok=True)
+        (self._folder / program.AIMED).touch()
+        while not (self._folder / program.WRITTEN).exists():
+            self._driver.check(deadline, "writes nothing")
+            time.sleep(0.05)
 
     def _freeze(self):
         chance = random.Random(self._plan.seed + 3)

@@ -8,6 +8,7 @@ up.
 """
 
 import json
+import random
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,19 @@ FAILURES = "failures.log"
 
 REPLAYS = "replays.log"
 """A line for each batch of counts that was run again: its id, and whether it was the same."""
+
+AIMED = "aimed"
+"""A file of this name in a run's folder: the driver is to be killed right behind a write."""
+
+WRITTEN = "written"
+"""The driver's answer: now. It waits for it."""
+
+FAILS_BEHIND = 0.3
+"""How often a batch of counts fails although it is written: Spark runs it again."""
+
+
+class FailedBehindItsWrite(Exception):
+    """Planted."""
 
 
 def session(settings):
@@ -94,12 +108,19 @@ class Queries:
         counts = dict(sorted((row["shard_id"], row["count"]) for row in frame.collect()))
         path = self._folder / "counts" / f"{batch_id}.json"
         path.parent.mkdir(exist_ok=True)
-        if path.exists():
+        if again := path.exists():
             same = json.loads(path.read_text("utf-8")) == counts
             note(self._folder / REPLAYS, f"{batch_id} {'same' if same else 'different'}")
         draft = path.with_suffix(".draft")
         draft.write_text(json.dumps(counts), "utf-8")
         draft.replace(path)
+        while (self._folder / AIMED).exists():
+            (self._folder / WRITTEN).touch()
+            time.sleep(0.05)
+        chance = random.Random(f"{self._folder.name} {batch_id}")
+        if not again and chance.random() < FAILS_BEHIND:
+            message = f"batch {batch_id} of {self._folder.name}"
+            raise FailedBehindItsWrite(message)
 
 
 def serve(spark, folder):

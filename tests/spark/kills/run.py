@@ -116,7 +116,12 @@ class Suite:
 
     @property
     def is_right(self):
-        return not self._crashed and all(each.verdict.is_right for each in self._outcomes)
+        """Whether all came out right; without a batch that was run again nothing was proved."""
+        return (
+            not self._crashed
+            and all(each.verdict.is_right for each in self._outcomes)
+            and any(each.replayed_batches for each in self._outcomes)
+        )
 
     def lane(self, numbers, *, name):
         """Do some of the runs, one after the other, with one driver until it is killed."""
