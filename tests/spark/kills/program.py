@@ -38,7 +38,7 @@ AIMED = "aimed"
 WRITTEN = "written"
 """The driver's answer: now. It waits for it."""
 
-FAILS_EACH = 3
+FAILS_EACH = 2
 """So many batches of counts, and one fails although it is written: Spark runs it again."""
 
 
