@@ -29,6 +29,14 @@ LEASE_KEY = "leaseKey"
 LEASE_OWNER = "leaseOwner"
 CHECKPOINT = "checkpoint"
 CHECKPOINT_SUB = "checkpointSubSequenceNumber"
+_COUNTER = "leaseCounter"
+_SWITCHES = "ownerSwitchesSinceCheckpoint"
+_CHECKPOINT_OWNER = "checkpointOwner"
+_PARENTS, _CHILDREN = "parentShardId", "childShardIds"
+_FIRST_KEY, _LAST_KEY = "startingHashKey", "endingHashKey"
+_PENDING, _PENDING_SUB = "pendingCheckpoint", "pendingCheckpointSubSequenceNumber"
+_PENDING_STATE = "pendingCheckpointState"
+_THROUGHPUT = "throughputKBps"
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # HASH leaseOwner, RANGE leaseKey, KEYS_ONLY (§1.3)
 ENTITY_TYPE = "entityType"
 LEASE_ENTITY = "LEASE"
@@ -61,28 +69,27 @@ class Attribute:
 ATTRIBUTES: Mapping[LeaseField, tuple[Attribute, ...]] = {
     LeaseField.LEASE_KEY: (Attribute(LEASE_KEY, "S"),),
     LeaseField.LEASE_OWNER: (Attribute(LEASE_OWNER, "S"),),
-    LeaseField.LEASE_COUNTER: (Attribute("leaseCounter", "N"),),
-    LeaseField.OWNER_SWITCHES: (
-        Attribute("ownerSwitchesSinceCheckpoint", "N", missing_is_zero=True),
-    ),
+    LeaseField.LEASE_COUNTER: (Attribute(_COUNTER, "N"),),
+    LeaseField.OWNER_SWITCHES: (Attribute(_SWITCHES, "N", missing_is_zero=True),),
     LeaseField.CHECKPOINT: (
         Attribute(CHECKPOINT, "S"),
         Attribute(CHECKPOINT_SUB, "N", missing_is_zero=True),
     ),
-    LeaseField.CHECKPOINT_OWNER: (Attribute("checkpointOwner", "S"),),
-    LeaseField.PARENT_SHARD_IDS: (Attribute("parentShardId", "SS"),),
-    LeaseField.CHILD_SHARD_IDS: (Attribute("childShardIds", "SS"),),
+    LeaseField.CHECKPOINT_OWNER: (Attribute(_CHECKPOINT_OWNER, "S"),),
+    LeaseField.PARENT_SHARD_IDS: (Attribute(_PARENTS, "SS"),),
+    LeaseField.CHILD_SHARD_IDS: (Attribute(_CHILDREN, "SS"),),
     LeaseField.HASH_KEY_RANGE: (
-        Attribute("startingHashKey", "S"),
-        Attribute("endingHashKey", "S"),
+        Attribute(_FIRST_KEY, "S"),
+        Attribute(_LAST_KEY, "S"),
     ),
     LeaseField.PENDING_CHECKPOINT: (
-        Attribute("pendingCheckpoint", "S"),
-        Attribute("pendingCheckpointSubSequenceNumber", "N", missing_is_zero=True),
+        Attribute(_PENDING, "S"),
+        Attribute(_PENDING_SUB, "N", missing_is_zero=True),
     ),
-    LeaseField.PENDING_CHECKPOINT_STATE: (Attribute("pendingCheckpointState", "B"),),
-    LeaseField.THROUGHPUT_KBPS: (Attribute("throughputKBps", "N"),),
+    LeaseField.PENDING_CHECKPOINT_STATE: (Attribute(_PENDING_STATE, "B"),),
+    LeaseField.THROUGHPUT_KBPS: (Attribute(_THROUGHPUT, "N"),),
 }
+_TYPES = {each.name: each.type for some in ATTRIBUTES.values() for each in some}
 # Fields that an item must have to be a lease; all others may be missing (§1.2, rows of KCL 1-3).
 _CLAIMS = (LeaseField.LEASE_COUNTER, LeaseField.CHECKPOINT)
 
@@ -127,26 +134,25 @@ def lease_from_item(item: Item) -> Lease:
 
     """
     reading = _Reading(item)
-    counter = reading.number(LeaseField.LEASE_COUNTER, 0)
-    checkpoint = reading.sequence_number(LeaseField.CHECKPOINT)
+    found = reading.values.get
+    counter = reading.number(_COUNTER)
+    checkpoint = reading.sequence_number(CHECKPOINT, CHECKPOINT_SUB)
     if counter is None or checkpoint is None:
-        missing = LeaseField.LEASE_COUNTER if counter is None else LeaseField.CHECKPOINT
-        raise reading.malformed(
-            ATTRIBUTES[missing][0].name, found="nothing", allowed="every lease has it"
-        )
+        missing = _COUNTER if counter is None else CHECKPOINT
+        raise reading.malformed(missing, found="nothing", allowed="every lease has it")
     return Lease(
         lease_key=reading.key,
         checkpoint=checkpoint,
         lease_counter=counter,
-        lease_owner=reading.raw(LeaseField.LEASE_OWNER),
-        owner_switches_since_checkpoint=reading.number(LeaseField.OWNER_SWITCHES, 0) or 0,
-        checkpoint_owner=reading.raw(LeaseField.CHECKPOINT_OWNER),
-        parent_shard_ids=reading.shard_ids(LeaseField.PARENT_SHARD_IDS),
-        child_shard_ids=reading.shard_ids(LeaseField.CHILD_SHARD_IDS),
+        lease_owner=found(LEASE_OWNER),
+        owner_switches_since_checkpoint=reading.number(_SWITCHES) or 0,
+        checkpoint_owner=found(_CHECKPOINT_OWNER),
+        parent_shard_ids=tuple(sorted(found(_PARENTS, ()))),
+        child_shard_ids=tuple(sorted(found(_CHILDREN, ()))),
         hash_key_range=reading.hash_key_range(),
-        pending_checkpoint=reading.sequence_number(LeaseField.PENDING_CHECKPOINT),
-        pending_checkpoint_state=reading.raw(LeaseField.PENDING_CHECKPOINT_STATE),
-        throughput_kbps=reading.decimal(LeaseField.THROUGHPUT_KBPS),
+        pending_checkpoint=reading.sequence_number(_PENDING, _PENDING_SUB),
+        pending_checkpoint_state=found(_PENDING_STATE),
+        throughput_kbps=reading.decimal(_THROUGHPUT),
     )
 
 
@@ -177,12 +183,21 @@ def _hash_key_range(start: str, end: str) -> HashKeyRange | None:
 
 
 class _Reading:
-    """Reads the attributes of one item and names them when they cannot be read."""
+    """
+    Reads the attributes of one item and names them when they cannot be read.
+
+    A manager reads all leases each three seconds: types are looked at once for the whole item.
+    """
 
     def __init__(self, item: Item) -> None:
-        self._item = item
-        key = item.get(LEASE_KEY, {}).get("S")
-        self.key = key if isinstance(key, str) else repr(item.get(LEASE_KEY))
+        try:
+            self.values: dict[str, Any] = {
+                name: typed[_TYPES[name]] for name, typed in item.items() if name in _TYPES
+            }
+        except KeyError:
+            self.key = str(item.get(LEASE_KEY, {}).get("S"))
+            raise self._of_another_type(item) from None
+        self.key = self.values[LEASE_KEY]
 
     def malformed(self, attribute: str, *, found: str, allowed: str) -> MalformedLease:
         return MalformedLease(
@@ -190,52 +205,37 @@ class _Reading:
             "repair or delete the item"
         )
 
-    def raw(self, name: LeaseField, index: int = 0) -> Any:
-        attribute = ATTRIBUTES[name][index]
-        typed = self._item.get(attribute.name)
-        if typed is None:
-            return None
-        if attribute.type not in typed:
-            raise self.malformed(
-                attribute.name,
-                found=f"type {', '.join(typed)}",
-                allowed=f"type {attribute.type} expected",
-            )
-        return typed[attribute.type]
+    def _of_another_type(self, item: Item) -> MalformedLease:
+        name = next(n for n, typed in item.items() if n in _TYPES and _TYPES[n] not in typed)
+        return self.malformed(
+            name, found=f"type {', '.join(item[name])}", allowed=f"type {_TYPES[name]} expected"
+        )
 
-    def number(self, name: LeaseField, index: int) -> int | None:
-        value = self.raw(name, index)
+    def number(self, name: str) -> int | None:
+        value = self.values.get(name)
         if value is None:
             return None
         if not _INTEGER.fullmatch(value):
-            attribute = ATTRIBUTES[name][index]
-            raise self.malformed(attribute.name, found=value, allowed="a whole number expected")
+            raise self.malformed(name, found=value, allowed="a whole number expected")
         return int(value)
 
-    def decimal(self, name: LeaseField) -> float | None:
-        value = self.raw(name)
+    def decimal(self, name: str) -> float | None:
+        value = self.values.get(name)
         return None if value is None else float(value)
 
-    def shard_ids(self, name: LeaseField) -> tuple[str, ...]:
-        ids = self.raw(name)
-        return tuple(sorted(ids)) if ids else ()
-
-    def sequence_number(self, name: LeaseField) -> ExtendedSequenceNumber | None:
-        value = self.raw(name)
+    def sequence_number(self, name: str, sub_name: str) -> ExtendedSequenceNumber | None:
+        value = self.values.get(name)
         if value is None:
             return None
+        # Java reads a missing sub-sequence number as 0.
+        sub = self.number(sub_name) or 0
         try:
-            # Java reads a missing sub-sequence number as 0.
-            return ExtendedSequenceNumber(value, self.number(name, 1) or 0)
+            return ExtendedSequenceNumber(value, sub)
         except ProtocolError as error:
-            if isinstance(error, MalformedLease):
-                raise
-            raise self.malformed(
-                ATTRIBUTES[name][0].name, found=repr(value), allowed=str(error)
-            ) from error
+            raise self.malformed(name, found=repr(value), allowed=str(error)) from error
 
     def hash_key_range(self) -> HashKeyRange | None:
-        start, end = (self.raw(LeaseField.HASH_KEY_RANGE, index) for index in (0, 1))
+        start, end = self.values.get(_FIRST_KEY), self.values.get(_LAST_KEY)
         if start is None and end is None:
             return None
         found = _hash_key_range(start or "", end or "")
