@@ -256,6 +256,14 @@ class FleetConfig:
         low=1,
         high=100,
     )
+    handler_threads: int = _number(
+        1,
+        "threads of a worker process for a handler that is no coroutine function, so that so many "
+        "shards are handled at once, never one of them twice (but for parallelism, which has as "
+        "many threads at least); only for code that several threads may run; 1: one after another",
+        low=1,
+        high=100,
+    )
     handler_records_per_second: int = _number(
         0,
         "records that each worker process hands to its handler in a second, and most in a call; 0: "
@@ -506,6 +514,11 @@ class FleetConfig:
     def call_records_most(self) -> int:
         """Return how many records a handler call has at most."""
         return min(self.batch_records_most, self.handler_records_per_second or 2**53)
+
+    @property
+    def calls_at_once(self) -> int:
+        """Return how many calls a worker has at once of a handler that is no coroutine function."""
+        return max(self.parallelism, self.handler_threads)
 
     @property
     def lanes_bytes_most(self) -> int:

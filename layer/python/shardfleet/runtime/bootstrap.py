@@ -302,7 +302,7 @@ def handler_runner(sandbox: Sandbox, threads: TurnThreads, context: LambdaContex
         clock=sandbox.clock,
         tells_errors=config.log_errors,
     )
-    runner.threads_most = config.parallelism
+    runner.threads_most = config.calls_at_once
     return runner
 
 

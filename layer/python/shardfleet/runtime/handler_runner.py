@@ -2,9 +2,9 @@
 The user's handler in a thread of its own, away from the engine's loop (hazard H17).
 
 A synchronous handler runs in that thread with no loop running around it, so that it may use
-``asyncio.run`` as it would in Lambda, and its calls never overlap; with ``parallelism`` there are
-up to so many threads, and as many calls at once. Coroutine functions run on a loop of the one
-thread, and their calls overlap. A call that outlives its deadline is
+``asyncio.run`` as it would in Lambda, and its calls never overlap; with ``handler_threads`` or
+``parallelism`` there are up to so many threads, and as many calls at once. Coroutine functions run
+on a loop of the one thread, and their calls overlap. A call that outlives its deadline is
 cancelled if it is a coroutine; what does not end then, the process must end (hazard H10).
 """
 

@@ -1,11 +1,11 @@
 """
 Handler calls: whose turn it is, whether there is time, and what a batch is.
 
-Calls of synchronous handlers never overlap, unless ``parallelism`` says how many may at once; the
-shards take turns, within a round the one with the oldest record first, so that a shard far behind
-starves nobody (hazard H17). Records come no faster than the rate allows. Nothing is delivered
-under a lease that was not confirmed within the renewal time (H17), and no call starts with less
-than its time-out left (H10).
+Calls of synchronous handlers never overlap, unless ``handler_threads`` or ``parallelism`` says how
+many may at once, of which a shard has one, or one in each lane; the shards take turns, within a
+round the one with the oldest record first, so that a shard far behind starves nobody (hazard H17).
+Records come no faster than the rate allows. Nothing is delivered under a lease that was not
+confirmed within the renewal time (H17), and no call starts with less than its time-out left (H10).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Dispatcher:
         self._running = 0
         self._round = 0
         self._rounds_served: dict[str, int] = {}
-        self._at_once = config.parallelism
+        self._at_once = config.calls_at_once
         self._rate = Rate(config.handler_records_per_second, burst=0)
         self._bucket = full_bucket(self._rate, now_ms=self._clock.monotonic_ms())
         self._is_timed = False

@@ -290,5 +290,5 @@ def _usage_meter(slot: Slot, *, config: FleetConfig, ports: WorkerPorts) -> Usag
         cpu=ports.cpu,
         handler=ports.handler,
         before=slot.usage,
-        calls_at_once=config.parallelism,
+        calls_at_once=config.calls_at_once,
     )

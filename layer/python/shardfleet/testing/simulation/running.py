@@ -24,6 +24,7 @@ _WIRED_ONE_IN, _WIRED = 20, 7  # seeds: their lease tables are behind the real a
 _WIRED_BUSY_S = 150.0  # at most: a call through the SDK costs as much as ten in memory
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
 _LANES_ONE_IN, _LANES = 5, 2  # seeds: records of a shard are handled side by side
+_THREADS_ONE_IN, _THREADS = 7, 3  # seeds: their handlers run in threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +119,8 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
     if seed % _LANES_ONE_IN == _LANES:
         shape = shape.in_lanes(random.Random(f"{seed}/lanes"))
+    if seed % _THREADS_ONE_IN == _THREADS:
+        shape = shape.in_threads(random.Random(f"{seed}/threads"))
     if seed % _SLEEPS_ONE_IN == 0:
         return shape.sleeping(random.Random(f"{seed}/sleep"))
     if seed % _INSTANT_ONE_IN == 0:
