@@ -120,7 +120,7 @@ def _shape(options: Options, chance: random.Random) -> Shape:
     if seed % _LANES_ONE_IN == _LANES:
         shape = shape.in_lanes(random.Random(f"{seed}/lanes"))
     if seed % _THREADS_ONE_IN == _THREADS:
-        shape = shape.in_threads(random.Random(f"{seed}/threads"))
+        shape = _in_threads(shape, random.Random(f"{seed}/threads"))
     if seed % _SLEEPS_ONE_IN == 0:
         return shape.sleeping(random.Random(f"{seed}/sleep"))
     if seed % _INSTANT_ONE_IN == 0:
@@ -135,6 +135,12 @@ def _giving_up(shape: Shape, chance: random.Random) -> Shape:
         shape.config, on_exhausted=policy, failed_bucket="bucket", failed_topic_arn="topic"
     )
     return replace(shape, config=config)
+
+
+def _in_threads(shape: Shape, chance: random.Random) -> Shape:
+    """Let calls of a handler that is no coroutine function run side by side."""
+    config = replace(shape.config, handler_threads=chance.choice((2, 4, 16)))
+    return replace(shape, config=config, handlers_overlap=False)
 
 
 async def _run(options: Options) -> RunResult:

@@ -187,11 +187,6 @@ class Shape:
         records_per_s = self.records_per_s * chance.choice((1.0, 3.0))
         return replace(self, config=config, records_per_s=records_per_s)
 
-    def in_threads(self, chance: random.Random) -> Shape:
-        """Let calls of a handler that is no coroutine function run side by side."""
-        config = replace(self.config, handler_threads=chance.choice((2, 4, 16)))
-        return replace(self, config=config, handlers_overlap=False)
-
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""
         return replace(self, is_left=True, has_peer=False, measures_quiet=False)
