@@ -8,6 +8,7 @@ their ends are counted or marked. Timestamps, tags and what else no answer here 
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 _TEXT, _ARRAY, _MAP = 3, 4, 5
@@ -135,7 +136,8 @@ def _alike(
     ]
     if not all("".join(column).isascii() for column in columns):
         return []
-    return [dict(zip(first, row, strict=True)) for row in zip(*columns, strict=True)][1:]
+    rows = zip(*(column[1:] for column in columns), strict=True)
+    return list(map(dict, map(zip, repeat(tuple(first)), rows)))
 
 
 def _places(structure: dict[str, Any], size: int, *, marked: bool) -> list[range] | None:
