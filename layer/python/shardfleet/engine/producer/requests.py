@@ -24,7 +24,7 @@ from shardfleet.values import dataclass
 # key must not make every request look at all that waits. An aggregate takes all records of a key
 # that it meets, so what is behind it are mostly keys that it has: fewer are passed over then.
 _PASSED_OVER_MOST = 4 * ENTRIES_MOST
-_PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 2
+_PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 4
 _LOOKS = 8  # So many parts are looked at, at so many places each, before any is passed over.
 
 
