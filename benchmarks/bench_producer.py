@@ -56,10 +56,10 @@ PUTS = 20_000
 SINGLE_PUTS = 200
 BLOCKING_PUT_MOST_US = 10
 LOADS = (
-    ("producer_100b_few", 100, 200, 1.9, 3.0),
-    ("producer_100b_many", 100, 100_000, 1.7, 3.0),
+    ("producer_100b_few", 100, 200, 2.2, 3.0),
+    ("producer_100b_many", 100, 100_000, 1.9, 3.0),
     ("producer_1k_few", 1_024, 200, 1.5, 2.0),
-    ("producer_1k_many", 1_024, 100_000, 1.7, 2.0),
+    ("producer_1k_many", 1_024, 100_000, 1.9, 2.0),
 )
 PLENTY = 1 << 40
 SETTINGS = ProducerSettings(shard_records_per_s=PLENTY, shard_bytes_per_s=PLENTY)

@@ -5,8 +5,9 @@ A TLS server in a process of its own that answers GetRecords, PutRecords and Lis
 
 GetRecords is answered with the finished body that the shard iterator names. PutRecords swallows the
 records and answers each with the shard that its partition key belongs to, one of four, and the
-checksum of its data in base64 as its sequence number, so that two clients who sent the same have
-the same answers. The certificate is made on the spot; `authority` is the file to trust it by.
+checksum of its data as its sequence number, so that two clients who sent the same have the same
+answers; an answer is in the encoding of its request, JSON or CBOR. The certificate is made on the
+spot; `authority` is the file to trust it by.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ import socketserver
 import ssl
 import tempfile
 import zlib
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import boto3
+import cbor2
 from botocore.config import Config
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -40,7 +44,8 @@ HOST = "127.0.0.1"
 STARTED_S = 60
 SHARDS = 4
 SHARD_BITS = SHARDS.bit_length() - 1
-HEAD = "HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.1\r\ncontent-length: {}\r\n\r\n"
+JSON, CBOR = "application/x-amz-json-1.1", "application/x-amz-cbor-1.1"
+HEAD = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n"
 
 
 @contextmanager
@@ -104,11 +109,19 @@ def _serve(bodies: dict[str, bytes], pem: str, ready: Connection) -> None:
                     fields[name.lower()] = value.strip()
                 if fields.get(b"expect") == b"100-continue":
                     self.request.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-                asked = json.loads(self.rfile.read(int(fields[b"content-length"])))
+                body = self.rfile.read(int(fields[b"content-length"]))
+                if fields[b"content-type"] == CBOR.encode():
+                    records = cbor2.loads(body)["Records"]
+                    self.request.sendall(_answer(cbor2.dumps(_checksums(records)), CBOR))
+                    continue
+                asked = json.loads(body)
                 if "ShardIterator" in asked:
                     self.request.sendall(finished[asked["ShardIterator"]])
                 elif "Records" in asked:
-                    self.request.sendall(_answer(_checksums(asked["Records"])))
+                    records = [
+                        each | {"Data": b64decode(each["Data"])} for each in asked["Records"]
+                    ]
+                    self.request.sendall(_answer(json.dumps(_checksums(records)).encode()))
                 else:
                     self.request.sendall(_answer(_listing()))
 
@@ -117,19 +130,19 @@ def _serve(bodies: dict[str, bytes], pem: str, ready: Connection) -> None:
         server.serve_forever()
 
 
-def _answer(body: bytes) -> bytes:
-    return HEAD.format(len(body)).encode() + body
+def _answer(body: bytes, content_type: str = JSON) -> bytes:
+    return HEAD.format(content_type, len(body)).encode() + body
 
 
-def _checksums(records: list[dict[str, str]]) -> bytes:
+def _checksums(records: list[dict[str, Any]]) -> dict[str, Any]:
     results = [
         {
             "ShardId": _shard_id(_shard_of(record["PartitionKey"])),
-            "SequenceNumber": str(zlib.crc32(record["Data"].encode())),
+            "SequenceNumber": str(zlib.crc32(record["Data"])),
         }
         for record in records
     ]
-    return json.dumps({"FailedRecordCount": 0, "Records": results}).encode()
+    return {"FailedRecordCount": 0, "Records": results}
 
 
 def _shard_of(partition_key: str) -> int:

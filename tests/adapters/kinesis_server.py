@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
+import cbor2
+
 from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.kinesis.writer import KinesisWriter
@@ -79,10 +81,11 @@ class Stream:
         service = wire._service
         call = type(service).call
 
-        def noted(operation, body):
-            self.sent.append((operation, json.loads(body)))
+        def noted(operation, body, **of):
+            asked = cbor2.loads(body) if "content_type" in of else json.loads(body)
+            self.sent.append((operation, asked))
             self._count()
-            return call(service, operation, body)
+            return call(service, operation, body, **of)
 
         service.call = noted
         return wire

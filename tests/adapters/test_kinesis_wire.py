@@ -9,6 +9,7 @@ import threading
 import uuid
 
 import botocore.session
+import cbor2
 import pytest
 from botocore.config import Config
 from botocore.exceptions import (
@@ -332,3 +333,55 @@ def test_a_passing_failure_is_told_and_not_repeated(answer):
     with serving(service) as endpoint, pytest.raises((ClientError, ConnectionClosedError)):
         wire_to(endpoint).get_records("iterator", limit=1)
     assert len(service.requests) == 1
+
+
+# --- PutRecords in CBOR
+
+
+REFUSAL = error("ProvisionedThroughputExceededException")[1]
+
+
+@pytest.mark.parametrize("body", [REFUSAL, cbor2.dumps(REFUSAL)], ids=["json", "cbor"])
+def test_a_refusal_of_a_write_is_read_in_either_encoding(body):
+    service = Service((400, body))
+    with serving(service) as endpoint, pytest.raises(ClientError) as caught:
+        wire_to(endpoint).put_records([OutgoingRecord("k", b"data")])
+    found = caught.value.response
+    assert found["Error"]["Code"] == "ProvisionedThroughputExceededException"
+    assert found["Error"]["Message"] == "ProvisionedThroughputExceededException it is"
+    assert found["ResponseMetadata"]["HTTPStatusCode"] == 400
+    ((headers, sent),) = service.sent
+    assert headers["content-type"] == "application/x-amz-cbor-1.1"
+    assert cbor2.loads(sent)["Records"] == [{"Data": b"data", "PartitionKey": "k"}]
+
+
+@pytest.mark.parametrize("body", [b"\xbf", b"\xa1\x01\x02", b"\xa1aa\x3b" + b"\xff" * 8, b""])
+def test_of_a_refusal_that_cannot_be_read_the_status_counts(body):
+    with serving(Service((503, body))) as endpoint, pytest.raises(ClientError) as caught:
+        wire_to(endpoint).put_records([OutgoingRecord("k", b"")])
+    assert caught.value.response["Error"]["Code"] == "503"
+
+
+OUTCOME = {"ShardId": SHARD_0, "SequenceNumber": "4950"}
+
+
+@pytest.mark.parametrize("encode", [cbor2.dumps, lambda answer: json.dumps(answer).encode()])
+def test_an_answer_to_a_write_is_read_in_either_encoding(encode):
+    answer = encode({"FailedRecordCount": 0, "Records": [OUTCOME]})
+    with serving(Service((200, answer))) as endpoint:
+        (found,) = wire_to(endpoint).put_records([OutgoingRecord("k", b"")])
+    assert (found.shard_id, found.sequence_number) == (SHARD_0, "4950")
+
+
+@pytest.mark.parametrize(
+    ("told", "encoding"), [("false", "json"), ("FALSE", "json"), ("true", "cbor"), ("", "cbor")]
+)
+def test_an_endpoint_without_cbor_is_told_of_as_to_the_sdk_for_java(told, encoding, monkeypatch):
+    monkeypatch.setenv("CBOR_ENABLED", told)
+    service = Service((200, {"FailedRecordCount": 0, "Records": [OUTCOME]}))
+    with serving(service) as endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        (found,) = Stream(endpoint, "orders").put(OutgoingRecord("k", b"data"))
+    assert found.shard_id == SHARD_0
+    ((headers, _),) = service.sent
+    assert headers["content-type"] == f"application/x-amz-{encoding}-1.1"

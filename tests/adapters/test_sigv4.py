@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from shardfleet.adapters.http.sigv4 import CONTENT_TYPE, RequestSigner
 
 KEY = ReadOnlyCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", None)
+TEXTS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1)
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)
 
 
-def by_botocore(monkeypatch, credentials, *, host, region, target, body, now_s):
+def by_botocore(monkeypatch, credentials, *, host, region, target, body, now_s, content_type):
     """Sign as botocore does, at an instant."""
     instant = datetime.fromtimestamp(now_s, UTC)
     for name in ("get_current_datetime", "get_datetime"):
@@ -24,7 +25,10 @@ def by_botocore(monkeypatch, credentials, *, host, region, target, body, now_s):
     request = AWSRequest(
         "POST",
         f"https://{host}/",
-        headers={"Content-Type": f"{CONTENT_TYPE}1.1", "X-Amz-Target": target},
+        headers={
+            "Content-Type": content_type or f"{CONTENT_TYPE}1.1",
+            "X-Amz-Target": target,
+        },
         data=body,
     )
     auth.SigV4Auth(credentials, "kinesis", region).add_auth(request)
@@ -34,23 +38,22 @@ def by_botocore(monkeypatch, credentials, *, host, region, target, body, now_s):
 @given(
     host=NAMES,
     region=NAMES,
-    secret=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1),
-    token=st.none() | st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1),
+    keys=st.builds(ReadOnlyCredentials, st.just("AKID"), TEXTS, st.none() | TEXTS),
     body=st.binary(),
     now_s=st.integers(1_000_000_000, 4_000_000_000),
+    content_type=st.none() | st.just("application/x-amz-cbor-1.1"),
 )
-def test_every_request_is_signed_as_botocore_does(host, region, secret, token, body, now_s):
+def test_every_request_is_signed_as_botocore_does(host, region, keys, body, now_s, content_type):
     import pytest  # noqa: PLC0415 - hypothesis wants no function-scoped fixture
 
     host = f"{host}.example.com"
     signer = RequestSigner(host, region=region, service="kinesis")
-    credentials = ReadOnlyCredentials("AKID", secret, token)
     target = "Kinesis_20131202.GetRecords"
+    given_both = {"body": body, "now_s": now_s, "content_type": content_type}
     with pytest.MonkeyPatch.context() as patch:
-        expected = by_botocore(
-            patch, credentials, host=host, region=region, target=target, body=body, now_s=now_s
-        )
-    found = signer.headers(credentials, target=target, body=body, now_s=now_s)
+        expected = by_botocore(patch, keys, host=host, region=region, target=target, **given_both)
+    found = signer.headers(keys, target=target, **given_both)
+    assert found["content-type"] == expected["Content-Type"]
     assert found["authorization"] == expected["Authorization"]
     assert found["x-amz-date"] == expected["X-Amz-Date"]
     assert found.get("x-amz-security-token") == expected.get("X-Amz-Security-Token")

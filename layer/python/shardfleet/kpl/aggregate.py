@@ -16,8 +16,10 @@ from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, ENVELOPE_BYTES, frame
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
 from shardfleet.kpl.packing import (
+    FEWEST,
     HASH_ENTRY,
     KEY_ENTRY,
+    OVERHEAD_LEAST,
     RECORD,
     RECORD_DATA,
     RECORD_HASH_INDEX,
@@ -162,7 +164,7 @@ class AggregateBuilder:
         chosen = records if not start and len(records) <= most else records[start : start + most]
         columns = plain_columns(chosen)
         if columns is not None:
-            return start + self.fill_plain(*columns)
+            return start + self.fill_plain(columns.keys, columns.data)
         return start + sum(1 for _ in takewhile(self._has_room_to_add, chosen))
 
     def fill_plain(self, keys: Sequence[str], data: Sequence[bytes]) -> int:
@@ -180,6 +182,8 @@ class AggregateBuilder:
                 data[place:stop],
                 self._keys.indexes,
                 room=self.max_bytes - self.size_bytes,
+                # To look at one record makes the fields of all keys, so no passes are too many.
+                fewest=1 if place else FEWEST,
             )
             if packed is None:
                 break
@@ -189,7 +193,11 @@ class AggregateBuilder:
             self._count += packed.taken
             self.size_bytes += len(packed.keys) + len(packed.records)
             place += packed.taken
-        while place < stop and self._has_room_to_add(OutgoingRecord(keys[place], data[place])):
+        while (
+            place < stop
+            and self.size_bytes + len(data[place]) + OVERHEAD_LEAST <= self.max_bytes
+            and self._has_room_to_add(OutgoingRecord(keys[place], data[place]))
+        ):
             place += 1
         return place
 

@@ -36,6 +36,8 @@ _LONGEST_KEY = 256  # Characters; quota of ``PutRecord``.
 # Most that the format adds to data and key of a record: two tags and lengths of the record (5 + 5
 # bytes), tag and index of the key (4), tag and length of its table entry (3).
 _OVERHEAD_MOST = 17
+OVERHEAD_LEAST = 6
+"""Least that the format adds to the data of a record: three tags, two lengths, an index."""
 _SHORT_INDEX = 2  # Tag and one byte: the first 128 keys.
 
 
@@ -169,9 +171,25 @@ class Packed(NamedTuple):
     records: bytes
 
 
-def plain_columns(records: Sequence[Any]) -> tuple[Sequence[str], Sequence[bytes]] | None:
+class PlainColumns(NamedTuple):
     """
-    Return the keys and the data of records of which none needs a closer look.
+    Records whose keys are ASCII, which have no explicit hash keys, column by column.
+
+    Attributes:
+        keys: partition keys.
+        data: bytes.
+        key_sizes: lengths of the keys.
+
+    """
+
+    keys: Sequence[str]
+    data: Sequence[bytes]
+    key_sizes: Sequence[int]
+
+
+def plain_columns(records: Sequence[Any]) -> PlainColumns | None:
+    """
+    Return the columns of records of which none needs a closer look.
 
     Returns:
         None if one does: it is of another type, has an explicit hash key, or a key that is not
@@ -183,14 +201,20 @@ def plain_columns(records: Sequence[Any]) -> tuple[Sequence[str], Sequence[bytes
     keys, data, hash_keys = zip(*records, strict=False)  # All have three fields.
     if hash_keys.count(None) != len(keys) or set(map(type, data)) != {bytes}:
         return None
-    shortest, longest = _extremes(list(map(len, keys)))
+    key_sizes = list(map(len, keys))
+    shortest, longest = _extremes(key_sizes)
     if shortest < 1 or longest > _LONGEST_KEY or not "".join(keys).isascii():
         return None
-    return keys, data
+    return PlainColumns(keys, data, key_sizes)
 
 
 def pack(
-    keys: Sequence[str], data: Sequence[bytes], indexes: KeyIndexes, *, room: int
+    keys: Sequence[str],
+    data: Sequence[bytes],
+    indexes: KeyIndexes,
+    *,
+    room: int,
+    fewest: int = FEWEST,
 ) -> Packed | None:
     """
     Pack as many of the first records as surely fit, and give new keys their indexes.
@@ -200,21 +224,17 @@ def pack(
         data: of the same.
         indexes: of the aggregate so far.
         room: bytes that may be added.
+        fewest: that are worth it.
 
     Returns:
-        None if fewer than ``FEWEST`` surely fit.
+        None if fewer surely fit.
 
     """
-    if len(keys) < FEWEST:
-        return None
     key_sizes, sizes = list(map(len, keys)), list(map(len, data))
-    surely = sum(sizes) + sum(key_sizes) + _OVERHEAD_MOST * len(keys)
-    if surely > room:
-        needed = list(accumulate(map(add, key_sizes, sizes)))
-        fitting = range(len(needed))
-        cut = bisect_right(fitting, room, key=lambda n: needed[n] + _OVERHEAD_MOST * (n + 1))
-        if cut < FEWEST:
-            return None
+    cut = _surely_fitting(key_sizes, sizes, room) if len(keys) >= fewest else 0
+    if cut < fewest:
+        return None
+    if cut < len(keys):
         keys, data = keys[:cut], data[:cut]
         key_sizes, sizes = key_sizes[:cut], sizes[:cut]
     known = len(indexes)
@@ -237,6 +257,15 @@ def pack(
     parts[2::4] = map(_BEHIND_INDEX.__getitem__, sizes)
     parts[3::4] = data
     return Packed(len(keys), entries, b"".join(parts))
+
+
+def _surely_fitting(key_sizes: Sequence[int], sizes: Sequence[int], room: int) -> int:
+    """Return how many of the first records fit whatever the format adds to each."""
+    if sum(sizes) + sum(key_sizes) + _OVERHEAD_MOST * len(sizes) <= room:
+        return len(sizes)
+    needed = list(accumulate(map(add, key_sizes, sizes)))
+    fitting = range(len(needed))
+    return bisect_right(fitting, room, key=lambda n: needed[n] + _OVERHEAD_MOST * (n + 1))
 
 
 def _extremes(sizes: Sequence[int]) -> tuple[int, int]:

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
+
+from shardfleet.adapters.http import cbor
 from shardfleet.adapters.http.connections import IDLE_MS, Endpoint, HttpAnswer, HttpConnections
 from shardfleet.adapters.http.sigv4 import Keys, RequestSigner
 
@@ -136,9 +139,14 @@ class JsonService:
         self._user_agent = user_agent
         self._client = client
 
-    def post(self, operation: str, body: bytes) -> HttpAnswer:
+    def post(self, operation: str, body: bytes, *, content_type: str | None = None) -> HttpAnswer:
         """
         Send one request, once, and return the answer, whatever its status.
+
+        Args:
+            operation: its name.
+            body: of the request.
+            content_type: of the body; None: the service's JSON.
 
         Raises:
             HTTPClientError, ConnectionError: no answer, or no connection.
@@ -149,21 +157,29 @@ class JsonService:
             target=f"{self._target}.{operation}",
             body=body,
             now_s=time.time(),
+            content_type=content_type,
         )
         headers["user-agent"] = self._user_agent
         headers["accept-encoding"] = "identity"
         return self._connections.post(headers, body)
 
-    def call(self, operation: str, body: bytes) -> bytes | bytearray:
+    def call(
+        self, operation: str, body: bytes, *, content_type: str | None = None
+    ) -> bytes | bytearray:
         """
         Send one request, once, and return the answer's body.
+
+        Args:
+            operation: its name.
+            body: of the request.
+            content_type: of the body, and so of the answer's; None: the service's JSON.
 
         Raises:
             ClientError: the service refused.
             HTTPClientError, ConnectionError: no answer, or no connection.
 
         """
-        answer = self.post(operation, body)
+        answer = self.post(operation, body, content_type=content_type)
         if answer.status != OK:
             from botocore.exceptions import ClientError  # noqa: PLC0415 - see connections.py
 
@@ -188,7 +204,7 @@ class JsonService:
         from botocore.parsers import create_parser  # noqa: PLC0415 - see connections.py
 
         response: Mapping[str, Any] = {
-            "body": bytes(answer.body),
+            "body": _in_json(bytes(answer.body)),
             "headers": answer.headers,
             "status_code": answer.status,
         }
@@ -249,6 +265,16 @@ def open_service(
         user_agent=config.user_agent,
         client=lambda: client,
     )
+
+
+def _in_json(body: bytes) -> bytes:
+    """Return a body in CBOR as the JSON that says the same, any other as it is."""
+    if not cbor.is_cbor(body):
+        return body
+    try:
+        return msgspec.json.encode(cbor.decode(body))
+    except (ValueError, OverflowError):
+        return b""  # What nobody can read says nothing: the status counts.
 
 
 def _bundle(session: Session) -> str:

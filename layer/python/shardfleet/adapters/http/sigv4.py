@@ -1,5 +1,5 @@
 """
-Signatures (AWS Signature Version 4) for one kind of request: a POST of JSON to ``/``.
+Signatures (AWS Signature Version 4) for one kind of request: a POST to ``/`` of a JSON service.
 
 The signing key holds for a day, so it is derived once a day; what is left per request is two
 hashes and one HMAC. Equal to botocore's signer (tests/adapters/test_sigv4.py). Rules: IAM User
@@ -56,7 +56,13 @@ class RequestSigner:
         self._second = (-1, "")
 
     def headers(
-        self, credentials: Keys, *, target: str, body: bytes, now_s: float
+        self,
+        credentials: Keys,
+        *,
+        target: str,
+        body: bytes,
+        now_s: float,
+        content_type: str | None = None,
     ) -> dict[str, str]:
         """
         Return the headers of a request, those that are signed and the signature.
@@ -66,6 +72,7 @@ class RequestSigner:
             target: ``X-Amz-Target``, e.g. ``Kinesis_20131202.GetRecords``.
             body: of the request.
             now_s: epoch seconds.
+            content_type: of the body; None: the service's JSON.
 
         """
         stamp = self._stamp(int(now_s))
@@ -73,7 +80,11 @@ class RequestSigner:
         assert credentials.access_key is not None
         assert credentials.secret_key is not None
         # In the order of their names, as the canonical request wants them.
-        signed = {"content-type": self._content_type, "host": self._host, "x-amz-date": stamp}
+        signed = {
+            "content-type": content_type or self._content_type,
+            "host": self._host,
+            "x-amz-date": stamp,
+        }
         if credentials.token:
             signed["x-amz-security-token"] = credentials.token.strip()
         signed["x-amz-target"] = target

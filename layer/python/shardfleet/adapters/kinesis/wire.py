@@ -15,7 +15,11 @@ import msgspec
 from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.http.json_service import JsonService, open_service
 from shardfleet.adapters.kinesis.decode import decode_page
-from shardfleet.adapters.kinesis.put_records_body import decode_put_records, encode_put_records
+from shardfleet.adapters.kinesis.put_records_body import (
+    CBOR,
+    decode_put_records,
+    encode_put_records,
+)
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 
 if TYPE_CHECKING:
@@ -107,7 +111,8 @@ class KinesisWire:
             UnreadableAnswer: an answer that is none.
 
         """
-        answer = self._service.call("PutRecords", encode_put_records(self._stream_arn, entries))
+        body = encode_put_records(self._stream_arn, entries)
+        answer = self._service.call("PutRecords", body, content_type=CBOR)
         try:
             return decode_put_records(bytes(answer))
         except ValueError as error:

@@ -7,6 +7,7 @@ producer repeats what failed and counts it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ class KinesisWriter:
         control: client for ListShards; may repeat.
         pool: threads of both.
         wire: opens the quick way for PutRecords when first needed; None, or an answer of None:
-            the client does it.
+            the client does it. So it does, too, for an endpoint that does not take CBOR, which the
+            environment tells as it tells the AWS SDK for Java 2: ``CBOR_ENABLED=false``.
 
     """
 
@@ -50,7 +52,8 @@ class KinesisWriter:
         wire: OpenWire | None = None,
     ) -> None:
         """Send nothing yet."""
-        self._open_wire = wire
+        takes_cbor = os.environ.get("CBOR_ENABLED", "").lower() != "false"
+        self._open_wire = wire if takes_cbor else None
         self._stream_arn = stream_arn
         self._records = records
         self._control = control

@@ -8,8 +8,8 @@ stop of their way and none of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
-from operator import add
+from itertools import chain, compress, repeat
+from operator import add, itemgetter
 from typing import NamedTuple
 
 from shardfleet.engine.producer.settings import Receipt
@@ -110,10 +110,22 @@ class Columns(NamedTuple):
         return Columns._make(column[number:] for column in self)
 
     def at(self, numbers: Sequence[int]) -> Columns:
-        """Return some records by their numbers here."""
-        return Columns._make(
-            list(map(column.__getitem__, numbers)) if column else () for column in self
-        )
+        """Return some records by their numbers here, at least one."""
+        if len(numbers) == 1:  # As often as there are records, where they travel one by one.
+            only = slice(numbers[0], numbers[0] + 1)
+            return Columns(
+                self.keys[only],
+                self.data[only],
+                self.sizes[only],
+                self.hash_keys[only],
+                self.places[only],
+            )
+        taken = itemgetter(*numbers)
+        return Columns._make(taken(column) if column else () for column in self)
+
+    def where(self, wanted: Sequence[bool]) -> Columns:
+        """Return some records by whether they are wanted, each said in its place."""
+        return Columns._make(tuple(compress(column, wanted)) for column in self)
 
     def records(self) -> Iterator[OutgoingRecord]:
         """Yield each record."""
@@ -145,22 +157,31 @@ class Part:
 
     call: PutCall
     columns: Columns
+    _size: int | None = None
 
     def __len__(self) -> int:
         """Return how many records."""
         return len(self.columns.keys)
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of data and keys, added up once."""
+        if self._size is None:
+            self._size = sum(self.columns.sizes)
+        return self._size
+
     def cut(self, length: int) -> Part:
         """Take so many records away from the front and return them."""
-        columns = self.columns
+        columns, size = self.columns, self.size
         if length >= len(columns.keys):
-            self.columns = _NOTHING
-            return Part(self.call, columns)
-        self.columns = columns.behind(length)
-        return Part(self.call, columns.upto(length))
+            self.columns, self._size = _NOTHING, 0
+            return Part(self.call, columns, size)
+        head = Part(self.call, columns.upto(length))
+        self.columns, self._size = columns.behind(length), size - head.size
+        return head
 
     def at(self, numbers: Sequence[int]) -> Part:
-        """Return some of the records by their numbers in this part."""
+        """Return some of the records by their numbers in this part, at least one."""
         return Part(self.call, self.columns.at(numbers))
 
 
@@ -183,8 +204,8 @@ def checked(records: Sequence[OutgoingRecord], *, record_bytes: int) -> Columns:
     """
     plain = plain_columns(records)
     if plain is not None:
-        keys, data = plain
-        columns = Columns(keys, data, list(map(add, map(len, keys), map(len, data))))
+        keys, data, key_sizes = plain
+        columns = Columns(keys, data, list(map(add, key_sizes, map(len, data))))
     else:
         for record in records:
             _check(record)

@@ -99,11 +99,11 @@ class Lane:
         """Note that parts that were taken out of the queue do not wait any more."""
         for part in parts:
             self.waiting -= len(part)
-            self.waiting_bytes -= sum(part.columns.sizes)
+            self.waiting_bytes -= part.size
 
     def _add(self, part: Part) -> None:
         self.waiting += len(part)
-        self.waiting_bytes += sum(part.columns.sizes)
+        self.waiting_bytes += part.size
 
 
 class Lanes:
@@ -253,10 +253,10 @@ class Lanes:
     def _routed(self, part: Part, *, now_ms: int) -> Iterator[tuple[Lane, Part]]:
         """Yield a part's records by the lanes they belong to, each in its order."""
         lanes = self._lanes_for(part.columns, now_ms=now_ms)
-        if lanes.count(lanes[0]) == len(lanes):
+        numbers: dict[Lane, list[int]] = {lane: [] for lane in dict.fromkeys(lanes)}
+        if len(numbers) == 1:
             yield lanes[0], part
             return
-        numbers: dict[Lane, list[int]] = {lane: [] for lane in dict.fromkeys(lanes)}
         appends = {lane: its.append for lane, its in numbers.items()}
         for number, append in enumerate(map(appends.__getitem__, lanes)):
             append(number)
@@ -268,7 +268,7 @@ class Lanes:
         if self.map.whole is not None or not self.map.owners:
             return [self._lane_of(self.map.whole, now_ms)] * len(keys)
         found: list[Lane | None] = list(map(self._lane_of_key.get, keys))
-        if None in found:
+        if not all(found):
             missing = compress(keys, map(not_, found))
             new = self._lanes_of_new(dict.fromkeys(missing), now_ms)
             found = [lane or new[key] for key, lane in zip(keys, found, strict=True)]

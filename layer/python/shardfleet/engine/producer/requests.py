@@ -8,9 +8,10 @@ Inside an aggregate a key may stand any number of times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
 from itertools import chain, islice
+from operator import not_
 
 from shardfleet.engine.producer.calls import Part, all_records
 from shardfleet.engine.producer.lanes import Lane, Lanes
@@ -23,7 +24,7 @@ from shardfleet.values import dataclass
 # key must not make every request look at all that waits. An aggregate takes all records of a key
 # that it meets, so what is behind it are mostly keys that it has: fewer are passed over then.
 _PASSED_OVER_MOST = 4 * ENTRIES_MOST
-_PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 2
+_PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 4
 _LOOKS = 8  # So many parts are looked at, at so many places each, before any is passed over.
 
 
@@ -110,6 +111,7 @@ class _Filler:
         self._alone = alone
         self._portion = Portion(lane)
         self._keys: set[str] = set()
+        self._latest_keys: Collection[str] = ()
         self._passed_over: list[Part] = []
         self._passed = 0
         self._size = 0
@@ -132,6 +134,12 @@ class _Filler:
         lane.left(self._portion.parts)
         return self._portion
 
+    def _taken(self) -> set[str]:
+        """Return the keys that the request has; of its last aggregate nobody asks for them."""
+        self._keys.update(self._latest_keys)
+        self._latest_keys = ()
+        return self._keys
+
     def _has_room(self, size: int) -> bool:
         """Tell whether an entry of a size fits into the request."""
         fits = self._size + size <= self._request_bytes
@@ -143,9 +151,9 @@ class _Filler:
         head = part.cut(most)
         self._put_back(part)
         passed = []
-        columns = head.columns
+        keys, columns = self._taken(), head.columns
         for number, (record, size) in enumerate(zip(columns.records(), columns.sizes, strict=True)):
-            if record.partition_key in self._keys:
+            if record.partition_key in keys:
                 passed.append(number)
                 continue
             is_late = bool(self._portion.entries) and self._size >= pace_bytes
@@ -153,8 +161,8 @@ class _Filler:
                 self._full = True
                 self._put_back(Part(head.call, columns.behind(number)))
                 break
-            self._keys.add(record.partition_key)
-            self._add([head.at([number])], record, size)
+            keys.add(record.partition_key)
+            self._add([Part(head.call, columns.at([number]), size)], record, size)
         if passed:
             self._pass_over(head.at(passed), most=_PASSED_OVER_MOST)
 
@@ -180,7 +188,7 @@ class _Filler:
             self._add_alone(sent[0])
             return
         put = builder.build()
-        self._keys.update(builder.partition_keys)
+        self._latest_keys = builder.partition_keys
         size = len(put.data) + len(put.partition_key.encode())
         self._add(sent, put, size, aggregated=True)
 
@@ -197,7 +205,7 @@ class _Filler:
         """Take what may share an aggregate out of the queue, about as much as can fit."""
         queue, found = self._lane.queue, []
         room, most = self._settings.aggregate_bytes, self._settings.aggregate_records
-        if self._keys and not self._anything_new():
+        if self._taken() and not self._anything_new():
             self._full = True
         while queue and most > 0 and room > 0 and not self._full:
             call = queue[0].call
@@ -208,12 +216,12 @@ class _Filler:
                 break
             part = self._new_ones(queue.popleft())
             if len(part):
-                mean = max(1, sum(part.columns.sizes) // len(part))
+                mean = max(1, part.size // len(part))
                 head = part.cut(min(most, room // mean + 1))
                 self._put_back(part)
                 found.append(head)
                 most -= len(head)
-                room -= sum(head.columns.sizes)
+                room -= head.size
         return found
 
     def _anything_new(self) -> bool:
@@ -224,15 +232,12 @@ class _Filler:
 
     def _new_ones(self, part: Part) -> Part:
         """Pass over the records whose keys are in the request, and return the others."""
-        keys = part.columns.keys
-        if self._keys.isdisjoint(keys):
+        if not self._keys or self._keys.isdisjoint(part.columns.keys):
             return part
-        passed: list[int] = []
-        new: list[int] = []
-        for number, key in enumerate(keys):
-            (passed if key in self._keys else new).append(number)
-        self._pass_over(part.at(passed), most=_PASSED_OVER_BY_AGGREGATES)
-        return part.at(new)
+        known = list(map(self._keys.__contains__, part.columns.keys))
+        passed = Part(part.call, part.columns.where(known))
+        self._pass_over(passed, most=_PASSED_OVER_BY_AGGREGATES)
+        return Part(part.call, part.columns.where(list(map(not_, known))))
 
     def _pass_over(self, part: Part, *, most: int) -> None:
         self._passed_over.append(part)

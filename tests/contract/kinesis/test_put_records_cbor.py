@@ -1,0 +1,63 @@
+"""The contract of our own PutRecords: in CBOR, taken and refused."""
+
+import botocore.session
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from shardfleet.adapters.kinesis.wire import open_wire
+from shardfleet.kpl.packing import OutgoingRecord
+
+pytestmark = pytest.mark.observed("AWS SDKs for Java, since 2016 (fact K100)")
+ENTRIES = [
+    OutgoingRecord("k", b""),
+    OutgoingRecord("k", bytes(range(256))),
+    OutgoingRecord("\u00e9\u20ac\U0001f600", b"x" * 70_000, str(2**128 - 1)),
+]
+
+
+@pytest.fixture
+def wire_to(endpoint):
+    """Return a function: our wire to a stream of an ARN at the endpoint."""
+    _, url, key = endpoint
+    session = botocore.session.get_session()
+    if key:
+        session.set_credentials(key["aws_access_key_id"], key["aws_secret_access_key"])
+    once = Config(retries={"total_max_attempts": 1})
+    client = session.create_client("kinesis", endpoint_url=url, config=once)
+    opened = []
+
+    def open_to(arn):
+        opened.append(open_wire(arn, client=client, session=session))
+        return opened[-1]
+
+    yield open_to
+    for wire in opened:
+        wire.close()
+
+
+def test_a_body_in_cbor_is_taken_and_answered(stream, wire_to):
+    stream.create(1)
+    outcomes = wire_to(stream.arn).put_records(ENTRIES)
+    (shard,) = stream.shards()
+    assert {each.shard_id for each in outcomes} == {shard["ShardId"]}
+    found = stream.get(shard["ShardId"])["Records"]
+    assert [(each["PartitionKey"], each["Data"]) for each in found] == [
+        (entry.partition_key, entry.data) for entry in ENTRIES
+    ]
+    assert [each["SequenceNumber"] for each in found] == [each.sequence_number for each in outcomes]
+
+
+@pytest.mark.parametrize("number", [1, 500])
+def test_every_entry_has_its_outcome(stream, wire_to, number):
+    stream.create(2)
+    outcomes = wire_to(stream.arn).put_records([OutgoingRecord(str(n), b"") for n in range(number)])
+    assert len(outcomes) == number
+    assert all(each.shard_id and each.sequence_number for each in outcomes)
+
+
+def test_a_refusal_says_why(stream, wire_to):
+    stream.create(1)
+    wire = wire_to(stream.arn.replace(stream.name, "no-such-stream"))
+    with pytest.raises(ClientError, match=r"\(ResourceNotFoundException\)"):
+        wire.put_records(ENTRIES)
