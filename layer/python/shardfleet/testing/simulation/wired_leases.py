@@ -234,7 +234,8 @@ class _NoConnection(JsonService):
         )
         self._answer = answer
 
-    def post(self, operation: str, body: bytes) -> HttpAnswer:
+    def post(self, operation: str, body: bytes, *, content_type: str | None = None) -> HttpAnswer:
+        del content_type
         status, answer = self._answer(operation, body)
         return HttpAnswer(status, f"HTTP/1.1 {status}\r\ncontent-type: {_TYPE}".encode(), answer)
 
