@@ -48,7 +48,7 @@ from spark_bench import Cost, Kinesis, Load, Meter
 
 SHARDS, ROUNDS = 64, 5
 SLOW_ROUNDS = 2
-FLAT, FLAT_QUERIES, WARM_MOST = 1.15, 3, 12
+WARM_MOST = 12
 GOAL = 0.75  # of Parquet's rows a second
 LOADS = {"100b_kpl": "100 B in KPL aggregates", "1k": "1 KiB", "10k": "10 KiB"}
 BATCHES, WARM_UP = 7, 2
@@ -202,18 +202,12 @@ def measure(spark: SparkSession, kinesis: Kinesis, meter: Meter, *, name: str) -
 def warm_up(run: Callable[[str, Make], Steady], made: dict[str, Make]) -> dict[str, list[float]]:
     """Run queries of all in turns until all are flat; return CPU us per row of each query."""
     took: dict[str, list[float]] = {each: [] for each in made}
-    while len(took[OURS]) < WARM_MOST and not all(map(is_flat, took.values())):
+    while len(took[OURS]) < WARM_MOST and not all(map(spark_bench.is_flat, took.values())):
         for each, make in made.items():
             steady = run(f"warm-{each}-{len(took[each])}", make)
             took[each].append(round(steady.cpu_s * 1e6 / steady.rows, 2))
             print(f"warming, {each}: {took[each]}", flush=True)
     return took
-
-
-def is_flat(took: Sequence[float]) -> bool:
-    """Tell whether a candidate's last queries cost the same."""
-    last = took[-FLAT_QUERIES:]
-    return len(last) == FLAT_QUERIES and max(last) <= FLAT * min(last)
 
 
 def told(load: Load, figures: dict[str, dict[str, Any]], warm: dict[str, list[float]]) -> Figures:
@@ -243,7 +237,7 @@ def told(load: Load, figures: dict[str, dict[str, Any]], warm: dict[str, list[fl
         details={
             "of_parquet": of_parquet,
             "warm_up_cpu_us_per_record": warm,
-            "not_flat": [name for name, took in warm.items() if not is_flat(took)],
+            "not_flat": [name for name, took in warm.items() if not spark_bench.is_flat(took)],
             "rows_of_a_batch": load.rows,
             "payload_bytes_of_a_batch": load.payload_bytes,
             "candidates": figures,

@@ -42,6 +42,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _END_LIMIT_S = 600
 _TOO_SLOW = "Python worker failed to connect back"
 _ATTEMPTS = 5
+FLAT, FLAT_LOOKS = 1.15, 3
 _COMPILERS = ("C1 CompilerThre", "C2 CompilerThre")
 
 
@@ -308,6 +309,12 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def is_flat(took: Sequence[float]) -> bool:
+    """Tell whether a candidate is warm: its last three queries lie within 15 % of one another."""
+    last = took[-FLAT_LOOKS:]
+    return len(last) == FLAT_LOOKS and max(last) <= FLAT * min(last)
 
 
 def patiently(run: Callable[[int], T]) -> T:
