@@ -269,6 +269,8 @@ class Meter:
         if fields:
             # The JVM's first thread has its number, and its start.
             key = (-number if role == "jit" else number, fields[19])
+            if role == "other" and key in self._cpu_ticks:
+                role = self._cpu_ticks[key][0]  # One that is ending has no words any more.
             self._cpu_ticks[key] = (role, int(fields[11]) + int(fields[12]))
 
 
