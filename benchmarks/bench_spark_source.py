@@ -5,13 +5,20 @@ Three loads in 64 shards of our Kinesis engine (quotas off, no TLS): records of 
 aggregates, of 1 KiB and of 10 KiB. A streaming query in `local[2]` reads batches of 64 MiB, as many
 records of each shard, and throws them away (format noop). The candidates take turns: our source
 with seals in a folder; our source without a seal store, when the driver reads; the same rows from
-Parquet files; and a source as one writes it in an hour (`naive_source.py`: boto3, tuples, a task
-per shard). All have the same seven columns, and the rows of all are compared first.
+Parquet files; record batches that lie ready in the workers (`prebuilt_source.py`), the least that
+a source in Python costs; and a source as one writes it in an hour (`naive_source.py`: boto3,
+tuples, a task per shard). All have the same seven columns, and the rows of all are compared first.
 
-Per core means: per CPU second of the JVM and all its Python processes, without the Kinesis engine.
-The first batches of a query and the last one do not count, so what starting and ending it takes is
-left out; what a batch takes is in. Wall time depends on who else uses the machine. Memory is the
-highest resident size of each process; the Java heap is limited to 1 GiB.
+The contenders are measured warm. They run in turns, as many queries of as many batches each, until
+of each one the CPU time per row is flat: its last three queries lie within 15 % of one another. If
+that takes too long, the result says of whom it was not. The other two, which are many times slower
+whatever the JVM still compiles, have one query to warm up.
+
+Per core means: per CPU second of the JVM and all its Python processes, without the Kinesis engine;
+it is told apart by process, and what the JVM's compiler threads took by itself. The first batches
+of a query and the last one do not count, so what starting and ending it takes is left out; what a
+batch takes is in. Wall time depends on who else uses the machine. Memory is the highest resident
+size of each process; the Java heap is limited to 1 GiB.
 
 awslabs' spark-sql-kinesis-connector would be one more candidate: Maven Central is asked for it each
 time (`connector_lookup.py`).
@@ -34,16 +41,22 @@ import connector_lookup
 import side_by_side
 import spark_bench
 from naive_source import COLUMNS, SCHEMA, NaiveDataSource
+from prebuilt_source import PrebuiltDataSource, write_rows
 from pyspark.sql import DataFrame, SparkSession
 from side_by_side import Figures, Skipped
 from spark_bench import Cost, Kinesis, Load, Meter
 
-SHARDS, ROUNDS = 64, 3
+SHARDS, ROUNDS = 64, 5
+SLOW_ROUNDS = 2
+WARM_MOST = 12
+GOAL = 0.75  # of Parquet's rows a second
 LOADS = {"100b_kpl": "100 B in KPL aggregates", "1k": "1 KiB", "10k": "10 KiB"}
 BATCHES, WARM_UP = 7, 2
 MOST_MIB = 600  # Of a worker: 32 MiB of records, the answers under way, and a Python with pyarrow.
 FINGERPRINT = ("count(*)", f"sum(cast(xxhash64({', '.join(COLUMNS)}) as decimal(38,0)))")
 OURS, NO_STORE, PARQUET, NAIVE = "ours", "ours, no seal store", "Parquet", "naive tuples"
+PREBUILT = "prebuilt batches"
+CONTENDERS = (OURS, PARQUET, PREBUILT)
 PLOT = Path(__file__).parent.parent / "docs" / "img" / "spark_source.svg"
 Make = Callable[[str], DataFrame]
 
@@ -56,6 +69,7 @@ class Steady:
     Attributes:
         rows: that they had.
         cpu_s: CPU seconds they took.
+        parts_s: the same by role.
         wall_s: seconds they took.
         peak_mib: of the whole query, by role.
 
@@ -63,6 +77,7 @@ class Steady:
 
     rows: int
     cpu_s: float
+    parts_s: dict[str, float]
     wall_s: float
     peak_mib: dict[str, int]
 
@@ -81,6 +96,8 @@ def candidates(
     whole = spark.read.format("shardfleet").options(**kinesis.options(one), **ours).load().cache()
     for _ in range(batches):
         whole.write.mode("append").parquet(str(files))
+    prebuilt_file = folder / f"rows-{batches}.arrow"
+    write_rows(whole, prebuilt_file)
     whole.unpersist()
     of_a_batch = {"maxRecordsPerBatch": str(len(load.data))}
 
@@ -104,7 +121,12 @@ def candidates(
         options |= kinesis.options(one)
         return spark.readStream.format("naive").options(**options).load()
 
-    return {OURS: sealed, NO_STORE: unsealed, PARQUET: parquet, NAIVE: naive}
+    def prebuilt(_run: str) -> DataFrame:
+        options = {"batches": str(batches), "file": str(prebuilt_file)}
+        return spark.readStream.format("prebuilt").options(**options).load()
+
+    made: dict[str, Make] = {OURS: sealed, PARQUET: parquet, PREBUILT: prebuilt}
+    return made | {NO_STORE: unsealed, NAIVE: naive}
 
 
 def fingerprint(frame: DataFrame, checkpoint: Path) -> tuple[int, int]:
@@ -140,6 +162,10 @@ def one_run(run: str, make: Make, meter: Meter, *, load: Load, folder: Path) -> 
     return Steady(
         rows=took,
         cpu_s=ends[after].cpu_s - ends[before].cpu_s,
+        parts_s={
+            role: ends[after].parts_s[role] - ends[before].parts_s.get(role, 0.0)
+            for role in ends[after].parts_s
+        },
         wall_s=ends[after].wall_s - ends[before].wall_s,
         peak_mib=cost.peak_mib,
     )
@@ -159,19 +185,39 @@ def measure(spark: SparkSession, kinesis: Kinesis, meter: Meter, *, name: str) -
         assert prints[OURS][0] == load.rows, prints
         made = candidates(spark, kinesis, load, folder=folder, batches=BATCHES)
         run = partial(one_run, meter=meter, load=load, folder=folder)
+        warm = warm_up(run, {each: made[each] for each in CONTENDERS})
         found: dict[str, list[Steady]] = {each: [] for each in made}
         for number in range(ROUNDS):
-            for each, make in made.items():
-                found[each].append(run(f"{each}-{number}", make))
+            for each in CONTENDERS:
+                found[each].append(run(f"{each}-{number}", made[each]))
                 print(f"{name}, {each}: {found[each][-1]}", flush=True)
+        for each in (NO_STORE, NAIVE):
+            runs = [run(f"{each}-{number}", made[each]) for number in range(1 + SLOW_ROUNDS)]
+            found[each] = runs[1:]
     for stream in kinesis.client.list_streams()["StreamNames"]:
         kinesis.client.delete_stream(StreamName=stream)
-    return told(load, {each: _of(load, runs) for each, runs in found.items()})
+    return told(load, {each: _of(load, runs) for each, runs in found.items()}, warm)
 
 
-def told(load: Load, figures: dict[str, dict[str, Any]]) -> Figures:
+def warm_up(run: Callable[[str, Make], Steady], made: dict[str, Make]) -> dict[str, list[float]]:
+    """Run queries of all in turns until all are flat; return CPU us per row of each query."""
+    took: dict[str, list[float]] = {each: [] for each in made}
+    while len(took[OURS]) < WARM_MOST and not all(map(spark_bench.is_flat, took.values())):
+        for each, make in made.items():
+            steady = run(f"warm-{each}-{len(took[each])}", make)
+            took[each].append(round(steady.cpu_s * 1e6 / steady.rows, 2))
+            print(f"warming, {each}: {took[each]}", flush=True)
+    return took
+
+
+def told(load: Load, figures: dict[str, dict[str, Any]], warm: dict[str, list[float]]) -> Figures:
     """Put the figures into words and a result."""
-    ours = figures[OURS]
+    ours, parquet = figures[OURS], figures[PARQUET]
+    kinds = ("records_per_s", "records_per_core_s")
+    of_parquet = {
+        name: {kind: round(figures[name][kind] / parquet[kind], 3) for kind in kinds}
+        for name in (OURS, PREBUILT)
+    }
     beside = ", ".join(
         f"{name} {each['records_per_core_s']:,}" for name, each in figures.items() if name != OURS
     )
@@ -181,12 +227,17 @@ def told(load: Load, figures: dict[str, dict[str, Any]]) -> Figures:
         compares=f"Spark source, {LOADS[load.name]}, {SHARDS} shards, rows to nowhere",
         summary=(
             f"{ours['records_per_core_s']:,} records/s or {ours['mb_per_core_s']:,} MB/s per core "
-            f"({beside} records/s); peak {worker} MiB a worker, "
+            f"({beside} records/s), {of_parquet[OURS]['records_per_core_s']} x Parquet, "
+            f"{of_parquet[OURS]['records_per_s']} x in wall time; peak {worker} MiB a worker, "
             f"{ours['peak_mib']['planner']} MiB the planner, {ours['peak_mib']['jvm']} MiB the JVM"
         ),
         gate=f"a worker below {MOST_MIB} MiB",
         met=worker <= MOST_MIB,
+        goal=f"{GOAL} x Parquet's records/s, warm",
         details={
+            "of_parquet": of_parquet,
+            "warm_up_cpu_us_per_record": warm,
+            "not_flat": [name for name, took in warm.items() if not spark_bench.is_flat(took)],
             "rows_of_a_batch": load.rows,
             "payload_bytes_of_a_batch": load.payload_bytes,
             "candidates": figures,
@@ -204,6 +255,12 @@ def _of(load: Load, runs: Sequence[Steady]) -> dict[str, Any]:
         "mb_per_core_s": round(mb / cpu_s, 1),
         "cpu_us_per_record": round(cpu_s * 1e6, 2),
         "cpu_us_per_record_of_each_run": [round(e.cpu_s * 1e6 / e.rows, 2) for e in runs],
+        "cpu_us_per_record_by_part": {
+            role: round(
+                statistics.median(each.parts_s.get(role, 0.0) * 1e6 / each.rows for each in runs), 2
+            )
+            for role in sorted({role for each in runs for role in each.parts_s})
+        },
         "records_per_s": round(1 / wall_s),
         "mb_per_s": round(mb / wall_s, 1),
         "peak_mib": {role: max(each.peak_mib.get(role, 0) for each in runs) for role in roles},
@@ -225,16 +282,19 @@ def plot(found: Sequence[Figures]) -> str:
     )
 
 
-def figures() -> Iterator[Figures | Skipped]:
-    """Measure each load."""
+def figures(names: Sequence[str] = tuple(LOADS)) -> Iterator[Figures | Skipped]:
+    """Measure some loads; draw the picture if that is all."""
     with Kinesis(quotas=False) as kinesis:
         spark = spark_bench.session()
-        spark.dataSource.register(NaiveDataSource)
+        for each in (NaiveDataSource, PrebuiltDataSource):
+            spark.dataSource.register(each)
         meter, found = Meter(spark), []
-        for name in LOADS:
+        for name in names:
             found.append(measure(spark, kinesis, meter, name=name))
             yield found[-1]
         spark.stop()
+    if len(found) < len(LOADS):
+        return
     PLOT.write_text(plot(found), encoding="utf-8")
     yield from connector_lookup.contests()
 

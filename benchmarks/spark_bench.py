@@ -4,7 +4,8 @@ What the Spark benchmarks share: a Kinesis, a session, loads, and what a query c
 CPU time is that of Spark alone, the JVM with all its Python processes, without the Kinesis engine:
 it is the figure that a busy machine distorts least. Memory is each process's own high-water mark
 (`VmHWM`, put back at the beginning of each run), looked at several times a second, by role: the
-JVM, the Python process beside the driver that plans, and the workers that read.
+JVM, the Python process beside the driver that plans, and the workers that read. CPU time is told by
+role, too, that of the JVM's compiler threads apart: a JVM that is still compiling is not yet warm.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _END_LIMIT_S = 600
 _TOO_SLOW = "Python worker failed to connect back"
 _ATTEMPTS = 5
+FLAT, FLAT_LOOKS = 1.15, 3
+_COMPILERS = ("C1 CompilerThre", "C2 CompilerThre")
 
 
 # --- the stream ---
@@ -181,12 +184,14 @@ class Cost:
     Attributes:
         wall_s: seconds.
         cpu_s: CPU seconds of the JVM and all its Python processes, user and system.
+        parts_s: the same by role; `jit`: the JVM's compiler threads, which `jvm` leaves out.
         peak_mib: role to the highest `VmHWM` of one process of it.
 
     """
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    parts_s: dict[str, float] = field(default_factory=dict)
     peak_mib: dict[str, int] = field(default_factory=dict)
 
 
@@ -204,7 +209,7 @@ class Meter:
         self._root = int(jvm.java.lang.ProcessHandle.current().pid())
         self._lock = threading.Lock()
         # By process and its start, so that those which have ended still count.
-        self._cpu_ticks: dict[tuple[int, str], int] = {}
+        self._cpu_ticks: dict[tuple[int, str], tuple[str, int]] = {}
         self._peak_mib: dict[str, int] = {}
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -212,7 +217,7 @@ class Meter:
         """Return the CPU seconds used so far."""
         with self._lock:
             self._look()
-            return sum(self._cpu_ticks.values()) / _TICKS_PER_S
+            return sum(self._parts_s().values())
 
     @contextmanager
     def measured(self) -> Iterator[Cost]:
@@ -231,7 +236,18 @@ class Meter:
 
     def so_far(self) -> Cost:
         """Return what was used since this program began to look, without memory."""
-        return Cost(wall_s=time.perf_counter(), cpu_s=self.cpu_s())
+        with self._lock:
+            self._look()
+            parts_s = self._parts_s()
+        return Cost(wall_s=time.perf_counter(), cpu_s=sum(parts_s.values()), parts_s=parts_s)
+
+    def _parts_s(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for role, ticks in self._cpu_ticks.values():
+            found[role] = found.get(role, 0.0) + ticks / _TICKS_PER_S
+        # The process's own figure has its compiler threads in it.
+        found["jvm"] = found.get("jvm", 0.0) - found.get("jit", 0.0)
+        return found
 
     def _watch(self) -> None:
         while True:
@@ -241,11 +257,21 @@ class Meter:
 
     def _look(self) -> None:
         for pid in _tree(self._root):
-            fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-            if fields:
-                self._cpu_ticks[pid, fields[19]] = int(fields[11]) + int(fields[12])
             role, peak = _role_and_peak(pid, root=self._root)
             self._peak_mib[role] = max(self._peak_mib.get(role, 0), peak)
+            self._count(pid, Path(f"/proc/{pid}/stat"), role)
+        for task in Path(f"/proc/{self._root}/task").iterdir():
+            if _read(task / "comm").startswith(_COMPILERS):
+                self._count(int(task.name), task / "stat", "jit")
+
+    def _count(self, number: int, stat: Path, role: str) -> None:
+        fields = _read(stat).rpartition(")")[2].split()
+        if fields:
+            # The JVM's first thread has its number, and its start.
+            key = (-number if role == "jit" else number, fields[19])
+            if role == "other" and key in self._cpu_ticks:
+                role = self._cpu_ticks[key][0]  # One that is ending has no words any more.
+            self._cpu_ticks[key] = (role, int(fields[11]) + int(fields[12]))
 
 
 def _tree(root: int) -> list[int]:
@@ -285,6 +311,12 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def is_flat(took: Sequence[float]) -> bool:
+    """Tell whether a candidate is warm: its last three queries lie within 15 % of one another."""
+    last = took[-FLAT_LOOKS:]
+    return len(last) == FLAT_LOOKS and max(last) <= FLAT * min(last)
 
 
 def patiently(run: Callable[[int], T]) -> T:

@@ -28,6 +28,7 @@ from shardfleet_spark.access import (
     read_ports,
     seal_store,
 )
+from shardfleet_spark.host.collector import leave_imports_alone
 from shardfleet_spark.host.compat import (
     ReadAllAvailable,
     ReadLimit,
@@ -176,6 +177,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one task: read, sealed, and only then handed out."""
         planned = partition.planned
         ports = read_ports(self._options)
+        leave_imports_alone()
         sealed = asyncio.run(self._sealed(planned, ports))
         for each, reading in zip(sealed, planned.range.ranges, strict=True):
             rows = Rows(

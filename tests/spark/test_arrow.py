@@ -147,8 +147,10 @@ def test_batches_are_bounded_by_rows_and_by_bytes():
     large = list(batches_of([record(n, b"x" * 1_000_000) for n in range(11)], rows))
 
     assert [batch.num_rows for batch in small] == [ROWS_PER_BATCH, ROWS_PER_BATCH, 1]
-    assert max(batch.num_rows for batch in large) * 1_000_000 < BYTES_PER_BATCH + 1_000_001
-    assert sum(batch.num_rows for batch in large) == 11
+    # Four times 1,000,000 are within 4 MiB; a record that is larger alone is a batch.
+    assert [batch.num_rows for batch in large] == [4, 4, 3]
+    alone = [record(n, b"x" * size) for n, size in enumerate((1, BYTES_PER_BATCH + 1, 1, 1))]
+    assert [batch.num_rows for batch in batches_of(alone, rows)] == [1, 1, 2]
     assert list(batches_of([], rows)) == []
 
 

@@ -7,8 +7,11 @@ them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -20,7 +23,7 @@ from shardfleet.kpl.deaggregate import (
     deaggregate,
     records_after,
 )
-from shardfleet.kpl.envelope import is_framed
+from shardfleet.kpl.envelope import MAGIC, is_framed
 from shardfleet.records import StreamRecord
 from shardfleet_spark.options.columns import COLUMNS, TYPES
 
@@ -152,7 +155,7 @@ def batches_of(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.Recor
         is_whole = rows.done is None or int(some[0].sequence_number) > int(
             rows.done.sequence_number
         )
-        if is_whole and not (rows.deaggregate and any(is_framed(each.data) for each in some)):
+        if is_whole and not (rows.deaggregate and _has_framed(some)):
             yield _batch_of(some, rows)
             continue
         may_expand = user_columns is not None and is_whole and rows.are_plainly_made
@@ -163,20 +166,22 @@ def batches_of(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.Recor
             yield _batch_of(some, rows, found)
 
 
+def _has_framed(records: Sequence[StreamRecord]) -> bool:
+    # Nearly always none looks like one, which is told sooner in a list than record by record.
+    looks = [each.data.startswith(MAGIC) for each in records]
+    return True in looks and any(is_framed(each.data) for each in records)
+
+
 def _chunks(records: Sequence[StreamRecord]) -> Iterator[Sequence[StreamRecord]]:
     """Cut records where a batch is full; aggregates, which grow, sooner."""
-    first = size = 0
-    most = BYTES_PER_BATCH
-    for index, record in enumerate(records):
-        length = len(record.data)
-        if index > first and (size + length > most or index - first == ROWS_PER_BATCH):
-            yield records[first:index]
-            first, size = index, 0
-        if index == first:
-            most = _CHUNK_BYTES if is_framed(record.data) else BYTES_PER_BATCH
-        size += length
-    if records:
-        yield records[first:]
+    ends = [*accumulate([len(each.data) for each in records])]
+    first = before = 0
+    while first < len(records):
+        most = _CHUNK_BYTES if is_framed(records[first].data) else BYTES_PER_BATCH
+        # As many as fit, up to so many rows, but one at least.
+        end = bisect_right(ends, before + most, first + 1, min(len(ends), first + ROWS_PER_BATCH))
+        yield records[first:end]
+        first, before = end, ends[end - 1]
 
 
 def _batch_of(
@@ -203,7 +208,7 @@ def _batch_of(
             case "data" | "partition_key" | "sub_sequence_number" if found is not None:
                 return getattr(found, field.name)
             case "data" | "partition_key" | "sequence_number" | "encryption_type" as name:
-                values: list[object] = [getattr(record, name) for record in records]
+                values: list[object] = [*map(attrgetter(name), records)]
             case "approximate_arrival_timestamp":
                 values = [record.approximate_arrival_ms * _US_PER_MS for record in records]
             case "explicit_hash_key":

@@ -1,0 +1,70 @@
+"""A Spark worker's collector does not look again and again through what was imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.spark.test_stream_source import put
+
+pytestmark = pytest.mark.processes
+
+LATER = """
+import gc, weakref
+from shardfleet_spark.host.collector import leave_imports_alone
+
+class Task:
+    def __init__(self):
+        self.itself = self
+
+leave_imports_alone()
+first = gc.get_freeze_count()
+task = Task()
+gone = weakref.ref(task)
+leave_imports_alone()
+del task
+gc.collect()
+print(first > 1_000, gc.get_freeze_count() <= first, gone() is None)
+"""
+
+
+def test_what_a_later_task_leaves_is_collected_as_ever():
+    told = subprocess.run(
+        [sys.executable, "-c", LATER], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout.split() == ["True", "True", "True"]
+
+
+READS = """
+import gc, sys
+from shardfleet_spark.batch_reader import KinesisBatchReader
+from shardfleet_spark.options.options import read_options
+from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
+from shardfleet_spark.stream_reader import KinesisStreamReader
+
+kind, stream, endpoint, region = sys.argv[1:]
+options = dict(stream=stream, endpoint=endpoint, region=region, startingPosition="TRIM_HORIZON")
+if kind == "stream":
+    reader = KinesisStreamReader(read_options(SourceOptions, options))
+    start = reader.initialOffset()
+    tasks = reader.partitions(start, reader.latestOffset(start))
+else:
+    reader = KinesisBatchReader(read_options(BatchOptions, options))
+    tasks = reader.partitions()
+planned = gc.get_freeze_count()
+rows = sum(batch.num_rows for task in tasks for batch in reader.read(task))
+print(rows, planned, gc.get_freeze_count())
+"""
+
+
+@pytest.mark.parametrize("kind", ["stream", "batch"])
+def test_a_process_that_reads_leaves_its_imports_alone(embedded_aws, make_stream, kind):
+    stream = make_stream()
+    put(embedded_aws, stream, [("key", b"data")])
+    words = [kind, stream, embedded_aws.endpoint_url, embedded_aws.region]
+    told = subprocess.run(
+        [sys.executable, "-c", READS, *words], stdout=subprocess.PIPE, check=True, timeout=120
+    )
+    rows, planned, left_alone = map(int, told.stdout.split())
+    assert (rows, planned) == (1, 0)
+    assert left_alone > 10_000  # PySpark and pyarrow alone are tens of thousands of objects.
