@@ -25,12 +25,13 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 import side_by_side
 import tls_server
@@ -86,7 +87,9 @@ for service in ("kinesis", "dynamodb"):
 PRUNING = Path(__file__).parent.parent / "cdk" / "shardfleet_cdk" / "sdk_data.py"
 
 
-def start(program: str, *, byte_code: bool = True, **more: str) -> int:
+def start(
+    program: str, *, byte_code: bool = True, more: Mapping[str, str] = MappingProxyType({})
+) -> int:
     """Run a program in a fresh process; without byte code nothing cached is read or written."""
     given = [] if byte_code else ["-X", "pycache_prefix=/dev/null"]
     words = [sys.executable, *given, "-c", program]
@@ -150,8 +153,8 @@ def contests() -> Iterator[Contest | Figures]:
         yield Contest(
             name="cold_start_worker",
             compares="fresh process of the worker until its first page, byte code cached",
-            ours=partial(start, READY_WORKER, **near),
-            peer=partial(start, READY_FUNCTION, **near),
+            ours=partial(start, READY_WORKER, more=near),
+            peer=partial(start, READY_FUNCTION, more=near),
             peer_name="a function with boto3's clients of Kinesis and DynamoDB",
             check=same,
             goal=1.0,
@@ -172,7 +175,7 @@ def contests() -> Iterator[Contest | Figures]:
         yield Contest(
             name="cold_start_pruned_sdk",
             compares="fresh process with two clients, byte code cached",
-            ours=partial(start, CLIENTS, PYTHONPATH=str(path)),
+            ours=partial(start, CLIENTS, more={"PYTHONPATH": str(path)}),
             peer=partial(start, CLIENTS),
             peer_name="the SDK with all its data",
             check=same,

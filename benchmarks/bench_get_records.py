@@ -76,7 +76,7 @@ def contests() -> Iterator[Contest]:
         os.environ["AWS_CA_BUNDLE"] = str(authority)
         session = botocore.session.get_session()
         session.set_credentials("bench", "bench")
-        client = session.create_client(
+        client: Any = session.create_client(
             "kinesis",
             region_name="us-east-1",
             endpoint_url=endpoint,

@@ -106,9 +106,9 @@ def picture(body: dict[str, Any]) -> str:
 
 
 def _panel(title: str, curves: list[dict[str, Any]], left: float, width: float) -> list[str]:
-    longest_s = max(curve["curve"][-1][0] for curve in curves)
+    longest_s = max(float(curve["curve"][-1][0]) for curve in curves)
     end_s = next(s for s in (5, 10, 20, 30, 60, 120, 300, 600, 1_200, 2_400) if s >= longest_s)
-    most = max(curve["leases_lost"] for curve in curves)
+    most = max(float(curve["leases_lost"]) for curve in curves)
 
     def x(at_s: float) -> float:
         return left + at_s / end_s * width

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import side_by_side
 from embedded_fleet import FleetUnderLoad, fleet_under_load, wait_until
@@ -71,9 +72,7 @@ def wakes(wake_most_ms: int) -> TimeLine:
         for number in range(REPETITIONS):
             wait_until(lambda: sleeps(load), what="a sleeping fleet", within_s=240)
             planned_ms = last_plan_ms(load)
-            wait_until(
-                lambda before=planned_ms: last_plan_ms(load) > before, what="a turn", within_s=120
-            )
+            wait_until(partial(has_planned, load, planned_ms), what="a turn", within_s=120)
             # The first record has just missed the last look for the longest time, the others come
             # at moments spread over the minute.
             linger_s = (MANAGER_EVERY_MS - min(MANAGER_EVERY_MS, wake_most_ms - WAKING_MS)) / 1000
@@ -111,6 +110,11 @@ def last_plan_ms(load: FleetUnderLoad) -> int:
     """Return when the manager last ended a turn, epoch milliseconds."""
     (plan,) = load.documents("plan") or [{"at_ms": 0}]
     return int(plan["at_ms"])
+
+
+def has_planned(load: FleetUnderLoad, since_ms: int) -> bool:
+    """Tell whether the manager has ended a turn since then."""
+    return last_plan_ms(load) > since_ms
 
 
 def hour_of_sleep() -> Figures:

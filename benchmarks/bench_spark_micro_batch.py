@@ -34,7 +34,7 @@ import side_by_side
 import spark_bench
 from naive_source import COLUMNS, SCHEMA, NaiveDataSource
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from side_by_side import Figures
 from spark_bench import Kinesis, Meter
 

@@ -51,7 +51,8 @@ class SteadyFeed(threading.Thread):
 
     def run(self) -> None:
         """Put what is due, ten times a second; what is refused is put again."""
-        began, number, waiting = time.monotonic(), 0, []
+        began, number = time.monotonic(), 0
+        waiting: list[Any] = []
         while not self._over.wait(TICK_S) or waiting:
             due = int((time.monotonic() - began) * self._per_s)
             if not self._over.is_set():

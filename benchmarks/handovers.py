@@ -112,8 +112,13 @@ def hand_over(
     The moves are planned here, and carried out by the engine's own assigner exactly as the manager
     does it; the fleet's manager goes on beside it.
     """
-    config = {"workers_min": 2, "workers_max": 2, "leases_per_worker": shards}
-    config |= {"assignment": "count", "batch_records_most": 50}
+    config = {
+        "workers_min": 2,
+        "workers_max": 2,
+        "leases_per_worker": shards,
+        "assignment": "count",
+        "batch_records_most": 50,
+    }
     with fleet_under_load(
         shards=shards, config=config, records_per_s=records_per_s, per_record_ms=2, say=say
     ) as load:

@@ -68,7 +68,8 @@ class NaiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return a task for each shard."""
         del start, end
-        client, shards, more = self._client(), [], {"StreamName": self._options["stream"]}
+        client, more = self._client(), {"StreamName": self._options["stream"]}
+        shards: list[InputPartition] = []
         while more:
             answer = client.list_shards(**more)
             shards += [ShardPartition(shard["ShardId"]) for shard in answer["Shards"]]

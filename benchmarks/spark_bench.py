@@ -26,7 +26,8 @@ import bench_aggregate
 import boto3
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet_spark.host.java import use_java

@@ -59,9 +59,7 @@ def first_deploys(count: int, say: Say) -> TimeLine:
     for number in range(count):
         with fleet_under_load(shards=4, config={}, records_per_s=50, say=lambda _: None) as load:
             created_ms = _now_ms()
-            line = wait_until(lambda load=load: load.lines(), what="a first record", within_s=180)[
-                0
-            ]
+            line, *_ = wait_until(load.lines, what="a first record", within_s=180)
             took.append((line.at_ms - created_ms) / 1000)
         say(f"first record after deployment {number + 1}: {took[-1]:.2f} s")
     return TimeLine(
@@ -76,8 +74,12 @@ def first_deploys(count: int, say: Say) -> TimeLine:
 def crashes(count: int, say: Say) -> TimeLine:
     """Kill a worker's process with SIGKILL, one worker after the other."""
     workers = 6
-    config = {"workers_min": workers, "workers_max": workers, "leases_per_worker": 2}
-    config |= {"assignment": "count"}
+    config = {
+        "workers_min": workers,
+        "workers_max": workers,
+        "leases_per_worker": 2,
+        "assignment": "count",
+    }
     took: list[float] = []
     with fleet_under_load(shards=workers, config=config, records_per_s=120, say=say) as load:
         wait_until(lambda: load.is_settled(workers=workers), what="a settled fleet", within_s=240)
