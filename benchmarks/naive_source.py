@@ -45,8 +45,8 @@ class ShardPartition(InputPartition):
     """One shard."""
 
 
-class NaiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads everything once; an offset counts batches."""
+class CountedBatches(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset counts batches; option `batches` says how many there are."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """Keep the options."""
@@ -64,6 +64,10 @@ class NaiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one more, until there were enough."""
         del limit
         return {"batch": min(self._batches, start["batch"] + 1)}
+
+
+class NaiveReader(CountedBatches):
+    """Reads everything once."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return a task for each shard."""

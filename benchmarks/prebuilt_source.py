@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from naive_source import SCHEMA
+from naive_source import SCHEMA, CountedBatches
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from shardfleet_spark.host.collector import leave_imports_alone
@@ -41,25 +40,8 @@ class PrebuiltDataSource(DataSource):
         return PrebuiltReader(dict(self.options))
 
 
-class PrebuiltReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset counts batches, which are all the same."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        """Keep the options."""
-        self._file = options["file"]
-        self._batches = int(options["batches"])
-
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the beginning."""
-        return {"batch": 0}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """There are only so many batches."""
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return one more, until there were enough."""
-        del limit
-        return {"batch": min(self._batches, start["batch"] + 1)}
+class PrebuiltReader(CountedBatches):
+    """Its batches are all the same."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return the tasks."""
@@ -68,11 +50,12 @@ class PrebuiltReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Hand out one task's share of the record batches."""
-        if self._file not in _ready:
-            with pa.memory_map(self._file) as file:
-                _ready[self._file] = pa.ipc.open_file(file).read_all().to_batches()
+        name = self._options["file"]
+        if name not in _ready:
+            with pa.memory_map(name) as file:
+                _ready[name] = pa.ipc.open_file(file).read_all().to_batches()
         leave_imports_alone()
-        yield from _ready[self._file][partition.value :: TASKS]
+        yield from _ready[name][partition.value :: TASKS]
 
 
 def write_rows(rows: DataFrame, file: Path) -> None:
