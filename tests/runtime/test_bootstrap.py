@@ -148,6 +148,22 @@ def test_with_manual_checkpoints_a_handler_of_events_is_refused(name, tmp_path, 
         asyncio.run(load())
 
 
+@pytest.mark.parametrize(
+    ("config", "threads"),
+    [
+        ({}, 1),
+        ({"handler_threads": 8}, 8),
+        ({"parallelism": 4}, 4),
+        ({"handler_threads": 8, "parallelism": 16}, 16),
+    ],
+    ids=str,
+)
+def test_a_handler_has_as_many_threads_as_its_calls_need(config, threads):
+    sandbox = sandbox_of(handler="orders.app:handle", **config)
+    runner = bootstrap.handler_runner(sandbox, TurnThreads(sandbox.config), CONTEXT)
+    assert runner.threads_most == threads
+
+
 def test_a_handler_that_is_a_function_has_a_thread_and_a_connection_for_each_lane():
     function = {"handler_function": "orders", "handler_timeout_ms": 90_000}
     sandbox = sandbox_of(**function, leases_per_worker=6, parallelism=5)
