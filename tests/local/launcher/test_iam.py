@@ -2,8 +2,12 @@
 
 import json
 
+import botocore.session
 import pytest
+from botocore.config import Config
 
+from shardfleet.adapters.kinesis.wire import open_wire
+from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.aws.launcher import EmbeddedAws
 
 pytestmark = pytest.mark.processes
@@ -181,6 +185,19 @@ def test_reading_a_stream_by_its_arn_works(enforced):
         StreamName="clicks", PartitionKey="k", ExplicitHashKey="0", Data=b"1"
     )
     assert invoke(enforced, "read") == 1
+
+
+def test_a_stream_is_found_in_a_request_in_cbor(enforced):
+    kinesis = enforced.client("kinesis")
+    arn = kinesis.describe_stream_summary(StreamName="clicks")["StreamDescriptionSummary"]
+    session = botocore.session.get_session()
+    session.set_credentials(enforced.key.id, enforced.key.secret)
+    once = Config(retries={"total_max_attempts": 1})
+    where = {"endpoint_url": enforced.endpoint_url, "region_name": enforced.region}
+    client = session.create_client("kinesis", config=once, **where)
+    wire = open_wire(arn["StreamARN"], client=client, session=session)
+    (outcome,) = wire.put_records([OutgoingRecord("k", b"1")])
+    assert outcome.error_code is None
 
 
 def test_a_listing_goes_on_by_its_token_alone_with_the_rights_to_its_stream(enforced):

@@ -1,7 +1,8 @@
-"""What policies ask of a request: TLS, for which HTTP on loopback stands, and leading keys."""
+"""What policies ask of a request: TLS, for which HTTP on loopback stands, leading keys, streams."""
 
 import json
 
+import cbor2
 from ministack.core import iam_actions, iam_evaluator
 from ministack.services import dynamodb
 
@@ -35,7 +36,28 @@ def _tell_leading_keys(_: ServerSettings) -> None:
     iam_actions.dynamodb_service_context = context_of
 
 
+def _read_cbor(_: ServerSettings) -> None:
+    stock = iam_actions._safe_json_field
+
+    def field(body: bytes, name: str) -> str:
+        try:
+            found: str = stock(body, name)
+        except UnicodeDecodeError:  # No JSON; Kinesis takes CBOR, too.
+            try:
+                return str(cbor2.loads(body).get(name, ""))
+            except (cbor2.CBORDecodeError, AttributeError):
+                return ""
+        return found
+
+    iam_actions._safe_json_field = field
+
+
 PATCHES = (
+    Patch(
+        gap="With IAM enforced, a request in CBOR fails inside: whose stream it is about is unread",
+        touches=("ministack.core.iam_actions:_safe_json_field",),
+        apply=_read_cbor,
+    ),
     Patch(
         gap="With IAM enforced, a queue or bucket that takes TLS only refuses everything",
         touches=(
