@@ -4,8 +4,8 @@ What reader and writer share of Kinesis: listing shards, shapes and error codes.
 ``StreamARN`` is part of every request, so that streams of other accounts work.
 
 botocore sends and repeats ListShards, and judges its refusals; a listing itself is read here, as
-its parser takes 10 ms for a page of 1,000 shards, where msgspec takes 0.4 (a manager lists all
-shards each turn).
+its parser takes 6 ms of CPU for a page of 1,000 shards, and msgspec 0.4 (a manager lists all shards
+each turn).
 """
 
 from __future__ import annotations
