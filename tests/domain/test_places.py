@@ -98,6 +98,15 @@ def test_a_child_that_its_parents_worker_made_and_took_says_so():
     assert entry.reason == WentOnWithChild(("1",))
 
 
+def test_a_child_made_and_read_to_its_end_between_two_turns_is_first_seen_finished():
+    lines = ("1 at SHARD_END by a", "2 from 1 at SHARD_END by a")
+    places = {"1": at("a", what=Happening.FINISHED)}
+    (entry,) = look(places, *lines)
+    assert (entry.what, entry.subject, entry.worker_id) == (Happening.FINISHED, "2", "a")
+    assert entry.reason == WentOnWithChild(("1",))
+    assert look(places_after(places, [entry], at_ms=LATER), *lines) == []
+
+
 def test_a_shard_read_to_its_end_is_finished_once():
     line = "1 at SHARD_END by a children 2+3"
     (entry,) = look({"1": at("a")}, line)
