@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from shardfleet.domain.reading.flow_control import FlowLimits
+from shardfleet.engine.producer import requests
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
 from shardfleet.errors import ConfigurationError, InvalidRecord, KeyDenied, StreamGone, Throttled
@@ -244,6 +245,37 @@ def test_settings_out_of_range_are_all_named_at_once():
         )
     for name in ("requests_most = 0", "request_bytes = 10485761", "batches of 10 to 501"):
         assert name in str(caught.value)
+
+
+def test_a_fault_while_a_request_is_made_fails_every_open_call_and_nothing_afterwards(monkeypatch):
+    """Records already taken for the request are in no lane any more: their callers hear of it."""
+    stream = MemoryStream(2)
+    build = requests.AggregateBuilder.build
+    built = []
+
+    def at_second(builder):
+        built.append(builder)
+        if len(built) == 2:
+            raise MemoryError("no room for an aggregate")
+        return build(builder)
+
+    monkeypatch.setattr(requests.AggregateBuilder, "build", at_second)
+
+    async def main():
+        producer = producer_of(stream)
+        sending = asyncio.create_task(producer.send(numbered("abcdefgh"), aggregate=True))
+        await producer.put(*numbered("abcdefgh"), aggregate=True)
+        with pytest.raises(MemoryError, match="no room"):
+            await producer.flush()
+        with pytest.raises(MemoryError, match="no room"):
+            await sending
+        assert producer.buffered_bytes == 0
+        await producer.put(*numbered("abcdefgh"), aggregate=True)
+        await producer.flush()
+
+    run_virtual(main())
+    assert len(built) > 2
+    assert first_deliveries(stream).keys() == set("abcdefgh")
 
 
 def test_a_stream_that_is_gone_fails_every_call():

@@ -190,8 +190,10 @@ def test_a_listing_that_says_the_same_leaves_a_lane_as_it_is():
 
 
 def test_what_comes_into_an_emptied_lane_lingers_as_in_a_new_one():
-    lanes, _ = lanes_with([OutgoingRecord("a", b"x")])
-    (part,) = lanes.emptied()
+    lanes, settings = lanes_with([OutgoingRecord("a", b"x")])
+    (portion,) = next_request(lanes, settings, now_ms=0).portions
+    (part,) = portion.parts
+    lanes.arrive(portion.lane, [], now_ms=0)
     assert (lanes.ready(0), lanes.next_at_ms(0)) == ([], float("inf"))
     lanes.accept(part, due_ms=500, now_ms=0)
     assert lanes.next_at_ms(0) == 500

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
@@ -38,6 +38,7 @@ class Courier:
         entropy: for jitter.
         settings: limits.
         observe: called with what each request did to each shard.
+        on_failure: called when no call that is open can be carried on with, with the reason.
 
     Attributes:
         lanes: what waits.
@@ -53,12 +54,14 @@ class Courier:
         entropy: Entropy,
         settings: ProducerSettings,
         observe: Callable[[ShardAnswer], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self._writer = writer
         self._clock = clock
         self._entropy = entropy
         self._settings = settings
         self._observe = observe
+        self._on_failure = on_failure
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._listing = asyncio.Lock()
@@ -102,9 +105,10 @@ class Courier:
                     task.add_done_callback(lambda _: self._changed.set())
                 await self._wait(full=len(in_flight) >= self._settings.requests_most)
         except Exception as error:  # noqa: BLE001 - no caller may wait for a task that has ended
-            self._give_up(self.lanes.emptied(), error)
             await asyncio.gather(*in_flight)
-            self._give_up(self.lanes.emptied(), error)
+            # Records that were being taken for a request are in no lane; some lanes are left busy.
+            self.lanes = Lanes(self._settings)
+            self._on_failure(error)
         finally:
             for task in in_flight:
                 task.cancel()
@@ -125,8 +129,8 @@ class Courier:
             await self._learn_from(request, outcomes)
             self._settle(request, outcomes)
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
-            for portion in request.portions:
-                self._give_up(portion.parts, error)
+            for part in (part for portion in request.portions for part in portion.parts):
+                part.call.fail(error, len(part))
         except asyncio.CancelledError:
             for portion in request.portions:
                 portion.again = list(portion.parts)
@@ -246,10 +250,6 @@ class Courier:
             )
             call.fail(self._denied or throttled, len(part))
         return [part for part in parts if now_ms <= part.call.until_ms and not part.call.is_stopped]
-
-    def _give_up(self, parts: Iterable[Part], error: Exception) -> None:
-        for part in parts:
-            part.call.fail(error, len(part))
 
     def _jittered(self, pause_ms: int) -> float:
         """Return half of the pause to all of it: producers that failed together part ways."""

@@ -89,12 +89,6 @@ class Lane:
         if parts:
             self.due_ms = 0
 
-    def empty(self) -> None:
-        """Let nothing wait any more."""
-        self.queue.clear()
-        self.waiting = self.waiting_bytes = 0
-        self.due_ms = math.inf
-
     def left(self, parts: Iterable[Part]) -> None:
         """Note that parts that were taken out of the queue do not wait any more."""
         for part in parts:
@@ -130,13 +124,6 @@ class Lanes:
     def anything_waits(self) -> bool:
         """Tell whether a lane has a record."""
         return any(lane.queue for lane in self._lanes.values())
-
-    def emptied(self) -> list[Part]:
-        """Take everything that waits out of its lane, and return it in no order."""
-        found = [part for lane in self._lanes.values() for part in lane.queue]
-        for lane in self._lanes.values():
-            lane.empty()
-        return found
 
     def owns(self, shard_id: str, record: OutgoingRecord) -> bool:
         """Tell whether a shard is known and the record lies in its range of hash keys."""
@@ -185,7 +172,6 @@ class Lanes:
             for part in lane.queue:
                 for heir, its in self._routed(part, now_ms=now_ms):
                     heir.last(its, due_ms=lane.due_ms)
-            lane.empty()
 
     def ready(self, now_ms: int) -> list[Lane]:
         """Return the lanes that may send now, the longest due first."""

@@ -61,10 +61,16 @@ class Producer:
         self._clock = clock
         self.settings = settings or ProducerSettings()
         self._courier = Courier(
-            writer, clock=clock, entropy=entropy, settings=self.settings, observe=observe
+            writer,
+            clock=clock,
+            entropy=entropy,
+            settings=self.settings,
+            observe=observe,
+            on_failure=self._give_up,
         )
         self._buffered = 0
         self._unseen_bytes = 0
+        self._sends: set[PutCall] = set()
         self._unflushed: dict[int, PutCall] = {}
         self._failures: list[BaseException] = []
         self._for_room: deque[asyncio.Future[None]] = deque()
@@ -125,12 +131,15 @@ class Producer:
             receipts=receipts,
         )
         placed = columns._replace(places=range(len(outgoing)))
-        self._courier.accept(Part(delivery, placed), due_ms=0)
+        self._sends.add(delivery)
         try:
+            self._courier.accept(Part(delivery, placed), due_ms=0)
             await over
         except asyncio.CancelledError as error:
             delivery.fail(error, delivery.left)
             raise
+        finally:
+            self._sends.remove(delivery)
         if delivery.error is not None:
             raise delivery.error
         return [receipt for receipt in receipts if receipt is not None]
@@ -214,6 +223,10 @@ class Producer:
             self._failures.clear()
             first.add_note(f"{count} calls of put failed since the last flush; this is the first")
             raise first
+
+    def _give_up(self, error: Exception) -> None:
+        for call in (*self._sends, *self._unflushed.values()):
+            call.fail(error, call.left)
 
     def _wake(self) -> None:
         """Tell those who wait for room, or for the end of everything, that it has come."""
