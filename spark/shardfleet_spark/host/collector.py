@@ -11,19 +11,22 @@ from __future__ import annotations
 import gc
 import os
 
-_left_alone_in = 0
+_SETTLED = 2
+_seen_in = _seen = 0
 
 
 def leave_imports_alone() -> None:
     """
-    Have the collector leave alone what this process holds now; once, however often it is called.
+    Have the collector leave alone what this process holds at its second task; called by each task.
 
+    Not sooner: a process that has one task gains nothing, and a first task imports much on its way.
     Once, because a task's own objects are in cycles (a function that was unpickled and its
-    globals): those of one task stay for good, those of each later one are collected as ever.
+    globals): those of this task stay for good, those of each later one are collected as ever.
     """
-    global _left_alone_in  # noqa: PLW0603 - the collector is the process's, too.
+    global _seen_in, _seen  # noqa: PLW0603 - the collector is the process's, too.
     # A forked process is another one, which may have imported more.
-    if _left_alone_in != os.getpid():
-        _left_alone_in = os.getpid()
+    _seen = _seen + 1 if _seen_in == os.getpid() else 1
+    _seen_in = os.getpid()
+    if _seen == _SETTLED:
         gc.collect()
         gc.freeze()
