@@ -86,10 +86,10 @@ class KinesisBatchReader(DataSourceReader):
                     pages = runner.run(readings.next_pages())
                     if not pages:
                         break
-                    for reading, records in pages:
-                        yield from batches_of(
-                            _between(records, partition), self._rows(reading, partition)
-                        )
+                    yield from batches_of(
+                        (_between(records, partition), self._rows(reading, partition))
+                        for reading, records in pages
+                    )
 
     def _rows(self, reading: ShardRange, partition: BatchPartition) -> Rows:
         return Rows(

@@ -45,7 +45,7 @@ from shardfleet_spark.publish.figures import Figures, is_at_tip
 from shardfleet_spark.publish.publishing import Publishing, leave_in_order
 from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.sealing import SealedRecords, conform, read_sealed
-from shardfleet_spark.read.shard_pages import FetchPorts
+from shardfleet_spark.read.shard_pages import FetchPorts, ShardRange
 
 if TYPE_CHECKING:
     from shardfleet.kpl.deaggregate import MisroutedPolicy
@@ -179,17 +179,21 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ports = read_ports(self._options)
         leave_imports_alone()
         sealed = asyncio.run(self._sealed(planned, ports))
-        for each, reading in zip(sealed, planned.range.ranges, strict=True):
-            rows = Rows(
-                shard_id=each.sealed.shard_id,
-                stream=self._options.stream_name,
-                done=reading.stand.position.done,
-                deaggregate=planned.emission.deaggregate,
-                misrouted=cast("MisroutedPolicy", planned.emission.misrouted),
-                hash_range=planned.hashes.get(each.sealed.shard_id),
-                columns=self._options.columns,
-            )
-            yield from batches_of(each.records, rows)
+        yield from batches_of(
+            (each.records, self._rows(reading, planned))
+            for each, reading in zip(sealed, planned.range.ranges, strict=True)
+        )
+
+    def _rows(self, reading: ShardRange, planned: PlannedPartition) -> Rows:
+        return Rows(
+            shard_id=reading.shard_id,
+            stream=self._options.stream_name,
+            done=reading.stand.position.done,
+            deaggregate=planned.emission.deaggregate,
+            misrouted=cast("MisroutedPolicy", planned.emission.misrouted),
+            hash_range=planned.hashes.get(reading.shard_id),
+            columns=self._options.columns,
+        )
 
     async def _sealed(self, planned: PlannedPartition, ports: FetchPorts) -> list[SealedRecords]:
         if planned.sealed is not None:

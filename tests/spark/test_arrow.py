@@ -41,7 +41,7 @@ def packed(number, *data, hash_key=None):
 
 def rows_of(records, **settings):
     rows = Rows(**{"shard_id": "shardId-7", "stream": "clicks", **settings})
-    return [row for batch in batches_of(records, rows) for row in batch.to_pylist()]
+    return [row for batch in batches_of([(records, rows)]) for row in batch.to_pylist()]
 
 
 def test_all_columns_of_a_plain_record_and_of_an_aggregated_one():
@@ -101,7 +101,7 @@ def test_plain_records_taken_all_at_once_give_the_same_rows(columns):
     whole = replace(rows, deaggregate=False)
 
     for records, how in ((few, rows), ([framed, *few], whole)):
-        (quick,) = batches_of(records, how)
+        (quick,) = batches_of([(records, how)])
         (slow,) = arrow._row_by_row(records, how)
         assert quick.equals(slow)
         assert quick.schema == slow.schema
@@ -143,15 +143,50 @@ def test_an_aggregate_of_other_shards_keys_is_delivered_or_dropped_as_asked(misr
 
 def test_batches_are_bounded_by_rows_and_by_bytes():
     rows = Rows(shard_id="s", stream="c")
-    small = list(batches_of([record(n, b"x") for n in range(2 * ROWS_PER_BATCH + 1)], rows))
-    large = list(batches_of([record(n, b"x" * 1_000_000) for n in range(11)], rows))
+    many = [record(n, b"x") for n in range(2 * ROWS_PER_BATCH + 1)]
+    small = list(batches_of([(many, rows)]))
+    large = list(batches_of([([record(n, b"x" * 1_000_000) for n in range(11)], rows)]))
 
     assert [batch.num_rows for batch in small] == [ROWS_PER_BATCH, ROWS_PER_BATCH, 1]
     # Four times 1,000,000 are within 4 MiB; a record that is larger alone is a batch.
     assert [batch.num_rows for batch in large] == [4, 4, 3]
     alone = [record(n, b"x" * size) for n, size in enumerate((1, BYTES_PER_BATCH + 1, 1, 1))]
-    assert [batch.num_rows for batch in batches_of(alone, rows)] == [1, 1, 2]
-    assert list(batches_of([], rows)) == []
+    assert [batch.num_rows for batch in batches_of([(alone, rows)])] == [1, 1, 2]
+    assert list(batches_of([([], rows)])) == []
+
+
+def test_shards_that_have_little_share_a_batch_and_aggregates_stand_between():
+    def shard(name, *records):
+        return list(records), Rows(shard_id=name, stream="c")
+
+    shards = [
+        shard("a", record(1, b"a1"), record(2, b"a2", key="other")),
+        shard("b"),
+        shard("c", record(3, b"c3", encryption_type="KMS")),
+        shard("d", record(4, b"d4"), packed(5, b"d5", b"d6"), record(7, b"d7")),
+        shard("e", record(8, b"e8")),
+    ]
+    found = list(batches_of(shards))
+    alone = [
+        row
+        for records, rows in shards
+        for row in rows_of(records, shard_id=rows.shard_id, stream="c")
+    ]
+
+    # An aggregate's batch has the plain records of its chunk in it.
+    assert [batch.num_rows for batch in found] == [3, 4, 1]
+    assert [row for batch in found for row in batch.to_pylist()] == alone
+    assert [row["shard_id"] for row in alone] == [*"aacdddde"]
+
+
+def test_shards_share_a_batch_up_to_its_rows_and_bytes():
+    rows = Rows(shard_id="s", stream="c")
+    half, large = ROWS_PER_BATCH // 2, b"x" * (BYTES_PER_BATCH // 4)
+    many = [([record(n, b"x") for n in range(half)], rows)] * 3
+    big = [([record(1, large), record(2, large)], rows)] * 3
+
+    assert [batch.num_rows for batch in batches_of(many)] == [2 * half, half]
+    assert [batch.num_rows for batch in batches_of(big)] == [4, 2]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -162,7 +197,7 @@ def test_long_keys_that_records_share_are_looked_at_once(shape, misrouted, uses,
     settings = Rows(shard_id="s", stream="c", misrouted=misrouted, hash_range=WHOLE)
 
     with Work() as work:
-        found = list(batches_of([record(1, data)], settings))
+        found = list(batches_of([([record(1, data)], settings)]))
 
     assert sum(batch.num_rows for batch in found) == rows
     assert work.characters <= LOOKS_MOST * len(data)
@@ -173,7 +208,7 @@ def test_a_batch_grows_by_its_rows_and_not_by_the_records_they_came_in():
     assert ROWS_PER_BATCH > 1_900
 
     rows = Rows(shard_id="s", stream="c")
-    found = list(batches_of([record(number, data) for number in range(5)], rows))
+    found = list(batches_of([([record(number, data) for number in range(5)], rows)]))
 
     assert sum(batch.num_rows for batch in found) == 5 * 1_900
     assert max(batch.nbytes for batch in found) <= limit

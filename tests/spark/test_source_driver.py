@@ -485,8 +485,7 @@ def test_a_start_inside_an_aggregate_gives_the_rest_of_it():
         rows = Rows(shard_id="s", stream="c", done=begin.stand.position.done, columns=("data",))
         data = [
             value
-            for some in found.records.values()
-            for batch in batches_of(some, rows)
+            for batch in batches_of((some, rows) for some in found.records.values())
             for value in batch["data"].to_pylist()
         ]
         assert data == [b"3", b"4", b"5"]

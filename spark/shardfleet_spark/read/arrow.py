@@ -8,9 +8,9 @@ them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from operator import attrgetter
 
 import pyarrow as pa
@@ -149,21 +149,36 @@ class _Columns:
         return pa.array(values, field.type)
 
 
-def batches_of(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a shard's records, in order, in batches of a good size."""
-    for some in _chunks(records):
-        is_whole = rows.done is None or int(some[0].sequence_number) > int(
-            rows.done.sequence_number
-        )
-        if is_whole and not (rows.deaggregate and _has_framed(some)):
-            yield _batch_of(some, rows)
-            continue
-        may_expand = user_columns is not None and is_whole and rows.are_plainly_made
-        found = user_columns(some, _LIMITS) if may_expand else None
-        if found is None:
-            yield from _row_by_row(some, rows)
-        else:
-            yield _batch_of(some, rows, found)
+def batches_of(shards: Iterable[tuple[Sequence[StreamRecord], Rows]]) -> Iterator[pa.RecordBatch]:
+    """
+    Yield the rows of some shards' records, each shard's in order, in batches of a good size.
+
+    Shards that have little share a batch: each costs Spark as much as some hundred rows.
+    """
+    waiting: list[tuple[Sequence[StreamRecord], Rows]] = []
+    count = size = 0
+    for records, rows in shards:
+        for some, some_bytes in _chunks(records):
+            is_whole = rows.done is None or int(some[0].sequence_number) > int(
+                rows.done.sequence_number
+            )
+            is_plain = is_whole and not (rows.deaggregate and _has_framed(some))
+            is_full = count + len(some) > ROWS_PER_BATCH or size + some_bytes > BYTES_PER_BATCH
+            if waiting and (is_full or not is_plain):
+                yield _plain_batch(waiting)
+                waiting, count, size = [], 0, 0
+            if is_plain:
+                waiting.append((some, rows))
+                count, size = count + len(some), size + some_bytes
+                continue
+            may_expand = user_columns is not None and is_whole and rows.are_plainly_made
+            found = user_columns(some, _LIMITS) if may_expand else None
+            if found is None:
+                yield from _row_by_row(some, rows)
+            else:
+                yield _batch_of_users(some, rows, found)
+    if waiting:
+        yield _plain_batch(waiting)
 
 
 def _has_framed(records: Sequence[StreamRecord]) -> bool:
@@ -172,54 +187,63 @@ def _has_framed(records: Sequence[StreamRecord]) -> bool:
     return True in looks and any(is_framed(each.data) for each in records)
 
 
-def _chunks(records: Sequence[StreamRecord]) -> Iterator[Sequence[StreamRecord]]:
-    """Cut records where a batch is full; aggregates, which grow, sooner."""
+def _chunks(records: Sequence[StreamRecord]) -> Iterator[tuple[Sequence[StreamRecord], int]]:
+    """Cut records where a batch is full, aggregates, which grow, sooner; with their bytes."""
     ends = [*accumulate([len(each.data) for each in records])]
     first = before = 0
     while first < len(records):
         most = _CHUNK_BYTES if is_framed(records[first].data) else BYTES_PER_BATCH
         # As many as fit, up to so many rows, but one at least.
         end = bisect_right(ends, before + most, first + 1, min(len(ends), first + ROWS_PER_BATCH))
-        yield records[first:end]
+        yield records[first:end], ends[end - 1] - before
         first, before = end, ends[end - 1]
 
 
-def _batch_of(
-    records: Sequence[StreamRecord], rows: Rows, found: UserColumns | None = None
-) -> pa.RecordBatch:
-    """
-    Return a row per record; or, put beside what the stream records say, per user record in them.
-
-    Args:
-        records: plain ones, if nothing was found in them.
-        rows: how they become rows.
-        found: their user records.
-
-    """
-    schema = arrow_schema(rows.columns)
-    count, around = len(records), None
-    if found is not None:
-        # Of each row, the index of the stream record around it.
-        indexes = [index for index, users in enumerate(found.counts) for _ in range(users)]
-        count, around = len(indexes), pa.array(indexes, pa.int32())
+def _plain_batch(shards: Sequence[tuple[Sequence[StreamRecord], Rows]]) -> pa.RecordBatch:
+    """Return a row per record, of one shard or of several."""
+    counts = [len(some) for some, _ in shards]
+    records = [*chain.from_iterable(some for some, _ in shards)]
 
     def column(field: pa.Field) -> pa.Array:
-        match field.name:
-            case "data" | "partition_key" | "sub_sequence_number" if found is not None:
-                return getattr(found, field.name)
-            case "data" | "partition_key" | "sequence_number" | "encryption_type" as name:
-                values: list[object] = [*map(attrgetter(name), records)]
-            case "approximate_arrival_timestamp":
-                values = [record.approximate_arrival_ms * _US_PER_MS for record in records]
-            case "explicit_hash_key":
-                return pa.nulls(count, field.type)
-            case name:
-                constants = {"shard_id": rows.shard_id, "stream": rows.stream}
-                return pa.repeat(pa.scalar(constants.get(name, 0), field.type), count)
-        array = pa.array(values, field.type)
-        return array if around is None else array.take(around)
+        if field.name == "shard_id" and len(shards) > 1:
+            ids = [rows.shard_id for _, rows in shards]
+            return pa.array(chain.from_iterable(map(repeat, ids, counts)), field.type)
+        return _of_records(field, records, shards[0][1])
 
+    schema = arrow_schema(shards[0][1].columns)
     return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+
+def _batch_of_users(
+    records: Sequence[StreamRecord], rows: Rows, found: UserColumns
+) -> pa.RecordBatch:
+    """Return a row per user record, put beside what the stream record around it says."""
+    # Of each row, the index of the stream record around it.
+    indexes = [index for index, users in enumerate(found.counts) for _ in range(users)]
+    around = pa.array(indexes, pa.int32())
+
+    def column(field: pa.Field) -> pa.Array:
+        if field.name in ("data", "partition_key", "sub_sequence_number"):
+            return getattr(found, field.name)
+        return _of_records(field, records, rows).take(around)
+
+    schema = arrow_schema(rows.columns)
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
+
+
+def _of_records(field: pa.Field, records: Sequence[StreamRecord], rows: Rows) -> pa.Array:
+    """Return a column with what is to be said of each stream record."""
+    match field.name:
+        case "data" | "partition_key" | "sequence_number" | "encryption_type" as name:
+            return pa.array([*map(attrgetter(name), records)], field.type)
+        case "approximate_arrival_timestamp":
+            arrivals = [record.approximate_arrival_ms * _US_PER_MS for record in records]
+            return pa.array(arrivals, field.type)
+        case "explicit_hash_key":
+            return pa.nulls(len(records), field.type)
+        case name:
+            constants = {"shard_id": rows.shard_id, "stream": rows.stream}
+            return pa.repeat(pa.scalar(constants.get(name, 0), field.type), len(records))
 
 
 def _row_by_row(records: Sequence[StreamRecord], rows: Rows) -> Iterator[pa.RecordBatch]:
