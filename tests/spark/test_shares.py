@@ -174,3 +174,8 @@ def test_there_are_more_tasks_while_more_waits_than_they_may_read():
     # In a second, a shard gives 2 MiB.
     assert tasks(partitions_most=8, fetch_ms=1_000) == 2
     assert tasks(partitions_most=8, shards_per_partition=8) == 1
+    # What the batch may not read needs no task: a record of each shard, of all, 100 MiB of all.
+    assert tasks(partitions_most=8, records_per_shard=1) == 2
+    assert tasks(partitions_most=8, records_per_shard=1_000_000) == 7
+    assert tasks(partitions_most=8, records=1_000) == 2
+    assert tasks(partitions_most=8, total_bytes=200 * 1024 * 1024) == 4

@@ -245,7 +245,7 @@ def next_token(
         shard_id: after.seals[shard_id].size_bytes if shard_id in after.seals else 0
         for shard_id in shards
     }
-    layout = lay_out(weights, partitions=_partitions(limits, waiting, shards), turn=number)
+    layout = lay_out(weights, partitions=_partitions(limits, shares, waiting, shards), turn=number)
     return replace(
         token,
         number=number,
@@ -260,20 +260,25 @@ def next_token(
     )
 
 
-def _partitions(limits: BatchLimits, waiting: Mapping[str, Waiting], shards: list[str]) -> int:
+def _partitions(
+    limits: BatchLimits, shares: _Shares, waiting: Mapping[str, Waiting], shards: list[str]
+) -> int:
     if limits.shards_per_partition:
         return -(-len(shards) // limits.shards_per_partition)
-    most = _shard_gives(limits)
-    size = sum(min(waiting[shard_id].size_bytes, most) for shard_id in shards)
+    size = sum(_shard_gives(limits, shares, waiting[shard_id], shard_id) for shard_id in shards)
     needed = -(-int(size) // limits.bytes_per_partition)
     wanted = max(limits.partitions, min(needed, limits.partitions_most))
     return max(1, min(wanted, len(shards)))
 
 
-def _shard_gives(limits: BatchLimits) -> int:
+def _shard_gives(limits: BatchLimits, shares: _Shares, waits: Waiting, shard_id: str) -> float:
     """Return the bytes that one shard gives in a batch (Kinesis quota: 2 MiB a second)."""
     fetch_ms = LEAST_MS if limits.fetch_ms is None else limits.fetch_ms
-    return max(fetch_ms, 1_000) * 2 * 1024 * 1024 // 1_000
+    quota = max(fetch_ms, 1_000) * 2 * 1024 * 1024 // 1_000
+    size = min(waits.size_bytes, quota, shares.total_bytes.get(shard_id, quota))
+    allowed = shares.records.get(shard_id) or waits.records
+    records = min(allowed, limits.records_per_shard or allowed)
+    return min(size, waits.size_bytes * records / waits.records) if waits.records else size
 
 
 def lay_out(
