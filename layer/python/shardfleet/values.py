@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from operator import attrgetter
 from reprlib import recursive_repr
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,7 +90,14 @@ def _init(cls: Any, *, frozen: bool) -> Callable[..., None]:
             value = f"_default_{name}" if value == name else f"_make_{name}()"
         else:
             (named if field.kw_only else placed).append(name + default)
-        lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+        slot = getattr(cls, name, None)
+        if not frozen:
+            lines.append(f"self.{name} = {value}")
+        elif isinstance(slot, MemberDescriptorType):  # Half of what a look-up of the name takes.
+            lines.append(f"_set_{name}(self, {value})")
+            known[f"_set_{name}"] = slot.__set__
+        else:
+            lines.append(f"_set(self, {name!r}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     parameters = ", ".join(placed + (named if len(named) > 1 else []))
