@@ -104,7 +104,7 @@ def told(records: Sequence[Any]) -> int:
 def in_spark(data: bytes) -> int:
     record = StreamRecord(data, "outer", "7", 1_000)
     rows = Rows(shard_id=ORIGIN.shard_id, stream="bench")
-    batches: Sequence[pa.RecordBatch] = list(batches_of([record], rows))
+    batches: Sequence[pa.RecordBatch] = list(batches_of([([record], rows)]))
     return sum(batch.num_rows for batch in batches)
 
 

@@ -245,7 +245,8 @@ def next_token(
         shard_id: after.seals[shard_id].size_bytes if shard_id in after.seals else 0
         for shard_id in shards
     }
-    layout = lay_out(weights, partitions=_partitions(limits, shares, waiting, shards), turn=number)
+    count = _partitions(limits, _gives(limits, shares, waiting), shards)
+    layout = lay_out(weights, partitions=count, turn=number)
     return replace(
         token,
         number=number,
@@ -260,25 +261,28 @@ def next_token(
     )
 
 
-def _partitions(
-    limits: BatchLimits, shares: _Shares, waiting: Mapping[str, Waiting], shards: list[str]
-) -> int:
+def _partitions(limits: BatchLimits, gives: Mapping[str, float], shards: list[str]) -> int:
     if limits.shards_per_partition:
         return -(-len(shards) // limits.shards_per_partition)
-    size = sum(_shard_gives(limits, shares, waiting[shard_id], shard_id) for shard_id in shards)
-    needed = -(-int(size) // limits.bytes_per_partition)
+    needed = -(-int(sum(map(gives.__getitem__, shards))) // limits.bytes_per_partition)
     wanted = max(limits.partitions, min(needed, limits.partitions_most))
     return max(1, min(wanted, len(shards)))
 
 
-def _shard_gives(limits: BatchLimits, shares: _Shares, waits: Waiting, shard_id: str) -> float:
-    """Return the bytes that one shard gives in a batch (Kinesis quota: 2 MiB a second)."""
+def _gives(
+    limits: BatchLimits, shares: _Shares, waiting: Mapping[str, Waiting]
+) -> dict[str, float]:
+    """Return the bytes that each shard gives in a batch (Kinesis quota: 2 MiB a second)."""
     fetch_ms = LEAST_MS if limits.fetch_ms is None else limits.fetch_ms
     quota = max(fetch_ms, 1_000) * 2 * 1024 * 1024 // 1_000
-    size = min(waits.size_bytes, quota, shares.total_bytes.get(shard_id, quota))
-    allowed = shares.records.get(shard_id) or waits.records
-    records = min(allowed, limits.records_per_shard or allowed)
-    return min(size, waits.size_bytes * records / waits.records) if waits.records else size
+    found = {}
+    for shard_id, waits in waiting.items():
+        size = min(waits.size_bytes, quota, shares.total_bytes.get(shard_id, quota))
+        records = shares.records.get(shard_id) or waits.records
+        records = min(records, limits.records_per_shard or records)
+        allowed = waits.size_bytes * records / waits.records if waits.records else size
+        found[shard_id] = min(size, allowed)
+    return found
 
 
 def lay_out(

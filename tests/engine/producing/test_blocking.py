@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
 from shardfleet.engine.producer.blocking import BlockingProducer
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import ProducerSettings
+from shardfleet.errors import InvalidRecord
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import SeededEntropy
@@ -97,13 +99,61 @@ def test_a_blocking_put_waits_while_the_buffer_is_full():
     assert len(stream.stored) == 100
 
 
-@pytest.mark.parametrize("call", ["send", "put", "flush"])
+def test_what_is_submitted_keeps_its_place_among_puts_and_tells_where_it_is():
+    stream = MemoryStream(3)
+
+    with blocking(stream, linger_ms=1) as producer:
+        futures = []
+        for number in range(200):
+            record = OutgoingRecord(f"key-{number % 3}", str(number).encode())
+            if number % 4 == 1:
+                futures.append(producer.submit([record], aggregate=number % 8 == 1))
+            else:
+                producer.put(record)
+        found = [receipt for future in futures for receipt in future.result(timeout=60)]
+
+    read = [(record.partition_key, int(record.data)) for *_, record in stream.in_range_records()]
+    for key in range(3):
+        numbers = [number for name, number in read if name == f"key-{key}"]
+        assert numbers == list(range(key, 200, 3))
+    assert len(found) == 50
+    assert all(receipt.shard_id and receipt.sequence_number for receipt in found)
+
+
+def test_a_submitted_record_that_breaks_a_limit_is_its_future_s_error():
+    with blocking(MemoryStream(1)) as producer:
+        wrong = producer.submit([OutgoingRecord("", b"x")])
+        right = producer.submit(numbered(["a"]))
+
+        with pytest.raises(InvalidRecord, match="partition key"):
+            wrong.result(timeout=60)
+        assert len(right.result(timeout=60)) == 1
+        assert producer.submit([]).result(timeout=60) == []
+
+
+def test_what_is_submitted_and_not_accepted_at_the_end_is_told():
+    stream = MemoryStream(1, before_put=lambda _: "throttle")
+
+    def fail():
+        with blocking(stream) as producer:
+            futures.append(producer.submit(numbered(["a"])))
+            raise LookupError
+
+    futures = []
+    with pytest.raises(LookupError):
+        fail()
+    with pytest.raises(CancelledError, match="the producer was closed"):
+        futures[0].result(timeout=60)
+
+
+@pytest.mark.parametrize("call", ["send", "submit", "put", "flush"])
 def test_a_closed_blocking_producer_says_so(call):
     producer = blocking(MemoryStream(1))
     producer.close()
     producer.close()
     calls = {
         "send": lambda: producer.send(numbered(["a"])),
+        "submit": lambda: producer.submit(numbered(["a"])),
         "put": lambda: producer.put(*numbered(["a"])),
         "flush": producer.flush,
     }

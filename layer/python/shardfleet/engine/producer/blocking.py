@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
@@ -27,11 +30,11 @@ class BlockingProducer:
     it has its turn. Use it with ``with``, or call ``close``.
 
     Args:
-        make: makes the producer, inside the thread of the loop.
+        make: makes the producer, or what opens and closes it, inside the thread of the loop.
 
     """
 
-    def __init__(self, make: Callable[[], Producer]) -> None:
+    def __init__(self, make: Callable[[], AbstractAsyncContextManager[Producer]]) -> None:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -40,7 +43,8 @@ class BlockingProducer:
         self._thread = threading.Thread(target=self._serve, name="shardfleet-producer", daemon=True)
         self._thread.start()
         try:
-            self._producer = self._run(_made(make))
+            self._context = self._run(_made(make))
+            self._producer = self._run(_awaited(self._context.__aenter__()))
         except BaseException:
             self._stop()
             raise
@@ -49,12 +53,15 @@ class BlockingProducer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is None:
             self.close()
-        elif not self._is_closed:
-            self._stop()
+        else:
+            self._end(kind, error, trace)
 
     @property
     def counts(self) -> ProducerCounts:
@@ -70,6 +77,32 @@ class BlockingProducer:
         """Send records and return where each was accepted; see ``Producer.send``."""
         return self._run(self._producer.send(list(records), aggregate=aggregate))
 
+    def submit(
+        self, records: Iterable[OutgoingRecord], *, aggregate: bool = False
+    ) -> Future[list[Receipt]]:
+        """
+        Begin what ``send`` does, and return its future.
+
+        Per thread and key, what was put before goes before these records, and what is put later
+        behind them. A record that breaks a limit is an error of the future, too.
+        """
+        outgoing, receipts = list(records), Future[list[Receipt]]()
+        receipts.set_running_or_notify_cancel()
+
+        def begin() -> None:
+            try:
+                task = self._producer.submit(outgoing, aggregate=aggregate)
+            except Exception as error:  # noqa: BLE001 - whoever asks the future hears of it.
+                receipts.set_exception(error)
+            else:
+                task.add_done_callback(partial(_hand_on, receipts))
+
+        with self._lock:
+            self._raise_if_closed()
+            self._given = []  # What is put from now on goes into a list of its own, taken later.
+            self._loop.call_soon_threadsafe(begin)
+        return receipts
+
     def put(self, *records: OutgoingRecord, aggregate: bool = False) -> None:
         """Buffer records, waiting for room if need be; see ``Producer.put``."""
         if not records:
@@ -81,7 +114,7 @@ class BlockingProducer:
         with self._lock:
             self._raise_if_closed()
             if not self._given:  # Within the lock: a flush that follows must come after it.
-                self._loop.call_soon_threadsafe(self._take)
+                self._loop.call_soon_threadsafe(self._take, self._given)
             self._given.append((aggregate, columns))
             self._given_bytes += sum(columns.sizes)
 
@@ -97,19 +130,29 @@ class BlockingProducer:
             Throttled, InvalidRecord, StreamGone: as ``flush``; the thread has ended all the same.
 
         """
+        self._end(None, None, None)
+
+    def _end(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
         try:
-            self._wait_for(self._producer.flush())
+            self._wait_for(_awaited(self._context.__aexit__(kind, error, trace)))
         finally:
             self._stop()
 
-    def _take(self) -> None:
-        """Buffer what ``put`` has left since the last time; in the loop's thread."""
+    def _take(self, given: list[tuple[bool, Columns]]) -> None:
+        """Buffer what ``put`` has left in a list; in the loop's thread."""
         with self._lock:
-            given, self._given, self._given_bytes = self._given, [], 0
+            if given is self._given:
+                self._given = []
+            self._given_bytes -= sum(sum(columns.sizes) for _, columns in given)
         for aggregate, group in groupby(given, key=itemgetter(0)):
             self._producer.buffer(joined([columns for _, columns in group]), aggregate=aggregate)
 
@@ -144,5 +187,18 @@ class BlockingProducer:
         self._thread.join()
 
 
+def _hand_on(receipts: Future[list[Receipt]], task: asyncio.Task[list[Receipt]]) -> None:
+    if task.cancelled():
+        receipts.set_exception(CancelledError("the producer was closed"))
+    elif (error := task.exception()) is not None:
+        receipts.set_exception(error)
+    else:
+        receipts.set_result(task.result())
+
+
 async def _made(make: Callable[[], T]) -> T:
     return make()
+
+
+async def _awaited(call: Awaitable[T]) -> T:
+    return await call

@@ -65,7 +65,7 @@ class Courier:
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._listing = asyncio.Lock()
-        self._denied: KeyDenied | None = None
+        self._refusal: Exception | None = None  # of the last request as a whole
         self.lanes = Lanes(settings)
         self.counts = ProducerCounts()
 
@@ -145,14 +145,11 @@ class Courier:
         self.counts.requests += 1
         try:
             outcomes = await self._writer.put_records(puts)
-        except KeyDenied as error:
-            self._denied = error  # Its right may be too new to be seen (I01).
-        except Throttled:
-            pass
-        except OutcomeUnknown:
-            self.counts.unanswered += 1
+        except (KeyDenied, Throttled, OutcomeUnknown) as error:
+            self._refusal = error  # Of a key, too: its right may be too new to be seen (I01).
+            self.counts.unanswered += isinstance(error, OutcomeUnknown)
         else:
-            self._denied = None
+            self._refusal = None
             return outcomes
         return [_NOT_ACCEPTED] * len(puts)
 
@@ -243,13 +240,17 @@ class Courier:
         now_ms = self._clock.monotonic_ms()
         late = [part for part in parts if now_ms > part.call.until_ms]
         for part in late:
-            call = part.call
-            throttled = Throttled(
-                f"{call.left} records are still refused after {self._settings.give_up_ms} ms. "
-                "Write more slowly, or give the stream more shards"
-            )
-            call.fail(self._denied or throttled, len(part))
+            part.call.fail(self._why_given_up(part.call.left), len(part))
         return [part for part in parts if now_ms <= part.call.until_ms and not part.call.is_stopped]
+
+    def _why_given_up(self, left: int) -> Exception:
+        refusal = self._refusal
+        if isinstance(refusal, KeyDenied):
+            return refusal
+        why = refusal or "Write more slowly, or give the stream more shards"
+        return Throttled(
+            f"{left} records are still refused after {self._settings.give_up_ms} ms. {why}"
+        )
 
     def _jittered(self, pause_ms: int) -> float:
         """Return half of the pause to all of it: producers that failed together part ways."""

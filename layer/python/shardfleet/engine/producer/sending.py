@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -27,6 +27,7 @@ from shardfleet.kpl.packing import OutgoingRecord
 # Behind so many bytes of puts, others have their turn: requests leave while a loop of puts goes on,
 # and what they carry is still in the processor's cache.
 _UNSEEN_BYTES_MOST = 1 << 17
+_Send = tuple[PutCall, asyncio.Future[None]]
 
 
 class Producer:
@@ -117,23 +118,44 @@ class Producer:
             StreamGone: there is no such stream.
 
         """
-        outgoing = list(records)
-        if not outgoing:
-            return []
-        columns = checked(outgoing, record_bytes=self.settings.record_bytes)
+        return await self._receipts(self._begin(list(records), aggregate=aggregate))
+
+    def submit(
+        self, records: Iterable[OutgoingRecord], *, aggregate: bool = False
+    ) -> asyncio.Task[list[Receipt]]:
+        """
+        Begin what ``send`` does, before anything that is given later, and return its task.
+
+        Raises:
+            InvalidRecord: as ``send``; its other errors are the task's.
+
+        """
+        begun = self._begin(list(records), aggregate=aggregate)
+        return asyncio.create_task(self._receipts(begun), name="shardfleet receipts")
+
+    def _begin(self, records: Sequence[OutgoingRecord], *, aggregate: bool) -> _Send | None:
+        if not records:
+            return None
+        columns = checked(records, record_bytes=self.settings.record_bytes)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        receipts: list[Receipt | None] = [None] * len(outgoing)
+        receipts: list[Receipt | None] = [None] * len(records)
         delivery = PutCall(
             aggregate=aggregate,
             until_ms=self._clock.monotonic_ms() + self.settings.give_up_ms,
-            left=len(outgoing),
+            left=len(records),
             on_over=lambda _: _resolve(over),
             receipts=receipts,
         )
-        placed = columns._replace(places=range(len(outgoing)))
+        placed = columns._replace(places=range(len(records)))
+        self._courier.accept(Part(delivery, placed), due_ms=0)
         self._sends.add(delivery)
+        return delivery, over
+
+    async def _receipts(self, begun: _Send | None) -> list[Receipt]:
+        if begun is None:
+            return []
+        delivery, over = begun
         try:
-            self._courier.accept(Part(delivery, placed), due_ms=0)
             await over
         except asyncio.CancelledError as error:
             delivery.fail(error, delivery.left)
@@ -142,7 +164,7 @@ class Producer:
             self._sends.remove(delivery)
         if delivery.error is not None:
             raise delivery.error
-        return [receipt for receipt in receipts if receipt is not None]
+        return [receipt for receipt in delivery.receipts or () if receipt is not None]
 
     async def put(self, *records: OutgoingRecord, aggregate: bool = False) -> None:
         """
