@@ -244,9 +244,9 @@ def plot(found: dict[int, dict[str, Any]]) -> str:
         for name in (SEALED, NO_STORE, PARQUET, NAIVE)
     }
     idle = {
-        kind: [(shards, 100 * each[SEALED][f"idle, {kind}"]["share_of_a_core"])
+        kind: [(shards, 100 * each[SEALED][f"idle, triggered {kind}"]["share_of_a_core"])
                for shards, each in found.items()]
-        for kind in ("triggered each second", "triggered at once")
+        for kind in ("each second", "at once")
     }  # fmt: skip
     return charts.picture(
         [
@@ -259,7 +259,7 @@ def plot(found: dict[int, dict[str, Any]]) -> str:
                 logarithmic=True,
             ),
             charts.Chart(
-                title="per cent of a core while nothing comes (ours)",
+                title="per cent of a core while nothing comes (ours), triggered",
                 lines=idle,
                 x_name="shards",
                 x_marks=SHARDS,
