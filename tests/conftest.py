@@ -2,7 +2,7 @@
 What every test gets: no network but loopback, fake credentials, and a seed that is printed.
 
 Tests that share what is dear to start (SHARED) run in one process of `make test`; they wait for
-real processes and their deadlines, so a process that begins with other tests makes way for them.
+real processes and their deadlines, so whoever runs other tests makes way for them.
 Where CI is set, a skip that skips.toml does not name is a failure.
 """
 
@@ -161,13 +161,9 @@ def pytest_report_header(config):
 
 
 def pytest_runtest_logstart(nodeid):
-    if "PYTEST_XDIST_WORKER" in os.environ and not _begun:
-        _begun.append(nodeid)
-        if shared_by(nodeid) not in SHARED:
-            os.nice(MAKES_WAY_BY)
-
-
-_begun = []
+    """Make way once what is shared is over; it comes first in every process."""
+    if "PYTEST_XDIST_WORKER" in os.environ and shared_by(nodeid) not in SHARED:
+        os.nice(max(0, MAKES_WAY_BY - os.nice(0)))
 
 
 @pytest.fixture

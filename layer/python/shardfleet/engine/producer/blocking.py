@@ -19,6 +19,7 @@ from shardfleet.engine.producer.settings import ProducerCounts, Receipt, ShardFl
 from shardfleet.kpl.packing import OutgoingRecord
 
 T = TypeVar("T")
+_Given = tuple[bool, Columns, int]  # whether aggregated, records, their bytes
 
 
 class BlockingProducer:
@@ -38,7 +39,7 @@ class BlockingProducer:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_closed = False
-        self._given: list[tuple[bool, Columns]] = []
+        self._given: list[_Given] = []
         self._given_bytes = 0
         self._thread = threading.Thread(target=self._serve, name="shardfleet-producer", daemon=True)
         self._thread.start()
@@ -115,8 +116,9 @@ class BlockingProducer:
             self._raise_if_closed()
             if not self._given:  # Within the lock: a flush that follows must come after it.
                 self._loop.call_soon_threadsafe(self._take, self._given)
-            self._given.append((aggregate, columns))
-            self._given_bytes += sum(columns.sizes)
+            size = sum(columns.sizes)
+            self._given.append((aggregate, columns, size))
+            self._given_bytes += size
 
     def flush(self) -> None:
         """Return when the stream has everything that ``put`` took; see ``Producer.flush``."""
@@ -147,14 +149,14 @@ class BlockingProducer:
         finally:
             self._stop()
 
-    def _take(self, given: list[tuple[bool, Columns]]) -> None:
+    def _take(self, given: list[_Given]) -> None:
         """Buffer what ``put`` has left in a list; in the loop's thread."""
         with self._lock:
             if given is self._given:
                 self._given = []
-            self._given_bytes -= sum(sum(columns.sizes) for _, columns in given)
+            self._given_bytes -= sum([size for *_, size in given])
         for aggregate, group in groupby(given, key=itemgetter(0)):
-            self._producer.buffer(joined([columns for _, columns in group]), aggregate=aggregate)
+            self._producer.buffer(joined([columns for _, columns, _ in group]), aggregate=aggregate)
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:
