@@ -103,8 +103,30 @@ def test_those_who_share_a_node_run_in_one_process_and_others_file_by_file(tmp_p
     assert ran["tests/cdk/test_b.py"] == ran["tests/test_readme.py"] != ran["tests/a/test_a.py"]
 
 
+@pytest.mark.parametrize("before", [0, 4, 19])
+def test_a_process_makes_way_once_it_runs_what_waits_for_no_fleet(monkeypatch, before):
+    niceness = [before]
+
+    def nice(more):
+        assert more >= 0  # Less is root's alone.
+        niceness[0] += more
+        return niceness[0]
+
+    monkeypatch.setattr(os, "nice", nice)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    conftest.pytest_runtest_logstart("tests/end_to_end/c.py::c")
+    assert niceness == [before]
+    for name in ("tests/simulation/d.py::d", "tests/a.py::a"):
+        conftest.pytest_runtest_logstart(name)
+        assert niceness == [max(before, conftest.MAKES_WAY_BY)]
+    monkeypatch.delenv("PYTEST_XDIST_WORKER")
+    niceness[0] = 0
+    conftest.pytest_runtest_logstart("tests/a.py::a")
+    assert niceness == [0]
+
+
 def test_what_is_shared_comes_first_then_what_is_long_and_else_the_order_stays():
-    names = ["tests/a.py::z", "tests/a.py::a", "tests/cdk/b.py::b", "tests/end_to_end/c.py::c"]
+    names = ["tests/a.py::z", "tests/a.py::a", "tests/end_to_end/c.py::c", "tests/cdk/b.py::b"]
     names.append("tests/simulation/d.py::d")
     items = [SimpleNamespace(nodeid=name) for name in names]
 
