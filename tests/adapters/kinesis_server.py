@@ -17,6 +17,7 @@ from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
+from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.local.access import AccessKey
 from tests.adapters.tables import LIMITS
 
@@ -112,6 +113,23 @@ class Stream:
 
     def page(self, iterator, shard_id, limit=100):
         return run(self.reader.page(shard_id, HORIZON, resume_token=iterator, limit=limit))
+
+    def users(self):
+        """Return key -> data of its user records; shards in the order in which they were opened."""
+        found = {}
+        for shard in self.shards():
+            for page in self.read(shard.shard_id, limit=10_000):
+                for record in page.records:
+                    expanded = deaggregate(
+                        record.data,
+                        partition_key=record.partition_key,
+                        limits=ExpansionLimits(),
+                        hash_range=None,
+                        policy="deliver",
+                    )
+                    for user in expanded.records:
+                        found.setdefault(user.partition_key, []).append(user.data)
+        return found
 
     def read(self, shard_id, start=HORIZON, limit=100):
         """Return the pages up to the end of the shard, or to the first empty one."""

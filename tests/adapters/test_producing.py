@@ -9,7 +9,6 @@ from shardfleet.engine.producer.blocking import BlockingProducer
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.errors import StreamGone
-from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from tests.adapters.kinesis_server import Stream, kinesis_server
 
@@ -33,21 +32,7 @@ def numbered():
 
 
 def read(stream):
-    """Return key -> numbers, all shards; shards in the order in which they were opened."""
-    found = {}
-    for shard in stream.shards():
-        for page in stream.read(shard.shard_id, limit=10_000):
-            for record in page.records:
-                expanded = deaggregate(
-                    record.data,
-                    partition_key=record.partition_key,
-                    limits=ExpansionLimits(),
-                    hash_range=None,
-                    policy="deliver",
-                )
-                for each in expanded.records:
-                    found.setdefault(each.partition_key, []).append(int(each.data))
-    return found
+    return {key: [int(each) for each in data] for key, data in stream.users().items()}
 
 
 def producer_of(stream):

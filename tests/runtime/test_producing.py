@@ -14,7 +14,6 @@ import pytest
 from shardfleet.engine.producer.blocking import BlockingProducer
 from shardfleet.engine.producer.settings import ProducerCounts, ProducerSettings
 from shardfleet.errors import ConfigurationError, Throttled
-from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.runtime.producing import open_producer
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
@@ -39,24 +38,6 @@ def stream(monkeypatch):
         yield Stream(endpoint, "clicks").create(2)
 
 
-def read(stream):
-    """Return key -> data in order."""
-    found = {}
-    for shard in stream.shards():
-        for page in stream.read(shard.shard_id, limit=10_000):
-            for record in page.records:
-                users = deaggregate(
-                    record.data,
-                    partition_key=record.partition_key,
-                    limits=ExpansionLimits(),
-                    hash_range=None,
-                    policy="deliver",
-                )
-                for user in users.records:
-                    found.setdefault(user.partition_key, []).append(user.data)
-    return found
-
-
 def threads():
     return [each.name for each in threading.enumerate() if "producer" in each.name]
 
@@ -69,7 +50,7 @@ def test_what_the_page_shows_is_in_the_stream_when_the_program_has_ended(stream,
         [sys.executable, "-c", block], capture_output=True, text=True, check=True, timeout=120
     )
 
-    assert read(stream) == there
+    assert stream.users() == there
     assert told.stderr == ""
     if "receipt.shard_id" in block:
         shard_id, number = told.stdout.split()
@@ -85,7 +66,7 @@ def test_a_block_that_ends_with_an_error_is_not_flushed_and_leaves_no_thread(str
 
     with pytest.raises(LookupError):
         fail()
-    assert read(stream) == {}
+    assert stream.users() == {}
     assert threads() == []
 
 
