@@ -11,7 +11,7 @@ from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.errors import InvalidRecord
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import VirtualClock
+from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_producer import first_deliveries, numbered
@@ -129,6 +129,28 @@ def test_a_submitted_record_that_breaks_a_limit_is_its_future_s_error():
             wrong.result(timeout=60)
         assert len(right.result(timeout=60)) == 1
         assert producer.submit([]).result(timeout=60) == []
+
+
+def test_the_end_waits_for_what_is_submitted_even_if_nobody_asks_for_its_receipts():
+    stream = MemoryStream(1)
+    stream.latency_ms = lambda: 100
+
+    with blocking(stream) as producer:
+        asked = producer.submit(numbered(["a", "b"]))
+
+    assert len(asked.result(timeout=60)) == 2
+    assert first_deliveries(stream) == {"a": [0], "b": [1]}
+
+
+def test_a_flush_does_not_wait_for_a_task_that_was_called_off_before_it_began():
+    stream = MemoryStream(1)
+
+    async def main():
+        async with Producer(stream, clock=VirtualClock(), entropy=SeededEntropy(1)) as producer:
+            producer.submit(numbered(["a"])).cancel()
+
+    run_virtual(main())
+    assert first_deliveries(stream) == {"a": [0]}
 
 
 def test_what_is_submitted_and_not_accepted_at_the_end_is_told():

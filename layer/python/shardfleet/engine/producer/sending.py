@@ -139,11 +139,17 @@ class Producer:
         columns = checked(records, record_bytes=self.settings.record_bytes)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         receipts: list[Receipt | None] = [None] * len(records)
+
+        def on_over(call: PutCall) -> None:
+            self._sends.remove(call)
+            _resolve(over)
+            self._wake()
+
         delivery = PutCall(
             aggregate=aggregate,
             until_ms=self._clock.monotonic_ms() + self.settings.give_up_ms,
             left=len(records),
-            on_over=lambda _: _resolve(over),
+            on_over=on_over,
             receipts=receipts,
         )
         placed = columns._replace(places=range(len(records)))
@@ -160,8 +166,6 @@ class Producer:
         except asyncio.CancelledError as error:
             delivery.fail(error, delivery.left)
             raise
-        finally:
-            self._sends.remove(delivery)
         if delivery.error is not None:
             raise delivery.error
         return [receipt for receipt in delivery.receipts or () if receipt is not None]
@@ -227,15 +231,15 @@ class Producer:
 
     async def flush(self) -> None:
         """
-        Send at once what ``put`` has buffered, and return when the stream has all of it.
+        Send at once what waits, of ``put`` and ``submit``; return when the stream has all of it.
 
         Raises:
-            Throttled, InvalidRecord, StreamGone: some of it was given up, as by ``send``; said
+            Throttled, InvalidRecord, StreamGone: some of what ``put`` took was given up; said
                 once, with the number of failed calls in a note (of a ``BlockingProducer``, those
                 that were taken together are one).
 
         """
-        while self._unflushed:
+        while self._unflushed or self._sends:
             self._courier.hurry()
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flushes.append(flushed)
@@ -255,7 +259,7 @@ class Producer:
         if self._buffered < self.settings.buffer_bytes:
             for turn in self._for_room:
                 _resolve(turn)
-        if not self._unflushed:
+        if not self._unflushed and not self._sends:
             while self._flushes:
                 _resolve(self._flushes.pop())
 
