@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,15 +147,13 @@ class FleetUnderLoad:
         return self.fleet.ledger.last_writer(shard_id)
 
     def is_settled(self, *, workers: int) -> bool:
-        """Tell whether so many workers run, hold everything, and have handled records of all."""
+        """Tell whether so many workers run, hold everything, and have handled records of theirs."""
         owners = self.owners()
         running = [s for s in self.slots().values() if s.state is SlotState.RUNNING]
-        seen = {line.shard_id for line in self.lines()}
         return (
             len(running) >= workers
-            and None not in owners.values()
-            and set(owners) <= seen
             and len(set(owners.values())) >= workers
+            and handled_by_their_owners(owners, self.lines())
         )
 
     def drained(self) -> bool:
@@ -172,6 +170,23 @@ class FleetUnderLoad:
             duplicates=sum(times.values()) - len(times),
             foreign=len(times.keys() - self.feed.sent.keys()),
         )
+
+
+def handled_by_their_owners(owners: Mapping[str, str | None], lines: Iterable[LedgerLine]) -> bool:
+    """
+    Tell whether each shard's last batch was handled by the process of its owner.
+
+    It takes a while after a lease has changed hands. Whoever then asks for the process of a shard
+    (`FleetUnderLoad.pid_of`) is told the one before.
+    """
+    last = {line.shard_id: line.pid for line in lines}
+    processes: dict[str | None, set[int | None]] = {}
+    for shard_id, owner in owners.items():
+        processes.setdefault(owner, set()).add(last.get(shard_id))
+    each = [process for found in processes.values() for process in found]
+    return (
+        None not in processes and None not in each and len(set(each)) == len(processes) == len(each)
+    )
 
 
 def _plain(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -158,3 +158,23 @@ def test_a_gate_is_judged_by_the_lower_end_of_the_interval(monkeypatch):
     assert (shaken["ratio"], shaken["ratio_between"]) == (2.0, [1.2, 2.0])
     assert not shaken["meets_gate"]
     assert shaken["meets_goal"]
+
+
+def test_a_fleet_is_settled_once_each_shards_owner_has_handled_it(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from embedded_fleet import handled_by_their_owners  # noqa: PLC0415
+
+    from shardfleet.local.demo.ledger import LedgerLine  # noqa: PLC0415
+
+    owners = {"a": "one", "b": "two"}
+
+    def line(shard_id, pid):
+        return LedgerLine(0, pid, shard_id, ())
+
+    alone = [line("a", 11), line("b", 11)]  # The first worker began with both.
+    assert not handled_by_their_owners(owners, alone)
+    assert handled_by_their_owners(owners, [*alone, line("b", 12)])
+    assert not handled_by_their_owners(owners, [line("a", 11)])
+    assert not handled_by_their_owners({"a": "one", "b": "one"}, [line("a", 11), line("b", 12)])
+    assert handled_by_their_owners({"a": "one", "b": "one"}, alone)
+    assert not handled_by_their_owners({"a": None, "b": "two"}, [line("a", 11), line("b", 12)])
