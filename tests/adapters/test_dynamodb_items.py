@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from shardfleet.adapters.dynamodb import items
 from shardfleet.adapters.dynamodb.items import is_foreign, item_from_fields, lease_from_item
 from shardfleet.adapters.dynamodb.leases import ForeignItemsFound
 from shardfleet.domain.leases import changes as lease_changes
@@ -82,6 +84,39 @@ def changed(item, differences):
 @given(leases)
 def test_a_lease_survives_the_way_to_the_table_and_back(lease):
     assert lease_from_item(item_from_fields(fields_of(lease))) == lease
+
+
+ODD = (
+    *({"N": text} for text in ("-1", "+1", "1_0", " 1", "٣", "", "1.5", "0" * 39, "7" * 38)),
+    *({"S": text} for text in ("", "5", "05", "LATEST", "٣", "9" * 40)),
+    *({"SS": []}, {"SS": ["b", "a"]}, {"B": b"x"}, {"NULL": True}),
+)
+
+
+@given(
+    leases,
+    st.dictionaries(st.sampled_from(sorted(items._TYPES)), st.sampled_from(ODD), max_size=2),
+    st.sets(st.sampled_from(sorted(items._TYPES.keys() - {items.LEASE_KEY})), max_size=2),
+)
+def test_the_quick_way_reads_what_the_careful_way_reads(lease, odd, absent):
+    item = item_from_fields(fields_of(lease)) | odd
+    item = {name: typed for name, typed in item.items() if name not in absent}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(items, "_usual_lease", lambda _: None)
+        carefully = _read(item)
+    assert _read(item) == carefully
+
+
+def _read(item):
+    try:
+        return lease_from_item(item)
+    except (KeyError, ValueError, MalformedLease) as error:
+        return repr(error)
+
+
+def test_an_ordinary_lease_is_read_the_quick_way():
+    assert items._usual_lease(GOOD) == lease_from_item(GOOD)
+    assert items._usual_lease(GOOD | {"pendingCheckpoint": {"S": "5"}}) is None
 
 
 @pytest.mark.parametrize("what", FOREIGN)

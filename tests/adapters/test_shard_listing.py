@@ -98,6 +98,19 @@ def test_a_listing_is_read_as_botocore_reads_it(body, content_type):
     ]
 
 
+def test_a_shard_that_has_ended_since_the_last_listing_is_closed():
+    client = answering(listing(shard(0)), listing(shard(0, SequenceNumberRange=ENDED)))
+    first, then = list_shards(client, ARN), list_shards(client, ARN)
+    assert [first[0].is_open, then[0].is_open] == [True, False]
+
+
+def test_a_listing_of_the_same_text_is_the_same_shards():
+    client = answering(listing(shard(0), NextToken="a"), listing(shard(1)), listing(shard(0)))
+    first, then = list_shards(client, ARN), list_shards(client, ARN)
+    assert then == first[:1]
+    assert then[0] is first[0]
+
+
 def test_pages_follow_the_token():
     client = answering(listing(shard(0), NextToken="more"), listing(shard(1)))
     assert [each.shard_id[-1] for each in list_shards(client, ARN)] == ["0", "1"]

@@ -63,8 +63,8 @@ def test_open_children_of_open_parents_are_inconsistent():
         a_shard("2 25-50 closed from 0"),
     ]
 
-    assert ShardGraph(listing).inconsistent() == ("1",)
-    assert ShardGraph(FAMILY).inconsistent() == ()
+    assert ShardGraph(listing).inconsistent == ("1",)
+    assert ShardGraph(FAMILY).inconsistent == ()
 
 
 @pytest.mark.parametrize("turn", [1, -1])

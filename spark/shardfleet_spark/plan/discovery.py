@@ -109,7 +109,7 @@ class Discovery:
         self.incarnation = await self._ports.stream.incarnation()
         graph = ShardGraph(await self._ports.stream.list_shards())
         # Empty, or read in the middle of a reshard: it proves nothing (protocol.md §4.3).
-        if graph.shards and not graph.inconsistent():
+        if graph.shards and not graph.inconsistent:
             self.listing = Listing(graph, at_ms)
         now_ms = self._ports.clock.monotonic_ms()
         self._due_ms = now_ms + self._interval_ms

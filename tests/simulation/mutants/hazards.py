@@ -348,7 +348,7 @@ HAZARDS = (
         "§4.6 step 2",
         (
             "domain/turn.py",
-            "idle=waiting_for_a_merge(shards, [*leases, *unreadable.stand_ins]),",
+            "idle=waiting_for_a_merge(graph, [*leases, *unreadable.stand_ins]),",
             "idle=waiting_for_a_merge((), leases),",
         ),
         arena="a place per open shard",

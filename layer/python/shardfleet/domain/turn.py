@@ -69,7 +69,7 @@ from shardfleet.domain.slots.upkeep import (
 )
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.domain.stream.shards import Shard
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.events.base import Event
 from shardfleet.events.manager import HandoverForced, LeaseDeleted
 from shardfleet.values import dataclass
@@ -90,7 +90,7 @@ class TurnSnapshot:
         survey: of the lease table.
         service_ms: the time by the stream's own clock just before, epoch milliseconds; None: it
             did not say.
-        shards: the unfiltered listing.
+        shards: the unfiltered listing, or its graph.
         listed_at_initial: the listing of a new application's initial position; None: not new.
         finished: ids of listed shards that are done with, as kept; None: never kept.
         evidence: of leases that were lost; None: not asked for, as a turn seldom needs it.
@@ -117,7 +117,7 @@ class TurnSnapshot:
     reading: Reading
     watching: Reading
     survey: Survey
-    shards: Sequence[Shard]
+    shards: Iterable[Shard]
     listed_at_initial: Sequence[Shard] | None = None
     finished: frozenset[str] | None = None
     evidence: Evidence | None = None
@@ -196,7 +196,9 @@ class TurnPlan:
         pin_ms: where a LATEST lease that is created begins, epoch milliseconds (H7).
         hash_ranges: leases without a range, and theirs.
         cleanup: leases to delete.
+        graph: of the listing.
         leases: all leases, those to be created included.
+        unfinished: those of them that are not at SHARD_END.
         paused: leases that nobody is to have.
         abandoned: paused ones whose worker is lost; they are left without an owner.
         sleepers: leases that nobody has because there is nothing to read.
@@ -218,7 +220,9 @@ class TurnPlan:
     pin_ms: int
     hash_ranges: Sequence[tuple[Lease, HashKeyRange]]
     cleanup: CleanupPlan
+    graph: ShardGraph = field(compare=False)
     leases: Sequence[Lease]
+    unfinished: Sequence[Lease]
     paused: Mapping[str, Pause]
     abandoned: Sequence[Lease]
     sleepers: Sleepers
@@ -236,15 +240,10 @@ class TurnPlan:
         return self.snapshot.evidence is None and self.sync.wants_evidence
 
     @property
-    def unfinished(self) -> Sequence[Lease]:
-        """Return the leases that are not at SHARD_END."""
-        return tuple(lease for lease in self.leases if not lease.is_finished)
-
-    @property
     def read_by_others(self) -> frozenset[str]:
         """Return the keys of unfinished leases that healthy workers read which are no slots."""
         ours = {slot.worker_id for slot in self.snapshot.slots}
-        return read_by_others(self.leases, ours=ours, expired=self.losses.expired)
+        return read_by_others(self.unfinished, ours=ours, expired=self.losses.expired)
 
     @property
     def examined(self) -> frozenset[str]:
@@ -315,31 +314,29 @@ class TurnPlan:
             for key, lease in unfinished.items()
             if key not in self.sleepers.asleep
         )
-        return awake or bool(self.snapshot.shards and self.sync.problems)
+        return awake or bool(self.graph.shards and self.sync.problems)
 
 
 def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
     """Decide everything that a turn of a fleet so configured decides, by what was read."""
-    shards = snapshot.shards
+    graph = ShardGraph.of(snapshot.shards)
     losses = _losses(config, snapshot)
-    unreadable = Unreadable.among(snapshot.survey, shards)
+    unreadable = Unreadable.among(snapshot.survey, graph)
     known = [*snapshot.survey.leases, *unreadable.stand_ins]
-    sync, suspected = _sync(config, snapshot, known)
-    sync = unreadable.spared(sync)
+    sync, suspected = _sync(config, snapshot, unreadable, graph=graph)
     leases = _with_created(snapshot.survey.leases, sync)
+    unfinished = [lease for lease in leases if not lease.is_finished]
     paused = snapshot.pauses.among(lease.lease_key for lease in leases)
     kcl3 = _kcl3(config, snapshot, losses)
     sleepers = _sleepers(
         config, snapshot, leases, expired=losses.expired, paused=paused, others=kcl3.others
     )
     resting = _resting(unreadable, sleepers, paused)
-    slots, pace = _slots(
-        config, snapshot, leases, expired=losses.expired, resting=resting, led=kcl3.leads
-    )
+    slots, pace = _slots(config, snapshot, unfinished, losses=losses, resting=resting, kcl3=kcl3)
     facts = AssignmentFacts(
         now_ms=snapshot.at_ms,
         expired=losses.expired,
-        idle=waiting_for_a_merge(shards, [*leases, *unreadable.stand_ins]),
+        idle=waiting_for_a_merge(graph, [*leases, *unreadable.stand_ins]),
         paused=resting,
         leaving=_leaving(snapshot.slots, slots),
         rebalance=snapshot.rebalance,
@@ -354,14 +351,16 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
         sync=sync,
         suspicions=suspected,
         pin_ms=_pin_ms(snapshot, sync),
-        hash_ranges=_hash_ranges(shards, known),
-        cleanup=plan_lease_cleanup(shards, known, finished=sync.finished or ()),
+        hash_ranges=_hash_ranges(graph, known),
+        cleanup=plan_lease_cleanup(graph, known, finished=sync.finished or ()),
+        graph=graph,
         leases=leases,
+        unfinished=unfinished,
         paused=paused,
         abandoned=_lost_and_paused(snapshot, leases, losses.expired),
         sleepers=sleepers,
         slots=slots,
-        restarts=_restarts(snapshot.slots, slots, leases),
+        restarts=_restarts(snapshot.slots, slots, unfinished),
         pace=pace,
         loads=loads,
         kcl3=kcl3,
@@ -430,25 +429,25 @@ def orphans(leases: Iterable[Lease], slots: Iterable[Slot]) -> frozenset[str]:
 
 
 def _sync(
-    config: FleetConfig, snapshot: TurnSnapshot, known: Sequence[Lease]
+    config: FleetConfig, snapshot: TurnSnapshot, unreadable: Unreadable, *, graph: ShardGraph
 ) -> tuple[LeaseSyncPlan, Mapping[str, Suspicion]]:
     """Plan without evidence, and with what is certain by it, as far as that is needed."""
     initial = ExtendedSequenceNumber(config.initial_position)
     listed, evidence = snapshot.listed_at_initial, snapshot.evidence
     plan_sync = partial(
         plan_lease_sync,
-        snapshot.shards,
-        known,
+        graph,
+        [*snapshot.survey.leases, *unreadable.stand_ins],
         initial=initial,
         listed_at_initial=listed,
         finished=snapshot.finished,
     )
     plan = plan_sync()
     if evidence is None or not plan.wants_evidence:
-        return plan, evidence.suspicions if evidence else {}
+        return unreadable.spared(plan), evidence.suspicions if evidence else {}
     suspected = suspicions(evidence.suspicions, plan.suspects, now_ms=snapshot.at_ms)
     lost = [key for key, suspicion in suspected.items() if suspicion.is_proof]
-    return plan_sync(lost=lost) if lost else plan, suspected
+    return unreadable.spared(plan_sync(lost=lost) if lost else plan), suspected
 
 
 def _pin_ms(snapshot: TurnSnapshot, sync: LeaseSyncPlan) -> int:
@@ -466,16 +465,13 @@ def _with_created(leases: Sequence[Lease], sync: LeaseSyncPlan) -> Sequence[Leas
     return (*leases, *(w.lease for w in sync.create if w.lease.lease_key not in known))
 
 
-def _hash_ranges(
-    shards: Sequence[Shard], leases: Sequence[Lease]
-) -> list[tuple[Lease, HashKeyRange]]:
+def _hash_ranges(graph: ShardGraph, leases: Sequence[Lease]) -> list[tuple[Lease, HashKeyRange]]:
     """Return what old rows lack."""
-    ranges = {shard.shard_id: shard.hash_key_range for shard in shards}
     return [
-        (lease, covered)
+        (lease, shard.hash_key_range)
         for lease in leases
         if lease.hash_key_range is None and not lease.is_finished
-        if (covered := ranges.get(lease.lease_key)) is not None
+        if (shard := graph.shards.get(lease.lease_key)) is not None
     ]
 
 
@@ -573,20 +569,21 @@ def _led(snapshot: TurnSnapshot, leases: Iterable[Lease], losses: Losses) -> fro
 def _slots(
     config: FleetConfig,
     snapshot: TurnSnapshot,
-    leases: Sequence[Lease],
+    unfinished: Sequence[Lease],
     *,
-    expired: frozenset[str],
+    losses: Losses,
     resting: Collection[str],
-    led: bool,
+    kcl3: Kcl3Plan,
 ) -> tuple[SlotPlan, Pace]:
-    unfinished = [lease for lease in leases if not lease.is_finished]
-    held = _held_by(unfinished)
+    expired, held = losses.expired, _held_by(unfinished)
     to_read = count_to_read(
-        leases,
+        unfinished,
         ours={slot.worker_id for slot in snapshot.slots},
         expired=expired,
         resting=resting,
-        steals=led or config.assignment == _STEALING or _migrates(snapshot) is Direction.FROM_JAVA,
+        steals=kcl3.leads
+        or config.assignment == _STEALING
+        or _migrates(snapshot) is Direction.FROM_JAVA,
     )
     sizing = plan_size(
         _slot_needs(config, snapshot, unfinished, held=held),
@@ -608,8 +605,8 @@ def _slots(
     return plan_slots(snapshot.slots, sizing=sizing, facts=facts), sizing.pace
 
 
-def _restarts(slots: Sequence[Slot], plan: SlotPlan, leases: Sequence[Lease]) -> frozenset[str]:
-    holders = {lease.effective_owner for lease in leases if not lease.is_finished}
+def _restarts(slots: Sequence[Slot], plan: SlotPlan, unfinished: Sequence[Lease]) -> frozenset[str]:
+    holders = {lease.effective_owner for lease in unfinished}
     silent = {each.slot_id for each in plan.decisions if each.task is SlotTask.EXAMINE}
     return frozenset(
         slot.slot_id
@@ -670,12 +667,11 @@ def _slot_needs(
 
 def _held_by(leases: Iterable[Lease]) -> Counter[str]:
     """Return worker id to the number of unfinished leases that it holds or is to get."""
-    return Counter(
-        owner
-        for lease in leases
-        for owner in {lease.lease_owner, lease.checkpoint_owner}
-        if owner is not None
+    found = Counter(lease.lease_owner for lease in leases if lease.lease_owner)
+    found.update(
+        old for lease in leases if (old := lease.checkpoint_owner) and old != lease.lease_owner
     )
+    return found
 
 
 def _leaving(slots: Iterable[Slot], plan: SlotPlan) -> frozenset[str]:

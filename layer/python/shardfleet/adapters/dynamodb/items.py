@@ -43,8 +43,11 @@ LEASE_ENTITY = "LEASE"
 
 Item = Mapping[str, Mapping[str, Any]]
 
-_INTEGER = re.compile(r"-?[0-9]{1,38}")  # DynamoDB: numbers have up to 38 digits
+_DIGITS_MOST = 38  # DynamoDB: of a number
+_INTEGER = re.compile(rf"-?[0-9]{{1,{_DIGITS_MOST}}}")
 _HASH_KEY = re.compile(r"[0-9]{1,39}")
+# What a missing attribute counts as, by type.
+_ABSENT: Mapping[str, Any] = {"S": None, "N": "0", "SS": ()}
 _KBPS_UNIT = Decimal("0.000001")  # Java: 6 decimals, HALF_UP
 
 
@@ -133,6 +136,9 @@ def lease_from_item(item: Item) -> Lease:
         MalformedLease: names the lease, the attribute, what was found and what is allowed.
 
     """
+    usual = _usual_lease(item)
+    if usual is not None:
+        return usual
     reading = _Reading(item)
     found = reading.values.get
     counter = reading.number(_COUNTER)
@@ -154,6 +160,40 @@ def lease_from_item(item: Item) -> Lease:
         pending_checkpoint_state=found(_PENDING_STATE),
         throughput_kbps=reading.decimal(_THROUGHPUT),
     )
+
+
+def _usual_lease(item: Item) -> Lease | None:
+    """
+    Read an item as almost all are; None for all others, which `_Reading` knows or names.
+
+    A manager reads all leases each three seconds, and this takes half the time.
+    """
+    if _PENDING in item or _PENDING_SUB in item or _PENDING_STATE in item:
+        return None
+    found = item.get
+    try:
+        counter, switches = item[_COUNTER]["N"], found(_SWITCHES, _ABSENT)["N"]
+        sub, kbps = found(CHECKPOINT_SUB, _ABSENT)["N"], found(_THROUGHPUT)
+        numbers = counter + switches + sub
+        start, end = found(_FIRST_KEY, _ABSENT)["S"], found(_LAST_KEY, _ABSENT)["S"]
+        covered = None if start is None and end is None else _hash_key_range(start or "", end or "")
+        is_usual = numbers.isascii() and numbers.isdigit() and len(numbers) <= _DIGITS_MOST
+        if not is_usual or (covered is None and start is not end):
+            return None
+        return Lease(
+            lease_key=item[LEASE_KEY]["S"],
+            checkpoint=ExtendedSequenceNumber(item[CHECKPOINT]["S"], int(sub)),
+            lease_counter=int(counter),
+            lease_owner=found(LEASE_OWNER, _ABSENT)["S"],
+            owner_switches_since_checkpoint=int(switches),
+            checkpoint_owner=found(_CHECKPOINT_OWNER, _ABSENT)["S"],
+            parent_shard_ids=tuple(sorted(found(_PARENTS, _ABSENT)["SS"])),
+            child_shard_ids=tuple(sorted(found(_CHILDREN, _ABSENT)["SS"])),
+            hash_key_range=covered,
+            throughput_kbps=None if kbps is None else float(kbps["N"]),
+        )
+    except (KeyError, ValueError, ProtocolError):
+        return None
 
 
 def _encoded(value: FieldValue) -> tuple[Any, ...]:

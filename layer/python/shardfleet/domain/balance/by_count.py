@@ -325,7 +325,7 @@ def count_to_read(
     Not among them is what healthy others hold, and what waits for its parents without an owner.
 
     Args:
-        leases: all of the table.
+        leases: the unfinished ones of the table.
         ours: worker ids of our slots.
         expired: keys of leases whose owner is lost.
         resting: keys of leases that need no slot: paused or asleep.

@@ -9,13 +9,13 @@ held by shards that wait for a lease which only the one shard without a place ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 
 
-def waiting_for_a_merge(shards: Sequence[Shard], leases: Sequence[Lease]) -> frozenset[str]:
+def waiting_for_a_merge(shards: Iterable[Shard], leases: Sequence[Lease]) -> frozenset[str]:
     """
     Return the keys of unfinished leases that cannot be ended before another lease is created.
 
@@ -30,7 +30,7 @@ def waiting_for_a_merge(shards: Sequence[Shard], leases: Sequence[Lease]) -> fro
     missing = {shard.shard_id for shard in shards} - {lease.lease_key for lease in leases}
     if not missing:
         return frozenset()
-    graph = ShardGraph(shards)
+    graph = ShardGraph.of(shards)
     return frozenset(
         lease.lease_key
         for lease in leases

@@ -100,9 +100,11 @@ def _returned(
     """
     return [
         Assignment(lease, owner, AssignmentKind.EXPIRED, AllStoodStill())
-        for lease in sorted(leases, key=lambda le: le.lease_key)
-        if lease.lease_key in facts.expired
-        and lease.lease_key not in facts.paused
+        for lease in sorted(
+            (lease for lease in leases if lease.lease_key in facts.expired),
+            key=lambda le: le.lease_key,
+        )
+        if lease.lease_key not in facts.paused
         and lease.lease_key not in facts.led
         and (owner := lease.lease_owner) in able
         and owner is not None

@@ -8,7 +8,7 @@ sees the service's answer, may conclude that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
@@ -47,7 +47,7 @@ class CleanupPlan:
 
 
 def plan_lease_cleanup(
-    shards: Sequence[Shard], leases: Sequence[Lease], *, finished: Collection[str] = ()
+    shards: Iterable[Shard], leases: Sequence[Lease], *, finished: Collection[str] = ()
 ) -> CleanupPlan:
     """
     Decide which leases to delete.
@@ -58,10 +58,11 @@ def plan_lease_cleanup(
         finished: ids of shards that are done with, and need no lease again.
 
     """
-    listed = {shard.shard_id for shard in shards}
+    graph = ShardGraph.of(shards)
+    listed = graph.shards
     if not any(le.is_finished or (listed and le.lease_key not in listed) for le in leases):
         return CleanupPlan((), (), ())
-    table = _Table(shards, leases, finished)
+    table = _Table(graph, leases, finished)
     delete: list[LeaseAndWhy] = []
     kept: list[tuple[str, Reason]] = []
     learn: list[tuple[Lease, tuple[str, ...]]] = []
@@ -87,10 +88,10 @@ class _Table:
     """The leases by key, beside the listing."""
 
     def __init__(
-        self, shards: Sequence[Shard], leases: Sequence[Lease], finished: Collection[str]
+        self, graph: ShardGraph, leases: Sequence[Lease], finished: Collection[str]
     ) -> None:
         self._finished = finished
-        self.graph = ShardGraph(shards)
+        self.graph = graph
         self.leases = {
             lease.lease_key: lease for lease in sorted(leases, key=lambda le: le.lease_key)
         }
@@ -98,8 +99,7 @@ class _Table:
         for lease in self.leases.values():
             for parent in lease.parent_shard_ids:
                 self._leased_children.setdefault(parent, []).append(lease)
-        open_ranges = (s.hash_key_range for s in self.graph.shards.values() if s.is_open)
-        self._listing_is_complete = not hash_range_holes(open_ranges)
+        self._listing_is_complete = not graph.holes
 
     def obstacle(self, lease: Lease, children: tuple[str, ...]) -> Reason | None:
         """Return why a finished lease must stay, None if it need not (C2, C4, C5)."""

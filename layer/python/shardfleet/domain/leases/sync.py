@@ -10,6 +10,7 @@ lease is the oldest listed ancestor, whatever of that line has been read; at LAT
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
@@ -27,7 +28,7 @@ from shardfleet.domain.reasons import (
     OtherParent,
     Reason,
 )
-from shardfleet.domain.stream.hash_ranges import hash_range_holes, tiles_exactly
+from shardfleet.domain.stream.hash_ranges import tiles_exactly
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
     AT_SHARD_END,
@@ -108,7 +109,7 @@ def start_of_child(parent: ExtendedSequenceNumber) -> ExtendedSequenceNumber:
 
 
 def plan_lease_sync(
-    shards: Sequence[Shard],
+    shards: Iterable[Shard],
     leases: Sequence[Lease],
     *,
     initial: ExtendedSequenceNumber,
@@ -131,13 +132,13 @@ def plan_lease_sync(
         lost: suspects that have been so for long enough (S10).
 
     """
-    graph = ShardGraph(shards)
+    graph = ShardGraph.of(shards)
     if not leases and listed_at_initial is not None:
         return _first_leases(graph, listed_at_initial, initial)
     if not graph.shards:
         return LeaseSyncPlan(problems=(NothingListed(),))
-    if inconsistent := graph.inconsistent():
-        return LeaseSyncPlan(problems=(ListedMidReshard(tuple(inconsistent)),))
+    if graph.inconsistent:
+        return LeaseSyncPlan(problems=(ListedMidReshard(graph.inconsistent),))
     lineage = _Lineage(graph, leases, initial=initial, finished=finished)
     missing = _missing(lineage, initial=initial)
     unseen = {key for key, (_, why) in missing.items() if isinstance(why, LeaseLostUnseen)}
@@ -220,10 +221,14 @@ class _Lineage:
         self.is_known = finished is not None
         self.read = {k for k, le in self.leases.items() if _is_read(le.checkpoint)}
         self.is_read = bool(self.read)
-        later = (le.lease_key for le in leases if le.checkpoint != initial)
-        self.begun = {parent for key in later for parent in self.parents.get(key, ())}
+        self.begun = {
+            parent
+            for key, parents in self.parents.items()
+            if key in self.leases and self.leases[key].checkpoint != initial
+            for parent in parents
+        }
         # Whoever has been read has seen its parents finished (§4.7); what waits has not.
-        proven = _reached(self.leases if finished is None else self.read, self.parents)
+        proven = _reached(self.leases.keys() if finished is None else self.read, self.parents)
         unfinished = {key for key, lease in self.leases.items() if not lease.is_finished}
         children: dict[str, set[str]] = {}
         for child, parents in self.parents.items():
@@ -237,10 +242,9 @@ class _Lineage:
 
     def to_keep(self) -> frozenset[str]:
         """Return what is to be remembered: without it, whoever is lost next proves too little."""
-        listed = self.graph.shards
-        if hash_range_holes(shard.hash_key_range for shard in listed.values() if shard.is_open):
+        if self.graph.holes:
             return frozenset(self.done)  # An incomplete listing: nothing is forgotten by it.
-        return frozenset(self.done & listed.keys())
+        return frozenset(self.done & self.graph.shards.keys())
 
 
 def _is_read(checkpoint: ExtendedSequenceNumber) -> bool:
@@ -248,10 +252,11 @@ def _is_read(checkpoint: ExtendedSequenceNumber) -> bool:
     return not checkpoint.is_sentinel or checkpoint > AT_LATEST
 
 
-def _reached(shard_ids: Iterable[str], edges: Mapping[str, Collection[str]]) -> set[str]:
+def _reached(shard_ids: AbstractSet[str], edges: Mapping[str, Collection[str]]) -> set[str]:
     """Return all that can be reached from these shards; not themselves."""
     found: set[str] = set()
-    waiting = list(shard_ids)
+    # What has no edge is most of a table.
+    waiting = list(edges.keys() & shard_ids)
     while waiting:
         for each in edges.get(waiting.pop(), ()):
             if each not in found:
@@ -263,12 +268,14 @@ def _reached(shard_ids: Iterable[str], edges: Mapping[str, Collection[str]]) -> 
 def _missing(lineage: _Lineage, *, initial: ExtendedSequenceNumber) -> _Missing:
     """S3-S8, S10: what the shards without a lease need, oldest first, one generation."""
     leases, done, missing = lineage.leases, lineage.done, _Missing()
+    settled = leases.keys() | done
+    unsettled = [shard for shard in lineage.graph if shard.shard_id not in settled]
+    if not unsettled:
+        return missing
     # A shard that a lease names as its parent is not open: the listing is older than the lease.
     closed = {parent for lease in leases.values() for parent in lease.parent_shard_ids}
     waits = {key for key, lease in leases.items() if not lease.is_finished}
-    settled = leases.keys() | done
-    listed = lineage.graph.shards.items()
-    for shard in _in_write_order(shard for key, shard in listed if key not in settled):
+    for shard in _in_write_order(unsettled):
         key, parents = shard.shard_id, shard.parent_shard_ids
         # A worker ends the other parent of a merge only once this child has a lease (§4.6), and
         # whose child has one is to have one: a parent without a lease is not waited for (§4.7).
@@ -297,8 +304,12 @@ def _awaited_at_merges(lineage: _Lineage) -> dict[str, LeaseAndWhy]:
     (``ShutdownTask.createLeasesForChildShardsIfNotExist``).
     """
     leases, graph = lineage.leases, lineage.graph
-    unfinished = (key for key, lease in leases.items() if not lease.is_finished)
-    children = {child for key in unfinished for child in graph.children(key)} - lineage.read
+    children = {
+        child
+        for key, theirs in graph.families.items()
+        if key in leases and not leases[key].is_finished
+        for child in theirs
+    } - lineage.read
     parents = {parent for child in children for parent in graph.shards[child].parent_shard_ids}
     readable = graph.shards.keys() - lineage.done
     return {

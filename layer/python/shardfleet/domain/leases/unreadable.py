@@ -39,14 +39,14 @@ class Unreadable:
     held_up: Mapping[str, Reason] = field(default_factory=dict)
 
     @classmethod
-    def among(cls, survey: Survey, shards: Sequence[Shard]) -> Unreadable:
+    def among(cls, survey: Survey, shards: Iterable[Shard]) -> Unreadable:
         """
         Find out what a survey could not read, beside the unfiltered listing.
 
         An item that is no lease counts as well if it has a shard's id for its key: there can be
         no lease of that shard before it is gone.
         """
-        listed = {shard.shard_id for shard in shards}
+        listed = ShardGraph.of(shards).shards
         taken = {
             key: f"lease {key}: an item with this key is no lease; rename or delete it"
             for key in survey.foreign
@@ -66,7 +66,7 @@ class Unreadable:
 
 
 def held_up(
-    unreadable: Iterable[str], leases: Sequence[Lease], shards: Sequence[Shard]
+    unreadable: Iterable[str], leases: Sequence[Lease], shards: Iterable[Shard]
 ) -> dict[str, Reason]:
     """
     Return the unfinished descendants of leases that cannot be read, each with what it waits for.
@@ -76,7 +76,7 @@ def held_up(
     stopped = set(unreadable)
     if not stopped:
         return {}
-    graph = ShardGraph(shards)
+    graph = ShardGraph.of(shards)
     by_key = {lease.lease_key: lease for lease in leases}
     children: dict[str, set[str]] = {}
     for lease in leases:
@@ -95,9 +95,9 @@ def held_up(
     return found
 
 
-def stand_ins(unreadable: Iterable[str], shards: Sequence[Shard]) -> tuple[Lease, ...]:
+def stand_ins(unreadable: Iterable[str], shards: Iterable[Shard]) -> tuple[Lease, ...]:
     """Return what stands for leases that cannot be read, as :class:`Unreadable` says."""
-    listed = {shard.shard_id: shard for shard in shards}
+    listed = ShardGraph.of(shards).shards
     found = []
     for key in unreadable:
         shard = listed.get(key)

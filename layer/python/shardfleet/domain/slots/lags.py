@@ -49,13 +49,16 @@ def lags_of(
     for slot in slots:
         if slot.state is not SlotState.RUNNING:
             continue
+        age_ms = now_ms - slot.heartbeat_ms
         for key, lag_ms in slot.lags_ms.items():
-            lag = lag_now(lag_ms, now_ms - slot.heartbeat_ms, still_ms=still_ms)
-            told[key] = max(lag, told.get(key, UNKNOWN_MS))
+            lag = lag_now(lag_ms, age_ms, still_ms=still_ms)
+            if lag > told.get(key, UNKNOWN_MS):
+                told[key] = lag
     for key, since_ms in stopped_since_ms.items():
-        told[key] = max(now_ms - since_ms, told.get(key, UNKNOWN_MS))
+        if now_ms - since_ms > told.get(key, UNKNOWN_MS):
+            told[key] = now_ms - since_ms
     keys = {lease.lease_key for lease in leases}
-    return {key: lag_ms for key, lag_ms in told.items() if key in keys and lag_ms > UNKNOWN_MS}
+    return {key: lag_ms for key, lag_ms in told.items() if key in keys}
 
 
 def unread_shards(shards: Iterable[Shard], leases: Iterable[Lease]) -> tuple[str, ...]:
@@ -66,12 +69,12 @@ def unread_shards(shards: Iterable[Shard], leases: Iterable[Lease]) -> tuple[str
     read before shards are listed, so a finished lease of an open shard is a mistake too. A closed
     shard without a lease was left out on purpose, or aged out.
     """
-    graph = ShardGraph(shards)
+    graph = ShardGraph.of(shards)
     pending = {lease.lease_key for lease in leases if not lease.is_finished}
     return tuple(
         shard_id
         for shard_id, shard in graph.shards.items()
-        if shard.is_open and not pending & _line(graph, shard_id)
+        if shard.is_open and shard_id not in pending and not pending & _line(graph, shard_id)
     )
 
 

@@ -138,7 +138,7 @@ def children_named(graph: ShardGraph, shard_id: str) -> tuple[ChildShard, ...]:
 def _is_complete(graph: ShardGraph) -> bool:
     """Tell whether the open shards tile the hash space, and none is a child of another."""
     is_tiled = tiles_exactly(s.hash_key_range for s in graph.shards.values() if s.is_open)
-    return is_tiled and not graph.inconsistent()
+    return is_tiled and not graph.inconsistent
 
 
 def _waits(note: GoneNote, reason: Reason) -> GoneVerdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from shardfleet.values import dataclass
 
@@ -27,6 +28,7 @@ class HashKeyRange:
         return HashKeyRange(self.start, second - 1), HashKeyRange(second, self.end)
 
 
+_BY_START = attrgetter("start", "end")
 WHOLE_HASH_SPACE = HashKeyRange(0, HASH_KEY_MAX)
 
 
@@ -40,7 +42,7 @@ def hash_range_holes(
     """
     holes: list[HashKeyRange] = []
     expected = whole.start
-    for covered in sorted(ranges):
+    for covered in sorted(ranges, key=_BY_START):
         if covered.start > covered.end or covered.end < expected:
             continue
         if covered.start > whole.end:

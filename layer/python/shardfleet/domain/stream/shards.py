@@ -7,10 +7,11 @@ that is its own ancestor, or a parent that has aged out must not make anything f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 
-from shardfleet.domain.stream.hash_ranges import HashKeyRange
+from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
 from shardfleet.values import dataclass
 
 _PARENTS_OF_A_MERGE = 2
@@ -105,8 +106,6 @@ class ShardGraph:
 
     """
 
-    __slots__ = ("_children", "shards")
-
     def __init__(self, shards: Iterable[Shard]) -> None:
         """Index a listing; the order of the listing does not matter."""
         found: dict[str, Shard] = {}
@@ -121,6 +120,20 @@ class ShardGraph:
             for parent_id in shard.parent_shard_ids:
                 children.setdefault(parent_id, []).append(shard.shard_id)
         self._children = {parent_id: tuple(ids) for parent_id, ids in children.items()}
+
+    @classmethod
+    def of(cls, shards: Iterable[Shard]) -> ShardGraph:
+        """Return the graph of a listing: the listing itself if it is one."""
+        return shards if isinstance(shards, ShardGraph) else cls(shards)
+
+    def __iter__(self) -> Iterator[Shard]:
+        """Return the shards, ordered by id."""
+        return iter(self.shards.values())
+
+    @property
+    def families(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the id of each shard that listed ones name as a parent, and theirs, sorted."""
+        return self._children
 
     def parents(self, shard_id: str) -> tuple[str, ...]:
         """Return the ids of a shard's parents that are in the listing, sorted."""
@@ -146,6 +159,12 @@ class ShardGraph:
         """Return the ids of the shards that have no parent in the listing, sorted."""
         return tuple(shard_id for shard_id in self.shards if not self.parents(shard_id))
 
+    @cached_property
+    def holes(self) -> tuple[HashKeyRange, ...]:
+        """Return what open shards leave out of the hash space: nothing, if the listing is whole."""
+        return hash_range_holes(shard.hash_key_range for shard in self if shard.is_open)
+
+    @cached_property
     def inconsistent(self) -> tuple[str, ...]:
         """
         Return the open children of open parents, sorted.

@@ -16,7 +16,7 @@ from shardfleet.domain.balance.loads import Loads
 from shardfleet.domain.leases.expiry import Reading, in_step
 from shardfleet.domain.leases.holes import Evidence, Suspicion
 from shardfleet.domain.slots.sizing import Pace
-from shardfleet.domain.stream.shards import Shard
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamDirectory
 from shardfleet.engine.state.fleet_state import MANAGER, PIN, SLOT, FleetState
@@ -51,6 +51,8 @@ class Observer:
         self._state = state
         self._stream = stream
         self._clock = clock
+        self._listed: Sequence[Shard] = ()
+        self._graph = ShardGraph(())
 
     async def observe(self) -> TurnSnapshot:
         """
@@ -70,7 +72,7 @@ class Observer:
             began_ms=started_ms, ended_ms=ended_ms, skew_ms=self._config.clock_skew_ms
         )
         watching = Reading(began_ms=began_ms, ended_ms=clock.monotonic_ms())
-        shards = await self._stream.list_shards()
+        graph = self._graph_of(await self._stream.list_shards())
         listed = None if survey.leases else await self._listed_at_initial()
         slots = await state.slots()
         sightings, handovers = await state.sightings(), await state.handovers()
@@ -87,7 +89,7 @@ class Observer:
             reading=reading,
             watching=watching,
             survey=survey,
-            shards=shards,
+            shards=graph,
             listed_at_initial=listed,
             finished=await state.finished(),
             slots=[found.slot for found in slots],
@@ -101,6 +103,12 @@ class Observer:
             loads=loads,
             versions=versions,
         )
+
+    def _graph_of(self, listed: Sequence[Shard]) -> ShardGraph:
+        """Return the graph of a listing, which is seldom another one than in the turn before."""
+        if listed != self._listed:
+            self._listed, self._graph = listed, ShardGraph(listed)
+        return self._graph
 
     async def _listed_at_initial(self) -> Sequence[Shard]:
         config = self._config

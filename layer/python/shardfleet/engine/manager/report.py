@@ -63,17 +63,18 @@ async def report_turn(
     unfinished, expired, asleep = plan.unfinished, plan.losses.expired, plan.sleepers.asleep
     keys = {lease.lease_key for lease in unfinished}
     stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
-    mine = keys - plan.read_by_others
+    others = plan.read_by_others
+    mine = keys - others
     paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in mine}
     # What is paused waits, like what is stopped: its records will expire, too.
-    lags = _lags(report, paused | stops, config=config)
+    lags = _lags(report, paused | stops, others=others, config=config)
     _tell_of_leases(events, lags=lags, unreadable=plan.unreadable.reasons)
     # What cannot be read is there: of its shard is not to be told that it has no lease.
     known = [*plan.leases, *plan.unreadable.stand_ins]
     running = _running(snapshot.slots, heard_ms=report.at_ms - 2 * config.failover_ms)
     done = ManagerTurnDone(
         total_leases=len(plan.leases),
-        total_shards=len(snapshot.shards),
+        total_shards=len(plan.graph.shards),
         unclaimed_leases=len(_unowned(plan) - paused.keys() - asleep.keys()),
         expired_leases=len(expired),
         stopped_shards=len(stops),
@@ -81,8 +82,8 @@ async def report_turn(
         paused_leases=len(paused),
         sleeping_leases=len(asleep),
         sleep_off=int(bool(plan.sleepers.off)),
-        unread_shards=len(unread_shards(snapshot.shards, known)),
-        hash_range_holes=len(unread_ranges(known, snapshot.shards)),
+        unread_shards=len(unread_shards(plan.graph, known)),
+        hash_range_holes=len(unread_ranges(known, plan.graph)),
         millis_behind_latest_max=max(lags.values(), default=0),
         millis_behind_latest_min=min(
             (lag for key, lag in lags.items() if key not in paused), default=0
@@ -132,7 +133,11 @@ def _running(slots: Sequence[Slot], *, heard_ms: int) -> int:
 
 
 def _lags(
-    report: TurnReport, waiting_ms: Mapping[str, int], *, config: FleetConfig
+    report: TurnReport,
+    waiting_ms: Mapping[str, int],
+    *,
+    others: Collection[str],
+    config: FleetConfig,
 ) -> dict[str, int]:
     """Return how far behind each lease is of which anything is known, and which is not others'."""
     lags = lags_of(
@@ -147,7 +152,6 @@ def _lags(
         key: lag_now(0, report.at_ms - quiet_ms, still_ms=2 * config.probe_ms)
         for key, quiet_ms in report.quiet_ms.items()
     }
-    others = report.plan.read_by_others
     return {key: lag_ms for key, lag_ms in lags.items() if key not in others}
 
 
