@@ -44,11 +44,12 @@ def project(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def synthesized_by_program(project):
-    """`python cdk/app.py` in the copy: cdk-nag judges, bundling is left out."""
+    """`python cdk/app.py` in the copy: the CDK and cdk-nag judge, bundling is left out."""
     environment = {
         **os.environ,
         "CDK_OUTDIR": "cdk.out",
         "CDK_CONTEXT_JSON": '{"aws:cdk:bundling-stacks": []}',
+        "CDK_VALIDATION": "true",
         "PYTHONPATH": os.pathsep.join([str(project / "layer/python"), str(project / "cdk")]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -186,19 +187,23 @@ def test_cdk_nag_finds_nothing_in_any_variant(assembly):
     assert violations(assembly / "validation-report.json") == []
 
 
-def test_cdk_nag_is_listening(tmp_path):
-    from aws_cdk import App, Stack  # noqa: PLC0415
+def test_cdk_nag_and_the_cdks_own_rules_are_listening(tmp_path):
+    from aws_cdk import App, CfnResource, Stack  # noqa: PLC0415
     from aws_cdk import aws_sqs as sqs  # noqa: PLC0415
 
-    from shardfleet_cdk.synthesis import add_checks  # noqa: PLC0415
+    from shardfleet_cdk.synthesis import project_context  # noqa: PLC0415
+    from tests.cdk.variants import judge  # noqa: PLC0415
 
-    app = App(outdir=str(tmp_path))
-    sqs.Queue(Stack(app, "Careless"), "Open")
-    add_checks(app)
+    app = App(outdir=str(tmp_path), context=project_context())
+    stack = Stack(app, "Careless")
+    sqs.Queue(stack, "Open")
+    CfnResource(stack, "Soon", type="AWS::SQS::Queue", properties={"DelaySeconds": "soon"})
+    judge(app)
 
     with pytest.raises(RuntimeError, match="ValidationFailed"):
         app.synth()
-    assert "AwsSolutions-SQS4" in violations(tmp_path / "validation-report.json")
+    found = violations(tmp_path / "validation-report.json")
+    assert {"AwsSolutions-SQS4", "F3012"} <= set(found)
 
 
 def violations(report):
