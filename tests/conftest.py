@@ -7,6 +7,7 @@ Where CI is set, a skip that skips.toml does not name is a failure.
 """
 
 import functools
+import gc
 import ipaddress
 import os
 import random
@@ -142,6 +143,17 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False  # The order is that of pytest_collection_modifyitems.
     return BySharing(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Let the collector alone: what is collected stays to the end, and is not looked at again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items):

@@ -1,5 +1,6 @@
 """The safety net itself: the network guard, the isolated environment, the seeds, the skips."""
 
+import ast
 import os
 import re
 import shutil
@@ -203,3 +204,24 @@ def test_a_permitted_skip_is_one_that_these_tests_have(tests, reason):
     files = [place] if place.is_file() else place.rglob("*.py")
 
     assert any(reason in file.read_text("utf-8") for file in files)
+
+
+def test_collecting_the_tests_starts_no_node():
+    """Importing the CDK does, in each of the processes; a fixture or a test imports it."""
+    cdk = re.compile(r"(from|import) (aws_cdk|cdk_nag|jsii|shardfleet_cdk|tests\.cdk.*variants)\b")
+    folder = Path(__file__).parent
+    texts = {
+        file: file.read_text("utf-8")
+        for name in ("test_*.py", "conftest.py")
+        for file in folder.rglob(name)
+    }
+    found = {
+        file
+        for file, text in texts.items()
+        if cdk.search(text)
+        for line in ast.parse(text).body
+        if isinstance(line, ast.Import | ast.ImportFrom) and cdk.match(ast.unparse(line))
+    }
+
+    assert texts
+    assert found == set()

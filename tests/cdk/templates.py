@@ -2,6 +2,8 @@
 
 import json
 
+FOREIGN_STREAM = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
+
 
 def of_type(template, kind, *, inside=""):
     """Logical id to properties of all resources of a type, of those whose id begins `inside`."""

@@ -1,7 +1,6 @@
 """Rights, exactly: a right that is added anywhere shows up here."""
 
-from tests.cdk.templates import conditions, of_type, rights, spelled
-from tests.cdk.variants import FOREIGN_STREAM
+from tests.cdk.templates import FOREIGN_STREAM, conditions, of_type, rights, spelled
 
 STREAM = ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
 DATA_KEY = ("Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey")

@@ -6,15 +6,6 @@ import pytest
 
 from shardfleet.domain.slots.failure import FailureKind, failure_of_fault
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
-from shardfleet_cdk.options import LOOPS_MOST
-from shardfleet_cdk.worker_definition import (
-    ALREADY_EXISTS,
-    BACK_OFF_SECONDS,
-    FAULT_CHARACTERS_MOST,
-    RETRIED_ERRORS,
-    RETRIES,
-    worker_definition,
-)
 from tests.cdk.machine import Machine, TaskFailed
 
 SLOT = SlotInput(slot_id="s0003", name="clicks-s0003-7", start_epoch=7, generation=2)
@@ -28,7 +19,17 @@ THROTTLE = TaskFailed("Lambda.TooManyRequestsException")
 HISTORY_EVENTS_MOST = 25_000
 
 
+@pytest.fixture(scope="module")
+def defined():
+    """Return the module, imported here: that starts Node, which collecting the tests shall not."""
+    from shardfleet_cdk import worker_definition  # noqa: PLC0415
+
+    return worker_definition
+
+
 def a_definition(*, loops_most=1000):
+    from shardfleet_cdk.worker_definition import worker_definition  # noqa: PLC0415 - starts Node
+
     return worker_definition(
         function_arn="arn:alias", function_timeout_s=900, loops_most=loops_most, partition="aws"
     )
@@ -103,14 +104,14 @@ def test_the_worker_is_given_the_executions_own_input_and_the_fault_of_the_one_b
     }
 
 
-def test_a_cause_is_handed_on_in_part_and_a_missing_one_is_none():
+def test_a_cause_is_handed_on_in_part_and_a_missing_one_is_none(defined):
     script = Script(TaskFailed("X", cause="c" * 300_000), TaskFailed("Lambda.Unknown"), "IDLE")
 
     script.run()
 
     assert [p["fault"] for p in script.payloads] == [
         "",
-        f"X: {'c' * (FAULT_CHARACTERS_MOST - 3)}",
+        f"X: {'c' * (defined.FAULT_CHARACTERS_MOST - 3)}",
         "Lambda.Unknown: ",
     ]
 
@@ -127,12 +128,12 @@ def test_a_reply_that_is_too_large_is_a_crash_like_any_other():
     assert script.crashes == [0, 1]
 
 
-def test_after_further_crashes_the_delay_grows_to_five_minutes():
-    crashes = len(BACK_OFF_SECONDS) + 4
+def test_after_further_crashes_the_delay_grows_to_five_minutes(defined):
+    crashes = len(defined.BACK_OFF_SECONDS) + 4
 
     machine = Script(*[CRASH] * crashes, "IDLE").run()
 
-    assert machine.waits == [*BACK_OFF_SECONDS, 300, 300, 300]
+    assert machine.waits == [*defined.BACK_OFF_SECONDS, 300, 300, 300]
     assert all(isinstance(seconds, int) for seconds in machine.waits)
 
 
@@ -152,12 +153,12 @@ def test_a_reply_that_says_nothing_known_counts_as_a_crash(answer):
     assert script.crashes[1] == 1
 
 
-def test_a_crash_after_a_minute_of_running_well_is_a_first_crash_again():
+def test_a_crash_after_a_minute_of_running_well_is_a_first_crash_again(defined):
     late, early = TaskFailed("Runtime.ExitError", after_s=70), TaskFailed("x", after_s=50)
 
     machine = Script(CRASH, CRASH, CRASH, late, early, late, "IDLE").run()
 
-    assert machine.waits == [*BACK_OFF_SECONDS[:2], BACK_OFF_SECONDS[0]]
+    assert machine.waits == [*defined.BACK_OFF_SECONDS[:2], defined.BACK_OFF_SECONDS[0]]
 
 
 def test_a_turn_in_good_order_forgets_the_crashes():
@@ -167,16 +168,16 @@ def test_a_turn_in_good_order_forgets_the_crashes():
     assert script.crashes == [0, 1, 2, 0, 1]
 
 
-def test_a_throttled_invocation_is_retried_and_does_not_count_as_a_crash():
-    script = Script(*[THROTTLE] * RETRIES, "IDLE")
+def test_a_throttled_invocation_is_retried_and_does_not_count_as_a_crash(defined):
+    script = Script(*[THROTTLE] * defined.RETRIES, "IDLE")
 
     assert script.run().waits == []
     assert set(script.crashes) == {0}
-    assert "Lambda.TooManyRequestsException" in RETRIED_ERRORS
+    assert "Lambda.TooManyRequestsException" in defined.RETRIED_ERRORS
 
 
-def test_a_lasting_throttle_counts_as_a_crash():
-    script = Script(*[THROTTLE] * (RETRIES + 1), "IDLE")
+def test_a_lasting_throttle_counts_as_a_crash(defined):
+    script = Script(*[THROTTLE] * (defined.RETRIES + 1), "IDLE")
 
     script.run()
 
@@ -220,8 +221,8 @@ def test_crashes_count_as_loops():
     assert len(script.starts) == 1
 
 
-def test_a_successor_that_somebody_else_started_is_as_good():
-    script = Script("CONTINUE", started=[TaskFailed(ALREADY_EXISTS)])
+def test_a_successor_that_somebody_else_started_is_as_good(defined):
+    script = Script("CONTINUE", started=[TaskFailed(defined.ALREADY_EXISTS)])
 
     machine = script.run(loops_most=1)
 
@@ -249,9 +250,11 @@ def test_the_task_has_half_a_minute_more_than_the_function():
     assert a_definition()["States"]["RunWorker"]["TimeoutSeconds"] == 930
 
 
-def test_the_dearest_loops_that_are_allowed_fit_the_history():
+def test_the_dearest_loops_that_are_allowed_fit_the_history(defined):
     """Task 5 events, a retry 3 more, choice 2, wait 2 (serverless.md 3.2, counted)."""
-    dearest = (5 + 3 * RETRIES) + 2 + 2
+    from shardfleet_cdk.options import LOOPS_MOST  # noqa: PLC0415 - it starts Node
+
+    dearest = (5 + 3 * defined.RETRIES) + 2 + 2
     begin_and_end = 20 + 3 * 8
 
     assert dearest * LOOPS_MOST + begin_and_end <= HISTORY_EVENTS_MOST

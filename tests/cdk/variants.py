@@ -41,9 +41,7 @@ from shardfleet_cdk import (
     WorkerOptions,
 )
 from shardfleet_cdk.synthesis import NO_BUNDLING, add_checks, project_context, synthesize
-
-FOREIGN_STREAM = "arn:aws:kinesis:eu-central-1:999999999999:stream/orders"
-
+from tests.cdk.templates import FOREIGN_STREAM
 
 # Where the judge asks whether a fleet with everything can be deployed: one region a partition.
 REGIONS = ("eu-central-1", "cn-north-1", "us-gov-west-1")
