@@ -237,6 +237,18 @@ def sdk_data():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands():
+    """What Typer makes of an application is made once, not for each of thousands of commands."""
+    typer = sys.modules.get("typer.main")
+    if typer is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer, "get_command", functools.cache(typer.get_command))
+        yield
+
+
 @pytest.fixture(scope="session")
 def embedded_aws():
     """One embedded AWS for the whole run: use names of your own in it, or reset nothing."""
