@@ -135,3 +135,20 @@ def test_a_wait_that_nothing_can_end_is_an_error():
 
     with pytest.raises(RuntimeError, match="deadlock in virtual time"):
         run_virtual(main())
+
+
+def test_what_a_run_returns_is_not_written_out():
+    """Asyncio would, giving SIGINT back: a simulated fleet's result holds its whole log."""
+
+    class Result:
+        written = 0
+
+        def __repr__(self):
+            Result.written += 1
+            return "result"
+
+    async def main():
+        return Result()
+
+    assert isinstance(run_virtual(main()), Result)
+    assert Result.written == 0

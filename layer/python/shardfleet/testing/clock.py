@@ -267,7 +267,16 @@ class VirtualClock:
         await asyncio.sleep(duration_ms / 1000)
 
 
-def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+def run_virtual(
+    main: Coroutine[Any, Any, T], *, loop_factory: Callable[[], VirtualTimeLoop] = VirtualTimeLoop
+) -> T:
     """Run a coroutine to its end in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(main)
+    results = []
+
+    # A task's own result is written out where asyncio gives SIGINT back: whole logs of runs.
+    async def keep() -> None:
+        results.append(await main)
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(keep())
+    return results[0]

@@ -20,6 +20,7 @@ from shardfleet.events.base import Event
 from shardfleet.events.manager import HandoverForced, LeaseAssigned, ManagerTurnDone
 from shardfleet.records import Batch
 from shardfleet.testing.checkers import CHECKERS, Checker, Suspect, Violation
+from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor, SimulationLoop
 from shardfleet.testing.simulation.calm_fleet import MANAGER_EVERY_S, CalmFleet
@@ -175,8 +176,7 @@ def _payload(events: int) -> bytes:
 
 def run_uneven(uneven: Uneven) -> UnevenResult:
     """Run one unevenly loaded fleet."""
-    with asyncio.Runner(loop_factory=SimulationLoop) as runner:
-        return runner.run(_UnevenRun(uneven).run())
+    return run_virtual(_UnevenRun(uneven).run(), loop_factory=SimulationLoop)
 
 
 class _UnevenRun:

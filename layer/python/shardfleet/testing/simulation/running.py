@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from shardfleet.testing.checkers import CHECKERS, Checker, Violation
+from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.simulation.actors import SimulationLoop
 from shardfleet.testing.simulation.faults import FaultMix, Faults, often_in
 from shardfleet.testing.simulation.pairs import Pairs
@@ -100,8 +100,7 @@ class RunResult:
 
 def run_seed(options: Options) -> RunResult:
     """Run one seed to its end, or to the first violation."""
-    with asyncio.Runner(loop_factory=SimulationLoop) as runner:
-        return runner.run(_run(options))
+    return run_virtual(_run(options), loop_factory=SimulationLoop)
 
 
 def _shape(options: Options, chance: random.Random) -> Shape:

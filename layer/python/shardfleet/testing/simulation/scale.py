@@ -22,6 +22,7 @@ from shardfleet.testing.checkers import (
     WhoRenewsReads,
     Window,
 )
+from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor, SimulationLoop
 from shardfleet.testing.simulation.calm_fleet import MANAGER_EVERY_S, CalmFleet
@@ -160,8 +161,7 @@ class _Served(Checker):
 
 def run_scale(scale: Scale, say: Callable[[str], None]) -> ScaleResult:
     """Run one large fleet; ``say`` is told of each phase."""
-    with asyncio.Runner(loop_factory=SimulationLoop) as runner:
-        return runner.run(_ScaleRun(scale, say).run())
+    return run_virtual(_ScaleRun(scale, say).run(), loop_factory=SimulationLoop)
 
 
 class _ScaleRun:

@@ -21,6 +21,7 @@ from shardfleet.domain.cost.estimate import Consumption
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.testing.checkers import Violation
+from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import SimulationLoop
@@ -214,8 +215,7 @@ class _MeteredLeases(MemoryLeaseStore):
 
 def run_idle(idle: Idle) -> IdleResult:
     """Run one idle fleet."""
-    with asyncio.Runner(loop_factory=SimulationLoop) as runner:
-        return runner.run(_IdleRun(idle).run())
+    return run_virtual(_IdleRun(idle).run(), loop_factory=SimulationLoop)
 
 
 class _IdleRun:
