@@ -11,8 +11,10 @@ from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.aws.settings import AwsBehaviour
 from shardfleet.local.demo.fleet import FleetPlan, running_fleet
 
-# Looking costs both the test and the embedded AWS processor time that the fleet is in want of.
+# Looking costs both the test and the embedded AWS processor time that the fleet is in want of: a
+# look that took long is not repeated before so many times as long, up to a limit.
 LOOK_EVERY_S = 0.3
+REST_AFTER_A_LOOK, REST_MOST_S = 5, 2.0
 UNKIND = AwsBehaviour(unkind=1, page_items=3, index_built_s=5.0)
 HANDLERS = Path(__file__).resolve().parent / "handlers"
 
@@ -131,13 +133,17 @@ def deployed(
 def wait_until(condition, *, what, within_s, fleet=None):
     """Look until a condition holds and return its value; fail with the fleet's last words."""
     deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
+    while True:
+        begun = time.monotonic()
+        if value := condition():
+            return value
+        ended = time.monotonic()
+        if ended > deadline:
             told = "\n".join(fleet.logs()[-60:]) if fleet else ""
             message = f"not within {within_s} s: {what}\n{told}"
             raise AssertionError(message)
-        time.sleep(LOOK_EVERY_S)
-    return value
+        rest_s = min(REST_AFTER_A_LOOK * (ended - begun), REST_MOST_S)
+        time.sleep(max(LOOK_EVERY_S, rest_s))
 
 
 def json_lines(file):
