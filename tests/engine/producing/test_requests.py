@@ -26,7 +26,7 @@ def lanes_with(records, *, aggregate=False, due_ms=0, **settings):
     given = ProducerSettings(**settings)
     lanes = Lanes(given)
     lanes.learn([ONE], now_ms=0)
-    columns = checked(records, record_bytes=given.record_bytes)
+    columns, _ = checked(records, record_bytes=given.record_bytes)
     call = PutCall(aggregate=aggregate, until_ms=1_000, left=len(records), on_over=lambda _: None)
     lanes.accept(Part(call, columns), due_ms=due_ms, now_ms=0)
     return lanes, given
@@ -65,7 +65,7 @@ def test_what_is_to_go_as_it_is_goes_into_no_aggregate_before_it():
     lanes, settings = lanes_with(
         [OutgoingRecord(key, b"1") for key in "ab"], aggregate=True, shard_records_per_s=1_000
     )
-    plain = checked([OutgoingRecord("c", b"plain")], record_bytes=settings.record_bytes)
+    plain, _ = checked([OutgoingRecord("c", b"plain")], record_bytes=settings.record_bytes)
     call = PutCall(aggregate=False, until_ms=1_000, left=1, on_over=lambda _: None)
     lanes.accept(Part(call, plain), due_ms=0, now_ms=0)
     sent = [put.data for put in next_request(lanes, settings, now_ms=0).puts]

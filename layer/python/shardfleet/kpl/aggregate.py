@@ -26,6 +26,7 @@ from shardfleet.kpl.packing import (
     RECORD_KEY_INDEX,
     KeyIndexes,
     OutgoingRecord,
+    PlainColumns,
     pack,
     plain_columns,
     varint,
@@ -164,10 +165,10 @@ class AggregateBuilder:
         chosen = records if not start and len(records) <= most else records[start : start + most]
         columns = plain_columns(chosen)
         if columns is not None:
-            return start + self.fill_plain(columns.keys, columns.data)
+            return start + self.fill_plain(columns)
         return start + sum(1 for _ in takewhile(self._has_room_to_add, chosen))
 
-    def fill_plain(self, keys: Sequence[str], data: Sequence[bytes]) -> int:
+    def fill_plain(self, columns: PlainColumns) -> int:
         """
         Add records as ``fill`` does, given as ``plain_columns`` returns them.
 
@@ -175,11 +176,11 @@ class AggregateBuilder:
             how many were added.
 
         """
+        keys, data, sizes = columns
         place, stop = 0, min(len(keys), self.max_records - self._count)
         while place < stop:
             packed = pack(
-                keys[place:stop],
-                data[place:stop],
+                columns.between(place, stop),
                 self._keys.indexes,
                 room=self.max_bytes - self.size_bytes,
                 # To look at one record makes the fields of all keys, so no passes are too many.
@@ -195,7 +196,7 @@ class AggregateBuilder:
             place += packed.taken
         while (
             place < stop
-            and self.size_bytes + len(data[place]) + OVERHEAD_LEAST <= self.max_bytes
+            and self.size_bytes + sizes[place] + OVERHEAD_LEAST <= self.max_bytes
             and self._has_room_to_add(OutgoingRecord(keys[place], data[place]))
         ):
             place += 1

@@ -10,11 +10,14 @@ of keys, heads from tables, one join. The bytes are the same as those of ``Aggre
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
-from operator import add
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 # Tags of the wire format: field number * 8 + type (0 = varint, 2 = length-delimited).
 KEY_ENTRY = b"\x0a"
@@ -33,9 +36,6 @@ _VARINT_CACHE = 4096  # Indexes and lengths repeat; about 100 bytes each.
 _TABLE_MOST = 16_384  # Different lengths remembered; about 1 MB.
 _FIELDS_CACHE, _SMALLEST_POWER = 8, 9  # Fields of indexes, made for 512, 1024, ... keys at once.
 _LONGEST_KEY = 256  # Characters; quota of ``PutRecord``.
-# Most that the format adds to data and key of a record: two tags and lengths of the record (5 + 5
-# bytes), tag and index of the key (4), tag and length of its table entry (3).
-_OVERHEAD_MOST = 17
 OVERHEAD_LEAST = 6
 """Least that the format adds to the data of a record: three tags, two lengths, an index."""
 _SHORT_INDEX = 2  # Tag and one byte: the first 128 keys.
@@ -98,22 +98,27 @@ class KeyIndexes:
         """Return the field that the next new key will have."""
         return self._tag + varint(len(self))
 
-    def of_all(self, keys: Sequence[str]) -> Sequence[bytes]:
-        """Return the fields of several partition keys; new ones get the next indexes."""
-        known = len(self.keys)
+    def new_of(self, keys: Sequence[str]) -> dict[str, None]:
+        """Return those of several keys that the table lacks, each once, in their order."""
         found = dict.fromkeys(keys)
-        if known:
-            self.keys.update(found)
+        known = self.keys
+        return {key: None for key in found if key not in known} if known else found
+
+    def keep(self, new: dict[str, None]) -> None:
+        """Give new partition keys the next indexes."""
+        if self.keys:
+            self.keys.update(new)
         else:
-            self.keys = found
-        if len(self.keys) == known + len(keys):
-            return _first_fields(known + len(keys))[known:]
-        return list(map(self._made().__getitem__, keys))
+            self.keys = new
+
+    def of_all(self, keys: Sequence[str]) -> Sequence[bytes]:
+        """Return the fields of several keys of the table."""
+        return looked_up(self._made(), keys)
 
     def _made(self) -> dict[str, bytes]:
         made, wanted = len(self._fields), len(self)
         if made < wanted:
-            # Partition keys: of_all() puts in many at once, add() keeps up.
+            # Partition keys: keep() puts in many at once, add() keeps up.
             new = islice(self.keys, made, None)
             self._fields.update(zip(new, _first_fields(wanted)[made:], strict=True))
         return self._fields
@@ -129,18 +134,35 @@ def _first_fields(number: int) -> tuple[bytes, ...]:
     return _fields_up_to(max(_SMALLEST_POWER, number.bit_length()))[:number]
 
 
-class _Table(dict[int, bytes]):
+def looked_up(table: Mapping[_K, _V], wanted: Sequence[_K]) -> Sequence[_V]:
+    """
+    Return the values of several keys, at least one; in half the time of a call for each.
+
+    Raises:
+        KeyError: the table lacks one.
+
+    """
+    return itemgetter(*wanted)(table) if len(wanted) > 1 else (table[wanted[0]],)
+
+
+class _Table:
     """Bytes by length, made when first asked for; forgets everything when there are too many."""
 
     def __init__(self, make: Callable[[int], bytes]) -> None:
-        super().__init__()
         self._make = make
+        self._made: dict[int, bytes] = {}
 
-    def __missing__(self, length: int) -> bytes:
-        if len(self) >= _TABLE_MOST:
-            self.clear()
-        made = self[length] = self._make(length)
-        return made
+    def of_all(self, lengths: Sequence[int]) -> Sequence[bytes]:
+        """Return what is made of several lengths, at least one."""
+        try:
+            return looked_up(self._made, lengths)
+        except KeyError:
+            pass
+        wanted = set(lengths)
+        made = {} if len(self._made) + len(wanted) > _TABLE_MOST else self._made
+        made.update((length, self._make(length)) for length in wanted.difference(made))
+        self._made = made
+        return looked_up(made, lengths)
 
 
 def _before(index_bytes: int, data_bytes: int) -> bytes:
@@ -178,13 +200,19 @@ class PlainColumns(NamedTuple):
     Attributes:
         keys: partition keys.
         data: bytes.
-        key_sizes: lengths of the keys.
+        sizes: lengths of the data.
 
     """
 
     keys: Sequence[str]
     data: Sequence[bytes]
-    key_sizes: Sequence[int]
+    sizes: Sequence[int]
+
+    def between(self, start: int, stop: int) -> PlainColumns:
+        """Return the records from one index to before another."""
+        if not start and stop >= len(self.keys):
+            return self
+        return PlainColumns(self.keys[start:stop], self.data[start:stop], self.sizes[start:stop])
 
 
 def plain_columns(records: Sequence[Any]) -> PlainColumns | None:
@@ -196,32 +224,26 @@ def plain_columns(records: Sequence[Any]) -> PlainColumns | None:
         plain ASCII of allowed length. An empty sequence has no columns either.
 
     """
-    if set(map(type, records)) != {OutgoingRecord}:
+    count = len(records)
+    if not count or list(map(type, records)).count(OutgoingRecord) != count:
         return None
     keys, data, hash_keys = zip(*records, strict=False)  # All have three fields.
-    if hash_keys.count(None) != len(keys) or set(map(type, data)) != {bytes}:
+    if hash_keys.count(None) != count or list(map(type, data)).count(bytes) != count:
         return None
-    key_sizes = list(map(len, keys))
-    shortest, longest = _extremes(key_sizes)
+    shortest, longest = _extremes(list(map(len, keys)))
     if shortest < 1 or longest > _LONGEST_KEY or not "".join(keys).isascii():
         return None
-    return PlainColumns(keys, data, key_sizes)
+    return PlainColumns(keys, data, list(map(len, data)))
 
 
 def pack(
-    keys: Sequence[str],
-    data: Sequence[bytes],
-    indexes: KeyIndexes,
-    *,
-    room: int,
-    fewest: int = FEWEST,
+    columns: PlainColumns, indexes: KeyIndexes, *, room: int, fewest: int = FEWEST
 ) -> Packed | None:
     """
     Pack as many of the first records as surely fit, and give new keys their indexes.
 
     Args:
-        keys: of the records in their order, as ``plain_columns`` returns them.
-        data: of the same.
+        columns: the records in their order.
         indexes: of the aggregate so far.
         room: bytes that may be added.
         fewest: that are worth it.
@@ -230,42 +252,58 @@ def pack(
         None if fewer surely fit.
 
     """
-    key_sizes, sizes = list(map(len, keys)), list(map(len, data))
-    cut = _surely_fitting(key_sizes, sizes, room) if len(keys) >= fewest else 0
-    if cut < fewest:
-        return None
-    if cut < len(keys):
-        keys, data = keys[:cut], data[:cut]
-        key_sizes, sizes = key_sizes[:cut], sizes[:cut]
+    columns = columns.between(0, _fitting(columns.sizes, room, overhead=OVERHEAD_LEAST))
+    while (count := len(columns.keys)) >= fewest:
+        new = indexes.new_of(columns.keys)
+        keys_after = len(indexes) + len(new)
+        if keys_after > _LONGER_INDEXES_FROM:
+            return None
+        entries = _entries(list(new))
+        overhead = _overhead_most(max(columns.sizes), short=keys_after <= _LONG_INDEXES_FROM)
+        fitting = _fitting(columns.sizes, room - len(entries), overhead=overhead)
+        if fitting == count:
+            return Packed(count, entries, _packed(columns, indexes, new))
+        # So many fit even with the keys of all; if the keys alone are too much, look at fewer.
+        columns = columns.between(0, fitting if fitting >= fewest else count // 2)
+    return None
+
+
+def _packed(columns: PlainColumns, indexes: KeyIndexes, new: dict[str, None]) -> bytes:
+    """Return records as they stand in an aggregate, and put their new keys into its table."""
+    keys, data, sizes = columns
     known = len(indexes)
-    if known + len(keys) > _LONGER_INDEXES_FROM:
-        return None
-    fields = indexes.of_all(keys)
-    if len(indexes) == known + len(keys):  # All of them new: their indexes are in order.
-        entries = _entries(keys, key_sizes)
+    indexes.keep(new)
+    if len(new) == len(keys):  # All of them new: their indexes are in order.
+        fields = _first_fields(known + len(keys))[known:]
         before = _before_ordered(sizes, short=max(0, _LONG_INDEXES_FROM - known))
     else:
-        new = list(islice(indexes.keys, known, None))
-        entries = _entries(new, list(map(len, new)))
-        all_short = len(indexes) <= _LONG_INDEXES_FROM
-        before = (
-            _before_ordered(sizes, short=len(sizes)) if all_short else _before_mixed(fields, sizes)
-        )
+        fields = indexes.of_all(keys)
+        if len(indexes) <= _LONG_INDEXES_FROM:
+            before = _BEFORE_SHORT_INDEX.of_all(sizes)
+        else:
+            before = _before_mixed(fields, sizes)
     parts = [b""] * (4 * len(keys))
     parts[::4] = before
     parts[1::4] = fields
-    parts[2::4] = map(_BEHIND_INDEX.__getitem__, sizes)
+    parts[2::4] = _BEHIND_INDEX.of_all(sizes)
     parts[3::4] = data
-    return Packed(len(keys), entries, b"".join(parts))
+    return b"".join(parts)
 
 
-def _surely_fitting(key_sizes: Sequence[int], sizes: Sequence[int], room: int) -> int:
-    """Return how many of the first records fit whatever the format adds to each."""
-    if sum(sizes) + sum(key_sizes) + _OVERHEAD_MOST * len(sizes) <= room:
+def _overhead_most(longest: int, *, short: bool) -> int:
+    """Return the most that the format adds to data of up to a length, with a short index or not."""
+    index_bytes = _SHORT_INDEX if short else _SHORT_INDEX + 1
+    behind_bytes = len(RECORD_DATA + varint(longest))
+    return len(_before(index_bytes, longest)) + index_bytes + behind_bytes
+
+
+def _fitting(sizes: Sequence[int], room: int, *, overhead: int) -> int:
+    """Return how many of the first records fit, with so many bytes on top of each one's data."""
+    if sum(sizes) + overhead * len(sizes) <= room:
         return len(sizes)
-    needed = list(accumulate(map(add, key_sizes, sizes)))
+    needed = list(accumulate(sizes))
     fitting = range(len(needed))
-    return bisect_right(fitting, room, key=lambda n: needed[n] + _OVERHEAD_MOST * (n + 1))
+    return bisect_right(fitting, room, key=lambda n: needed[n] + overhead * (n + 1))
 
 
 def _extremes(sizes: Sequence[int]) -> tuple[int, int]:
@@ -274,28 +312,30 @@ def _extremes(sizes: Sequence[int]) -> tuple[int, int]:
     return (first, first) if sizes.count(first) == len(sizes) else (min(sizes), max(sizes))
 
 
-def _before_ordered(sizes: Sequence[int], *, short: int) -> list[bytes]:
+def _before_ordered(sizes: Sequence[int], *, short: int) -> Sequence[bytes]:
     """Return what stands before each index: so many short ones, then long ones."""
     if short >= len(sizes):
-        return list(map(_BEFORE_SHORT_INDEX.__getitem__, sizes))
-    found = list(map(_BEFORE_SHORT_INDEX.__getitem__, sizes[:short]))
-    found += map(_BEFORE_LONG_INDEX.__getitem__, sizes[short:])
-    return found
+        return _BEFORE_SHORT_INDEX.of_all(sizes)
+    if not short:
+        return _BEFORE_LONG_INDEX.of_all(sizes)
+    found = _BEFORE_SHORT_INDEX.of_all(sizes[:short]), _BEFORE_LONG_INDEX.of_all(sizes[short:])
+    return [*found[0], *found[1]]
 
 
 def _before_mixed(fields: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
     """Return what stands before each index, short ones and long ones in any order."""
-    short, long = _BEFORE_SHORT_INDEX, _BEFORE_LONG_INDEX
+    columns = fields, _BEFORE_SHORT_INDEX.of_all(sizes), _BEFORE_LONG_INDEX.of_all(sizes)
     return [
-        short[size] if len(field) == _SHORT_INDEX else long[size]
-        for field, size in zip(fields, sizes, strict=True)
+        short if len(field) == _SHORT_INDEX else long
+        for field, short, long in zip(*columns, strict=True)
     ]
 
 
-def _entries(keys: Sequence[str], sizes: Sequence[int]) -> bytes:
+def _entries(keys: Sequence[str]) -> bytes:
     """Return the entries of the table of keys."""
     if not keys:
         return b""
+    sizes = list(map(len, keys))
     shortest, longest = _extremes(sizes)
     if shortest == longest:
         head = _KEY_HEADS[shortest]

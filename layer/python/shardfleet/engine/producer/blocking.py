@@ -109,14 +109,13 @@ class BlockingProducer:
         if not records:
             return
         settings = self._producer.settings
-        columns = checked(records, record_bytes=settings.record_bytes)
+        columns, size = checked(records, record_bytes=settings.record_bytes)
         if self._given_bytes + self._producer.buffered_bytes >= settings.buffer_bytes:
             self._run(self._producer.room())
         with self._lock:
             self._raise_if_closed()
             if not self._given:  # Within the lock: a flush that follows must come after it.
                 self._loop.call_soon_threadsafe(self._take, self._given)
-            size = sum(columns.sizes)
             self._given.append((aggregate, columns, size))
             self._given_bytes += size
 
@@ -156,7 +155,8 @@ class BlockingProducer:
                 self._given = []
             self._given_bytes -= sum([size for *_, size in given])
         for aggregate, group in groupby(given, key=itemgetter(0)):
-            self._producer.buffer(joined([columns for _, columns, _ in group]), aggregate=aggregate)
+            _, several, sizes = zip(*group, strict=True)
+            self._producer.buffer(joined(several), sum(sizes), aggregate=aggregate)
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, repeat
-from operator import add, itemgetter
 from typing import NamedTuple
 
 from shardfleet.engine.producer.settings import Receipt
 from shardfleet.errors import InvalidRecord
-from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
-from shardfleet.kpl.packing import OutgoingRecord, plain_columns
+from shardfleet.kpl.hash_keys import (
+    MAX_PARTITION_KEY_CHARACTERS,
+    check_partition_key,
+    parse_hash_key,
+)
+from shardfleet.kpl.packing import OutgoingRecord, looked_up, plain_columns
 from shardfleet.values import dataclass
+
+_KEY_BYTES_MOST = 4 * MAX_PARTITION_KEY_CHARACTERS  # In UTF-8.
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +93,7 @@ class Columns(NamedTuple):
     Attributes:
         keys: partition keys.
         data: bytes.
-        sizes: bytes of data and key, as the quotas count.
+        sizes: bytes of the data.
         hash_keys: explicit ones, None where there is none; empty if all records are plain
             (``plain_columns``).
         places: in the call; empty if the call keeps no receipts.
@@ -101,31 +106,26 @@ class Columns(NamedTuple):
     hash_keys: Sequence[str | None] = ()
     places: Sequence[int] = ()
 
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of data and keys, as the quotas count them; adds them up."""
+        return sum(self.sizes) + len("".join(self.keys).encode())
+
     def upto(self, number: int) -> Columns:
         """Return the first so many records."""
-        return Columns._make(column[:number] for column in self)
+        return Columns._make([column[:number] for column in self])
 
     def behind(self, number: int) -> Columns:
         """Return the records behind the first so many."""
-        return Columns._make(column[number:] for column in self)
+        return Columns._make([column[number:] for column in self])
 
     def at(self, numbers: Sequence[int]) -> Columns:
         """Return some records by their numbers here, at least one."""
-        if len(numbers) == 1:  # As often as there are records, where they travel one by one.
-            only = slice(numbers[0], numbers[0] + 1)
-            return Columns(
-                self.keys[only],
-                self.data[only],
-                self.sizes[only],
-                self.hash_keys[only],
-                self.places[only],
-            )
-        taken = itemgetter(*numbers)
-        return Columns._make(taken(column) if column else () for column in self)
+        return Columns._make([looked_up(column, numbers) if column else () for column in self])
 
     def where(self, wanted: Sequence[bool]) -> Columns:
         """Return some records by whether they are wanted, each said in its place."""
-        return Columns._make(tuple(compress(column, wanted)) for column in self)
+        return Columns._make([tuple(compress(each, wanted)) if each else () for each in self])
 
     def records(self) -> Iterator[OutgoingRecord]:
         """Yield each record."""
@@ -167,7 +167,7 @@ class Part:
     def size(self) -> int:
         """Return the bytes of data and keys, added up once."""
         if self._size is None:
-            self._size = sum(self.columns.sizes)
+            self._size = self.columns.bytes
         return self._size
 
     def cut(self, length: int) -> Part:
@@ -193,9 +193,14 @@ def all_records(parts: Iterable[Part]) -> Iterator[OutgoingRecord]:
     return chain.from_iterable(part.columns.records() for part in parts)
 
 
-def checked(records: Sequence[OutgoingRecord], *, record_bytes: int) -> Columns:
+def size_of(record: OutgoingRecord) -> int:
+    """Return the bytes of a record's data and key, as the quotas count them."""
+    return len(record.data) + len(record.partition_key.encode())
+
+
+def checked(records: Sequence[OutgoingRecord], *, record_bytes: int) -> tuple[Columns, int]:
     """
-    Return records as columns.
+    Return records as columns, and the bytes of their data and keys.
 
     Raises:
         InvalidRecord: a record breaks a limit of Kinesis, has no bytes for data, or has more than
@@ -204,23 +209,29 @@ def checked(records: Sequence[OutgoingRecord], *, record_bytes: int) -> Columns:
     """
     plain = plain_columns(records)
     if plain is not None:
-        keys, data, key_sizes = plain
-        columns = Columns(keys, data, list(map(add, key_sizes, map(len, data))))
+        columns = Columns(*plain)
     else:
         for record in records:
             _check(record)
         keys, data, hash_keys = zip(*records, strict=False)
-        sizes = [len(each) + len(key.encode()) for key, each in zip(keys, data, strict=True)]
-        columns = Columns(keys, data, sizes, hash_keys)
-    if max(columns.sizes) > record_bytes:
-        number, size = next(
-            (n, size) for n, size in enumerate(columns.sizes) if size > record_bytes
-        )
-        raise InvalidRecord(
-            f"record {number} has {size:,} bytes with its key, and {record_bytes:,} are allowed; "
-            "send less, or raise the stream's MaxRecordSizeInKiB and the producer's record_bytes"
-        )
-    return columns
+        columns = Columns(keys, data, list(map(len, data)), hash_keys)
+    size = columns.bytes
+    if size > record_bytes:  # Otherwise none of them is larger alone.
+        _check_sizes(columns, record_bytes)
+    return columns, size
+
+
+def _check_sizes(columns: Columns, record_bytes: int) -> None:
+    if max(columns.sizes) + _KEY_BYTES_MOST <= record_bytes:
+        return
+    for number, (key, data_bytes) in enumerate(zip(columns.keys, columns.sizes, strict=True)):
+        size = data_bytes + len(key.encode())
+        if size > record_bytes:
+            raise InvalidRecord(
+                f"record {number} has {size:,} bytes with its key, and {record_bytes:,} are "
+                "allowed; send less, or raise the stream's MaxRecordSizeInKiB and the producer's "
+                "record_bytes"
+            )
 
 
 def _check(record: OutgoingRecord) -> None:

@@ -10,11 +10,9 @@ their last answer, because what that answer refuses goes first.
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
-from itertools import compress
-from operator import not_
 
 from shardfleet.domain.reading.flow_control import Flow, after_answer, unhindered
 from shardfleet.domain.reading.pacing import Bucket, available, full_bucket, spend, wait_ms
@@ -24,7 +22,7 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.producer.calls import Columns, Part
 from shardfleet.engine.producer.settings import ProducerSettings, ShardFlow
 from shardfleet.kpl.hash_keys import effective_hash, hash_digests
-from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.kpl.packing import OutgoingRecord, looked_up
 from shardfleet.values import dataclass
 
 # The lanes of so many keys are remembered twice over: a generation that has become so large is
@@ -49,6 +47,7 @@ class Lane:
         due_ms: when the oldest has lingered long enough; infinite when nothing waits.
         not_before_ms: end of the pause.
         busy: a request is in flight.
+        packed: of its last aggregate, bytes of data and keys, and of what they became.
         after: lanes whose answer has to come first.
 
     """
@@ -63,6 +62,7 @@ class Lane:
     due_ms: float = math.inf
     not_before_ms: float = 0
     busy: bool = False
+    packed: tuple[int, int] = (1, 1)
     after: list[Lane] = field(default_factory=list)
 
     @property
@@ -236,33 +236,33 @@ class Lanes:
         )
         return max(due_ms, lane.not_before_ms, now_ms + pace_ms)
 
-    def _routed(self, part: Part, *, now_ms: int) -> Iterator[tuple[Lane, Part]]:
-        """Yield a part's records by the lanes they belong to, each in its order."""
+    def _routed(self, part: Part, *, now_ms: int) -> Iterable[tuple[Lane, Part]]:
+        """Return a part's records by the lanes they belong to, each in its order."""
         lanes = self._lanes_for(part.columns, now_ms=now_ms)
-        numbers: dict[Lane, list[int]] = {lane: [] for lane in dict.fromkeys(lanes)}
+        numbers: defaultdict[Lane, list[int]] = defaultdict(list)
+        for number, lane in enumerate(lanes):
+            numbers[lane].append(number)
         if len(numbers) == 1:
-            yield lanes[0], part
-            return
-        appends = {lane: its.append for lane, its in numbers.items()}
-        for number, append in enumerate(map(appends.__getitem__, lanes)):
-            append(number)
-        for lane, its in numbers.items():
-            yield lane, part.at(its)
+            return [(lanes[0], part)]
+        return [(lane, part.at(its)) for lane, its in numbers.items()]
 
-    def _lanes_for(self, columns: Columns, *, now_ms: int) -> list[Lane]:
+    def _lanes_for(self, columns: Columns, *, now_ms: int) -> Sequence[Lane]:
         keys, hash_keys = columns.keys, columns.hash_keys
         if self.map.whole is not None or not self.map.owners:
             return [self._lane_of(self.map.whole, now_ms)] * len(keys)
-        found: list[Lane | None] = list(map(self._lane_of_key.get, keys))
-        if not all(found):
-            missing = compress(keys, map(not_, found))
-            new = self._lanes_of_new(dict.fromkeys(missing), now_ms)
-            found = [lane or new[key] for key, lane in zip(keys, found, strict=True)]
-        for number, hash_key in enumerate(hash_keys):
-            if hash_key is not None:
-                owner = self.map.owner(effective_hash(keys[number], hash_key))
-                found[number] = self._lane_of(owner, now_ms)
-        return found  # type: ignore[return-value]  # None was replaced
+        try:
+            found = looked_up(self._lane_of_key, keys)
+        except KeyError:
+            known = self._lane_of_key
+            new = self._lanes_of_new(dict.fromkeys(key for key in keys if key not in known), now_ms)
+            found = [new.get(key) or known[key] for key in keys]
+        if hash_keys:
+            found = list(found)
+            for number, hash_key in enumerate(hash_keys):
+                if hash_key is not None:
+                    owner = self.map.owner(effective_hash(keys[number], hash_key))
+                    found[number] = self._lane_of(owner, now_ms)
+        return found
 
     def _lanes_of_new(self, keys: Collection[str], now_ms: int) -> dict[str, Lane]:
         """Return the lanes of keys that the younger generation lacks; it has them then."""

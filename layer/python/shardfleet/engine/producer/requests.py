@@ -13,11 +13,12 @@ from dataclasses import field
 from itertools import chain, islice
 from operator import not_
 
-from shardfleet.engine.producer.calls import Part, all_records
+from shardfleet.engine.producer.calls import Part, all_records, size_of
 from shardfleet.engine.producer.lanes import Lane, Lanes
 from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
 from shardfleet.kpl.aggregate import AggregateBuilder
-from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.kpl.envelope import ENVELOPE_BYTES
+from shardfleet.kpl.packing import OutgoingRecord, PlainColumns
 from shardfleet.values import dataclass
 
 # So many records of keys that are already in the request are passed over, then it is full: a hot
@@ -25,6 +26,8 @@ from shardfleet.values import dataclass
 # that it meets, so what is behind it are mostly keys that it has: fewer are passed over then.
 _PASSED_OVER_MOST = 4 * ENTRIES_MOST
 _PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 4
+# To take out of the queue what fits after all costs less than to put back what does not.
+_LIKELY_PERCENT = 99
 _LOOKS = 8  # So many parts are looked at, at so many places each, before any is passed over.
 
 
@@ -152,10 +155,11 @@ class _Filler:
         self._put_back(part)
         passed = []
         keys, columns = self._taken(), head.columns
-        for number, (record, size) in enumerate(zip(columns.records(), columns.sizes, strict=True)):
+        for number, record in enumerate(columns.records()):
             if record.partition_key in keys:
                 passed.append(number)
                 continue
+            size = size_of(record)
             is_late = bool(self._portion.entries) and self._size >= pace_bytes
             if is_late or not self._has_room(size):
                 self._full = True
@@ -180,20 +184,20 @@ class _Filler:
         if any(part.columns.hash_keys for part in parts):
             count = builder.fill(list(all_records(parts)))
         else:
-            keys = list(chain.from_iterable(part.columns.keys for part in parts))
-            data = list(chain.from_iterable(part.columns.data for part in parts))
-            count = builder.fill_plain(keys, data)
+            count = builder.fill_plain(_plain(parts))
         sent = self._first_of(parts, max(1, count))
         if count <= 1:  # Alone, or too large for an aggregate: no wrapping.
             self._add_alone(sent[0])
             return
         put = builder.build()
         self._latest_keys = builder.partition_keys
-        size = len(put.data) + len(put.partition_key.encode())
-        self._add(sent, put, size, aggregated=True)
+        inside = sum([part.size for part in sent])
+        self._lane.packed = inside, builder.size_bytes - ENVELOPE_BYTES
+        self._add(sent, put, size_of(put), aggregated=True)
 
     def _add_alone(self, part: Part) -> None:
-        (record,), (size,) = part.columns.records(), part.columns.sizes
+        (record,) = part.columns.records()
+        size = size_of(record)
         if self._has_room(size):
             self._keys.add(record.partition_key)
             self._add([part], record, size)
@@ -204,7 +208,7 @@ class _Filler:
     def _gather(self) -> list[Part]:
         """Take what may share an aggregate out of the queue, about as much as can fit."""
         queue, found = self._lane.queue, []
-        room, most = self._settings.aggregate_bytes, self._settings.aggregate_records
+        room, most = self._likely_room(), self._settings.aggregate_records
         if self._taken() and not self._anything_new():
             self._full = True
         while queue and most > 0 and room > 0 and not self._full:
@@ -215,14 +219,21 @@ class _Filler:
             if not call.aggregate:
                 break
             part = self._new_ones(queue.popleft())
-            if len(part):
-                mean = max(1, part.size // len(part))
-                head = part.cut(min(most, room // mean + 1))
-                self._put_back(part)
-                found.append(head)
-                most -= len(head)
-                room -= head.size
+            count = len(part)
+            if not count:
+                continue
+            if count > most or part.size > room:
+                rest, part = part, part.cut(min(most, room * count // part.size + 1))
+                self._put_back(rest)
+            found.append(part)
+            most -= len(part)
+            room -= part.size
         return found
+
+    def _likely_room(self) -> int:
+        """Return what of data and keys an aggregate will probably take, by the lane's last one."""
+        inside, whole = self._lane.packed
+        return self._settings.aggregate_bytes * _LIKELY_PERCENT * inside // (100 * whole)
 
     def _anything_new(self) -> bool:
         """Tell by a look here and there whether what waits next has keys that the request lacks."""
@@ -246,13 +257,13 @@ class _Filler:
 
     def _first_of(self, parts: list[Part], count: int) -> list[Part]:
         """Return so many records of the parts; the rest goes back to the front of the queue."""
-        found = []
-        for part in parts:
-            if count > 0:
-                found.append(part.cut(count))
-                count -= len(found[-1])
-        self._put_back(*reversed(parts))
-        return found
+        for number, part in enumerate(parts):
+            if count < len(part):
+                found = [*parts[:number], part.cut(count)] if count else parts[:number]
+                self._put_back(*reversed(parts[number + 1 :]), part)
+                return found
+            count -= len(part)
+        return parts
 
     def _put_back(self, *parts: Part) -> None:
         """Put parts before the queue, the last of them in front."""
@@ -263,3 +274,17 @@ class _Filler:
     ) -> None:
         self._portion.entries.append(RequestEntry(parts, put, size, aggregated))
         self._size += size
+
+
+def _plain(parts: Sequence[Part]) -> PlainColumns:
+    """Return the records of several parts, which have no explicit hash keys."""
+    if len(parts) == 1:
+        return PlainColumns(*parts[0].columns[:3])
+    keys: list[str] = []
+    data: list[bytes] = []
+    sizes: list[int] = []
+    for part in parts:
+        keys += part.columns.keys
+        data += part.columns.data
+        sizes += part.columns.sizes
+    return PlainColumns(keys, data, sizes)

@@ -136,7 +136,7 @@ class Producer:
     def _begin(self, records: Sequence[OutgoingRecord], *, aggregate: bool) -> _Send | None:
         if not records:
             return None
-        columns = checked(records, record_bytes=self.settings.record_bytes)
+        columns, size = checked(records, record_bytes=self.settings.record_bytes)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         receipts: list[Receipt | None] = [None] * len(records)
 
@@ -153,7 +153,7 @@ class Producer:
             receipts=receipts,
         )
         placed = columns._replace(places=range(len(records)))
-        self._courier.accept(Part(delivery, placed), due_ms=0)
+        self._courier.accept(Part(delivery, placed, size), due_ms=0)
         self._sends.add(delivery)
         return delivery, over
 
@@ -182,9 +182,9 @@ class Producer:
         """
         if not records:
             return
-        columns = checked(records, record_bytes=self.settings.record_bytes)
+        columns, size = checked(records, record_bytes=self.settings.record_bytes)
         await self.room()
-        self.buffer(columns, aggregate=aggregate)
+        self.buffer(columns, size, aggregate=aggregate)
         if self._unseen_bytes >= _UNSEEN_BYTES_MOST:
             self._unseen_bytes = 0
             await asyncio.sleep(0)
@@ -205,9 +205,8 @@ class Producer:
             if self._buffered < most:
                 break
 
-    def buffer(self, columns: Columns, *, aggregate: bool) -> None:
-        """Do what ``put`` does with records that are checked, without waiting for room."""
-        size = sum(columns.sizes)
+    def buffer(self, columns: Columns, size: int, *, aggregate: bool) -> None:
+        """Do what ``put`` does with what ``checked`` returned, without waiting for room."""
         self._buffered += size
         self._unseen_bytes += size
 
@@ -227,7 +226,7 @@ class Producer:
         )
         self._unflushed[id(delivery)] = delivery
         due_ms = now_ms + self.settings.linger_ms
-        self._courier.accept(Part(delivery, columns), due_ms=due_ms)
+        self._courier.accept(Part(delivery, columns, size), due_ms=due_ms)
 
     async def flush(self) -> None:
         """
