@@ -10,11 +10,14 @@ of keys, heads from tables, one join. The bytes are the same as those of ``Aggre
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsGetItem
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -134,9 +137,9 @@ def _first_fields(number: int) -> tuple[bytes, ...]:
     return _fields_up_to(max(_SMALLEST_POWER, number.bit_length()))[:number]
 
 
-def looked_up(table: Mapping[_K, _V], wanted: Sequence[_K]) -> Sequence[_V]:
+def looked_up(table: SupportsGetItem[_K, _V], wanted: Sequence[_K]) -> Sequence[_V]:
     """
-    Return the values of several keys, at least one; in half the time of a call for each.
+    Return what a table or a sequence has at several places, at least one, in a single call.
 
     Raises:
         KeyError: the table lacks one.
@@ -274,7 +277,7 @@ def _packed(columns: PlainColumns, indexes: KeyIndexes, new: dict[str, None]) ->
     known = len(indexes)
     indexes.keep(new)
     if len(new) == len(keys):  # All of them new: their indexes are in order.
-        fields = _first_fields(known + len(keys))[known:]
+        fields: Sequence[bytes] = _first_fields(known + len(keys))[known:]
         before = _before_ordered(sizes, short=max(0, _LONG_INDEXES_FROM - known))
     else:
         fields = indexes.of_all(keys)
