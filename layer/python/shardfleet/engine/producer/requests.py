@@ -28,6 +28,8 @@ _PASSED_OVER_MOST = 4 * ENTRIES_MOST
 _PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 4
 # To take out of the queue what fits after all costs less than to put back what does not.
 _LIKELY_PERCENT = 99
+# With fewer new ones among them, most further aggregates would be cut short by the limit above.
+_NEW_OF_LOOKS = 4
 _LOOKS = 8  # So many parts are looked at, at so many places each, before any is passed over.
 
 
@@ -209,7 +211,7 @@ class _Filler:
         """Take what may share an aggregate out of the queue, about as much as can fit."""
         queue, found = self._lane.queue, []
         room, most = self._likely_room(), self._settings.aggregate_records
-        if self._taken() and not self._anything_new():
+        if self._taken() and not self._enough_new():
             self._full = True
         while queue and most > 0 and room > 0 and not self._full:
             call = queue[0].call
@@ -235,11 +237,12 @@ class _Filler:
         inside, whole = self._lane.packed
         return self._settings.aggregate_bytes * _LIKELY_PERCENT * inside // (100 * whole)
 
-    def _anything_new(self) -> bool:
-        """Tell by a look here and there whether what waits next has keys that the request lacks."""
+    def _enough_new(self) -> bool:
+        """Tell by a look here and there whether enough of what waits next may share the request."""
         parts = islice(self._lane.queue, _LOOKS)
-        keys = chain.from_iterable(part.columns.keys[:: 1 + len(part) // _LOOKS] for part in parts)
-        return not self._keys.issuperset(keys)
+        looks = [key for part in parts for key in part.columns.keys[:: 1 + len(part) // _LOOKS]]
+        known = sum(map(self._keys.__contains__, looks))
+        return (len(looks) - known) * _NEW_OF_LOOKS >= len(looks) > 0
 
     def _new_ones(self, part: Part) -> Part:
         """Pass over the records whose keys are in the request, and return the others."""
