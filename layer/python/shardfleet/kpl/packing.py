@@ -73,14 +73,14 @@ class KeyIndexes:
         tag: of that field.
 
     Attributes:
-        keys: in their order; not to be changed.
+        keys: in their order, with their fields as far as these are made; not to be changed.
 
     """
 
     def __init__(self, tag: bytes = RECORD_KEY_INDEX) -> None:
         """Begin with index 0."""
-        self.keys: dict[str, None] = {}
-        self._fields: dict[str, bytes] = {}
+        self.keys: dict[str, bytes] = {}
+        self._fields_made = 0
         self._tag = tag
 
     def __len__(self) -> int:
@@ -93,21 +93,21 @@ class KeyIndexes:
 
     def add(self, key: str) -> None:
         """Give a new key the next index."""
-        if len(self._fields) == len(self):
-            self._fields[key] = self.following()
-        self.keys[key] = None
+        field = b""
+        if self._fields_made == len(self):
+            field, self._fields_made = self.following(), len(self) + 1
+        self.keys[key] = field
 
     def following(self) -> bytes:
         """Return the field that the next new key will have."""
         return self._tag + varint(len(self))
 
-    def new_of(self, keys: Sequence[str]) -> dict[str, None]:
+    def new_of(self, keys: Sequence[str]) -> dict[str, bytes]:
         """Return those of several keys that the table lacks, each once, in their order."""
-        found = dict.fromkeys(keys)
-        known = self.keys
-        return {key: None for key in found if key not in known} if known else found
+        found, known = dict.fromkeys(keys, b""), self.keys
+        return {key: b"" for key in found if key not in known} if known else found
 
-    def keep(self, new: dict[str, None]) -> None:
+    def keep(self, new: dict[str, bytes]) -> None:
         """Give new partition keys the next indexes."""
         if self.keys:
             self.keys.update(new)
@@ -119,12 +119,13 @@ class KeyIndexes:
         return looked_up(self._made(), keys)
 
     def _made(self) -> dict[str, bytes]:
-        made, wanted = len(self._fields), len(self)
+        made, wanted = self._fields_made, len(self)
         if made < wanted:
             # Partition keys: keep() puts in many at once, add() keeps up.
-            new = islice(self.keys, made, None)
-            self._fields.update(zip(new, _first_fields(wanted)[made:], strict=True))
-        return self._fields
+            new = list(islice(self.keys, made, None))
+            self.keys.update(zip(new, _first_fields(wanted)[made:], strict=True))
+            self._fields_made = wanted
+        return self.keys
 
 
 @lru_cache(maxsize=_FIELDS_CACHE)
@@ -168,12 +169,12 @@ class _Table:
         return looked_up(made, lengths)
 
 
-def _before(index_bytes: int, data_bytes: int) -> bytes:
+def _before_field(index_bytes: int, data_bytes: int) -> bytes:
     return RECORD + varint(index_bytes + len(RECORD_DATA + varint(data_bytes)) + data_bytes)
 
 
-_BEFORE_SHORT_INDEX = _Table(lambda length: _before(_SHORT_INDEX, length))
-_BEFORE_LONG_INDEX = _Table(lambda length: _before(_SHORT_INDEX + 1, length))
+_BEFORE_SHORT_INDEX = _Table(lambda length: _before_field(_SHORT_INDEX, length))
+_BEFORE_LONG_INDEX = _Table(lambda length: _before_field(_SHORT_INDEX + 1, length))
 _BEHIND_INDEX = _Table(lambda length: RECORD_DATA + varint(length))
 # Heads of keys as text: each byte of them is a character of Latin-1, like each of an ASCII key.
 _KEY_HEADS = tuple((KEY_ENTRY + varint(n)).decode("latin-1") for n in range(_LONGEST_KEY + 1))
@@ -271,20 +272,18 @@ def pack(
     return None
 
 
-def _packed(columns: PlainColumns, indexes: KeyIndexes, new: dict[str, None]) -> bytes:
+def _packed(columns: PlainColumns, indexes: KeyIndexes, new: dict[str, bytes]) -> bytes:
     """Return records as they stand in an aggregate, and put their new keys into its table."""
     keys, data, sizes = columns
     known = len(indexes)
     indexes.keep(new)
     if len(new) == len(keys):  # All of them new: their indexes are in order.
         fields: Sequence[bytes] = _first_fields(known + len(keys))[known:]
-        before = _before_ordered(sizes, short=max(0, _LONG_INDEXES_FROM - known))
+        before = _before(sizes, short=max(0, _LONG_INDEXES_FROM - known))
     else:
         fields = indexes.of_all(keys)
-        if len(indexes) <= _LONG_INDEXES_FROM:
-            before = _BEFORE_SHORT_INDEX.of_all(sizes)
-        else:
-            before = _before_mixed(fields, sizes)
+        all_short = len(indexes) <= _LONG_INDEXES_FROM
+        before = _BEFORE_SHORT_INDEX.of_all(sizes) if all_short else _before_mixed(fields, sizes)
     parts = [b""] * (4 * len(keys))
     parts[::4] = before
     parts[1::4] = fields
@@ -297,7 +296,7 @@ def _overhead_most(longest: int, *, short: bool) -> int:
     """Return the most that the format adds to data of up to a length, with a short index or not."""
     index_bytes = _SHORT_INDEX if short else _SHORT_INDEX + 1
     behind_bytes = len(RECORD_DATA + varint(longest))
-    return len(_before(index_bytes, longest)) + index_bytes + behind_bytes
+    return len(_before_field(index_bytes, longest)) + index_bytes + behind_bytes
 
 
 def _fitting(sizes: Sequence[int], room: int, *, overhead: int) -> int:
@@ -315,7 +314,7 @@ def _extremes(sizes: Sequence[int]) -> tuple[int, int]:
     return (first, first) if sizes.count(first) == len(sizes) else (min(sizes), max(sizes))
 
 
-def _before_ordered(sizes: Sequence[int], *, short: int) -> Sequence[bytes]:
+def _before(sizes: Sequence[int], *, short: int) -> Sequence[bytes]:
     """Return what stands before each index: so many short ones, then long ones."""
     if short >= len(sizes):
         return _BEFORE_SHORT_INDEX.of_all(sizes)
@@ -325,13 +324,16 @@ def _before_ordered(sizes: Sequence[int], *, short: int) -> Sequence[bytes]:
     return [*found[0], *found[1]]
 
 
-def _before_mixed(fields: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
+def _before_mixed(fields: Sequence[bytes], sizes: Sequence[int]) -> Sequence[bytes]:
     """Return what stands before each index, short ones and long ones in any order."""
-    columns = fields, _BEFORE_SHORT_INDEX.of_all(sizes), _BEFORE_LONG_INDEX.of_all(sizes)
-    return [
-        short if len(field) == _SHORT_INDEX else long
-        for field, short, long in zip(*columns, strict=True)
-    ]
+    widths = bytes(map(len, fields))
+    # Those of the first keys of an aggregate stand at its beginning, where they are new.
+    short = widths.find(_SHORT_INDEX + 1)
+    before = list(_before(sizes, short=short if short >= 0 else len(sizes)))
+    number = short
+    while (number := widths.find(_SHORT_INDEX, number + 1)) > short >= 0:
+        before[number] = _before_field(_SHORT_INDEX, sizes[number])
+    return before
 
 
 def _entries(keys: Sequence[str]) -> bytes:

@@ -115,6 +115,7 @@ class Lanes:
     def __init__(self, settings: ProducerSettings) -> None:
         self.map = ShardMap()
         self._settings = settings
+        self._rates = settings.record_rate, settings.byte_rate
         self._lanes: dict[str | None, Lane] = {}
         self._draining: list[Lane] = []
         self._lane_of_key: dict[str, Lane] = {}
@@ -186,17 +187,18 @@ class Lanes:
 
     def room(self, lane: Lane, now_ms: int) -> tuple[int, int]:
         """Return how many entries and bytes a lane may send now; at least one entry always."""
-        records = available(lane.records, self._settings.record_rate, now_ms=now_ms)
-        size = available(lane.bytes, self._settings.byte_rate, now_ms=now_ms)
+        record_rate, byte_rate = self._rates
+        records = available(lane.records, record_rate, now_ms=now_ms)
+        size = available(lane.bytes, byte_rate, now_ms=now_ms)
         return max(1, min(lane.flow.batch, records)), max(1, size)
 
     def depart(self, lane: Lane, *, entries: int, size: int, now_ms: int) -> None:
         """Note that so much is on its way; the lane is busy until ``arrive``."""
         lane.busy = True
         lane.after.clear()
-        rates = self._settings.record_rate, self._settings.byte_rate
-        lane.records, _ = spend(lane.records, rates[0], amount=entries, now_ms=now_ms)
-        lane.bytes, _ = spend(lane.bytes, rates[1], amount=size, now_ms=now_ms)
+        record_rate, byte_rate = self._rates
+        lane.records, _ = spend(lane.records, record_rate, amount=entries, now_ms=now_ms)
+        lane.bytes, _ = spend(lane.bytes, byte_rate, amount=size, now_ms=now_ms)
         if not lane.queue:
             lane.due_ms = math.inf
 
@@ -222,7 +224,7 @@ class Lanes:
     def _ready_at(self, lane: Lane, now_ms: int) -> float:
         if not lane.queue or lane.busy or any(other.busy for other in lane.after):
             return math.inf
-        settings = self._settings
+        settings, (record_rate, byte_rate) = self._settings, self._rates
         enough = (
             lane.waiting >= lane.flow.batch
             or lane.waiting_bytes * _PORTION >= settings.shard_bytes_per_s
@@ -231,8 +233,8 @@ class Lanes:
         records = min(lane.waiting, -(-settings.shard_records_per_s // _PORTION))
         size = min(lane.waiting_bytes, -(-settings.shard_bytes_per_s // _PORTION))
         pace_ms = max(
-            wait_ms(lane.records, settings.record_rate, now_ms=now_ms, needed=records),
-            wait_ms(lane.bytes, settings.byte_rate, now_ms=now_ms, needed=size),
+            wait_ms(lane.records, record_rate, now_ms=now_ms, needed=records),
+            wait_ms(lane.bytes, byte_rate, now_ms=now_ms, needed=size),
         )
         return max(due_ms, lane.not_before_ms, now_ms + pace_ms)
 
@@ -286,8 +288,7 @@ class Lanes:
         lane = Lane(
             owner,
             unhindered(self._settings.flow),
-            full_bucket(self._settings.record_rate, now_ms=now_ms),
-            full_bucket(self._settings.byte_rate, now_ms=now_ms),
+            *(full_bucket(rate, now_ms=now_ms) for rate in self._rates),
         )
         lane.after = [other for other in self._draining if _overlap(other.bounds, lane.bounds)]
         self._lanes[lane.shard_id] = lane
