@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
 from shardfleet.engine.producer.calls import Part, all_records
@@ -117,10 +116,15 @@ class Courier:
         """Wait until an answer or a record comes, or a lane is ready."""
         now_ms = self._clock.monotonic_ms()
         at_ms = math.inf if full else self.lanes.next_at_ms(now_ms)
-        seconds = None if at_ms == math.inf else max(0.0, at_ms - now_ms) / 1000
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+        if at_ms == math.inf:
+            await self._changed.wait()
+            return
+        seconds = max(0.0, at_ms - now_ms) / 1000
+        ready = asyncio.get_running_loop().call_later(seconds, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            ready.cancel()
 
     async def _carry(self, request: Request) -> None:
         """Send one request and bring everything back that was not accepted."""

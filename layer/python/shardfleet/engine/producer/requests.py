@@ -30,7 +30,7 @@ _PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 4
 _LIKELY_PERCENT = 99
 # With fewer new ones among them, most further aggregates would be cut short by the limit above.
 _NEW_OF_LOOKS = 4
-_LOOKS = 8  # So many parts are looked at, at so many places each, before any is passed over.
+_LOOKS = 6  # So many parts are looked at, at so many places each, before any is passed over.
 
 
 @dataclass(slots=True)
