@@ -285,10 +285,12 @@ class Lanes:
         return self._lanes.get(owner.shard_id if owner else None) or self._open(owner, now_ms)
 
     def _open(self, owner: Shard | None, now_ms: int) -> Lane:
+        record_rate, byte_rate = self._rates
         lane = Lane(
             owner,
             unhindered(self._settings.flow),
-            *(full_bucket(rate, now_ms=now_ms) for rate in self._rates),
+            full_bucket(record_rate, now_ms=now_ms),
+            full_bucket(byte_rate, now_ms=now_ms),
         )
         lane.after = [other for other in self._draining if _overlap(other.bounds, lane.bounds)]
         self._lanes[lane.shard_id] = lane
