@@ -10,14 +10,11 @@ of keys, heads from tables, one join. The bytes are the same as those of ``Aggre
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsGetItem
+from typing import Any, NamedTuple, TypeVar
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -138,9 +135,9 @@ def _first_fields(number: int) -> tuple[bytes, ...]:
     return _fields_up_to(max(_SMALLEST_POWER, number.bit_length()))[:number]
 
 
-def looked_up(table: SupportsGetItem[_K, _V], wanted: Sequence[_K]) -> Sequence[_V]:
+def looked_up(table: Mapping[_K, _V], wanted: Sequence[_K]) -> Sequence[_V]:
     """
-    Return what a table or a sequence has at several places, at least one, in a single call.
+    Return what a table has of several keys, at least one, in a single call.
 
     Raises:
         KeyError: the table lacks one.
