@@ -47,6 +47,7 @@ class Producer:
 
     Attributes:
         settings: limits.
+        received: records that calls gave so far.
 
     """
 
@@ -69,6 +70,7 @@ class Producer:
             observe=observe,
             on_failure=self._give_up,
         )
+        self.received = 0
         self._buffered = 0
         self._unseen_bytes = 0
         self._sends: set[PutCall] = set()
@@ -86,6 +88,11 @@ class Producer:
     def buffered_bytes(self) -> int:
         """Return data and keys that ``put`` has taken and the stream has not."""
         return self._buffered
+
+    @property
+    def pending(self) -> int:
+        """Return how many records wait or are on their way; what is given up does not."""
+        return sum(call.left for call in (*self._sends, *self._unflushed.values()))
 
     async def __aenter__(self) -> Self:
         return self
@@ -155,6 +162,7 @@ class Producer:
         placed = columns._replace(places=range(len(records)))
         self._courier.accept(Part(delivery, placed, size), due_ms=0)
         self._sends.add(delivery)
+        self.received += len(records)
         return delivery, over
 
     async def _receipts(self, begun: _Send | None) -> list[Receipt]:
@@ -225,6 +233,7 @@ class Producer:
             on_over=on_over,
         )
         self._unflushed[id(delivery)] = delivery
+        self.received += delivery.left
         due_ms = now_ms + self.settings.linger_ms
         self._courier.accept(Part(delivery, columns, size), due_ms=due_ms)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ STREAM_RECORD_BYTES = 1024 * 1024
 """Data and key of a record: what a stream takes unless its ``MaxRecordSizeInKiB`` says more."""
 
 _MIB = 1024 * 1024
+# API reference of CloudWatch: ``Namespace`` of ``PutMetricData``.
+_NAMESPACE = re.compile(r"(?!:|AWS/)[A-Za-z0-9._\-/#: ]{0,255}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class ProducerSettings:
         linger_ms: how long ``put`` may wait for company (KPL ``RecordMaxBufferedTime``).
         buffer_bytes: data and keys that may wait; then ``put`` waits for room.
         give_up_ms: how long one record may go on being refused.
+        metrics_namespace: where ``open_producer`` writes metrics by the KPL's names to (KPL
+            ``MetricsNamespace``); empty: it writes none.
 
     Raises:
         ConfigurationError: a value outside its range; the message lists all of them.
@@ -57,6 +62,7 @@ class ProducerSettings:
     linger_ms: int = 100
     buffer_bytes: int = 32 * _MIB
     give_up_ms: int = 300_000
+    metrics_namespace: str = ""
 
     def __post_init__(self) -> None:
         ranges = {
@@ -80,6 +86,12 @@ class ProducerSettings:
             wrong.append(
                 f"flow has batches of {self.flow.entries_least} to {self.flow.entries_most} "
                 f"entries (allowed: 1 to {ENTRIES_MOST})"
+            )
+        namespace = self.metrics_namespace
+        if not _NAMESPACE.fullmatch(namespace):
+            wrong.append(
+                f"metrics_namespace = {namespace!r} (allowed: up to 255 letters, digits and "
+                "characters of ._-/#: and blank, no colon at the beginning, and not AWS/)"
             )
         if wrong:
             raise ConfigurationError(f"ProducerSettings: {'; '.join(wrong)}")
