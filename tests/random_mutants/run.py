@@ -343,6 +343,7 @@ def places_of(change: Change, sources: Mapping[str, bytes]) -> list[tuple[str, i
 def functions_by_place() -> dict[tuple[str, str, int], list[FunctionType]]:
     """Return all functions of this process by file, qualified name and first line."""
     functions = defaultdict(list)
+    gc.unfreeze()  # What tests/conftest.py has collected is not among the objects before.
     for each in gc.get_objects():
         if isinstance(each, FunctionType):
             functions[_place(each.__code__)].append(each)
