@@ -10,7 +10,7 @@ of keys, heads from tables, one join. The bytes are the same as those of ``Aggre
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
 from operator import itemgetter
@@ -259,7 +259,7 @@ def pack(
         keys_after = len(indexes) + len(new)
         if keys_after > _LONGER_INDEXES_FROM:
             return None
-        entries = _entries(list(new))
+        entries = _entries(new)
         overhead = _overhead_most(max(columns.sizes), short=keys_after <= _LONG_INDEXES_FROM)
         fitting = _fitting(columns.sizes, room - len(entries), overhead=overhead)
         if fitting == count:
@@ -333,7 +333,7 @@ def _before_mixed(fields: Sequence[bytes], sizes: Sequence[int]) -> Sequence[byt
     return before
 
 
-def _entries(keys: Sequence[str]) -> bytes:
+def _entries(keys: Collection[str]) -> bytes:
     """Return the entries of the table of keys."""
     if not keys:
         return b""
