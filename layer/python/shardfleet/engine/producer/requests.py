@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
-from itertools import chain, islice
+from itertools import chain
 from operator import not_
 
 from shardfleet.engine.producer.calls import Part, all_records, size_of
@@ -28,9 +28,6 @@ _PASSED_OVER_MOST = 4 * ENTRIES_MOST
 _PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 4
 # To take out of the queue what fits after all costs less than to put back what does not.
 _LIKELY_PERCENT = 99
-# With fewer new ones among them, most further aggregates would be cut short by the limit above.
-_NEW_OF_LOOKS = 4
-_LOOKS = 6  # So many parts are looked at, at so many places each, before any is passed over.
 
 
 @dataclass(slots=True)
@@ -211,8 +208,6 @@ class _Filler:
         """Take what may share an aggregate out of the queue, about as much as can fit."""
         queue, found = self._lane.queue, []
         room, most = self._likely_room(), self._settings.aggregate_records
-        if self._taken() and not self._enough_new():
-            self._full = True
         while queue and most > 0 and room > 0 and not self._full:
             call = queue[0].call
             if call.is_stopped:
@@ -237,18 +232,12 @@ class _Filler:
         inside, whole = self._lane.packed
         return self._settings.aggregate_bytes * _LIKELY_PERCENT * inside // (100 * whole)
 
-    def _enough_new(self) -> bool:
-        """Tell by a look here and there whether enough of what waits next may share the request."""
-        parts = islice(self._lane.queue, _LOOKS)
-        looks = [key for part in parts for key in part.columns.keys[:: 1 + len(part) // _LOOKS]]
-        known = sum(map(self._keys.__contains__, looks))
-        return (len(looks) - known) * _NEW_OF_LOOKS >= len(looks) > 0
-
     def _new_ones(self, part: Part) -> Part:
         """Pass over the records whose keys are in the request, and return the others."""
-        if not self._keys or self._keys.isdisjoint(part.columns.keys):
+        taken = self._taken()
+        if not taken or taken.isdisjoint(part.columns.keys):
             return part
-        known = list(map(self._keys.__contains__, part.columns.keys))
+        known = list(map(taken.__contains__, part.columns.keys))
         passed = Part(part.call, part.columns.where(known))
         self._pass_over(passed, most=_PASSED_OVER_BY_AGGREGATES)
         return Part(part.call, part.columns.where(list(map(not_, known))))
