@@ -6,6 +6,7 @@ decides.
 """
 
 import contextlib
+import functools
 
 import pytest
 
@@ -37,8 +38,14 @@ def dynamodb(request):
     return request.getfixturevalue(SERVERS[request.param]).client("dynamodb")
 
 
+@pytest.fixture(scope="session")
+def clients_at():
+    """The project's own clients of a place, made once: that takes longer than most tests."""
+    return functools.cache(lambda _: AwsClients(LIMITS))
+
+
 @pytest.fixture
-def tables_at(request, monkeypatch):
+def tables_at(request, clients_at, monkeypatch):
     """Make both tables, empty, at a place of that name, with the project's own clients."""
     entered = contextlib.ExitStack()
 
@@ -46,7 +53,7 @@ def tables_at(request, monkeypatch):
         place, _, way = at.partition(" by ")
         for name, value in request.getfixturevalue(SERVERS[place]).environment().items():
             monkeypatch.setenv(name, value)
-        return entered.enter_context(tables_of(AwsClients(LIMITS), wired=bool(way)))
+        return entered.enter_context(tables_of(clients_at(place), wired=bool(way)))
 
     with entered:
         yield make
