@@ -44,12 +44,11 @@ def project(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def synthesized_by_program(project):
-    """`python cdk/app.py` in the copy: the CDK and cdk-nag judge, bundling is left out."""
+    """`python cdk/app.py` in the copy: cdk-nag judges, bundling is left out."""
     environment = {
         **os.environ,
         "CDK_OUTDIR": "cdk.out",
         "CDK_CONTEXT_JSON": '{"aws:cdk:bundling-stacks": []}',
-        "CDK_VALIDATION": "true",
         "PYTHONPATH": os.pathsep.join([str(project / "layer/python"), str(project / "cdk")]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -183,7 +182,18 @@ def test_cdk_nag_finds_nothing_in_the_repositorys_stack(synthesized_by_program):
     assert violations(report) == []
 
 
-def test_cdk_nag_finds_nothing_in_any_variant(assembly):
+def test_the_cdks_own_rules_find_nothing_in_the_repositorys_stack(tmp_path):
+    from shardfleet_cdk.synthesis import NO_BUNDLING, build_app  # noqa: PLC0415
+    from tests.cdk.variants import judge  # noqa: PLC0415
+
+    app = build_app(outdir=tmp_path, context=NO_BUNDLING)
+    judge(app)
+    app.synth()
+
+    assert violations(tmp_path / "validation-report.json") == []
+
+
+def test_cdk_nag_and_the_cdks_own_rules_find_nothing_in_any_variant(assembly):
     assert violations(assembly / "validation-report.json") == []
 
 
