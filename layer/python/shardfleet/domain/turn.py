@@ -418,6 +418,8 @@ def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
 def orphans(leases: Iterable[Lease], slots: Iterable[Slot]) -> frozenset[str]:
     """Return leases owned by ended slots: nobody can renew them, so nobody need wait (H2)."""
     ended = {slot.worker_id for slot in slots if slot.state is SlotState.ENDED}
+    if not ended:
+        return frozenset()
     return frozenset(
         lease.lease_key
         for lease in leases

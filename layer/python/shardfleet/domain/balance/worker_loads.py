@@ -23,16 +23,14 @@ _LIGHTEST_KEPT = 64
 
 def throughputs(leases: Sequence[Lease]) -> dict[str, float]:
     """Return KB/s of each unfinished lease; unknown is the average of what is known (§3.2)."""
+    unfinished = [lease for lease in leases if not lease.is_finished]
     known = {
         lease.lease_key: rate
-        for lease in leases
-        if not lease.is_finished
-        and (rate := lease.throughput_kbps) is not None
-        and isfinite(rate)
-        and rate >= 0
+        for lease in unfinished
+        if (rate := lease.throughput_kbps) is not None and isfinite(rate) and rate >= 0
     }
     usual = average(known) if known else 0.0
-    return {le.lease_key: known.get(le.lease_key, usual) for le in leases if not le.is_finished}
+    return {lease.lease_key: known.get(lease.lease_key, usual) for lease in unfinished}
 
 
 def measured(

@@ -61,8 +61,8 @@ def read_by_others(
         for lease in leases
         if not lease.is_finished
         and lease.lease_key not in expired
-        and lease.effective_owner is not None
-        and lease.effective_owner not in ours
+        and (owner := lease.effective_owner) is not None
+        and owner not in ours
     )
 
 

@@ -46,7 +46,8 @@ def pending_handovers(
 
     """
     found: dict[str, Handover] = {}
-    for lease in sorted(leases, key=lambda le: le.lease_key):
+    handed_over = (lease for lease in leases if lease.checkpoint_owner is not None)
+    for lease in sorted(handed_over, key=lambda le: le.lease_key):
         if lease.is_finished or lease.checkpoint_owner is None or lease.lease_owner is None:
             continue
         seen = Handover(lease.checkpoint_owner, lease.lease_owner, now_ms)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
-from shardfleet.domain.stream.shards import Shard
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.values import dataclass
 
 SIGHTINGS = 3  # Java: leasesRecoveryAuditorInconsistencyConfidenceThreshold
@@ -93,13 +93,15 @@ def unread_ranges(leases: Iterable[Lease], shards: Iterable[Shard]) -> tuple[Has
         shards: the unfiltered listing.
 
     """
-    listed = {shard.shard_id: shard.hash_key_range for shard in shards}
+    listed = ShardGraph.of(shards).shards
     covered: list[HashKeyRange] = []
     for lease in leases:
         if lease.is_finished:
             continue
-        known = lease.hash_key_range or listed.get(lease.lease_key)
-        if known is None:
+        if lease.hash_key_range is not None:
+            covered.append(lease.hash_key_range)
+        elif lease.lease_key in listed:
+            covered.append(listed[lease.lease_key].hash_key_range)
+        else:
             return ()
-        covered.append(known)
     return hash_range_holes(covered) if listed else ()

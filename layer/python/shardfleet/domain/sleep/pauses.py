@@ -58,6 +58,8 @@ class Pauses:
 
     def among(self, lease_keys: Iterable[str]) -> dict[str, Pause]:
         """Return those of the leases that are paused."""
+        if self.fleet is None and not self.leases:
+            return {}
         return {key: pause for key in lease_keys if (pause := self.of(key)) is not None}
 
     def with_leases(self, lease_keys: Collection[str], pause: Pause) -> Pauses:
