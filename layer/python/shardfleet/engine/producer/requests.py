@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
-from itertools import chain
+from itertools import chain, islice
 from operator import not_
 
 from shardfleet.engine.producer.calls import Part, all_records, size_of
@@ -26,6 +26,7 @@ from shardfleet.values import dataclass
 # that it meets, so what is behind it are mostly keys that it has: fewer are passed over then.
 _PASSED_OVER_MOST = 4 * ENTRIES_MOST
 _PASSED_OVER_BY_AGGREGATES = ENTRIES_MOST // 4
+_LOOKS = 8  # So many parts are looked at, at so many places each, before any is passed over.
 # To take out of the queue what fits after all costs less than to put back what does not.
 _LIKELY_PERCENT = 99
 
@@ -208,6 +209,8 @@ class _Filler:
         """Take what may share an aggregate out of the queue, about as much as can fit."""
         queue, found = self._lane.queue, []
         room, most = self._likely_room(), self._settings.aggregate_records
+        if self._taken() and not self._anything_new():
+            self._full = True
         while queue and most > 0 and room > 0 and not self._full:
             call = queue[0].call
             if call.is_stopped:
@@ -231,6 +234,12 @@ class _Filler:
         """Return what of data and keys an aggregate will probably take, by the lane's last one."""
         inside, whole = self._lane.packed
         return self._settings.aggregate_bytes * _LIKELY_PERCENT * inside // (100 * whole)
+
+    def _anything_new(self) -> bool:
+        """Tell by a look here and there whether what waits next has keys that the request lacks."""
+        parts = islice(self._lane.queue, _LOOKS)
+        keys = chain.from_iterable(part.columns.keys[:: 1 + len(part) // _LOOKS] for part in parts)
+        return not self._taken().issuperset(keys)
 
     def _new_ones(self, part: Part) -> Part:
         """Pass over the records whose keys are in the request, and return the others."""
