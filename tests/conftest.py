@@ -39,6 +39,7 @@ SHARED = {
 }
 # Files that take long and share nothing: at the end they would leave the other processes idle.
 LONG = ("tests/testing/", "tests/simulation/")
+MADE_ONCE = {"botocore.session": "create_loader", "typer.main": "get_command"}
 MAKES_WAY_BY = 10  # of nice(2)
 
 # `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
@@ -226,26 +227,13 @@ def refuse_skip(report):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sdk_data():
-    """What the SDK makes its clients from is read once, not for each of thousands of sessions."""
-    session = sys.modules.get("botocore.session")  # Not there: no test that was collected uses it.
-    if session is None:
-        yield
-        return
+def made_once():
+    """What the SDK makes clients from, and Typer commands, is made once, not thousands of times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "create_loader", functools.cache(session.create_loader))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def commands():
-    """What Typer makes of an application is made once, not for each of thousands of commands."""
-    typer = sys.modules.get("typer.main")
-    if typer is None:
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer, "get_command", functools.cache(typer.get_command))
+        for name, function in MADE_ONCE.items():
+            # Not there: no test that was collected uses it.
+            if module := sys.modules.get(name):
+                patch.setattr(module, function, functools.cache(getattr(module, function)))
         yield
 
 
