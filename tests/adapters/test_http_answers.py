@@ -7,8 +7,9 @@ import threading
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
-from shardfleet.adapters.http import connections
-from shardfleet.adapters.http.connections import BODY_BYTES_MOST, Endpoint, HttpConnections
+from shardfleet.adapters.http import answers
+from shardfleet.adapters.http.answers import BODY_BYTES_MOST
+from shardfleet.adapters.http.connections import Endpoint, HttpConnections
 from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.errors import OutcomeUnknown, Throttled
 
@@ -133,7 +134,7 @@ def body_in_chunks(chunk, size):
     ("chunk", "size"), [(1, 100_000), (7, 200_000), (65_536, 1 << 22), (1 << 23, 1 << 23)]
 )
 def test_a_body_in_chunks_is_copied_a_few_times_whatever_the_chunks(monkeypatch, chunk, size):
-    monkeypatch.setattr(connections, "bytearray", CountedArray, raising=False)
+    monkeypatch.setattr(answers, "bytearray", CountedArray, raising=False)
     monkeypatch.setattr(Counted, "copied", 0)
     data = http(body_in_chunks(chunk, size), CHUNKED)
     answer = answer_of(pieces(data))

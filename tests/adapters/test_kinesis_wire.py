@@ -20,7 +20,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from shardfleet.adapters.http.connections import BODY_BYTES_MOST
+from shardfleet.adapters.http.answers import BODY_BYTES_MOST
 from shardfleet.adapters.kinesis.wire import open_wire
 from shardfleet.kpl.packing import OutgoingRecord
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
@@ -172,7 +172,7 @@ def test_the_endpoint_follows_botocores_rules_for_the_streams_account():
     with pytest.raises(ConnectionClosedError):
         client.get_records(StreamARN=arn, ShardIterator="iterator")
     wire = open_wire(arn, client=client, session=session)
-    assert wire._service._connections._endpoint.url == sent[0]
+    assert wire._service._connections.endpoint.url == sent[0]
 
 
 # --- connections

@@ -20,8 +20,9 @@ from zlib import crc32
 
 import msgspec
 
+from shardfleet.adapters.http.answers import OK
 from shardfleet.adapters.http.connections import IDLE_MS
-from shardfleet.adapters.http.json_service import OK, JsonService, open_service
+from shardfleet.adapters.http.json_service import JsonService, open_service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from botocore.session import Session
     from mypy_boto3_dynamodb.client import DynamoDBClient
 
-    from shardfleet.adapters.http.connections import HttpAnswer
+    from shardfleet.adapters.http.answers import HttpAnswer
 
 OPERATIONS = {
     "delete_item": "DeleteItem",

@@ -6,21 +6,31 @@ for an acknowledgement), the answer's body read straight into one buffer. Errors
 so that whoever judges the SDK's errors judges these; none holds what came. Bounded: open
 connections, the head, the body and the time of an answer.
 
-An answer is read exactly (RFC 9112) or not at all: framing that two readers may understand in two
-ways would let one answer pass for the next one.
+Whoever has an event loop need not give a thread to waiting: :meth:`HttpConnections.send` sends on
+a kept connection, and :meth:`SentRequest.arrive` waits in the loop for a short answer. To connect,
+and to read a long answer, still takes a thread.
 """
 
 from __future__ import annotations
 
-import re
+import asyncio
 import select
 import socket
 import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
+from shardfleet.adapters.http.answers import (
+    CHUNK_BYTES,
+    OK,
+    TOO_LATE,
+    HttpAnswer,
+    Incoming,
+    NotYet,
+    WhatCame,
+    read_answer,
+)
 from shardfleet.values import dataclass
 
 IDLE_MS = 5_000
@@ -32,30 +42,11 @@ until it times out (brianc/node-postgres issue 2243). The AWS SDK for Java 1 loo
 again after as long (`ClientConfiguration.DEFAULT_VALIDATE_AFTER_INACTIVITY_MILLIS`); no look shows
 a silent death.
 """
-HEAD_BYTES_MOST = 64 * 1024
-# An answer has up to 10 MiB of data (Kinesis quota), a third more in base64, and names and keys.
-BODY_BYTES_MOST = 64 * 1024 * 1024
 # Below this, head and body of a request are sent as one piece.
 _ONE_PIECE = 64 * 1024
-_CHUNK = 64 * 1024
-# Of a chunk's length and extensions, and of a number of bytes in decimal or hexadecimal digits.
-_LINE_BYTES_MOST = 1024
-_DIGITS_MOST = 9
+# In an event loop an answer may come in so many pieces: with each, all that came is looked at anew.
+_PIECES_MOST = 16
 _REQUEST_LINE = "POST / HTTP/1.1\r\n"
-_OK = 200
-_OK_LINE = b"http/1.1 200 ok\r\n"
-_TOO_LATE = "the answer was not complete in time"
-_END_OF_HEAD = b"\r\n\r\n"
-_STATUS_LINE = re.compile(rb"http/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?(?=\r|\Z)")
-# The fields on which it depends where an answer ends, with what is not allowed as a part of them:
-# blanks before the colon, half an end of a line, a line that goes on. In a head in lower case; no
-# other field is looked at, for this is done for each empty page of each idle shard.
-_FRAMING = re.compile(
-    rb"\r\n((?:content-length|transfer-encoding|connection)[ \t]*):[ \t]*"
-    rb"([^\r]*(?:\r(?!\n[^ \t])[^\r]*)*)"
-)
-_FRAMING_FIELDS = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,33 +89,6 @@ class Endpoint:
         return f"{'http' if self.tls is None else 'https'}://{self.authority}/"
 
 
-class HttpAnswer(NamedTuple):
-    """
-    An HTTP answer.
-
-    Attributes:
-        status: e.g. 200.
-        head: the status line and the headers as they came.
-        body: all of it.
-
-    """
-
-    status: int
-    head: bytes
-    body: bytes | bytearray
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Return the headers by lower-case name."""
-        lines = self.head.decode("latin-1").split("\r\n")[1:]
-        named = (line.partition(":") for line in lines)
-        return {name.lower(): value.strip() for name, _, value in named}
-
-
-class _Broken(OSError):
-    """What came is no HTTP answer, not all of one, or more than is allowed."""
-
-
 class HttpConnections:
     """Connections to one endpoint; safe to share between threads."""
 
@@ -132,7 +96,7 @@ class HttpConnections:
         self, endpoint: Endpoint, *, monotonic_s: Callable[[], float] = time.monotonic
     ) -> None:
         """Connect to nothing yet."""
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._monotonic_s = monotonic_s
         most = max(1, endpoint.connections)
         self._idle: deque[tuple[socket.socket, float]] = deque(maxlen=most)
@@ -152,18 +116,36 @@ class HttpConnections:
 
         """
         connection = self._kept() or self._connect()
-        try:
-            answer, keep = self._exchange(connection, headers, body)
-        except BaseException as error:
-            connection.close()
-            if isinstance(error, OSError):
-                raise self._unanswered(error) from error
-            raise
-        if keep and len(self._idle) < self._endpoint.connections:
+        return SentRequest(self, connection, _pieces(headers, body)).answer()
+
+    def send(self, headers: dict[str, str], body: bytes) -> SentRequest | None:
+        """
+        Send a request on a kept connection, once, without waiting; None if none is kept.
+
+        Whatever fails, :meth:`SentRequest.answer` tells it.
+        """
+        connection = self._kept()
+        if connection is None:
+            return None
+        sent = SentRequest(self, connection, _pieces(headers, body))
+        sent.begin()
+        return sent
+
+    def until_s(self) -> float:
+        """Return until when the answer of a request that is sent now has to be complete."""
+        return self._monotonic_s() + self.endpoint.answer_timeout_s
+
+    def incoming(self, connection: socket.socket, until_s: float, begun: bytes) -> Incoming:
+        """Return what comes on a connection, behind what came already."""
+        return Incoming(connection, until_s or self.until_s(), begun, self._monotonic_s)
+
+    def give_back(self, connection: socket.socket, *, keep: bool) -> None:
+        """Keep a connection for the next request, or close it."""
+        if keep and len(self._idle) < self.endpoint.connections:
+            connection.settimeout(self.endpoint.read_timeout_s)
             self._idle.append((connection, self._monotonic_s()))
         else:
             connection.close()
-        return answer
 
     def close(self) -> None:
         """Close the connections that are kept; those in use close when they come back."""
@@ -184,12 +166,12 @@ class HttpConnections:
             poll = select.poll()
             poll.register(connection, select.POLLIN)
             idle_s = self._monotonic_s() - since_s
-            if idle_s <= self._endpoint.idle_s and not poll.poll(0):
+            if idle_s <= self.endpoint.idle_s and not poll.poll(0):
                 return connection
             connection.close()
 
     def _connect(self) -> socket.socket:
-        endpoint, connection = self._endpoint, None
+        endpoint, connection = self.endpoint, None
         try:
             where = (endpoint.host, endpoint.port)
             connection = socket.create_connection(where, endpoint.connect_timeout_s)
@@ -204,12 +186,13 @@ class HttpConnections:
             raise self._unreachable(error) from error
         return connection
 
-    def _unanswered(self, error: OSError) -> Exception:
+    def unanswered(self, error: OSError) -> Exception:
+        """Return botocore's error for a request that was perhaps sent, and not answered."""
         # The SDK is not loaded before something fails: it takes as long as all else at a start.
         from botocore.exceptions import ConnectionClosedError, ReadTimeoutError  # noqa: PLC0415
 
         kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionClosedError
-        return kind(endpoint_url=self._endpoint.url, error=error)
+        return kind(endpoint_url=self.endpoint.url, error=error)
 
     def _unreachable(self, error: OSError) -> Exception:
         from botocore.exceptions import (  # noqa: PLC0415 - see above
@@ -218,167 +201,152 @@ class HttpConnections:
             SSLError,
         )
 
-        url = self._endpoint.url
+        url = self.endpoint.url
         if isinstance(error, ssl.SSLError):
             return SSLError(endpoint_url=url, error=error)
         if isinstance(error, TimeoutError):
             return ConnectTimeoutError(endpoint_url=url, error=error)
         return EndpointConnectionError(endpoint_url=url, error=error)
 
-    def _exchange(
-        self, connection: socket.socket, headers: dict[str, str], body: bytes
-    ) -> tuple[HttpAnswer, bool]:
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-        head = f"{_REQUEST_LINE}{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
-        if len(body) < _ONE_PIECE:
-            connection.sendall(head + body)
-        else:
-            connection.sendall(head)
-            connection.sendall(body)
-        until_s = self._monotonic_s() + self._endpoint.answer_timeout_s
-        answer, keep = _read_answer(_Incoming(connection, until_s, self._monotonic_s))
-        # What TLS has decrypted already no poll tells of; it belongs to no request of ours.
-        return answer, keep and not (isinstance(connection, ssl.SSLSocket) and connection.pending())
 
+class SentRequest:
+    """
+    A request on its connection, and its answer; not shared.
 
-class _Incoming:
-    """What comes on a connection, as long as the answer may take."""
+    Args:
+        connections: whose it is.
+        connection: in use by this alone.
+        unsent: what is to be sent, in pieces.
 
-    __slots__ = ("_connection", "_monotonic_s", "_until_s")
+    """
 
     def __init__(
-        self, connection: socket.socket, until_s: float, monotonic_s: Callable[[], float]
+        self, connections: HttpConnections, connection: socket.socket, unsent: list[bytes]
     ) -> None:
-        self._connection = connection
-        self._until_s = until_s
-        self._monotonic_s = monotonic_s
+        """Send nothing yet."""
+        self._connections = connections
+        self._connection: socket.socket | None = connection
+        self._unsent = unsent
+        self._until_s = 0.0
+        self._came = b""
+        self._read: tuple[HttpAnswer, bool] | None = None
+        self._failure: OSError | None = None
 
-    def more(self) -> bytes:
-        """Return what comes next; nothing at the end."""
-        if self._monotonic_s() > self._until_s:
-            raise TimeoutError(_TOO_LATE)
-        return self._connection.recv(_CHUNK)
+    def __del__(self) -> None:
+        """Leave no connection open whose answer nobody wants any more."""
+        self._close()
 
-    def some(self) -> bytes:
-        """Return what comes next; the end is too early."""
-        got = self.more()
-        if not got:
-            raise _Broken("the connection was closed before the answer was complete")
-        return got
+    def begin(self) -> None:
+        """Send as much as goes without waiting."""
+        connection = self._open()
+        connection.settimeout(0)
+        try:
+            while self._unsent:
+                piece = self._unsent[0]
+                gone = connection.send(piece)
+                self._unsent[:1] = [piece[gone:]] if gone < len(piece) else []
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except OSError as error:
+            self._failure = error
+        self._until_s = self._connections.until_s()
 
-    def fill(self, body: bytearray, filled: int) -> None:
-        """Put what comes next into the rest of a body."""
-        with memoryview(body) as view:
-            while filled < len(view):
-                if self._monotonic_s() > self._until_s:
-                    raise TimeoutError(_TOO_LATE)
-                got = self._connection.recv_into(view[filled:])
-                if not got:
-                    raise _Broken(f"{filled} of {len(view)} bytes of the body came")
-                filled += got
+    async def arrive(self) -> bool:
+        """
+        Wait in the running event loop for the answer, as long as it is short and no refusal.
 
+        Returns:
+            True: ``answer`` returns at once. False: it may have to wait or has bad news, so let it
+            do that in a thread.
 
-def _read_answer(incoming: _Incoming) -> tuple[HttpAnswer, bool]:
-    """Return the answer, and whether the connection may be used again."""
-    status, head, begun, framing = _read_head(incoming)
-    keep = b"close" not in framing.get(b"connection", b"")
-    coding, length = framing.get(b"transfer-encoding"), framing.get(b"content-length")
-    if coding is not None:
-        if length is not None or coding.rstrip(b" \t") != b"chunked":
-            raise _Broken("a Transfer-Encoding other than chunked alone")
-        return HttpAnswer(status, head, _read_chunks(incoming, begun)), keep
-    if length is None:
-        return HttpAnswer(status, head, _read_to_the_end(incoming, begun)), False
-    length = length.rstrip(b" \t")
-    if not length.isdigit() or len(length) > _DIGITS_MOST or int(length) > BODY_BYTES_MOST:
-        raise _Broken(f"a Content-Length that is no number up to {BODY_BYTES_MOST}")
-    size = int(length)
-    if len(begun) > size:
-        raise _Broken("more came than was announced")
-    if len(begun) == size:
-        return HttpAnswer(status, head, begun), keep
-    body = bytearray(size)
-    body[: len(begun)] = begun
-    incoming.fill(body, len(begun))
-    return HttpAnswer(status, head, body), keep
+        """
+        try:
+            for _ in range(_PIECES_MOST):
+                if self._unsent or self._failure is not None or not await self._more():
+                    return False
+                try:
+                    self._read = read_answer(WhatCame(self._came))
+                except NotYet as error:
+                    if error.is_long:
+                        return False
+                else:
+                    return self._read[0].status == OK
+        except OSError as error:
+            self._failure = error
+        except BaseException:
+            self._close()
+            raise
+        return False
 
+    def answer(self) -> HttpAnswer:
+        """
+        Return the answer, whatever its status; once.
 
-def _read_head(incoming: _Incoming) -> tuple[int, bytes, bytes, dict[bytes, bytes]]:
-    """Return status, head, what already came of the body, and the fields that say how it ends."""
-    data = b""
-    while True:
-        searched = 0
-        while (end := data.find(_END_OF_HEAD, searched)) < 0:
-            if len(data) > HEAD_BYTES_MOST:
-                raise _Broken(f"the head is longer than {HEAD_BYTES_MOST} bytes")
-            searched = max(0, len(data) - len(_END_OF_HEAD))
-            data += incoming.some()
-        head, data = data[:end], data[end + len(_END_OF_HEAD) :]
-        low = head.lower()
-        status = _OK if low.startswith(_OK_LINE) else _status_of(low)
-        if status >= _OK:
-            break
-    fields = _FRAMING.findall(low)
-    framing = dict(fields)
-    if len(framing) < len(fields) or not framing.keys() <= _FRAMING_FIELDS:
-        raise _Broken("a field that says where the answer ends is there twice, or misspelt")
-    if low.startswith(b"http/1.0"):
-        framing[b"connection"] = b"close"
-    return status, head, data, framing
+        Raises:
+            ReadTimeoutError, ConnectionClosedError: perhaps sent, not answered.
 
+        """
+        try:
+            if self._failure is not None:
+                raise self._failure
+            answer, keep = self._read or self._read_slowly()
+        except BaseException as error:
+            self._close()
+            if isinstance(error, OSError):
+                raise self._connections.unanswered(error) from error
+            raise
+        connection, self._connection = self._open(), None
+        # What TLS has decrypted already no poll tells of; it belongs to no request of ours.
+        over = isinstance(connection, ssl.SSLSocket) and connection.pending()
+        self._connections.give_back(connection, keep=keep and not over)
+        return answer
 
-def _status_of(head: bytes) -> int:
-    line = _STATUS_LINE.match(head)
-    if line is None:
-        raise _Broken("no status line of HTTP/1.1")
-    return int(line[1])
+    def _read_slowly(self) -> tuple[HttpAnswer, bool]:
+        connection = self._open()
+        connection.settimeout(self._connections.endpoint.read_timeout_s)
+        for piece in self._unsent:
+            connection.sendall(piece)
+        return read_answer(self._connections.incoming(connection, self._until_s, self._came))
 
+    async def _more(self) -> bool:
+        """Wait in the loop for what comes next and take it; False at the end."""
+        loop, connection = asyncio.get_running_loop(), self._open()
+        readable: asyncio.Future[bool] = loop.create_future()
+        descriptor, silence_s = connection.fileno(), self._connections.endpoint.read_timeout_s
+        loop.add_reader(descriptor, _resolve, readable, True)  # noqa: FBT003 - an argument of ours
+        timer = loop.call_later(silence_s, _resolve, readable, False)  # noqa: FBT003 - as above
+        try:
+            in_time = await readable
+        finally:
+            loop.remove_reader(descriptor)
+            timer.cancel()
+        if not in_time:
+            raise TimeoutError(TOO_LATE)
+        try:
+            piece = connection.recv(CHUNK_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return True
+        self._came += piece
+        return bool(piece)
 
-def _read_chunks(incoming: _Incoming, begun: bytes) -> bytearray:
-    """Return a chunked body; each byte is copied a few times, however the chunks are cut."""
-    body, came, at = bytearray(), bytearray(begun), 0
-    while True:
-        size, at = _size_of_chunk(incoming, came, at)
-        if len(body) + size > BODY_BYTES_MOST:
-            raise _Broken(f"a body of more than {BODY_BYTES_MOST} bytes")
-        here = came[at : at + size]
-        body += here
-        at += len(here)
-        if len(here) < size:
-            filled = len(body)
-            body += bytes(size - len(here))
-            incoming.fill(body, filled)
-        while len(came) < at + 2:
-            came += incoming.some()
-        if came[at : at + 2] != b"\r\n":
-            raise _Broken("a chunk of another length than it says, or with trailers")
-        at += 2
-        if not size:
-            if len(came) > at:
-                raise _Broken("more came than was announced")
-            return body
-        if at > _CHUNK:
-            del came[:at]
-            at = 0
+    def _open(self) -> socket.socket:
+        if self._connection is None:
+            raise RuntimeError("the answer was taken already, or given up")
+        return self._connection
 
-
-def _size_of_chunk(incoming: _Incoming, came: bytearray, at: int) -> tuple[int, int]:
-    """Return the size that is said at a place, and where the chunk begins."""
-    while (end := came.find(b"\r\n", at)) < 0:
-        if len(came) - at > _LINE_BYTES_MOST:
-            raise _Broken("a chunk without a length")
-        came += incoming.some()
-    length = _CHUNK_SIZE.fullmatch(came, at, end)
-    if length is None or len(length[1]) > _DIGITS_MOST or end - at > _LINE_BYTES_MOST:
-        raise _Broken("a chunk whose length is no number")
-    return int(length[1], 16), end + 2
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
-def _read_to_the_end(incoming: _Incoming, begun: bytes) -> bytes:
-    parts, total = [begun], len(begun)
-    while got := incoming.more():
-        parts.append(got)
-        total += len(got)
-        if total > BODY_BYTES_MOST:
-            raise _Broken(f"a body of more than {BODY_BYTES_MOST} bytes")
-    return b"".join(parts)
+def _pieces(headers: dict[str, str], body: bytes) -> list[bytes]:
+    """Return a request, in pieces."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    head = f"{_REQUEST_LINE}{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1")
+    return [head + body] if len(body) < _ONE_PIECE else [head, body]
+
+
+def _resolve(future: asyncio.Future[bool], outcome: bool) -> None:  # noqa: FBT001 - a callback
+    if not future.done():
+        future.set_result(outcome)

@@ -19,7 +19,13 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from shardfleet.adapters.http import cbor
-from shardfleet.adapters.http.connections import IDLE_MS, Endpoint, HttpAnswer, HttpConnections
+from shardfleet.adapters.http.answers import OK, HttpAnswer
+from shardfleet.adapters.http.connections import (
+    IDLE_MS,
+    Endpoint,
+    HttpConnections,
+    SentRequest,
+)
 from shardfleet.adapters.http.sigv4 import Keys, RequestSigner
 
 if TYPE_CHECKING:
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
 
     from botocore.session import Session
 
-OK = 200
 # Of a credential: key id, day, region, service, "aws4_request".
 _CREDENTIAL_PARTS = 5
 
@@ -135,6 +140,8 @@ class JsonService:
             json_version=service.json_version,
         )
         self._credentials = credentials
+        # botocore's that expire have this; to renew them takes a call to somebody.
+        self._must_renew = getattr(credentials, "refresh_needed", bool)
         self._target = service.target
         self._user_agent = user_agent
         self._client = client
@@ -152,16 +159,20 @@ class JsonService:
             HTTPClientError, ConnectionError: no answer, or no connection.
 
         """
-        headers = self._signer.headers(
-            self._credentials.get_frozen_credentials(),
-            target=f"{self._target}.{operation}",
-            body=body,
-            now_s=time.time(),
-            content_type=content_type,
-        )
-        headers["user-agent"] = self._user_agent
-        headers["accept-encoding"] = "identity"
-        return self._connections.post(headers, body)
+        return self._connections.post(self._headers(operation, body, content_type), body)
+
+    def send(self, operation: str, body: bytes) -> SentRequest | None:
+        """
+        Send one request, once, without waiting for anything.
+
+        Returns:
+            None: that cannot be, for no connection is kept or credentials are to be renewed; then
+            ``post`` can.
+
+        """
+        if self._must_renew():
+            return None
+        return self._connections.send(self._headers(operation, body, None), body)
 
     def call(
         self, operation: str, body: bytes, *, content_type: str | None = None
@@ -179,12 +190,33 @@ class JsonService:
             HTTPClientError, ConnectionError: no answer, or no connection.
 
         """
-        answer = self.post(operation, body, content_type=content_type)
+        return self.body_of(operation, self.post(operation, body, content_type=content_type))
+
+    def body_of(self, operation: str, answer: HttpAnswer) -> bytes | bytearray:
+        """
+        Return an answer's body.
+
+        Raises:
+            ClientError: the service refused.
+
+        """
         if answer.status != OK:
             from botocore.exceptions import ClientError  # noqa: PLC0415 - see connections.py
 
             raise ClientError(self.refusal(answer), operation)  # type: ignore[arg-type]
         return answer.body
+
+    def _headers(self, operation: str, body: bytes, content_type: str | None) -> dict[str, str]:
+        headers = self._signer.headers(
+            self._credentials.get_frozen_credentials(),
+            target=f"{self._target}.{operation}",
+            body=body,
+            now_s=time.time(),
+            content_type=content_type,
+        )
+        headers["user-agent"] = self._user_agent
+        headers["accept-encoding"] = "identity"
+        return headers
 
     def refusal(self, answer: HttpAnswer) -> dict[str, Any]:
         """Return what a refusal says, read by botocore: without a shape first."""

@@ -2,8 +2,8 @@
 Reading a stream by polling: GetShardIterator, GetRecords, ListShards, DescribeStreamSummary.
 
 Requests for records are sent once; the reader of the engine paces and repeats them (protocol.md
-§5.1, §8 row 8a). Record requests have a thread pool of their own, so that a hung one delays no
-renewal (hazard H17).
+§5.1, §8 row 8a). The event loop waits for short pages itself; everything else has a thread pool of
+its own, so that a hung call delays no renewal (hazard H17).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from shardfleet.errors import (
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
 
-    from shardfleet.adapters.kinesis.wire import OpenWire
+    from shardfleet.adapters.http.connections import SentRequest
+    from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire
 
 _FOREIGN = ("It encodes shardId-", "did not come from this ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -61,7 +62,7 @@ class Decoders(Protocol):
 
 class PageSource:
     """
-    GetRecords in this thread.
+    GetRecords.
 
     Args:
         stream_arn: the stream.
@@ -77,10 +78,29 @@ class PageSource:
         self._stream_arn = stream_arn
         self._records = records
         self._open_wire = wire
+        self._wire: KinesisWire | None = None
+
+    def send(self, iterator: str, *, shard_id: str, limit: int) -> SentRequest | None:
+        """Ask for a page without waiting for anything; None if that cannot be (yet)."""
+        if self._wire is None:
+            return None
+        call = self._call(shard_id)
+        return call.run(self._wire.send_get_records, iterator=iterator, limit=limit)
+
+    def page_of(self, sent: SentRequest, *, shard_id: str) -> RecordsPage:
+        """
+        Return the page that was asked for; waits for it.
+
+        Raises:
+            IteratorExpired, Throttled, ShardGone: as ``page``.
+
+        """
+        assert self._wire is not None, "nothing was sent without it"
+        return self._call(shard_id).run(self._wire.page_of, sent=sent)
 
     def page(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
         """
-        Read one page.
+        Read one page, in this thread.
 
         Raises:
             IteratorExpired: older than 5 minutes, or refused.
@@ -88,10 +108,11 @@ class PageSource:
             ShardGone: no such shard.
 
         """
-        call = shard_call("GetRecords", shard_id, self._stream_arn, invalid=IteratorExpired)
-        wire = call.run(self._open_wire) if self._open_wire is not None else None
-        if wire is not None:
-            return call.run(wire.get_records, iterator=iterator, limit=limit)
+        call = self._call(shard_id)
+        if self._open_wire is not None and self._wire is None:
+            self._wire = call.run(self._open_wire)
+        if self._wire is not None:
+            return call.run(self._wire.get_records, iterator=iterator, limit=limit)
         answer: Mapping[str, Any] = call.run(
             self._records.get_records,
             StreamARN=self._stream_arn,
@@ -99,6 +120,9 @@ class PageSource:
             Limit=limit,
         )
         return page_of(answer)
+
+    def _call(self, shard_id: str) -> SdkCall:
+        return shard_call("GetRecords", shard_id, self._stream_arn, invalid=IteratorExpired)
 
 
 class KinesisPolling:
@@ -186,9 +210,8 @@ class KinesisPolling:
         iterator = resume_token or self._unread.pop((shard_id, start), None)
         if iterator is None:
             iterator = await self._pool.run(partial(self._shard_iterator, shard_id, start))
-        call = partial(self._get_records, iterator, shard_id=shard_id, limit=limit)
         try:
-            return await self._pool.run(call)
+            return await self._read(Asked(iterator, shard_id, limit))
         except (Throttled, ShardGone):
             if resume_token is None:
                 self._unread[shard_id, start] = iterator
@@ -232,23 +255,27 @@ class KinesisPolling:
         )
         return answer["ShardIterator"]
 
-    def _get_records(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
-        page = None
-        # What is small is not worth the way; a shard that had much will have much again.
-        if self._decoders is not None and shard_id in self._busy:
-            page = self._decoders.page(Asked(iterator, shard_id, limit))
-        if page is None:
-            page = self._source.page(iterator, shard_id=shard_id, limit=limit)
-        page = replace(page, page_token=iterator, size_bytes=page.size)
-        if self._decoders is not None:
-            self._judge(shard_id, page)
-        return page
-
-    def _judge(self, shard_id: str, page: RecordsPage) -> None:
-        if page.size >= _MUCH_BYTES:
-            self._busy.add(shard_id)
+    async def _read(self, asked: Asked) -> RecordsPage:
+        """Read a page: here if it is likely to be short, for that is quicker than a thread is."""
+        source, sent = self._source, None
+        if asked.shard_id not in self._busy:
+            sent = source.send(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
+        if sent is None:
+            page = await self._pool.run(partial(self._get_records, asked))
+        elif await sent.arrive():
+            page = source.page_of(sent, shard_id=asked.shard_id)
         else:
-            self._busy.discard(shard_id)
+            page = await self._pool.run(partial(source.page_of, sent, shard_id=asked.shard_id))
+        # A shard that had much will have much again.
+        (self._busy.add if page.size >= _MUCH_BYTES else self._busy.discard)(asked.shard_id)
+        return replace(page, page_token=asked.iterator, size_bytes=page.size)
+
+    def _get_records(self, asked: Asked) -> RecordsPage:
+        page = None
+        # What is small is not worth the way.
+        if self._decoders is not None and asked.shard_id in self._busy:
+            page = self._decoders.page(asked)
+        return page or self._source.page(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
 
 
 def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: ErrorFactory) -> SdkCall:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from botocore.session import Session
     from mypy_boto3_kinesis.client import KinesisClient
 
+    from shardfleet.adapters.http.connections import SentRequest
     from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
     from shardfleet.engine.ports import PutOutcome
     from shardfleet.kpl.packing import OutgoingRecord
@@ -72,8 +73,23 @@ class KinesisWire:
             UnreadableAnswer: an answer that is none.
 
         """
-        body = msgspec.json.encode(_GetRecords(iterator, limit, self._stream_arn))
-        return decode_page(self._service.call("GetRecords", body))
+        return decode_page(self._service.call("GetRecords", self._asked(iterator, limit)))
+
+    def send_get_records(self, iterator: str, *, limit: int) -> SentRequest | None:
+        """Ask for a page without waiting for anything; None if that cannot be."""
+        return self._service.send("GetRecords", self._asked(iterator, limit))
+
+    def page_of(self, sent: SentRequest) -> RecordsPage:
+        """
+        Return the page that was asked for; waits for it.
+
+        Raises:
+            ClientError: the service refused.
+            HTTPClientError, ConnectionError: no answer.
+            UnreadableAnswer: an answer that is none.
+
+        """
+        return decode_page(self._service.body_of("GetRecords", sent.answer()))
 
     def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
         """
@@ -122,6 +138,9 @@ class KinesisWire:
     def close(self) -> None:
         """Close the connections that are kept."""
         self._service.close()
+
+    def _asked(self, iterator: str, limit: int) -> bytes:
+        return msgspec.json.encode(_GetRecords(iterator, limit, self._stream_arn))
 
 
 OpenWire = Callable[[], KinesisWire | None]

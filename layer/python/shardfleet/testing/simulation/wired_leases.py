@@ -24,7 +24,7 @@ from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
 from shardfleet.adapters.dynamodb.items import ATTRIBUTES, LEASE_KEY, LEASE_OWNER, item_from_fields
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.wire import TableWire
-from shardfleet.adapters.http.connections import HttpAnswer
+from shardfleet.adapters.http.answers import HttpAnswer
 from shardfleet.adapters.http.json_service import JsonEndpoint, JsonService, Limits, Service
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases.changes import fields_of
