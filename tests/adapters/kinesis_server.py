@@ -88,7 +88,16 @@ class Stream:
             self._count()
             return call(service, operation, body, **of)
 
-        service.call = noted
+        send = type(service).send
+
+        def noted_if_sent(operation, body):
+            request = send(service, operation, body)
+            if request is not None:
+                self.sent.append((operation, json.loads(body)))
+                self._count()
+            return request
+
+        service.call, service.send = noted, noted_if_sent
         return wire
 
     def _note(self, params, model, **_):

@@ -142,6 +142,7 @@ def test_a_short_answer_needs_no_thread(size):
             sent = found.send({}, b"")
             theirs.sendall(http(bytes(size), f"Content-Length: {size}"))
             assert await sent.arrive()
+            assert not asyncio.get_running_loop().remove_reader(sent._open()), "nobody looks at it"
             assert len(sent.answer().body) == size
             assert found.send({}, b"") is not None, "the connection is kept"
 
@@ -197,9 +198,67 @@ def test_silence_is_given_up_after_the_read_timeout_while_the_loop_goes_on():
         with connected(read_timeout_s=0.05) as (found, _):
             sent = found.send({}, b"")
             assert not await sent.arrive()
+            sent._connection.close()  # To wait once is enough: nobody reads again.
             with pytest.raises(ReadTimeoutError):
                 sent.answer()
             assert not found._idle
+
+    asyncio.run(main())
+
+
+class TlsServer:
+    """The other end of a connection with TLS, whose bytes go out when the test says so."""
+
+    def __init__(self, pem, end):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        self.incoming, self.outgoing, self.end = ssl.MemoryBIO(), ssl.MemoryBIO(), end
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
+
+    def greet(self):
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self.end.sendall(self.outgoing.read())
+                self.incoming.write(self.end.recv(1 << 16))
+            else:
+                return self.end.sendall(self.outgoing.read())
+
+    def encrypted(self, data):
+        self.tls.write(data)
+        return self.outgoing.read()
+
+
+def test_half_a_record_of_tls_is_waited_for_in_the_loop(tmp_path):
+    pem = certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=pem)
+
+    async def main():
+        found = connections()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            server = TlsServer(pem, theirs)
+            greeting = threading.Thread(target=server.greet)
+            greeting.start()
+            found.give_back(trusting.wrap_socket(ours, server_hostname="127.0.0.1"), keep=True)
+            greeting.join()
+            # What TLS sends of itself behind its greeting would make the connection look closed.
+            found._idle[0][0].settimeout(0)
+            with suppress(ssl.SSLWantReadError):
+                found._idle[0][0].recv(1)
+            sent = found.send({}, b"")
+            answer = server.encrypted(http(bytes(10_000), "Content-Length: 10000"))
+            waiting = asyncio.create_task(sent.arrive())
+            for piece in (answer[:1_000], answer[1_000:5_000]):
+                theirs.sendall(piece)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not waiting.done()
+            theirs.sendall(answer[5_000:])
+            assert await waiting
+            assert len(sent.answer().body) == 10_000
+            found.close()
 
     asyncio.run(main())
 
