@@ -45,7 +45,7 @@ ARROWS = {
             *("runtime.handler_call", "runtime.handler_loading"),
             *("adapters.clients.aws_clients", "adapters.dynamodb.items"),
             *("adapters.dynamodb.leases", "adapters.dynamodb.wire", "adapters.thread_pool"),
-            *("adapters.http.connections", "adapters.http.json_service"),
+            *("adapters.http.answers", "adapters.http.json_service"),
         ),
         ("botocore", "pytest", "hypothesis"),
     ),

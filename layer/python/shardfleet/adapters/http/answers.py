@@ -75,6 +75,7 @@ class Incoming:
         connection: socket.socket,
         until_s: float,
         begun: bytes,
+        *,
         monotonic_s: Callable[[], float],
     ) -> None:
         self._connection = connection

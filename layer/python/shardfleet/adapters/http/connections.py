@@ -137,7 +137,8 @@ class HttpConnections:
 
     def incoming(self, connection: socket.socket, until_s: float, begun: bytes) -> Incoming:
         """Return what comes on a connection, behind what came already."""
-        return Incoming(connection, until_s or self.until_s(), begun, self._monotonic_s)
+        until_s = until_s or self.until_s()
+        return Incoming(connection, until_s, begun, monotonic_s=self._monotonic_s)
 
     def give_back(self, connection: socket.socket, *, keep: bool) -> None:
         """Keep a connection for the next request, or close it."""

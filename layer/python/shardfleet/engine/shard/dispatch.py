@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from itertools import accumulate
 
@@ -134,22 +134,30 @@ class Dispatcher:
         while True:
             if not (is_lost or await patience.persist(lambda: checkpointer.confirm(held), halt)):
                 raise Halted
-            async with self._turn(held, oldest_ms, halt, records=len(records)):
+            ticket = self._queued(held, oldest_ms, records=len(records))
+            try:
+                self._grant()
+                await halt.unless(ticket.granted)
                 halt.check()
                 if clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
                     raise Halted
                 if is_lost or (checkpointer.is_fresh(held) and await self._note(held, records)):
-                    batch = Batch(
-                        records,
-                        shard_id=held.lease_key,
-                        stream_arn=self._stream_arn,
-                        millis_behind_latest=max(0, held.lag_ms),
-                        attempt=attempt,
-                        deadline_ms=clock.now_ms() + self._timeout_ms,
-                    )
+                    batch = self._batch(held, records, attempt)
                     if join is not None:
                         join(batch)
                     return await self._run(held, batch, hook)
+            finally:
+                self._leave(ticket)
+
+    def _batch(self, held: HeldLease, records: Sequence[Record], attempt: int) -> Batch:
+        return Batch(
+            records,
+            shard_id=held.lease_key,
+            stream_arn=self._stream_arn,
+            millis_behind_latest=max(0, held.lag_ms),
+            attempt=attempt,
+            deadline_ms=self._clock.now_ms() + self._timeout_ms,
+        )
 
     def _out_of_time(self) -> Halt:
         """Return a halt for when no call can be begun any more."""
@@ -219,10 +227,8 @@ class Dispatcher:
             raise Halted
         return replace(result, done_count=done)
 
-    @asynccontextmanager
-    async def _turn(
-        self, held: HeldLease, oldest_ms: int, halt: Halt, *, records: int
-    ) -> AsyncIterator[None]:
+    def _queued(self, held: HeldLease, oldest_ms: int, *, records: int) -> _Ticket:
+        """Queue for a turn; whoever has the ticket leaves with it."""
         key = held.lease_key
         # Each lane of a shard that waits waits for a round of its own.
         ahead = sum(ticket.lease_key == key for ticket in self._waiting)
@@ -235,16 +241,15 @@ class Dispatcher:
             granted=Signal(),
         )
         self._waiting.append(ticket)
-        try:
-            self._grant()
-            await halt.unless(ticket.granted)
-            yield
-        finally:
-            if ticket.granted.is_set:
-                self._running -= 1
-            else:
-                self._waiting.remove(ticket)
-            self._grant()
+        return ticket
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """End a turn, or the wait for one; the next ones go."""
+        if ticket.granted.is_set:
+            self._running -= 1
+        else:
+            self._waiting.remove(ticket)
+        self._grant()
 
     def _grant(self) -> None:
         """Let the next shards go, as many at once as the handler, suspicion and the rate allow."""
