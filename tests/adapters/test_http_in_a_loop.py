@@ -319,7 +319,12 @@ class CountedPool(ThreadPool):
 @contextmanager
 def polling(endpoint):
     session = botocore.session.get_session()
-    config = Config(connect_timeout=20, read_timeout=20, retries={"total_max_attempts": 1})
+    config = Config(
+        connect_timeout=20,
+        read_timeout=20,
+        max_pool_connections=2,
+        retries={"total_max_attempts": 1},
+    )
     client = session.create_client(
         "kinesis", endpoint_url=endpoint, region_name=REGION, config=config
     )
@@ -334,8 +339,8 @@ def polling(endpoint):
     wire.close()
 
 
-async def pages(reader, count):
-    return [await reader.page(SHARD, HORIZON, resume_token="token", limit=10) for _ in range(count)]
+async def pages(reader, count, shard=SHARD):
+    return [await reader.page(shard, HORIZON, resume_token="token", limit=10) for _ in range(count)]
 
 
 def test_a_shard_with_little_is_read_by_threads_once_to_connect():
@@ -387,6 +392,22 @@ def test_a_shard_with_much_goes_to_a_thread_until_it_has_little_again():
 
         # Connect; in the loop; begun there, but long; known to be long, twice; in the loop again.
         assert asyncio.run(calls_by_page()) == [1, 0, 1, 1, 1, 0, 0]
+
+
+def test_many_shards_at_once_do_not_connect_anew_each_time():
+    """As many connections as there may be readers are made once; more shards wait their turn."""
+
+    async def main(reader):
+        for _ in range(6):
+            await asyncio.gather(*(pages(reader, 1, shard=f"shard-{n}") for n in range(10)))
+
+    with serving(Service((200, EMPTY))) as endpoint, polling(endpoint) as reader:
+        asyncio.run(pages(reader, 1))
+        found = reader._source._wire._service._connections
+        connect, made = found._connect, []
+        found._connect = lambda: made.append(1) or connect()
+        asyncio.run(main(reader))
+        assert len(made) <= 3, "with two threads: two connections for them, two for the loop"
 
 
 @pytest.mark.parametrize(

@@ -186,19 +186,20 @@ def test_a_connection_is_used_again_and_no_more_are_kept_than_allowed():
         for _ in range(5):
             wire.get_records("iterator", limit=1)
         assert (len(made), len(wire._service._connections._idle)) == (1, 1)
-        together = threading.Barrier(4)
+        together = threading.Barrier(6)
 
         def overlapping():
             together.wait()
             for _ in range(5):
                 wire.get_records("iterator", limit=1)
 
-        threads = [threading.Thread(target=overlapping) for _ in range(4)]
+        threads = [threading.Thread(target=overlapping) for _ in range(6)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(wire._service._connections._idle) <= 2
+        # Two for threads, and as many for an event loop.
+        assert len(wire._service._connections._idle) <= 4
         wire.close()
 
 

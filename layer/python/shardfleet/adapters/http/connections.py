@@ -60,7 +60,8 @@ class Endpoint:
         tls: of an https endpoint; None: plain http.
         connect_timeout_s: for connecting, TLS's greeting included.
         read_timeout_s: the longest silence while waiting for an answer.
-        connections: kept open for later, at most.
+        connections: that threads use at once, at most; event loops may use as many besides, so
+            twice as many are kept for later.
         answer_timeout_s: for a whole answer, however steadily it drips: a page of 10 MiB (Kinesis
             quota) needs that long at 1.4 Mbit/s. Up to a silence more, if it ends in one.
         idle_s: a connection that was not used for longer is not used again.
@@ -98,8 +99,8 @@ class HttpConnections:
         """Connect to nothing yet."""
         self.endpoint = endpoint
         self._monotonic_s = monotonic_s
-        most = max(1, endpoint.connections)
-        self._idle: deque[tuple[socket.socket, float]] = deque(maxlen=most)
+        self._kept_most = 2 * max(1, endpoint.connections)
+        self._idle: deque[tuple[socket.socket, float]] = deque(maxlen=self._kept_most)
 
     def __del__(self) -> None:
         """Leave no connection open when the client that had them is gone."""
@@ -142,7 +143,7 @@ class HttpConnections:
 
     def give_back(self, connection: socket.socket, *, keep: bool) -> None:
         """Keep a connection for the next request, or close it."""
-        if keep and len(self._idle) < self.endpoint.connections:
+        if keep and len(self._idle) < self._kept_most:
             connection.settimeout(self.endpoint.read_timeout_s)
             self._idle.append((connection, self._monotonic_s()))
         else:

@@ -159,6 +159,7 @@ class KinesisPolling:
         self._pool = pool
         self._decoders = decoders
         self._busy: set[str] = set()
+        self._in_loop = 0
         # Iterators that were got, and whose first read was refused: quotas count both calls.
         self._unread: dict[tuple[str, StartingPosition], str] = {}
 
@@ -256,19 +257,32 @@ class KinesisPolling:
         return answer["ShardIterator"]
 
     async def _read(self, asked: Asked) -> RecordsPage:
-        """Read a page: here if it is likely to be short, for that is quicker than a thread is."""
-        source, sent = self._source, None
-        if asked.shard_id not in self._busy:
-            sent = source.send(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
-        if sent is None:
+        """Read a page: in the loop if it is likely to be short, which saves the way to a thread."""
+        page = None
+        # Of the connections as many are the loop's as the threads': so nobody has to make a new
+        # one, for the loop took all, each time that more shards than usual are asked at once.
+        if asked.shard_id not in self._busy and self._in_loop < self._pool.threads_most:
+            page = await self._read_in_loop(asked)
+        if page is None:
             page = await self._pool.run(partial(self._get_records, asked))
-        elif await sent.arrive():
-            page = source.page_of(sent, shard_id=asked.shard_id)
-        else:
-            page = await self._pool.run(partial(source.page_of, sent, shard_id=asked.shard_id))
         # A shard that had much will have much again.
         (self._busy.add if page.size >= _MUCH_BYTES else self._busy.discard)(asked.shard_id)
         return replace(page, page_token=asked.iterator, size_bytes=page.size)
+
+    async def _read_in_loop(self, asked: Asked) -> RecordsPage | None:
+        """Read a page; None if nothing could be sent."""
+        source, shard_id = self._source, asked.shard_id
+        sent = source.send(asked.iterator, shard_id=shard_id, limit=asked.limit)
+        if sent is None:
+            return None
+        self._in_loop += 1
+        try:
+            is_here = await sent.arrive()
+        finally:
+            self._in_loop -= 1
+        if is_here:
+            return source.page_of(sent, shard_id=shard_id)
+        return await self._pool.run(partial(source.page_of, sent, shard_id=shard_id))
 
     def _get_records(self, asked: Asked) -> RecordsPage:
         page = None
