@@ -108,7 +108,7 @@ def against_the_loop(account: Account, ours: Consumer, theirs: Consumer) -> Cont
         gate=2.3,
         goal=3.0,
         clock=lambda: ours.cpu_s + theirs.cpu_s,
-        time_goes_to="the loop and its wake-ups, two hops to threads and back for each page.",
+        time_goes_to="the loop and its rounds, signing, parsing, a hop to the handler's thread.",
     )
 
 
