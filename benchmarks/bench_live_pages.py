@@ -105,7 +105,7 @@ def against_the_loop(account: Account, ours: Consumer, theirs: Consumer) -> Cont
         peer=partial(theirs.consume, account, task_of(SMALL)),
         peer_name="a loop of boto3",
         check=same,
-        gate=2.3,
+        gate=2.8,
         goal=3.0,
         clock=lambda: ours.cpu_s + theirs.cpu_s,
         time_goes_to="the loop and its rounds, signing, parsing, a hop to the handler's thread.",

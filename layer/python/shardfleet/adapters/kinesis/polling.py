@@ -267,12 +267,11 @@ class KinesisPolling:
             page = await self._pool.run(partial(self._get_records, asked))
         # A shard that had much will have much again.
         (self._busy.add if page.size >= _MUCH_BYTES else self._busy.discard)(asked.shard_id)
-        return replace(page, page_token=asked.iterator, size_bytes=page.size)
+        return page
 
     async def _read_in_loop(self, asked: Asked) -> RecordsPage | None:
         """Read a page; None if nothing could be sent."""
-        source, shard_id = self._source, asked.shard_id
-        sent = source.send(asked.iterator, shard_id=shard_id, limit=asked.limit)
+        sent = self._source.send(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
         if sent is None:
             return None
         self._in_loop += 1
@@ -281,15 +280,25 @@ class KinesisPolling:
         finally:
             self._in_loop -= 1
         if is_here:
-            return source.page_of(sent, shard_id=shard_id)
-        return await self._pool.run(partial(source.page_of, sent, shard_id=shard_id))
+            return self._page_of(sent, asked)
+        return await self._pool.run(partial(self._page_of, sent, asked))
+
+    def _page_of(self, sent: SentRequest, asked: Asked) -> RecordsPage:
+        return _sized(self._source.page_of(sent, shard_id=asked.shard_id), asked)
 
     def _get_records(self, asked: Asked) -> RecordsPage:
         page = None
         # What is small is not worth the way.
         if self._decoders is not None and asked.shard_id in self._busy:
             page = self._decoders.page(asked)
-        return page or self._source.page(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
+        if page is None:
+            page = self._source.page(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
+        return _sized(page, asked)
+
+
+def _sized(page: RecordsPage, asked: Asked) -> RecordsPage:
+    """Return a page with its size, counted where its records were made: they are in that cache."""
+    return replace(page, page_token=asked.iterator, size_bytes=page.size)
 
 
 def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: ErrorFactory) -> SdkCall:
