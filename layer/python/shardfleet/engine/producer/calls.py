@@ -7,10 +7,11 @@ stop of their way and none of their own.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, repeat
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shardfleet.engine.producer.settings import Receipt
 from shardfleet.errors import InvalidRecord
@@ -21,6 +22,8 @@ from shardfleet.kpl.hash_keys import (
 )
 from shardfleet.kpl.packing import OutgoingRecord, plain_columns
 from shardfleet.values import dataclass
+
+T = TypeVar("T")
 
 _KEY_BYTES_MOST = 4 * MAX_PARTITION_KEY_CHARACTERS  # In UTF-8.
 
@@ -184,6 +187,15 @@ class Part:
         head = Part(self.call, columns.upto(length))
         self.columns, self._size = columns.behind(length), size - head.size
         return head
+
+    def by(self, owners: Sequence[T]) -> list[tuple[T, Part]]:
+        """Return the records of each owner in their order; ``owners`` names one for each record."""
+        numbers: defaultdict[T, list[int]] = defaultdict(list)
+        for number, owner in enumerate(owners):
+            numbers[owner].append(number)
+        if len(numbers) == 1:
+            return [(owners[0], self)]
+        return [(owner, self.at(its)) for owner, its in numbers.items()]
 
     def at(self, numbers: Sequence[int]) -> Part:
         """Return some of the records by their numbers in this part, at least one."""

@@ -10,7 +10,7 @@ their last answer, because what that answer refuses goes first.
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
 
@@ -240,13 +240,7 @@ class Lanes:
 
     def _routed(self, part: Part, *, now_ms: int) -> Iterable[tuple[Lane, Part]]:
         """Return a part's records by the lanes they belong to, each in its order."""
-        lanes = self._lanes_for(part.columns, now_ms=now_ms)
-        numbers: defaultdict[Lane, list[int]] = defaultdict(list)
-        for number, lane in enumerate(lanes):
-            numbers[lane].append(number)
-        if len(numbers) == 1:
-            return [(lanes[0], part)]
-        return [(lane, part.at(its)) for lane, its in numbers.items()]
+        return part.by(self._lanes_for(part.columns, now_ms=now_ms))
 
     def _lanes_for(self, columns: Columns, *, now_ms: int) -> Sequence[Lane]:
         keys, hash_keys = columns.keys, columns.hash_keys
