@@ -79,7 +79,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install ## run the tests in JOBS=8 processes; ARGS="-k name" is passed to pytest [12 min]
+test: install .venv/.classes ## run the tests in JOBS=8 processes; ARGS="-k name" is passed to pytest [12 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
@@ -264,6 +264,11 @@ install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (don
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --require-hashes -r requirements-java.lock; \
 	fi
+	@touch $@
+
+# Spark's classes, for each Java of the tests. Without them, or with another Java's, it starts slowly.
+.venv/.classes: .venv/.java .venv/.locked | .venv/.package
+	@$(BIN)/python -m tests.spark.class_archive
 	@touch $@
 
 # The KCL's jars, whole in a wheel, of which nothing is imported and nothing ships.

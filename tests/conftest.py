@@ -11,6 +11,7 @@ import gc
 import ipaddress
 import os
 import random
+import shlex
 import sys
 import tomllib
 import zlib
@@ -41,6 +42,11 @@ SHARED = {
 LONG = ("tests/testing/", "tests/simulation/")
 MADE_ONCE = {"botocore.session": "create_loader", "typer.main": "get_command"}
 MAKES_WAY_BY = 10  # of nice(2)
+# A test runs each plan a few times: to optimise what was compiled takes longer than it saves. Half
+# of Java's CPU time in the test of the flights was the second compiler's.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# What tests/spark/class_archive.py makes; `make test` asks for it.
+CLASS_ARCHIVE = Path(sys.prefix, ".spark.jsa")
 
 # `repeatable` is the gate: the same examples in every run. `explore` draws new ones:
 # make test ARGS="--hypothesis-profile=explore --seed=random".
@@ -104,6 +110,14 @@ def _leave_out_the_cdks_own_rules():
     os.environ.setdefault("CDK_VALIDATION", "false")
 
 
+def java_options(archive):
+    """Return what each Java gets that runs Spark, also one that a command of ours starts."""
+    if not archive.exists():
+        return JAVA_OPTIONS
+    # Else Java says on stdout that an archive is another Java's, or that of another PySpark.
+    return f"{JAVA_OPTIONS} -XX:SharedArchiveFile={shlex.quote(str(archive))} -Xlog:disable"
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--seed",
@@ -122,6 +136,7 @@ def pytest_configure(config):
     config.stash[_BASE_SEED] = int(wanted)
     _point_jsii_at_node()
     _leave_out_the_cdks_own_rules()
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options(CLASS_ARCHIVE))
     if not REAL_ACCOUNT:
         _isolate_environment()
         sys.addaudithook(refuse_network)

@@ -40,7 +40,7 @@ def project(tmp_path):
     locks = [f"requirements{each}.lock" for each in ("", "-node", "-java", "-kcl")]
     for name in (*locks, "pyproject.toml", "Makefile"):
         shutil.copy(ROOT / name, folder)
-    for stamp in (".python", ".locked", ".package", ".node", ".java", ".kcl"):
+    for stamp in (".python", ".locked", ".package", ".node", ".java", ".kcl", ".classes"):
         (folder / ".venv" / stamp).touch()
     for program in ("shardfleet", "python", "ruff", "mypy"):
         command = folder / ".venv/bin" / program

@@ -8,10 +8,8 @@ import pytest
 from shardfleet_spark.host.java import find_java
 from shardfleet_spark.host.local_python import use_local_python
 from shardfleet_spark.host.private import LOOPBACK_ONLY
+from tests.conftest import JAVA_OPTIONS
 
-# A test runs each plan a few times: to optimise what was compiled takes longer than it saves.
-# Half of Java's CPU time in the test of the flights was the second compiler's.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONNECT = bool(os.environ.get("SHARDFLEET_TEST_SPARK_CONNECT"))
 """
 Whether the session is one of a Spark Connect server: `make spark-connect` names the files.
@@ -23,7 +21,7 @@ which run without a stream or are run by `test_connect.py` with the command itse
 """
 
 SETTINGS = {
-    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,  # Where no pytest has set them for all.
     **LOOPBACK_ONLY,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from shardfleet_spark.host.local_python import local_python
 from tests.spark.conftest import SETTINGS
 from tests.test_tidy import ROOT
 
@@ -32,7 +33,7 @@ def serving(home, credentials):
     environment = {
         **os.environ,
         "JAVA_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(local_python()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
         "AWS_SHARED_CREDENTIALS_FILE": str(credentials),

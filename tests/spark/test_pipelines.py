@@ -22,7 +22,6 @@ from shardfleet_spark.payload.avro_payload import struct_of_avro
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
-from tests.spark.conftest import JAVA_OPTIONS
 from tests.spark.flights import COUNT, flight_lines
 
 pytestmark = pytest.mark.processes
@@ -281,7 +280,6 @@ def test_flights_through_the_command_equal_pandas(embedded_aws, make_stream, tmp
         *("--setting", "watermark=3650 days", "--setting", "sum=delay,distance"),
         *("--checkpoint", str(tmp_path / "checkpoint"), "--master", "local[2]"),
         *("--conf", "spark.sql.shuffle.partitions=2"),
-        *("--conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"),
     ]
 
     run = subprocess.run(
