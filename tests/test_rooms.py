@@ -7,6 +7,7 @@ them, each with its reason. Between floors the arrows are those of `test_tidy`.
 
 import ast
 import functools
+import gc
 import re
 import tomllib
 from collections import Counter, defaultdict
@@ -42,9 +43,14 @@ def dotted(path):
     return None
 
 
+@functools.cache  # Each rule asks for them.
+def listed_imports(tree):
+    return tuple(imports_of(tree))
+
+
 def imported(tree, modules):
     """Yield (line, module of ours, name or None) for everything that a file imports of ours."""
-    for line, module, names in imports_of(tree):
+    for line, module, names in listed_imports(tree):
         if module.split(".")[0] in PACKAGES:
             for name in names or (None,):
                 whole = f"{module}.{name}" in modules
@@ -178,8 +184,13 @@ def crowded_rooms(trees):
 
 @functools.cache  # In whichever process needs it: each of `make test` imports this file.
 def all_trees():
-    """Return the syntax tree of each file of ours by its path."""
-    return {path: ast.parse((ROOT / path).read_text("utf-8")) for path in PYTHON}
+    """Return the syntax tree of each file of ours by its path; the collector lets them alone."""
+    gc.disable()
+    try:
+        return {path: ast.parse((ROOT / path).read_text("utf-8")) for path in PYTHON}
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def test_rooms_are_entered_by_declared_arrows_that_lead_down():
