@@ -12,6 +12,7 @@ import pytest
 
 ROLE_FOR_ALL = "arn:aws:iam::111122223333:role/any"
 DEADLINE_S = 60.0
+PAUSE_S = 0.05
 
 
 def zipped(files):
@@ -92,13 +93,13 @@ def functions_of(embedded_aws):
 def eventually():
     """Ask until the answer is true, and return it; fail after a minute with the last answer."""
 
-    def ask(question, *, deadline_s=DEADLINE_S):
+    def ask(question, *, deadline_s=DEADLINE_S, pause_s=PAUSE_S):
         deadline = time.monotonic() + deadline_s
         while True:
             answer = question()
             if answer:
                 return answer
             assert time.monotonic() < deadline, f"still {answer!r} after {deadline_s} s"
-            time.sleep(0.05)
+            time.sleep(pause_s)
 
     return ask
