@@ -128,7 +128,7 @@ def test_old_state_written_back_by_a_worker_that_was_frozen_is_found(sink):
     fleet = fleet_of(sink, only="freeze_at_sink")
 
     with pytest.raises(pytest.fail.Exception, match="EffectsAsWithoutFaults"):
-        fleet.run(handle, RECORDS * 5, hours=0.1, seeds=SEEDS_MOST)
+        fleet.run(handle, RECORDS * 5, hours=HOURS, seeds=SEEDS_MOST)
 
 
 def test_a_record_that_is_never_handled_is_found_with_the_handlers_own_words(sink):
