@@ -52,7 +52,7 @@ class Service:
 def _handler(service):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # Else the body of an answer waits 40 ms for an acknowledgement.
+        disable_nagle_algorithm = True  # Else a body waits 40 ms for an acknowledgement.
 
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
