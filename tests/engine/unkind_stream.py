@@ -15,6 +15,8 @@ ARN = f"arn:aws:kinesis:us-east-1:000000000000:stream/{NAME}"
 class CallsAtOnce:
     """Calls are made at once, so that virtual time knows of them."""
 
+    threads_most = 1
+
     async def run(self, call):
         await asyncio.sleep(0)
         return call()
