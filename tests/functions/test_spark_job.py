@@ -12,6 +12,7 @@ import random
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from botocore import xform_name
@@ -430,8 +431,8 @@ def test_cloudformation_is_answered_what_became_of_the_job(
     world.wait(60)
     handler = module("spark_job")
     monkeypatch.setattr(handler.boto3, "client", lambda _: world.emr)
-    monkeypatch.setattr(handler.time, "monotonic", lambda: world.now_s)
-    monkeypatch.setattr(handler.time, "sleep", world.wait)
+    clock = SimpleNamespace(monotonic=lambda: world.now_s, sleep=world.wait)
+    monkeypatch.setattr(handler, "time", clock)  # Not that of all threads.
 
     def put(request, timeout):
         assert timeout
