@@ -28,7 +28,17 @@ from functools import partial
 from pathlib import Path
 
 import side_by_side
-from bench_e2e_consumer import PEERS, Account, Consumer, Load, aggregated, plain, same
+from bench_e2e_consumer import (
+    OURS,
+    PEERS,
+    Account,
+    Consumer,
+    Load,
+    aggregated,
+    plain,
+    process_environment,
+    same,
+)
 from consumers.protocol import Task
 from side_by_side import Contest, Skipped
 
@@ -143,13 +153,13 @@ def contests() -> Iterator[Contest | Skipped]:
         account = Account(aws)
 
         def started(words: Sequence[str], tables: Callable[[Task], Task]) -> Consumer:
-            env = {"PATH": os.environ["PATH"], "TZ": "UTC", **aws.environment()}
+            env = process_environment(aws, words[-1])
             env["AWS_EC2_METADATA_DISABLED"] = "true"
             consumer = Consumer(words, env=env, tables=tables)
             stack.callback(consumer.close)
             return consumer
 
-        ours = started([sys.executable, "ours.py"], account.our_tables)
+        ours = started([sys.executable, OURS], account.our_tables)
         tasks = {name: account.stream(load) for name, load in loads.items()}
         made = {GO: (go_loop, lambda task: task), KCL: (kcl_loop, account.kcl_tables)}
         for name, (words, tables) in made.items():

@@ -34,6 +34,7 @@ from consumers.protocol import SHARD_BYTES, Task
 from side_by_side import Contest, Skipped
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
+from shardfleet.config import ALLOCATOR
 from shardfleet.domain.leases.changes import create
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
@@ -47,6 +48,7 @@ PEERS = HERE.parent / "build" / "peers"
 SHARDS = 4
 PUT_RECORDS, PUT_BYTES = 500, 4 << 20
 INSTALL_LIMIT_S = 180
+OURS = "ours.py"
 OUR_WORKER, KCL_WORKER = "bench-s0001", "java-1"
 BOTO3, ASYNC_KINESIS = "boto3", "async_kinesis"
 PEER_NAMES = {
@@ -227,6 +229,12 @@ def requests(data: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     yield part
 
 
+def process_environment(aws: EmbeddedAws, program: str) -> dict[str, str]:
+    """Return a consumer's environment; ours has in it what the construct gives a worker."""
+    given = ALLOCATOR if program == OURS else {}
+    return {"PATH": os.environ["PATH"], "TZ": "UTC", **aws.environment(), **given}
+
+
 class Consumer:
     """
     A consumer's process, which lives from run to run.
@@ -345,12 +353,12 @@ def contests() -> Iterator[Contest | Skipped]:
         account = Account(aws)
 
         def started(python: str, program: str, tables: Callable[[Task], Task]) -> Consumer:
-            env = {"PATH": os.environ["PATH"], "TZ": "UTC", **aws.environment()}
+            env = process_environment(aws, program)
             consumer = Consumer([python, program], env=env, tables=tables)
             stack.callback(consumer.close)
             return consumer
 
-        ours = started(sys.executable, "ours.py", account.our_tables)
+        ours = started(sys.executable, OURS, account.our_tables)
         table = Table(account, ours, [(load, account.stream(load)) for load in loads])
         loop = partial(account.peer_table, key="leaseKey")
         yield from table.against(BOTO3, started(sys.executable, "boto3_loop.py", loop))

@@ -13,7 +13,6 @@ settled, the way of the calls in turns: the wires, and the SDK for all (`stream_
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 
 import side_by_side
-from bench_e2e_consumer import HERE, Account
+from bench_e2e_consumer import HERE, OURS, Account, process_environment
 from bench_live_pages import task_of
 from page_server import Pages, serving
 from side_by_side import Figures
@@ -62,10 +61,7 @@ def figures() -> Iterator[Figures]:
         account, endpoint = Account(aws), stack.enter_context(serving(IDLE))
         for turn in range(ROUNDS):
             for way in WAYS if turn % 2 else reversed(WAYS):
-                env = {
-                    "PATH": os.environ["PATH"],
-                    "TZ": "UTC",
-                    **aws.environment(),
+                env = process_environment(aws, OURS) | {
                     "AWS_ENDPOINT_URL_KINESIS": endpoint,
                     "STREAM_CALLS": way,
                 }

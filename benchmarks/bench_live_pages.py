@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 import side_by_side
-from bench_e2e_consumer import Account, Consumer
+from bench_e2e_consumer import OURS, Account, Consumer, process_environment
 from consumers.protocol import Task
 from page_server import Pages, serving
 from side_by_side import Contest
@@ -76,17 +76,12 @@ def contests() -> Iterator[Contest]:
 
         def started(pages: Pages, program: str, tables: Callable[[Task], Task]) -> Consumer:
             endpoint = stack.enter_context(serving(pages))
-            env = {
-                "PATH": os.environ["PATH"],
-                "TZ": "UTC",
-                **aws.environment(),
-                "AWS_ENDPOINT_URL_KINESIS": endpoint,
-            }
+            env = process_environment(aws, program) | {"AWS_ENDPOINT_URL_KINESIS": endpoint}
             consumer = Consumer([sys.executable, program], env=env, tables=tables)
             stack.callback(consumer.close)
             return consumer
 
-        worker = partial(started, program="ours.py", tables=account.our_tables)
+        worker = partial(started, program=OURS, tables=account.our_tables)
         loop = partial(started, program="boto3_loop.py")
         ours = worker(SMALL)
         theirs = loop(SMALL, tables=partial(account.peer_table, key="leaseKey"))

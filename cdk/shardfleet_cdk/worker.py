@@ -14,7 +14,7 @@ from aws_cdk import RemovalPolicy
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from shardfleet.config import FleetConfig
+from shardfleet.config import ALLOCATOR, FleetConfig
 from shardfleet_cdk import acknowledgements as nag
 from shardfleet_cdk import permissions
 from shardfleet_cdk.assets import function_code
@@ -66,7 +66,7 @@ class WorkerFunction(Construct):
             role=self.role,
             log_group=self.log_group,
             timeout_s=options.timeout_s,
-            environment={**options.environment, **config.to_env()},
+            environment={**ALLOCATOR, **options.environment, **config.to_env()},
             description="shardfleet worker: one time-boxed turn of a slot",
             code=self._code(handler, layers),
             handler=ENTRY_POINT,

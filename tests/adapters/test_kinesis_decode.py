@@ -20,8 +20,8 @@ HOSTILE_TEXT = [
     *("", "k", '"', "\\", '"Data":"', '\\"Data\\":\\"QUJD', "~cut~", '"~cut~"', "é", "\U0001f600"),
     *("\u2028", "\x7f", "a/b", "\t\n", "Records", "null", "QUJD", "\\u0022", "x" * 300),
 ]
-# Around the size from which data is cut out: 1,350 bytes are 1,800 characters.
-SIZES = [0, 1, 2, 3, 30, 1348, 1349, 1350, 1351, 1400, 3000]
+# Around the size from which data is cut out: 1,050 bytes are 1,400 characters.
+SIZES = [0, 1, 2, 3, 30, 1048, 1049, 1050, 1051, 1100, 3000]
 HOSTILE_VALUES = [
     *(None, True, 0, -1, 1.5, 10**30, "", "text", [], {}, [1], {"Data": "QUJD"}),
     *({"Records": [{"Data": ""}]}, "~cut~", "QR==", "QUJD\n", "QUJ", "!", "QUJDQQ==QUJD"),

@@ -8,6 +8,7 @@ import pytest
 from shardfleet import FleetConfig
 from shardfleet.adapters.dynamodb.state import EXPIRES
 from shardfleet.cli.fleets import FLEET, inside
+from shardfleet.config import ALLOCATOR
 from tests.cdk.templates import definition, of_type, only, spelled
 
 
@@ -107,6 +108,7 @@ def test_manager_and_worker_are_told_the_same_fleet(minimum):
         "SHARDFLEET_HANDLER",
         "SHARDFLEET_STATE_MACHINE_ARN",
         "SHARDFLEET_WORKER_FUNCTION",
+        *ALLOCATOR,
     }
 
     assert {name: worker[name] for name in worker.keys() - own} == {
@@ -128,6 +130,11 @@ def test_the_library_reads_back_the_environment_that_the_construct_writes(everyt
     assert config.failed_queue_url.startswith("<FleetFailedRecordsQueue")
     assert config.failed_bucket.startswith("<FleetFailedRecordsBucket")
     assert variables["TARGET"] == "here"
+
+
+def test_a_worker_keeps_its_memory_unless_the_user_says_otherwise(minimum, everything):
+    assert ALLOCATOR.items() <= environment(minimum, WORKER).items()
+    assert environment(everything, WORKER)["MALLOC_ARENA_MAX"] == "2"
 
 
 def test_executions_call_the_alias_of_a_published_version(minimum):

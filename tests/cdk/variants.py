@@ -167,7 +167,7 @@ def everything(stack, folder):
         worker=WorkerOptions(
             memory_mb=1024,
             timeout_s=300,
-            environment={"TARGET": "here"},
+            environment={"TARGET": "here", "MALLOC_ARENA_MAX": "2"},
             vpc=vpc,
             subnets=ec2.SubnetSelection(subnet_type=ec2.SubnetType.PRIVATE_ISOLATED),
             reserved_concurrency=5,

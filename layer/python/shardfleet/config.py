@@ -28,6 +28,18 @@ KEPT_MOST_MS = 3 * MANAGER_EVERY_MS
 LANES_BYTES_MOST = 10 * 1024 * 1024  # As much again as the page that is read meanwhile.
 # From a look that finds a record to its handler: a slot is started, and its function is cold.
 WAKING_MS = 5_000
+ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(1024 * 1024 * 1024),
+}
+"""
+Variables of a worker's process, for glibc (mallopt(3)): what a page took, the next one takes again.
+
+By default each thread's memory is a heap of its own, and what is free goes back to the system: the
+next page then costs a page fault for each 4 KiB of answer and data, a fifth of what reading costs,
+and each heap keeps room for a page (measured: docs/performance.md, "Memory").
+"""
 
 
 def _number(default: int, doc: str, *, low: int = 0, high: int = 2**53) -> Any:

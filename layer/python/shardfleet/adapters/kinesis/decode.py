@@ -45,7 +45,7 @@ _MARK = "~cut~"
 _MARKED = b'"~cut~"'
 # From this many characters of base64 on, cutting a record out is quicker than parsing it whole
 # (measured: benchmarks/bench_decode.py, both ways at several sizes).
-_CUT_FROM = 1_800
+_CUT_FROM = 1_400
 # Further than 1 µs from a whole millisecond the rounding is done as datetime does it.
 _NEARLY_WHOLE = 0.001
 # The last second that a datetime can hold; what lies behind is botocore's to refuse.
@@ -186,25 +186,25 @@ def _decode_whole(body: bytes | bytearray) -> RecordsPage:
 def _decode_cut(body: bytes | bytearray) -> RecordsPage:
     """Cut the data out, parse the rest, and put the two together."""
     payloads: list[bytes] = []
-    rest = []
+    rest: list[memoryview] = []
     view = memoryview(body)
-    find, size = body.find, len(_OPENING)
+    find, size, keep, add = body.find, len(_OPENING), rest.append, payloads.append
     after = 0
     while (start := find(_OPENING, after)) >= 0:
         start += size
         end = find(b'"', start)
         if end < 0:
             raise _Unexpected("a value without an end")
-        rest.append(view[after:start])
-        payloads.append(b64decode(view[start:end], validate=True))
+        keep(view[after:start])
+        add(b64decode(view[start:end], None, True))  # noqa: FBT003 - by name it takes half as much more
         after = end
-    rest.append(view[after:])
+    keep(view[after:])
     small = _MARK.encode().join(rest)
     answer = _typed(_CUT, small)
     found = answer.Records
     if not len(found) == len(payloads) == small.count(_MARKED):
         raise _Unexpected("cuts and records do not match")
-    if not all(record.Data == _MARK for record in found):
+    if [record.Data for record in found].count(_MARK) < len(found):
         raise _Unexpected("a record that was not cut")
     return _page(answer, payloads)
 

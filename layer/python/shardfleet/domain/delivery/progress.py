@@ -7,7 +7,9 @@ A checkpoint says that *everything* up to it is done (protocol.md §8 row 1).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import islice
+from operator import lt
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
@@ -57,7 +59,7 @@ def read_position(text: str) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(number, int(sub or "0"))
 
 
-def check_order(records: Iterable[Record]) -> None:
+def check_order(records: Sequence[Record]) -> None:
     """
     Make sure that records strictly ascend.
 
@@ -68,6 +70,8 @@ def check_order(records: Iterable[Record]) -> None:
         ProtocolError: they do not, or one has no sequence number.
 
     """
+    if _ascend_at_a_glance(records):
+        return
     before, sub_before = "no number", -1
     for record in records:
         number, sub = record.sequence_number, record.sub_sequence_number
@@ -80,6 +84,17 @@ def check_order(records: Iterable[Record]) -> None:
         elif sub <= sub_before:
             raise _not_ascending((before, sub_before), (number, sub))
         sub_before = sub
+
+
+def _ascend_at_a_glance(records: Sequence[Record]) -> bool:
+    """Tell whether there are plain records alone, with equally long numbers, in order."""
+    if len(records) > 1 and records[0].sequence_number == records[1].sequence_number:
+        return False  # The usual thing for aggregates.
+    numbers = [record.sequence_number for record in records]
+    if not all(map(lt, numbers, islice(numbers, 1, None))) or len(set(map(len, numbers))) != 1:
+        return False
+    digits = "".join(numbers)
+    return digits.isascii() and digits.encode().isdigit()  # Of bytes: a third of the time.
 
 
 def _not_ascending(before: tuple[str, int], after: tuple[str, int]) -> ProtocolError:

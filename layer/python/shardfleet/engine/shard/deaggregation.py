@@ -16,6 +16,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import cast
 
 from shardfleet.config import FleetConfig
@@ -36,7 +37,7 @@ from shardfleet.kpl.deaggregate import (
     records_after,
     records_in_steps,
 )
-from shardfleet.kpl.envelope import is_framed
+from shardfleet.kpl.envelope import MAGIC, is_framed
 from shardfleet.records import Record, StreamRecord
 
 # Decoding shares the loop with the renewals (hazard H17): so many user records at a stretch.
@@ -199,21 +200,16 @@ class Deaggregator:
         """
         unusual: Counter[Verdict] = Counter()
         dropped: Counter[Verdict] = Counter()
-        shard_id = self._shard_id
         number, last_sub, stretch = "", 0, 0
         while left and len(made) < until and stretch < _RECORDS_AT_A_STRETCH:
             if is_large(left[-1]):
                 break
+            if done is None and (plain := self._take_plain(left, made, room=until - len(made))):
+                number, last_sub = made[-1].sequence_number, 0
+                stretch += plain
+                continue
             record = left.pop()
             data, number = record.data, record.sequence_number
-            if done is None and not is_framed(data) and record.users is None:
-                # The usual thing, without the ceremony.
-                key, arrival_ms = record.partition_key, record.approximate_arrival_ms
-                encryption = record.encryption_type
-                made.append(Record(data, key, number, shard_id, arrival_ms, 0, None, encryption))
-                last_sub = 0
-                stretch += 1
-                continue
             found = at_once(self._user_records(record))
             if found.verdict not in _ORDINARY:
                 unusual[found.verdict] += 1
@@ -225,6 +221,29 @@ class Deaggregator:
             stretch += 1 + cost
         self._tell(unusual, dropped)
         return number, last_sub
+
+    def _take_plain(self, left: list[StreamRecord], made: list[Record], *, room: int) -> int:
+        """Move what lies next and is no aggregate, without ceremony; return how many there were."""
+        shard_id, append, known = self._shard_id, made.append, len(made)
+        for record in islice(reversed(left), min(room, _RECORDS_AT_A_STRETCH)):
+            data = record.data
+            if data.startswith(MAGIC) or record.users is not None:
+                break
+            append(
+                Record(
+                    data,
+                    record.partition_key,
+                    record.sequence_number,
+                    shard_id,
+                    record.approximate_arrival_ms,
+                    0,
+                    None,
+                    record.encryption_type,
+                )
+            )
+        if count := len(made) - known:
+            del left[-count:]
+        return count
 
     async def take_apart_large(
         self, record: StreamRecord, made: list[Record], *, done: ExtendedSequenceNumber | None
