@@ -7,7 +7,7 @@ and records of 1 KiB (48 in an aggregate of 50 KB). The peer is
 aws-kinesis-agg's aggregator. The aggregates must be equal byte for byte. The bound is what the
 format demands of everybody: one copy of the payload and its MD5.
 
-    python benchmarks/bench_aggregate.py [--only aggregate_100b] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_aggregate.py [--only aggregate_100b] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

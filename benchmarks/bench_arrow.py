@@ -4,7 +4,7 @@ How quickly do KPL aggregates become Arrow columns?
 The data of stream records in, record batches of partition key, data and sub-sequence number out, in
 chunks of 512 KiB, MD5 verified. The peer is aws-kinesis-agg and `pa.array`. Loads: `answers.py`.
 
-    python benchmarks/bench_arrow.py [--only arrow_kpl_100b] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_arrow.py [--only arrow_kpl_100b] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ way of a worker (user records, and the event that a Lambda-style handler gets), 
 processes, and that of Spark (Arrow batches). A ratio is the sound record's time over the other's;
 the gate is a twentieth: 20 times as dear, and no more.
 
-    python benchmarks/bench_bombs.py [--only bomb_in_worker] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_bombs.py [--only bomb_in_worker] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

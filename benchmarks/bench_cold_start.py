@@ -14,7 +14,7 @@ both then read an empty page over TLS. How many modules each has loaded by then,
 it has, is told beside it. That a turn's other calls before the first record need no more of the SDK
 is tested (tests/adapters/test_plain_environment.py).
 
-    python benchmarks/bench_cold_start.py [--only cold_start] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_cold_start.py [--only cold_start] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ KCL's is compiled against the jars that `make conformance` installs; where one o
 had, its contests are skipped with the reason. Both speak JSON here: to AWS the SDK for Java speaks
 CBOR, which spares it base64, and which the embedded Kinesis does not know.
 
-    python benchmarks/bench_compiled_consumers.py [--only NAME] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_compiled_consumers.py [--only NAME] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

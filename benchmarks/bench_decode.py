@@ -6,7 +6,7 @@ botocore and aws-kinesis-agg. Loads: see `answers.py`. The bound is what nobody 
 look at every byte of the body, base64, and the MD5 of each aggregate. Ours are made and dropped
 batch by batch, as a worker does; the peer's one by one.
 
-    python benchmarks/bench_decode.py [--only decode_plain_10k] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_decode.py [--only decode_plain_10k] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ TLS by the worker's reader, through two decoding processes or in the worker itse
 worker's process alone, from the call to the user records, batch by batch: what is left of its vCPU
 is the handler's. The records are compared first. Loads: see `answers.py`.
 
-    python benchmarks/bench_decode_processes.py [--only scale_2proc] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_decode_processes.py [--only scale_2proc] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

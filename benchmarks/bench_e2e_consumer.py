@@ -9,7 +9,7 @@ of the consumer's process, from the first call to the last checkpoint; each is a
 on from run to run, as a sandbox does. The peers have their own virtual environment in `build`
 (`peers.txt`); where it cannot be made, their contests are skipped.
 
-    python benchmarks/bench_e2e_consumer.py [--only NAME] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_e2e_consumer.py [--only NAME] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ only the client's CPU time counts. Ours is the wire and the decoder of the worke
 client, with aws-kinesis-agg for the aggregates, one after the other on both sides. An empty answer
 is what an idle shard costs.
 
-    python benchmarks/bench_get_records.py [--only idle_poll_tls] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_get_records.py [--only idle_poll_tls] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Kinesis engine, in a process of its own; the peer is the same reader with the SD
 per call, from which follows what an idle shard costs in an hour at a pause of `idle_read_ms`
 (1 s by default), and how many idle shards one core can watch.
 
-    python benchmarks/bench_idle_shards.py [--rounds 7] [--folder DIR]
+    python benchmarks/bench_idle_shards.py [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ first. CPU time of the consumer's process, from the first call to the last check
 The second and the third contest put a worker with four shards beside one that has as many records
 in one shard, in small pages and in large ones.
 
-    python benchmarks/bench_live_pages.py [--only NAME] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_live_pages.py [--only NAME] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

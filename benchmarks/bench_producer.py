@@ -14,7 +14,7 @@ Before it is timed, aws-kinesis-agg takes apart what was sent: each record once,
 order. `blocking_put` is no contest: CPU time of `BlockingProducer.put`, one record
 of 100 B a call, `flush` included, beside a boto3 `put_record` of the same record.
 
-    python benchmarks/bench_producer.py [--only producer_100b_many] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_producer.py [--only producer_100b_many] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

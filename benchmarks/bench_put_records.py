@@ -6,7 +6,7 @@ machine; only the client's CPU time counts. The peer is aws-kinesis-agg with bot
 answers with checksums of what came, so equal outcomes mean equal data. The bound is what the
 protocol demands: the MD5 of the aggregates, and the SHA-256 of the body in the signature.
 
-    python benchmarks/bench_put_records.py [--only put_records_tls_100b] [--rounds 7] [--folder DIR]
+    python benchmarks/bench_put_records.py [--only NAME] [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ store with the SDK's client. CPU time of the client alone.
 The third contest is what a manager does between its turns: a look for lost owners at 10,000 leases,
 all of which have been renewed, and its waking up to see whether it is time for the next one.
 
-    python benchmarks/bench_tables.py [--rounds 7] [--folder DIR]
+    python benchmarks/bench_tables.py [--rounds 15] [--folder DIR]
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from quiet import Quiet
 RESULTS = Path(__file__).parent / "results"
 # What benchmarks write, from this folder.
 WRITTEN = ("results", "RESULTS.md", "ratios.svg", "../docs/img")
-ROUNDS = 7
+ROUNDS = 15
 # A candidate is repeated within a round until it has used this much CPU time.
 ROUND_S = 0.1
 # How sure a confidence interval is to hold the true ratio, if there are rounds enough for it.
