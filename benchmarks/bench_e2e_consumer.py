@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import random
+import select
 import subprocess
 import sys
 import uuid
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ from shardfleet.config import ALLOCATOR
 from shardfleet.domain.leases.changes import create
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.local.aws.settings import AwsBehaviour
@@ -47,7 +50,7 @@ PINNED = HERE / "peers.txt"
 PEERS = HERE.parent / "build" / "peers"
 SHARDS = 4
 PUT_RECORDS, PUT_BYTES = 500, 4 << 20
-INSTALL_LIMIT_S = 180
+INSTALL_LIMIT_S, ANSWER_LIMIT_S, CLOSE_LIMIT_S = 180, 120, 20
 OURS = "ours.py"
 OUR_WORKER, KCL_WORKER = "bench-s0001", "java-1"
 BOTO3, ASYNC_KINESIS = "boto3", "async_kinesis"
@@ -105,15 +108,14 @@ def plain(per_shard: int = 5_000) -> Load:
 
 def aggregated(per_shard: int = 155) -> Load:
     """Return aggregates of 270 user records of about 100 B."""
-    data, count = [], 0
-    groups = packing.small_records(SHARDS * per_shard)
-    for shard in range(SHARDS):
-        named = [
-            [OutgoingRecord(key, name(shard) + data) for key, data, _ in group]
-            for group in groups[shard::SHARDS]
-        ]
-        count += sum(map(len, named))
-        data.append(packing.ours(named))
+    # Each in the shard that its key belongs to, as the KPL does: the KCL drops all others.
+    shards: list[list[OutgoingRecord]] = [[] for _ in range(SHARDS)]
+    for key, payload, _ in chain.from_iterable(packing.small_records(SHARDS * per_shard)):
+        shard = effective_hash(key) * SHARDS >> 128
+        shards[shard].append(OutgoingRecord(key, name(shard) + payload))
+    cuts = [[found[at : at + 270] for at in range(0, len(found), 270)] for found in shards]
+    data = [packing.ours(groups) for groups in cuts]
+    count = sum(map(len, shards))
     what = "user records of 100 B in aggregates"
     return Load("kpl_100b", what, aggregated=True, records=count, data=data)
 
@@ -268,6 +270,8 @@ class Consumer:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(given)) + "\n")
         self._process.stdin.flush()
+        answered, _, _ = select.select([self._process.stdout], [], [], ANSWER_LIMIT_S)
+        assert answered, f"the consumer has not read all within {ANSWER_LIMIT_S} s"
         line = self._process.stdout.readline()
         assert line, "the consumer died"
         account.drop_tables()
@@ -277,10 +281,14 @@ class Consumer:
         return {"records": answer["records"], "digests": answer["digests"]}
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, if need be by force."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(CLOSE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 def peers_python() -> str:
