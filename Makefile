@@ -167,7 +167,7 @@ spark-connect: install ## the source's and the sink's tests, and pipelines, over
 	@SHARDFLEET_TEST_SPARK_CONNECT=1 $(BIN)/python -m pytest $(OVER_CONNECT) $(ARGS)
 	@$(BIN)/python -m pytest tests/spark/test_connect.py $(ARGS)
 
-bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md [10 min]
+bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md [30 min]
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
 
 synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line) [1 min]

@@ -4,7 +4,7 @@ Runs every benchmark, one after the other, and writes RESULTS.md with its plot.
 Each `bench_*.py` runs in a process of its own. The table is made from the files in `results/`, so
 `--table` alone writes it anew without measuring. A missed gate makes the exit code 1, after all
 benchmarks have run, and is named. Run it on a quiet machine: all but the slow ones (Spark, whole
-fleets) take about ten minutes; `--all` runs those, too.
+fleets) take about half an hour; `--all` runs those, too.
 
     python benchmarks/run.py [--all] [--table] [bench_decode.py ...]
 """
