@@ -11,7 +11,7 @@ from shardfleet.config import ALLOCATOR
 
 # Each of four threads takes and keeps 1 MB in pieces of 1 KiB; then 16 MB are taken, and let go.
 PROGRAM = """
-import ctypes, os, threading
+import ctypes, threading
 kept = []
 def work(ready):
     kept.append([bytes(1024 + n % 2) for n in range(1000)])

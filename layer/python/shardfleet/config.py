@@ -37,7 +37,7 @@ ALLOCATOR = {
 Variables of a worker's process, for glibc (mallopt(3)): what a page took, the next one takes again.
 
 By default each thread's memory is a heap of its own, and what is free goes back to the system: the
-next page then costs a page fault for each 4 KiB of answer and data, a fifth of what reading costs,
+next page then costs a page fault for each 4 KiB of answer and data, a tenth of the CPU or more,
 and each heap keeps room for a page (measured: docs/performance.md, "Memory").
 """
 
