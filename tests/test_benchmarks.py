@@ -37,6 +37,7 @@ def contests():
     yield Figures(name="size", compares="numbers", summary="20,000", gate="many", met=True)
 
 
+side_by_side.ROUNDS = 3
 side_by_side.main(__doc__, contests)
 '''
 MISSED = '''
@@ -61,6 +62,7 @@ def contests():
     yield Figures(name="size_of_it", compares="numbers", summary="few", gate="many", met=False)
 
 
+side_by_side.ROUNDS = 3
 side_by_side.main(__doc__, contests)
 '''
 
