@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,6 +28,7 @@ from shardfleet_spark.access import (
     read_ports,
     seal_store,
 )
+from shardfleet_spark.host.background_loop import BackgroundLoop
 from shardfleet_spark.host.collector import leave_imports_alone
 from shardfleet_spark.host.compat import (
     ReadAllAvailable,
@@ -49,6 +50,8 @@ from shardfleet_spark.read.shard_pages import FetchPorts, ShardRange
 
 if TYPE_CHECKING:
     from shardfleet.kpl.deaggregate import MisroutedPolicy
+
+T = TypeVar("T")
 
 # Tasks beyond the cores run one after the other, and each round makes the batch longer.
 _GROWTH_MOST = 4
@@ -73,19 +76,20 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._driver: SourceDriver | None = None
+        self._loop: BackgroundLoop | None = None
         self._publishing: Publishing | None = None
         self._figures: Figures | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to the executors with the options alone."""
-        here = ("_driver", "_publishing", "_figures")
+        here = ("_driver", "_loop", "_publishing", "_figures")
         return {"_options": self._options, **dict.fromkeys(here)}
 
     # --- beside the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first batch."""
-        return asyncio.run(self._the_driver().initial())
+        return self._run(self._the_driver().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit that the options name: records before bytes."""
@@ -106,7 +110,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         records = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         total_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         latest = self._the_driver().latest(start, records=records, total_bytes=total_bytes)
-        offset = asyncio.run(latest)
+        offset = self._run(latest)
         self._publish()
         self._tell()
         if self._the_driver().is_over:
@@ -130,7 +134,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete seals that no replay can need."""
-        asyncio.run(self._the_driver().commit(end))
+        self._run(self._the_driver().commit(end))
 
     def stop(self) -> None:
         """Tell the last figures, and give the leases up; Spark does not always call this."""
@@ -157,6 +161,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             now_ms = self._figures.clock.now_ms()
             at_tip = driver.is_idle and is_at_tip(driver.standing, now_ms=now_ms)
             self._figures.take(driver.report(), at_tip=at_tip)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        self._loop = self._loop or BackgroundLoop()
+        return self._loop.run(call)
 
     def _the_driver(self) -> SourceDriver:
         if self._driver is None:

@@ -49,7 +49,7 @@ def test_once_sizes_are_known_many_shards_together_keep_within_the_bytes_of_a_ba
 
 
 def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch):
-    monkeypatch.setattr("shardfleet_spark.plan.driver.CARRIED_BYTES", 300)
+    monkeypatch.setattr("shardfleet_spark.plan.driver_reads.CARRIED_BYTES", 300)
 
     async def scenario(query):
         handed, found = [], []
@@ -81,7 +81,7 @@ def test_what_the_driver_hands_to_all_tasks_of_a_batch_is_bounded_whatever_the_s
     most = DRIVER_BYTES
     if size == 100:
         most = MIB  # Twenty thousand records, not a million.
-        monkeypatch.setattr("shardfleet_spark.plan.driver.DRIVER_BYTES", most)
+        monkeypatch.setattr("shardfleet_spark.plan.driver_reads.DRIVER_BYTES", most)
 
     async def scenario(query):
         for number in range(count):

@@ -52,6 +52,10 @@ def test_what_expires_between_two_batches_that_the_driver_reads_stops_the_query(
         await at_the_horizon(query)
         end = await query.driver.latest(await query.driver.initial())
         await query.clock.sleep_ms(3 * MINUTE_MS)
+        # What follows was read ahead, and in time; what is behind it was not.
+        end = await query.driver.latest(end)
+        (planned,) = query.driver.partitions(None, end)
+        assert sum(map(len, planned.records.values())) == 200
         with pytest.raises(DataLost, match="records behind it may be lost"):
             await query.driver.latest(end)
 

@@ -21,7 +21,6 @@ from shardfleet_spark.offsets.lineage import Family, admit, first_family, needs_
 from shardfleet_spark.offsets.plan_token import (
     Emission,
     PlanToken,
-    Quota,
     Stand,
     token_from_json,
     token_to_json,
@@ -38,6 +37,7 @@ from shardfleet_spark.offsets.seals import (
 from shardfleet_spark.options.starting import FLEET, Start
 from shardfleet_spark.plan.clean_up import CleanUp
 from shardfleet_spark.plan.discovery import Discovery
+from shardfleet_spark.plan.driver_reads import Behind, DriverRead, DriverReads
 from shardfleet_spark.plan.fleet_positions import LeaseReader, start_after
 from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import (
@@ -52,13 +52,9 @@ from shardfleet_spark.plan.planning import (
 from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
 from shardfleet_spark.plan.rhythm import Rhythm
 from shardfleet_spark.publish.publication import CommittedStanding
-from shardfleet_spark.read.fetching import CARRIAGE_BYTES, fetch
-from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist, lost_since, split
+from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist, lost_since
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, Hint, ShardRange
 
-# What the tasks of a batch are handed at most, each record with what its carriage needs. A task of
-# what is more reads again, exactly what was read; that is for large records of unknown size alone.
-CARRIED_BYTES = DRIVER_BYTES * 5 // 4
 LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
 
@@ -153,7 +149,9 @@ class SourceDriver:
         self._rhythm = Rhythm()
         self._target_ms = 0
         self._converged: frozenset[str] = frozenset()
-        self._prefetched: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
+        self._reads = DriverReads(ports)
+        # Of the newest plan, what was read here of each partition.
+        self._bodies: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
         # The plan of a batch that tasks were told to read from the stream again.
         self._read_again = ""
         self._notice = ""
@@ -216,6 +214,7 @@ class SourceDriver:
         )
         if planned is not None:
             planned = replace(planned, stats={**planned.stats, **self._behind})
+            self._read_ahead(planned, limits, is_next_told=start is not None)
         self._last = known if planned is None else token_to_json(planned)
         self.is_idle = planned is None
         self.is_over = planned is None and bool(self._target_ms)
@@ -236,7 +235,7 @@ class SourceDriver:
                 "this checkpoint was written with a seal store, and none is named now: set "
                 "option sealStore to the same store"
             )
-        bodies, ranges = self._prefetched.get(token.key, ()), self._ranges(token)
+        bodies, ranges = self._bodies.get(token.key, ()), self._ranges(token)
         if token.sealed is not None and not all(bodies[: len(ranges)] or [None]):
             self._read_again = token.key
         return [
@@ -253,7 +252,7 @@ class SourceDriver:
     async def commit(self, end: Mapping[str, Any]) -> None:
         """Forget what no replay can need any more."""
         token = token_from_json(end)
-        self._prefetched.pop(token.key, None)
+        self._bodies.pop(token.key, None)
         await self._clean_up.after(token)
 
     def report(self) -> dict[str, Any]:
@@ -309,6 +308,13 @@ class SourceDriver:
         after = replace(after, stats={**after.stats, "lost": [*after.stats["lost"], *lost]})
         for each in after.stats["lost"]:
             LOG.warning("data loss: %s", each)
+        self._keep_hints(after)
+        self._converged |= is_converged(token, after, self._target_ms)
+        self._prober.hurry()
+        self._after = (token.key, after)
+        return after
+
+    def _keep_hints(self, after: Advanced) -> None:
         for shard_id, sealed in after.seals.items():
             hint = Hint(
                 iterator=sealed.iterator,
@@ -317,10 +323,6 @@ class SourceDriver:
                 record_bytes=sealed.size_bytes // max(1, sealed.count),
             )
             self._hints.keep(shard_id, after.family.stands[shard_id], hint)
-        self._converged |= is_converged(token, after, self._target_ms)
-        self._prober.hurry()
-        self._after = (token.key, after)
-        return after
 
     async def _seals_of(self, token: PlanToken) -> tuple[dict[int, Seal], list[str]]:
         """Return the seals of a plan, and what was found gone when it was read again."""
@@ -374,23 +376,13 @@ class SourceDriver:
     async def _plan(
         self, token: PlanToken, after: Advanced, limits: BatchLimits
     ) -> PlanToken | None:
-        leave_out = self._converged if self._target_ms else frozenset()
         if self._store is None:
-            limits = carried_by_driver(limits)
             self._take_notice(len(after.family.live))
-        planned = next_token(
-            token,
-            after,
-            limits=limits,
-            now_ms=self._ports.clock.now_ms(),
-            target_ms=self._target_ms,
-            leave_out=leave_out,
-        )
+        planned = self._next(token, after, limits, leave_out=self._converged)
         if planned is None:
             return None
-        planned = replace(planned, hashes=self._hashes(planned))
         if self._store is None:
-            return await self._prefetch(planned, after, limits)
+            return await self._read(planned, token, after, limits)
         if not self._target_ms and not after.busy:
             live: dict[str, Stand] = {s: after.family.stands[s] for s in after.family.live}
             if not await self._prober.has_work(live):
@@ -399,6 +391,24 @@ class SourceDriver:
         key, store = SealKey(planned.sid, planned.key, MARK), self._store
         await insist(lambda: store.put_if_absent(key, b"{}"), self._ports)
         return planned
+
+    def _next(
+        self,
+        token: PlanToken,
+        after: Advanced,
+        limits: BatchLimits,
+        *,
+        leave_out: frozenset[str],
+    ) -> PlanToken | None:
+        planned = next_token(
+            token,
+            after,
+            limits=limits if self._store is not None else carried_by_driver(limits),
+            now_ms=self._ports.clock.now_ms(),
+            target_ms=self._target_ms,
+            leave_out=leave_out if self._target_ms else frozenset(),
+        )
+        return None if planned is None else replace(planned, hashes=self._hashes(planned))
 
     def _hashes(self, token: PlanToken) -> dict[str, tuple[int, int]]:
         """Return the hash ranges of the plan's shards, where aggregates may be dropped by them."""
@@ -412,19 +422,20 @@ class SourceDriver:
                 found[shard_id] = (shard.hash_key_range.start, shard.hash_key_range.end)
         return found
 
-    async def _prefetch(
-        self, planned: PlanToken, after: Advanced, limits: BatchLimits
+    async def _read(
+        self, planned: PlanToken, token: PlanToken, after: Advanced, limits: BatchLimits
     ) -> PlanToken | None:
         """Read the batch here and now; the offset says exactly what was read."""
-        if not after.busy and not self._target_ms:
+        read = await self._ahead(token, limits)
+        if read is None and not after.busy and not self._target_ms:
             live = {s: after.family.stands[s] for s in after.family.live}
             if not await self._prober.has_work(live):
                 return None
-        seals, bodies = await self._read_here(planned)
-        sealed = replace(planned, sealed=tuple(seals))
-        self._prefetched = {sealed.key: bodies}
-        brought = any(each.count or each.ended or each.lost for s in seals for each in s.shards)
-        if brought or not self._target_ms:
+        if read is None:
+            read = await self._reads.read(planned, self._ranges(planned))
+        sealed = replace(read.planned, sealed=read.seals, stats=planned.stats)
+        self._bodies = {sealed.key: read.bodies}
+        if read.brought or not self._target_ms:
             return sealed
         # AvailableNow, and nothing came: no batch, but the shards may have been at their tips.
         following = await self._after_plan(sealed)
@@ -433,44 +444,34 @@ class SourceDriver:
             return None
         return await self._plan(sealed, self._admitted(sealed, following), limits)
 
-    async def _read_here(
-        self, planned: PlanToken
-    ) -> tuple[list[Seal], list[Mapping[str, Sequence[StreamRecord]]]]:
-        """Read all partitions at once; return of each its seal, and the records if it gets them."""
-        ranges, quotas = self._ranges(planned), planned.quotas
-        # When the room is not for all, another partition has the first answers each time.
-        first = planned.number % max(1, len(ranges))
-        turn = [*range(first, len(ranges)), *range(first)]
-        records = [
-            most
-            for index in turn
-            for most in quotas[index].records or (0,) * len(planned.layout[index])
-        ]
-        whole = Quota(
-            total_bytes=min(DRIVER_BYTES, sum(each.total_bytes for each in quotas)),
-            fetch_ms=max((each.fetch_ms for each in quotas), default=0),
-            until_ms=max((each.until_ms for each in quotas), default=0),
-            records=tuple(records) if any(records) else (),
-        )
-        fetched = await fetch(
-            [each for index in turn for each in ranges[index].ranges],
-            whole,
-            self._ports,
-            writer={},
-            is_carried=True,
-        )
-        parts = [SealRange(ranges[index].parts[0].key, ranges[index].ranges) for index in turn]
-        by_index = dict(zip(turn, split(fetched.seal, parts), strict=True))
-        seals = [by_index[index] for index in range(len(ranges))]
-        bodies: list[Mapping[str, Sequence[StreamRecord]]] = []
-        left = CARRIED_BYTES
-        for seal in seals:
-            size = sum(each.size_bytes + CARRIAGE_BYTES * each.count for each in seal.shards)
-            fits = size <= left
-            left -= size if fits else 0
-            shards = [each.shard_id for each in seal.shards] if fits else []
-            bodies.append({shard_id: fetched.records[shard_id] for shard_id in shards})
-        return seals, bodies
+    async def _ahead(self, token: PlanToken, limits: BatchLimits) -> DriverRead | None:
+        """Return what was read ahead, if it is what would be read now."""
+        read = await self._reads.ahead(Behind(token.key, limits.records, limits.total_bytes))
+        if read is None or read.is_cut or self._target_ms:
+            return read
+        # It came to the tip, and since then more may have arrived: that belongs to this batch.
+        for seal in read.seals:
+            for each in seal.shards:
+                stand = read.planned.stands[each.shard_id]
+                hint = self._hints.of(each.shard_id, stand)
+                self._hints.keep(each.shard_id, stand, replace(hint, free_ms=each.free_ms))
+        return None
+
+    def _read_ahead(self, token: PlanToken, limits: BatchLimits, *, is_next_told: bool) -> None:
+        """Begin to read what follows a batch that was read here, if its shards have more."""
+        # Spark 4.0 and 4.1, which do not tell where a batch begins, end AvailableNow after one.
+        if token.sealed is None or (self._target_ms and not is_next_told):
+            return
+        found = advance(token, dict(enumerate(token.sealed)), self._after[1].inflows)
+        after = self._admitted(token, found)
+        if not after.busy:
+            return
+        converged = self._converged | is_converged(token, after, self._target_ms)
+        planned = self._next(token, after, limits, leave_out=converged)
+        if planned is not None:
+            self._keep_hints(after)
+            behind = Behind(token.key, limits.records, limits.total_bytes)
+            self._reads.begin_ahead(behind, planned, self._ranges(planned))
 
     def _ranges(self, token: PlanToken) -> list[PartitionRange]:
         numbers, found = count(), []
