@@ -204,14 +204,10 @@ class SourceDriver:
         )
         now_ms = self._ports.clock.now_ms()
         planned = await self._plan(token, after, limits)
+        busy = after.busy or self._prober.found
         if planned is None:
-            after = self._admitted(token, after)
-        self._behind = behind_now(
-            after.family,
-            after.inflows,
-            busy=() if planned is None else after.busy or self._prober.found,
-            now_ms=now_ms,
-        )
+            after, busy = self._admitted(token, after), frozenset()
+        self._behind = behind_now(after.family, after.inflows, busy=busy, now_ms=now_ms)
         if planned is not None:
             planned = replace(planned, stats={**planned.stats, **self._behind})
             self._read_ahead(planned, limits, is_next_told=start is not None)
@@ -382,7 +378,7 @@ class SourceDriver:
         if planned is None:
             return None
         if self._store is None:
-            return await self._read(planned, token, after, limits)
+            return await self._read(planned, token, after, limits=limits)
         if not self._target_ms and not after.busy:
             live: dict[str, Stand] = {s: after.family.stands[s] for s in after.family.live}
             if not await self._prober.has_work(live):
@@ -423,7 +419,7 @@ class SourceDriver:
         return found
 
     async def _read(
-        self, planned: PlanToken, token: PlanToken, after: Advanced, limits: BatchLimits
+        self, planned: PlanToken, token: PlanToken, after: Advanced, *, limits: BatchLimits
     ) -> PlanToken | None:
         """Read the batch here and now; the offset says exactly what was read."""
         read = await self._ahead(token, limits)
