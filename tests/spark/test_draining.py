@@ -1,5 +1,6 @@
 """Trigger.AvailableNow reads all there is, on every Spark; without Spark, and with it."""
 
+import itertools
 import json
 import os
 import sys
@@ -21,12 +22,13 @@ MB = int(os.environ.get("SHARDFLEET_TEST_DRAIN_MB", "12"))
 """Of the test that reads eight shards with the defaults; 600 are more than one batch."""
 
 RECORD_BYTES, RECORDS_OF_A_PUT = 62_500, 64
+WATERMARK = {"watermark": "2026-11-27T00:00:00.000Z"}
 
 
 class Run:
     """A query that has ended, after batches from one offset to the next."""
 
-    def __init__(self, *batches):
+    def __init__(self, *batches, **progress):
         self.status = {"message": "Stopped"}
         self.recentProgress = [
             SimpleNamespace(
@@ -34,6 +36,7 @@ class Run:
                 json=json.dumps(
                     {
                         "sources": [{"startOffset": {"n": first}, "endOffset": {"n": last}}],
+                        **progress,
                     }
                 ),
             )
@@ -54,7 +57,7 @@ def drained(version, *runs, **bounds):
         targets.append(target_ms)
         return left.pop(0)
 
-    found = drain(start, version=version, now_ms=77, **bounds)
+    found = drain(start, version=version, clock_ms=itertools.count(77).__next__, **bounds)
     return [each["numInputRows"] for each in found], targets, left
 
 
@@ -64,6 +67,45 @@ def test_a_spark_that_ends_after_a_batch_is_started_until_nothing_moves(version)
     runs = [Run((0, 1, 5)), Run((1, 2, 0)), Run((2, 3, 4), (3, 3, 0)), Run((3, 3, 0)), Run()]
 
     assert drained(version, *runs) == ([5, 0, 4, 0, 0], [77] * 4, runs[4:])
+
+
+@pytest.mark.parametrize(
+    ("watermark", "operators", "closes"),
+    [(WATERMARK, [{}], True), (WATERMARK, [], False), ({}, [{}], False)],
+)
+def test_what_the_last_watermark_closes_has_a_run_of_its_own(watermark, operators, closes):
+    """For a later moment: for the same one there is no batch, and without one nothing is closed."""
+    windows = {"eventTime": watermark, "stateOperators": operators}
+    runs = [Run((0, 1, 5), **windows), Run((1, 1, 0)), Run((1, 2, 0), **windows)]
+
+    wanted = ([5, 0, 0], [77, 77, 78], []) if closes else ([5, 0], [77, 77], runs[2:])
+    assert drained("4.1.1", *runs) == wanted
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_the_first_run_for_a_moment_has_a_batch_though_nothing_is_there(store):
+    async def scenario(query):
+        query.stream.put(b"1")
+        start, batches = await query.driver.initial(), []
+        for _ in range(2):
+            target_ms = query.clock.now_ms()
+            for _ in range(9):
+                query.restart()
+                query.driver.prepare_available_now(target_ms)
+                query.driver.partitions(start, start)
+                end = await query.driver.latest()
+                if end == start:
+                    break
+                if store:
+                    await query.read(start, end)
+                batches.append(target_ms)
+                start = end
+            await query.clock.sleep_ms(5_000)
+        first, later = (batches.count(each) for each in sorted(set(batches)))
+        assert 1 <= first < 9
+        assert later == 1
+
+    in_query(scenario, store=store)
 
 
 def test_a_spark_that_runs_many_batches_is_started_once():

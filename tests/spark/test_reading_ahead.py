@@ -211,7 +211,7 @@ def test_with_a_seal_store_and_at_the_tip_nothing_is_read_ahead():
 def test_available_now_on_an_old_spark_reads_nothing_that_its_process_cannot_hand_on():
     async def scenario(query):
         put(query, range(45))
-        query.driver.prepare_available_now()
+        query.driver.prepare_available_now(query.clock.now_ms())
         await query.driver.latest()
         asked = len(query.calls("get_records"))
         await query.clock.sleep_ms(SINK_MS)

@@ -5,6 +5,8 @@ Those versions plan a source written in Python once in a run (``SupportsTriggerA
 to Python with 4.2), so a run ends after one batch, however much is left. Here the query is started
 again on its checkpoint, always for the same moment (option ``availableNowTarget``), until a run
 has no batch: then the source has said that everything which had arrived by that moment is read.
+A watermark that the last of these batches moved has closed no window yet: newer versions have one
+more batch for that in the same run, here a run for a later moment has it.
 
     from shardfleet_spark.pipelines.draining import drain
 
@@ -12,7 +14,7 @@ has no batch: then the source has said that everything which had arrived by that
         read = spark.readStream.format("shardfleet").option("availableNowTarget", target_ms)…
         return read.load().writeStream….trigger(availableNow=True).start()
 
-    drain(start, version=spark.version, now_ms=…)
+    drain(start, version=spark.version, clock_ms=…)
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def drain(
     start: Callable[[int], StreamingQuery],
     *,
     version: str,
-    now_ms: int,
+    clock_ms: Callable[[], int],
     runs_most: int = RUNS_MOST,
     goes_on: Callable[[], bool] = lambda: False,
 ) -> list[Mapping[str, Any]]:
@@ -56,7 +58,7 @@ def drain(
         start: starts the query, always on the same checkpoint; it is given what the source's
             option ``availableNowTarget`` has to be.
         version: of Spark. Where it drains a source in one run, it is started once, with 0.
-        now_ms: this moment, epoch milliseconds.
+        clock_ms: tells the moment, epoch milliseconds.
         runs_most: a bound.
         goes_on: see :func:`run_to_end`.
 
@@ -71,10 +73,13 @@ def drain(
     if release_of(version) >= FIRST_OF_MANY_BATCHES:
         return run_to_end(lambda: start(0), goes_on=goes_on)
     found: list[Mapping[str, Any]] = []
+    target_ms = clock_ms()
     for runs in range(1, runs_most + 1):
-        reports = run_to_end(lambda: start(now_ms), goes_on=goes_on)
+        reports = run_to_end(lambda: start(target_ms), goes_on=goes_on)
         found += reports
         if not any(_moved(each) for each in reports):
+            if any(_keeps_windows(each) for each in found):
+                found += run_to_end(lambda: start(clock_ms()), goes_on=goes_on)
             LOG.info("read to the end in %d runs of one batch each (Spark %s)", runs - 1, version)
             return found
         LOG.info("run %d: %d rows; there may be more", runs, rows_of(reports))
@@ -124,6 +129,11 @@ def run_to_end(
             found += reports_of(query)
         else:
             return found + reports_of(query)
+
+
+def _keeps_windows(report: Mapping[str, Any]) -> bool:
+    """Tell whether a batch left something to be closed by its watermark."""
+    return bool(report.get("stateOperators")) and "watermark" in report.get("eventTime", {})
 
 
 def _moved(report: Mapping[str, Any]) -> bool:

@@ -100,8 +100,8 @@ def run_pipeline(
         return _started(spark, replace(plan, source_options=until), transform)
 
     if plan.trigger == AVAILABLE_NOW and plan.from_place.is_stream:
-        now_ms = SystemClock().now_ms()
-        reports = drain(start, version=spark.version, now_ms=now_ms, goes_on=goes_on)
+        clock_ms = SystemClock().now_ms
+        reports = drain(start, version=spark.version, clock_ms=clock_ms, goes_on=goes_on)
     else:
         reports = run_to_end(partial(start, 0), goes_on=goes_on)
     progress = [each for each in reports if each["numInputRows"]]

@@ -148,6 +148,7 @@ class SourceDriver:
         )
         self._rhythm = Rhythm()
         self._target_ms = 0
+        self._is_target_told = False
         self._converged: frozenset[str] = frozenset()
         self._reads = DriverReads(ports)
         # Of the newest plan, what was read here of each partition.
@@ -166,6 +167,7 @@ class SourceDriver:
 
     def prepare_available_now(self, target_ms: int = 0) -> None:
         """Take a moment (default: this one) as the one up to which everything is to be read."""
+        self._is_target_told = bool(target_ms)
         self._target_ms = target_ms or self._ports.clock.now_ms()
 
     async def latest(
@@ -210,7 +212,7 @@ class SourceDriver:
         self._behind = behind_now(after.family, after.inflows, busy=busy, now_ms=now_ms)
         if planned is not None:
             planned = replace(planned, stats={**planned.stats, **self._behind})
-            self._read_ahead(planned, limits, is_next_told=start is not None)
+            self._read_ahead(planned, limits)
         self._last = known if planned is None else token_to_json(planned)
         self.is_idle = planned is None
         self.is_over = planned is None and bool(self._target_ms)
@@ -431,7 +433,8 @@ class SourceDriver:
             read = await self._reads.read(planned, self._ranges(planned))
         sealed = replace(read.planned, sealed=read.seals, stats=planned.stats)
         self._bodies = {sealed.key: read.bodies}
-        if read.brought or not self._target_ms:
+        # Spark 4.0 and 4.1, to which a target is told, close windows by the next batch alone.
+        if read.brought or not self._target_ms or self._is_target_told:
             return sealed
         # AvailableNow, and nothing came: no batch, but the shards may have been at their tips.
         following = await self._after_plan(sealed)
@@ -453,10 +456,10 @@ class SourceDriver:
                 self._hints.keep(each.shard_id, stand, replace(hint, free_ms=each.free_ms))
         return None
 
-    def _read_ahead(self, token: PlanToken, limits: BatchLimits, *, is_next_told: bool) -> None:
+    def _read_ahead(self, token: PlanToken, limits: BatchLimits) -> None:
         """Begin to read what follows a batch that was read here, if its shards have more."""
-        # Spark 4.0 and 4.1, which do not tell where a batch begins, end AvailableNow after one.
-        if token.sealed is None or (self._target_ms and not is_next_told):
+        # Spark 4.0 and 4.1, to which a target has to be told, end AvailableNow after one batch.
+        if token.sealed is None or self._is_target_told:
             return
         found = advance(token, dict(enumerate(token.sealed)), self._after[1].inflows)
         after = self._admitted(token, found)

@@ -159,6 +159,9 @@ class IcebergTable:
         self._make_room(rows)
         if self._has(rows.sparkSession, commit):
             return
+        if self._grows:  # Spark 4.0 refuses rows without a column that the table has.
+            whole = rows.sparkSession.table(self._name).limit(0)
+            rows = whole.unionByName(rows, allowMissingColumns=True)
         writer = rows.writeTo(self._name).options(**self._options)
         for name, value in _properties(commit).items():
             writer = writer.option(f"{_PROPERTY}.{name}", value)
