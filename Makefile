@@ -79,7 +79,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install .venv/.classes ## run the tests in JOBS=8 processes; ARGS="-k name" is passed to pytest [12 min]
+test: install .venv/.classes ## run the tests in JOBS=8 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
@@ -153,17 +153,17 @@ runtime: install ## the assets as built on Lambda's Python and layout, their fle
 first-hour: install ## the wheel with one extra in an empty environment: README's blocks, every command on two fleets; ARGS=spark: that extra alone [10 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.first_hour $(ARGS)
 
-spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [13 min]
+spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [9 min]
 	@$(BIN)/python -m tests.spark.kills.run --jobs 2 \
 	  --output $(RESULTS)/spark_kills.json $(ARGS)
 
 spark-cluster: install ## the tests that want a Spark cluster of one master and two workers [3 min]
 	@SHARDFLEET_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark/kills/test_kills.py $(ARGS)
 
-spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-*; 600 MB in one run [8 min]
+spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-*; 600 MB in one run [17 min]
 	@SHARDFLEET_TEST_DRAIN_MB=600 $(BIN)/python -m tests.spark.older --output $(RESULTS)/spark_older.json $(ARGS)
 
-spark-connect: install ## the source's and the sink's tests, and pipelines, over Spark Connect [8 min]
+spark-connect: install ## the source's and the sink's tests, and pipelines, over Spark Connect [2 min]
 	@SHARDFLEET_TEST_SPARK_CONNECT=1 $(BIN)/python -m pytest $(OVER_CONNECT) $(ARGS)
 	@$(BIN)/python -m pytest tests/spark/test_connect.py $(ARGS)
 
