@@ -26,5 +26,5 @@ class BackgroundLoop:
         ).start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run to the end, and return or raise what comes of it."""
+        """Run to its end, however long that takes, and return or raise what comes of it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -37,7 +37,7 @@ from shardfleet_spark.offsets.seals import (
 from shardfleet_spark.options.starting import FLEET, Start
 from shardfleet_spark.plan.clean_up import CleanUp
 from shardfleet_spark.plan.discovery import Discovery
-from shardfleet_spark.plan.driver_reads import Behind, DriverRead, DriverReads
+from shardfleet_spark.plan.driver_reads import BatchRequest, DriverRead, DriverReads
 from shardfleet_spark.plan.fleet_positions import LeaseReader, start_after
 from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import (
@@ -445,7 +445,8 @@ class SourceDriver:
 
     async def _ahead(self, token: PlanToken, limits: BatchLimits) -> DriverRead | None:
         """Return what was read ahead, if it is what would be read now."""
-        read = await self._reads.ahead(Behind(token.key, limits.records, limits.total_bytes))
+        request = BatchRequest(token.key, limits.records, limits.total_bytes)
+        read = await self._reads.ahead(request)
         if read is None or read.is_cut or self._target_ms:
             return read
         # It came to the tip, and since then more may have arrived: that belongs to this batch.
@@ -469,8 +470,8 @@ class SourceDriver:
         planned = self._next(token, after, limits, leave_out=converged)
         if planned is not None:
             self._keep_hints(after)
-            behind = Behind(token.key, limits.records, limits.total_bytes)
-            self._reads.begin_ahead(behind, planned, self._ranges(planned))
+            request = BatchRequest(token.key, limits.records, limits.total_bytes)
+            self._reads.begin_ahead(request, planned, self._ranges(planned))
 
     def _ranges(self, token: PlanToken) -> list[PartitionRange]:
         numbers, found = count(), []

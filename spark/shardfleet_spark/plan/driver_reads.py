@@ -58,39 +58,45 @@ class DriverRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class BatchRequest:
     """
-    What a batch follows, and what was asked of it.
+    What Spark asks for.
 
     Attributes:
-        key: of the plan before.
-        records: Spark's read limit or the option's, 0 for none.
-        total_bytes: as above.
+        start: key of the plan that the batch follows.
+        records: most stream records, 0 for no limit.
+        total_bytes: most bytes of data and keys, 0 for no limit.
 
     """
 
-    key: str
+    start: str
     records: int
     total_bytes: int
 
 
 class DriverReads:
-    """Reads batches in the process beside the driver; one at a time ahead of Spark."""
+    """
+    Reads batches in the process beside the driver; one at a time ahead of Spark.
+
+    Args:
+        ports: the stream and the rest.
+
+    """
 
     def __init__(self, ports: FetchPorts) -> None:
         self._ports = ports
-        self._ahead: tuple[Behind, asyncio.Task[DriverRead | None]] | None = None
+        self._ahead: tuple[BatchRequest, asyncio.Task[DriverRead | None]] | None = None
 
     def begin_ahead(
-        self, behind: Behind, planned: PlanToken, ranges: Sequence[PartitionRange]
+        self, request: BatchRequest, planned: PlanToken, ranges: Sequence[PartitionRange]
     ) -> None:
-        """Begin to read a plan that Spark has not asked for."""
+        """Begin to read a plan for a request that Spark has not made yet."""
         assert self._ahead is None
-        self._ahead = (behind, asyncio.create_task(self._try(planned, ranges)))
+        self._ahead = (request, asyncio.create_task(self._try(planned, ranges)))
 
-    async def ahead(self, behind: Behind) -> DriverRead | None:
+    async def ahead(self, request: BatchRequest) -> DriverRead | None:
         """
-        Return what was read ahead, once it is; None if it does not follow this, or failed.
+        Return what was read ahead, once it is; None if it was for another request, or failed.
 
         Whatever was read ahead is forgotten.
         """
@@ -98,7 +104,7 @@ class DriverReads:
             return None
         (expected, task), self._ahead = self._ahead, None
         read = await task
-        return read if expected == behind else None
+        return read if expected == request else None
 
     async def read(self, planned: PlanToken, ranges: Sequence[PartitionRange]) -> DriverRead:
         """
