@@ -20,7 +20,7 @@ N ?=
 SEEDS ?=
 SEED ?=
 CASES ?=
-JOBS ?= 8
+JOBS ?= 6
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
 SLOW ?= judge conformance interop sim model whole alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-connect spark-kill mutants audit
@@ -79,7 +79,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install .venv/.classes ## run the tests in JOBS=8 processes; ARGS="-k name" is passed to pytest [10 min]
+test: install .venv/.classes ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]

@@ -37,7 +37,7 @@ def contests():
     yield Figures(name="size", compares="numbers", summary="20,000", gate="many", met=True)
 
 
-side_by_side.ROUNDS = 3
+side_by_side.ROUNDS, side_by_side.ROUND_S = 3, 0.01
 side_by_side.main(__doc__, contests)
 '''
 MISSED = '''
@@ -62,7 +62,7 @@ def contests():
     yield Figures(name="size_of_it", compares="numbers", summary="few", gate="many", met=False)
 
 
-side_by_side.ROUNDS = 3
+side_by_side.ROUNDS, side_by_side.ROUND_S = 3, 0.01
 side_by_side.main(__doc__, contests)
 '''
 
@@ -105,6 +105,7 @@ def test_a_missed_gate_is_named_and_makes_the_run_fail_after_the_rest_has_run(fo
 
 
 def test_the_slow_ones_run_only_when_asked_for(folder):
+    (folder / "bench_kept.py").unlink()
     (folder / "bench_spark_any.py").write_text("print('SPARK RUNS')", "utf-8")
     assert "SPARK RUNS" not in run(folder).stdout
     assert "SPARK RUNS" in run(folder, "--all").stdout

@@ -23,8 +23,11 @@ def test_ours_differs_from_the_kcl_only_as_is_written_down(area, kcl):
     [(area, each.name) for area in AREAS.values() for each in area.deliberate],
 )
 def test_without_a_predicate_the_run_fails(area, name, kcl):
-    rest = tuple(each for each in area.deliberate if each.name != name)
-    found = compare(replace(area, deliberate=rest), kcl, cases=CASES, seed=1)
+    rest = replace(area, deliberate=tuple(each for each in area.deliberate if each.name != name))
+    for cases in (CASES // 30, CASES // 6, CASES):  # Mostly the first ones tell.
+        found = compare(rest, kcl, cases=cases, seed=1)
+        if found.unexplained:
+            break
 
     assert found.unexplained
     assert found.faults[0].startswith("  unexplained: seed 1, case ")
