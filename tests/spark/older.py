@@ -34,6 +34,8 @@ TESTS = (
     "test_draining.py",
     "test_tables.py",
 )
+LIVES_OF_TABLES = ("whatever_dies", "archive_and_what_follows", "takes_a_batch_once")
+"""What three quarters of the time go to, in the tests' names."""
 
 
 def environment(version):
@@ -93,7 +95,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--versions", nargs="+", default=VERSIONS)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--short", action="store_true", help="without whole lives of tables")
     options, arguments = parser.parse_known_args()
+    if options.short:
+        arguments += ["-k", " and ".join(f"not {name}" for name in LIVES_OF_TABLES)]
     results = {version: run(version, arguments) for version in options.versions}
     for version, each in results.items():
         sys.stdout.write(
