@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from importlib.metadata import version
 
 import pytest
 
@@ -29,6 +30,19 @@ SETTINGS = {
     "spark.sql.streaming.stopTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+def checkpoint_files():
+    """
+    Return what writes a checkpoint's files as on S3, which starts no program.
+
+    Spark's first choice, where there is one, asks chmod and readlink about each local file: a
+    seventh of what its tests cost.
+    """
+    package = "org.apache.spark.sql.execution.streaming"
+    if version("pyspark") >= "4.1":
+        package += ".checkpointing"
+    return f"{package}.FileSystemBasedCheckpointFileManager"
 
 
 def pytest_collection_modifyitems(config, items):
@@ -110,6 +124,7 @@ def spark(tmp_path_factory, spark_account):
     builder = SparkSession.builder.master("local[2]").appName("shardfleet-tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
+    builder = builder.config("spark.sql.streaming.checkpointFileManagerClass", checkpoint_files())
     builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.local.dir", str(folder / "local"))
     with pytest.MonkeyPatch.context() as patch:
