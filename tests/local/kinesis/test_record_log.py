@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.local.kinesis.record_log import RecordLog
+from shardfleet.local.kinesis.record_log import RecordLog, StoredRecord
 from shardfleet.local.kinesis.sequence import SequenceMint
 
 # More than twice what the log lets pile up before it gives memory back.
@@ -18,7 +18,7 @@ def log():
     """A log of MANY records: the n-th has number n, arrived at n ms, and has n % 10 + 1 bytes."""
     made = RecordLog()
     for index in range(MANY):
-        record = {"SequenceNumber": number(index)}
+        record = StoredRecord({"SequenceNumber": number(index)})
         made.append(record, arrival_ms=index, size_bytes=index % 10 + 1)
     return made
 
@@ -70,7 +70,7 @@ def test_at_the_end_nothing_is_read(log):
 
 def test_a_log_trimmed_to_nothing_goes_on_at_its_offset(log):
     log.trim(MANY)
-    log.append({"SequenceNumber": number(MANY)}, arrival_ms=MANY, size_bytes=7)
+    log.append(StoredRecord({"SequenceNumber": number(MANY)}), arrival_ms=MANY, size_bytes=7)
     numbers, found = read(log, 0)
     assert (numbers, found.size_bytes, found.next_offset) == ([MANY], 7, MANY + 1)
 

@@ -20,6 +20,7 @@ from shardfleet.local.kinesis.errors import (
 )
 from shardfleet.local.kinesis.faults import FaultKind, Site
 from shardfleet.local.kinesis.quotas import KIB, PUT_RECORDS_BYTES, PUT_RECORDS_COUNT
+from shardfleet.local.kinesis.record_log import StoredRecord
 from shardfleet.local.kinesis.requests import Request, broken, hash_key, optional_text
 from shardfleet.local.kinesis.sequence import is_well_formed
 from shardfleet.local.kinesis.shards import HASH_KEYS, StoredShard
@@ -193,12 +194,14 @@ class Write:
             FaultKind.UNEVEN_ARRIVALS, Site(self._stream.name, shard.shard_id)
         )
         early_ms = self._faults.random.randint(1, max(1, uneven.delay_ms)) if uneven else 0  # K28
-        record = {
-            "SequenceNumber": number,
-            "ApproximateArrivalTimestamp": (self._now_ms - early_ms) / 1000,
-            "Data": data,
-            "PartitionKey": partition_key,
-        }
+        record = StoredRecord(
+            {
+                "SequenceNumber": number,
+                "ApproximateArrivalTimestamp": (self._now_ms - early_ms) / 1000,
+                "Data": data,
+                "PartitionKey": partition_key,
+            }
+        )
         if self.encryption:
             record |= self.encryption
         shard.log.append(record, arrival_ms=self._now_ms, size_bytes=size_bytes)

@@ -17,10 +17,28 @@ from typing import Any, NamedTuple
 _COMPACT_AT = 4_096  # ours
 
 
+class StoredRecord(dict[str, Any]):
+    """
+    The wire form of a record.
+
+    Attributes:
+        cbor: the same in CBOR, once somebody has read it so; to make it takes as long as to
+            answer with ten.
+
+    """
+
+    __slots__ = ("cbor",)
+
+    def __init__(self, members: dict[str, Any]) -> None:
+        """Keep the members; nothing is in CBOR yet."""
+        super().__init__(members)
+        self.cbor: bytes | None = None
+
+
 class Slice(NamedTuple):
     """What one read found: wire records, the offset after them, their bytes."""
 
-    records: list[dict[str, Any]]
+    records: list[StoredRecord]
     next_offset: int
     size_bytes: int
 
@@ -31,7 +49,7 @@ class RecordLog:
     __slots__ = ("_arrivals", "_base", "_bytes_before", "_ends", "_head", "_records", "_sequences")
 
     def __init__(self) -> None:
-        self._records: list[dict[str, Any]] = []
+        self._records: list[StoredRecord] = []
         self._sequences: list[str] = []
         self._arrivals: list[int] = []
         self._ends: list[int] = []
@@ -49,7 +67,7 @@ class RecordLog:
         """Offset that the next record will have."""
         return self._base + len(self._records)
 
-    def append(self, record: dict[str, Any], *, arrival_ms: int, size_bytes: int) -> None:
+    def append(self, record: StoredRecord, *, arrival_ms: int, size_bytes: int) -> None:
         """Add a record in wire form; sequence number and arrival must not go backwards."""
         self._records.append(record)
         self._sequences.append(record["SequenceNumber"])

@@ -8,7 +8,7 @@ ChildShards and no ContinuationSequenceNumber (protocol.md section 4.5).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -136,7 +136,7 @@ class Subscription:
         self._count(event, found.size_bytes, now_ms=now_ms)
         return event, found.size_bytes
 
-    def _continuation(self, records: list[dict[str, Any]], now_ms: int) -> str:
+    def _continuation(self, records: Sequence[dict[str, Any]], now_ms: int) -> str:
         """Return a number to go on after; without a record it moves on all the same (K35)."""
         if records:
             return str(records[-1]["SequenceNumber"])

@@ -11,13 +11,15 @@ The engine speaks the first; CBOR is translated at this edge, in both directions
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from io import BytesIO
 from typing import Any, Final
 
 import cbor2
 import orjson
 
 from shardfleet.local.kinesis.errors import KinesisError
+from shardfleet.local.kinesis.record_log import StoredRecord
 
 JSON: Final = "application/x-amz-json-1.1"
 CBOR: Final = "application/x-amz-cbor-1.1"
@@ -32,6 +34,8 @@ _TIMESTAMPS: Final = frozenset(
     }
 )
 _CBOR_EPOCH_TAG: Final = 1
+_CBOR_ARRAY: Final = 4  # ours
+_CBOR_MAP: Final = 5  # ours
 _STRING_HEADER: Final = b"\x07"
 
 
@@ -70,7 +74,7 @@ def decode(body: bytes | bytearray | memoryview, content_type: str) -> dict[str,
 def encode(answer: Mapping[str, Any], content_type: str) -> bytes:
     """Return an answer as a body."""
     if content_type == CBOR:
-        return cbor2.dumps(_to_cbor(answer, ""))
+        return b"".join(_cbor_parts(answer))
     return orjson.dumps(answer)
 
 
@@ -93,6 +97,29 @@ def _from_cbor(value: Any, field: str) -> Any:
     if field in _TIMESTAMPS and isinstance(value, int | float):
         return value / 1000
     return value
+
+
+def _cbor_parts(answer: Mapping[str, Any]) -> Iterator[bytes]:
+    yield _cbor_head(_CBOR_MAP, len(answer))
+    for name, value in answer.items():
+        yield cbor2.dumps(name)
+        if isinstance(value, list) and value and isinstance(value[0], StoredRecord):
+            yield _cbor_head(_CBOR_ARRAY, len(value))
+            yield from map(_cbor_of, value)
+        else:
+            yield cbor2.dumps(_to_cbor(value, name))
+
+
+def _cbor_of(record: StoredRecord) -> bytes:
+    if record.cbor is None:
+        record.cbor = cbor2.dumps(_to_cbor(record, ""))
+    return record.cbor
+
+
+def _cbor_head(kind: int, length: int) -> bytes:
+    written = BytesIO()
+    cbor2.CBOREncoder(written).encode_length(kind, length)
+    return written.getvalue()
 
 
 def _to_cbor(value: Any, field: str) -> Any:
