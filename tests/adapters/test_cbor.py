@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.adapters.http.cbor import decode, is_cbor
+from shardfleet.adapters.http.cbor import (
+    bytes_head,
+    decode,
+    is_cbor,
+    members,
+    number,
+    text,
+    text_head,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 VALUES = st.recursive(
@@ -37,6 +45,31 @@ def marked(value):
 @given(value=VALUES)
 def test_a_value_is_read_however_its_end_is_told(encode, value):
     assert decode(encode(value)) == value
+
+
+def test_a_timestamp_is_the_number_that_aws_counts_tagged_or_not():
+    """Milliseconds, where RFC 8949 has seconds (fact K100)."""
+    at_ms = 1_800_000_000_123
+    assert decode(cbor2.dumps({"at": cbor2.CBORTag(1, at_ms)})) == {"at": at_ms}
+
+
+@pytest.mark.parametrize("encode", [cbor2.dumps, marked])
+@given(value=st.dictionaries(TEXTS, VALUES, max_size=5), behind=st.binary(max_size=9))
+def test_the_members_of_a_structure_are_found_at_their_places(encode, value, behind):
+    body = b"!" + encode(value) + behind
+    places, end = members(body, 1)
+    assert body[end:] == behind
+    assert {name: body[at.start : at.stop] for name, at in places.items()} == {
+        name: encode(each) for name, each in value.items()
+    }
+
+
+@given(value=st.integers(0, 2**64 - 1), words=TEXTS)
+def test_numbers_and_texts_are_written_as_cbor2_does(value, words):
+    assert number(value) == cbor2.dumps(value)
+    assert text(words) == cbor2.dumps(words)
+    assert bytes_head(value)[1:] == text_head(value)[1:] == number(value)[1:]
+    assert bytes_head(3) + b"abc" == cbor2.dumps(b"abc")
 
 
 @pytest.mark.parametrize("encode", [cbor2.dumps, marked])
@@ -76,7 +109,8 @@ def test_a_value_that_is_cut_off_is_an_error(value, share):
     [
         cbor2.dumps(1) * 2,
         cbor2.dumps(1.5),
-        cbor2.dumps(cbor2.CBORTag(1, 1)),
+        *map(cbor2.dumps, map(cbor2.CBORTag, (1, 1, 2), (1.5, "1", 1))),
+        cbor2.dumps(cbor2.CBORTag(1, cbor2.CBORTag(1, 1))),
         cbor2.dumps({1: "a name that is none"}),
         b"\xff",
         b"\x1c",

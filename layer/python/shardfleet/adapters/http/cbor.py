@@ -8,11 +8,12 @@ their ends are counted or marked. Timestamps, tags and what else no answer here 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
 
-_TEXT, _ARRAY, _MAP = 3, 4, 5
-_BYTES = 2
+_NUMBER, _BYTES, _TEXT, _ARRAY, _MAP, _TAG = 0, 2, 3, 4, 5, 6
+_EPOCH = 1  # The tag of a timestamp. AWS counts milliseconds behind it, RFC 8949 seconds.
 _SHORT_TEXT, _SHORT_TEXT_END = 0x60, 0x78
 _TEXT_8 = 0x78
 _SIMPLE = {0xF4: False, 0xF5: True, 0xF6: None}
@@ -24,22 +25,59 @@ _WORD, _LONGEST_WORD = 24, 27  # Of a head: the number is in the 1, 2, 4 or 8 by
 _END = 0xFF
 _DEPTH_MOST = 16
 
+Reader = Callable[[bytes | bytearray, int], tuple[Any, int] | None]
+"""Reads the value at a place of a body, and says where it ends; None: somebody else has to."""
+_NO_READERS: Mapping[str, Reader] = {}
+
+
+def head(kind: int, number: int) -> bytes:
+    """Return what stands before a value of a kind (RFC 8949, 3.1), in the fewest bytes."""
+    if number < _WORD:
+        return bytes((kind << 5 | number,))
+    width = max(0, (number.bit_length() - 1).bit_length() - 3)  # 8, 16, 32 or 64 bits.
+    return bytes((kind << 5 | _WORD + width,)) + number.to_bytes(1 << width, "big")
+
+
+def bytes_head(length: int) -> bytes:
+    """Return what stands before so many bytes."""
+    return head(_BYTES, length)
+
+
+def text_head(length: int) -> bytes:
+    """Return what stands before a text of so many bytes."""
+    return head(_TEXT, length)
+
+
+def number(value: int) -> bytes:
+    """Return a number that is not negative."""
+    return head(_NUMBER, value)
+
+
+def text(value: str) -> bytes:
+    """Return a text."""
+    raw = value.encode()
+    return text_head(len(raw)) + raw
+
 
 def is_cbor(body: bytes | bytearray) -> bool:
     """Tell whether a body begins with a structure in CBOR; no text in UTF-8 begins like that."""
     return bool(body) and body[0] >> 5 == _MAP
 
 
-def decode(body: bytes) -> Any:
+def decode(body: bytes | bytearray, *, readers: Mapping[str, Reader] = _NO_READERS) -> Any:
     """
     Return the value in a body.
+
+    Args:
+        body: all of it.
+        readers: by member of the outermost structure, who reads it quicker.
 
     Raises:
         ValueError: it is none, more than one, or none of those that AWS's JSON knows, too.
 
     """
     try:
-        value, at = _value(body, 0, _DEPTH_MOST)
+        value, at = _value(body, 0, _DEPTH_MOST, readers=readers)
     except IndexError:
         raise ValueError("the body ends within a value") from None
     if at != len(body):
@@ -47,39 +85,83 @@ def decode(body: bytes) -> Any:
     return value
 
 
-def _value(body: bytes, at: int, depth: int) -> tuple[Any, int]:
+def items(body: bytes | bytearray, at: int) -> tuple[int, int]:
+    """
+    Return how many values an array at a place has, -1 if its end is marked, and where they begin.
+
+    Raises:
+        ValueError: no array is there.
+
+    """
+    if body[at] >> 5 != _ARRAY:
+        raise ValueError("no array where one is expected")
+    return _number(body, at)
+
+
+def members(body: bytes | bytearray, at: int) -> tuple[dict[str, range], int]:
+    """
+    Return where the values of a structure at a place are, and where it ends.
+
+    Raises:
+        ValueError, IndexError: no structure is there.
+
+    """
+    if body[at] >> 5 != _MAP:
+        raise ValueError("no structure where one is expected")
+    left, at = _number(body, at)
+    places: dict[str, range] = {}
+    while left:
+        if left < 0 and body[at] == _END:
+            return places, at + 1
+        key, begin = _text(body, at)
+        _, at = _value(body, begin, _DEPTH_MOST)
+        places[key] = range(begin, at)
+        left -= 1
+    return places, at
+
+
+def _value(
+    body: bytes | bytearray, at: int, depth: int, *, readers: Mapping[str, Reader] = _NO_READERS
+) -> tuple[Any, int]:
     """Return the value at a place, and where it ends."""
-    head = body[at]
-    if head in _SIMPLE:
-        return _SIMPLE[head], at + 1
-    kind, number = head >> 5, head & 0x1F
+    first = body[at]
+    if first in _SIMPLE:
+        return _SIMPLE[first], at + 1
+    kind = first >> 5
     if kind in (_ARRAY, _MAP):
         if not depth:
             raise ValueError("structures within structures without end")
-        return (_map if kind == _MAP else _array)(body, at, depth - 1)
+        if kind == _MAP:
+            return _map(body, at, depth - 1, readers=readers)
+        return _array(body, at, depth - 1)
     if kind == _TEXT:
         return _text(body, at)
-    number, at = _number(body, at)
-    if kind > _BYTES or number < 0:
+    value, at = _number(body, at)
+    if kind == _TAG and value == _EPOCH and body[at] >> 5 == _NUMBER:
+        kind, (value, at) = _NUMBER, _number(body, at)
+    if kind > _BYTES or value < 0:
         raise ValueError("a value that JSON does not know")
     if kind == _BYTES:
-        return _slice(body, at, number)
-    return (-1 - number if kind else number), at
+        return _slice(body, at, value)
+    return (-1 - value if kind else value), at
 
 
-def _map(body: bytes, at: int, depth: int) -> tuple[dict[str, Any], int]:
+def _map(
+    body: bytes | bytearray, at: int, depth: int, *, readers: Mapping[str, Reader]
+) -> tuple[dict[str, Any], int]:
     left, at = _number(body, at)
     found: dict[str, Any] = {}
     while left:
         if left < 0 and body[at] == _END:
             return found, at + 1
         key, at = _text(body, at)
-        found[key], at = _value(body, at, depth)
+        read = readers.get(key)
+        found[key], at = (read and read(body, at)) or _value(body, at, depth)
         left -= 1
     return found, at
 
 
-def _array(body: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+def _array(body: bytes | bytearray, at: int, depth: int) -> tuple[list[Any], int]:
     left, at = _number(body, at)
     found: list[Any] = []
     while left:
@@ -98,7 +180,7 @@ def _array(body: bytes, at: int, depth: int) -> tuple[list[Any], int]:
 
 
 def _alike(
-    body: bytes, begin: int, size: int, *, first: dict[str, Any], most: int
+    body: bytes | bytearray, begin: int, size: int, *, first: dict[str, Any], most: int
 ) -> list[dict[str, Any]]:
     """
     Return the structures behind one that differ from it in nothing but their texts' characters.
@@ -155,7 +237,7 @@ def _short_size(text: str) -> int:
     return len(text) + (1 if len(text) < _WORD else 2)
 
 
-def _text(body: bytes, at: int) -> tuple[str, int]:
+def _text(body: bytes | bytearray, at: int) -> tuple[str, int]:
     head = body[at]
     if _SHORT_TEXT <= head < _SHORT_TEXT_END:  # Most are: names of members, ids of shards.
         size, at = head - _SHORT_TEXT, at + 1
@@ -169,14 +251,14 @@ def _text(body: bytes, at: int) -> tuple[str, int]:
     return raw.decode(), at
 
 
-def _slice(body: bytes, at: int, size: int) -> tuple[bytes, int]:
+def _slice(body: bytes | bytearray, at: int, size: int) -> tuple[bytes, int]:
     end = at + size
     if not at <= end <= len(body):
         raise ValueError("a length that the body does not have, or is marked")
-    return body[at:end], end
+    return bytes(body[at:end]), end
 
 
-def _number(body: bytes, at: int) -> tuple[int, int]:
+def _number(body: bytes | bytearray, at: int) -> tuple[int, int]:
     """Return the number of a head, -1 if the end is marked instead, and where it ends."""
     low, at = body[at] & 0x1F, at + 1
     if low < _WORD:

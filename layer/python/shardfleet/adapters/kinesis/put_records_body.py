@@ -21,8 +21,6 @@ from shardfleet.kpl.packing import OutgoingRecord
 CBOR = "application/x-amz-cbor-1.1"
 """The type of a request's body: ``AwsCborProtocolFactory`` of the AWS SDK for Java 2."""
 
-_BYTES, _TEXT = 0x40, 0x60  # What a value is, in the three high bits of its head (RFC 8949, 3.1).
-_INLINE_MOST = 23  # Longer ones have their length in the 1, 2, 4 or 8 bytes behind the head.
 _LENGTHS_REMEMBERED = 16_384  # Of data; about 1 MB.
 # The Java SDK marks the ends of structures, and writes members in this order.
 _MAP, _ARRAY, _END = b"\xbf", b"\x9f", b"\xff"
@@ -41,27 +39,14 @@ _FROM_JSON: Callable[[bytes], _Answer] = msgspec.json.Decoder(_Answer).decode
 _FROM_CBOR: Callable[..., _Answer] = partial(msgspec.convert, type=_Answer)
 
 
-def _head(kind: int, length: int) -> bytes:
-    """Return what stands before so many bytes, in the fewest bytes."""
-    if length <= _INLINE_MOST:
-        return bytes((kind + length,))
-    width = max(0, (length.bit_length() - 1).bit_length() - 3)  # 8, 16, 32 or 64 bits.
-    return bytes((kind + _INLINE_MOST + 1 + width,)) + length.to_bytes(1 << width, "big")
-
-
 @lru_cache(maxsize=_LENGTHS_REMEMBERED)
 def _before_data(length: int) -> bytes:
-    return _MAP + _DATA + _head(_BYTES, length)
+    return _MAP + _DATA + cbor.bytes_head(length)
 
 
 @lru_cache
 def _before_key(length: int) -> bytes:
-    return _KEY + _head(_TEXT, length)
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return _head(_TEXT, len(raw)) + raw
+    return _KEY + cbor.text_head(length)
 
 
 def encode_put_records(stream_arn: str, entries: Sequence[OutgoingRecord]) -> bytes:
@@ -71,9 +56,9 @@ def encode_put_records(stream_arn: str, entries: Sequence[OutgoingRecord]) -> by
         raw = key.encode()
         parts += (_before_data(len(data)), data)
         if hash_key is not None:
-            parts += (_HASH_KEY, _text(hash_key))
+            parts += (_HASH_KEY, cbor.text(hash_key))
         parts += (_before_key(len(raw)), raw, _END)
-    parts += (_END, _STREAM, _text(stream_arn), _END)
+    parts += (_END, _STREAM, cbor.text(stream_arn), _END)
     return b"".join(parts)
 
 
