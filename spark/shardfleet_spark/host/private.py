@@ -12,6 +12,9 @@ LOOPBACK_ONLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     # Else another user of this machine may send the driver objects to read (Spark: Security).
     "spark.authenticate": "true",
+    # Python workers are met at a file that only its owner may write to, not at a port; what passes
+    # takes two thirds of the time (benchmarks/bench_spark_source.py, prebuilt batches). From 4.1.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
 }
 """Settings of a session whose master is `local`; Spark draws the secret itself."""
