@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from shardfleet.adapters.clients.account_access import Access, AccountClients
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools, ensure_lease_table
 from shardfleet.adapters.kinesis.polling import KinesisPolling
+from shardfleet.adapters.kinesis.wire import JSON_PAGES, takes_cbor
 from shardfleet.adapters.system import SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.leases.lease import Lease
@@ -29,6 +30,11 @@ from shardfleet_spark.publish.publisher import Publication, Publisher
 from shardfleet_spark.publish.publishing import Publishing
 from shardfleet_spark.read.sealing import insist
 from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
+
+try:
+    from shardfleet.adapters.kinesis.columns import CBOR_PAGES
+except ImportError:  # Without numpy, record by record; pyarrow is all that this package asks for.
+    CBOR_PAGES = JSON_PAGES
 
 if TYPE_CHECKING:
     from shardfleet_spark.offsets.seals import SealStore
@@ -76,7 +82,11 @@ def _stream_of(options: SourceOptions) -> KinesisPolling:
             records=clients.stream_records,
             control=clients.stream_control,
             pool=ThreadPool("spark-source", threads=options.concurrency),
-            wire=clients.wire_to(arn) if options.stream_calls == "wire" else None,
+            wire=(
+                clients.wire_to(arn, long_pages=CBOR_PAGES if takes_cbor() else JSON_PAGES)
+                if options.stream_calls == "wire"
+                else None
+            ),
         )
     return _kept[key]
 

@@ -31,7 +31,7 @@ from shardfleet_spark.plan.beginning import begin, common_start, opening_of
 from shardfleet_spark.plan.planning import lay_out
 from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.sealing import persist
-from shardfleet_spark.read.shard_pages import FetchPorts, ShardPages, ShardRange, is_done
+from shardfleet_spark.read.shard_pages import FetchPorts, ShardPages, ShardRange, not_done
 
 if TYPE_CHECKING:
     from shardfleet.kpl.deaggregate import MisroutedPolicy
@@ -232,8 +232,7 @@ class Readings:
             reading = self._tasks.pop(task)
             asked_ms, page = task.result()
             assert page is not None
-            fresh = [record for record in page.records if not is_done(reading.stand, record)]
-            found.append((reading, fresh))
+            found.append((reading, not_done(reading.stand, page.records)))
             if not self._is_over(page, asked_ms):
                 self._go_on(reading)
         return found

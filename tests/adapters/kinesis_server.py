@@ -83,7 +83,7 @@ class Stream:
         call = type(service).call
 
         def noted(operation, body, **of):
-            asked = cbor2.loads(body) if "content_type" in of else json.loads(body)
+            asked = cbor2.loads(body) if of.get("content_type") else json.loads(body)
             self.sent.append((operation, asked))
             self._count()
             return call(service, operation, body, **of)

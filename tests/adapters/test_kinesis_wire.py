@@ -21,7 +21,9 @@ from botocore.exceptions import (
 )
 
 from shardfleet.adapters.http.answers import BODY_BYTES_MOST
-from shardfleet.adapters.kinesis.wire import open_wire
+from shardfleet.adapters.kinesis.columns import CBOR_PAGES
+from shardfleet.adapters.kinesis.wire import JSON_PAGES, open_wire
+from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.kpl.packing import OutgoingRecord
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
 from tests.adapters.loopback import HANG, HANG_UP, Service, error, serving
@@ -43,13 +45,13 @@ def pem(tmp_path_factory):
     return certificate(tmp_path_factory.mktemp("tls"))
 
 
-def wire_to(endpoint, **config):
+def wire_to(endpoint, *, long_pages=JSON_PAGES, **config):
     session = botocore.session.get_session()
     given = {"connect_timeout": 20, "read_timeout": 20, "retries": {"total_max_attempts": 1}}
     client = session.create_client(
         "kinesis", endpoint_url=endpoint, region_name=REGION, config=Config(**(given | config))
     )
-    return open_wire(ARN, client=client, session=session)
+    return open_wire(ARN, client=client, session=session, long_pages=long_pages)
 
 
 def written_and_read(endpoint, monkeypatch):
@@ -386,3 +388,39 @@ def test_an_endpoint_without_cbor_is_told_of_as_to_the_sdk_for_java(told, encodi
     assert found.shard_id == SHARD_0
     ((headers, _),) = service.sent
     assert headers["content-type"] == f"application/x-amz-{encoding}-1.1"
+
+
+# --- GetRecords in CBOR
+
+
+CBOR_ONCE = ("cbor", "json", "json")
+
+
+def encodings(service):
+    return [headers["content-type"] for headers, _ in service.sent]
+
+
+@pytest.mark.parametrize("encode", [cbor2.dumps, lambda answer: json.dumps(answer).encode()])
+def test_a_long_page_is_asked_for_in_its_format_and_read_in_either(encode):
+    service = Service((200, encode(EMPTY[1])))
+    with serving(service) as endpoint:
+        page = wire_to(endpoint, long_pages=CBOR_PAGES).get_records("iterator", limit=7)
+    assert (page.resume_token, page.millis_behind_latest) == ("next", 0)
+    ((headers, sent),) = service.sent
+    assert headers["content-type"] == "application/x-amz-cbor-1.1"
+    asked = {"ShardIterator": "iterator", "Limit": 7, "StreamARN": ARN}
+    assert cbor2.loads(sent) == asked
+
+
+def test_once_an_answer_cannot_be_read_pages_are_asked_for_in_json():
+    odd = cbor2.dumps({"Records": [{"Data": 1.5}]})
+    service = Service((200, odd), EMPTY, EMPTY)
+    with serving(service) as endpoint:
+        wire = wire_to(endpoint, long_pages=CBOR_PAGES)
+        with pytest.raises(UnreadableAnswer):
+            wire.get_records("iterator", limit=1)
+        assert wire.get_records("iterator", limit=1).resume_token == "next"
+        assert wire.get_records("iterator", limit=1).resume_token == "next"
+    assert encodings(service) == [
+        f"application/x-amz-{kind}-1.1" for kind in ("cbor", "json", "json")
+    ]

@@ -29,6 +29,23 @@ def test_a_batch_is_bounded_by_bytes_and_one_answer():
     in_query(scenario, limits=limits, records_per_read=7)
 
 
+def test_a_shards_records_of_a_batch_are_counted_over_all_its_answers():
+    async def scenario(query):
+        for _ in range(25):
+            query.stream.put(b"x", key="k")
+        start, counts = await query.driver.initial(), []
+        while True:
+            end, data = await query.batch(start)
+            if end == start:
+                break
+            counts.append(len(data))
+            start = end
+        assert counts == [10, 10, 5]
+
+    limits = BatchLimits(records_per_shard=10)
+    in_query(scenario, limits=limits, records_per_read=4)
+
+
 def test_once_sizes_are_known_many_shards_together_keep_within_the_bytes_of_a_batch():
     async def scenario(query):
         for number in range(1_600):

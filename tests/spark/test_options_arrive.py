@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from shardfleet.adapters.clients.account_access import AccountClients
+from shardfleet.adapters.kinesis.columns import CBOR_PAGES
+from shardfleet.adapters.kinesis.wire import JSON_PAGES
 from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.errors import InvalidRecord
 from shardfleet_spark.access import publishing_of, read_ports, seal_store
@@ -225,7 +227,7 @@ def test_a_seal_store_is_the_one_that_is_named(tmp_path):
 
 def test_two_sources_of_a_process_call_as_each_was_told(monkeypatch):
     opened = []
-    monkeypatch.setattr(AccountClients, "wire_to", lambda _clients, arn: opened.append(arn))
+    monkeypatch.setattr(AccountClients, "wire_to", lambda _clients, arn, **_: opened.append(arn))
     stream = f"{ARN}-of-two"  # Connections are kept by stream, also from test to test.
 
     by_boto3 = read_ports(read(stream=stream, streamCalls="boto3")).stream
@@ -235,6 +237,17 @@ def test_two_sources_of_a_process_call_as_each_was_told(monkeypatch):
     assert opened == [stream]
     assert by_wire is not by_boto3
     assert read_ports(read(stream=stream)).stream is by_wire
+
+
+@pytest.mark.parametrize(("told", "pages"), [("false", JSON_PAGES), ("", CBOR_PAGES)])
+def test_long_pages_are_read_in_cbor_unless_the_endpoint_has_none(told, pages, monkeypatch):
+    formats = []
+    monkeypatch.setenv("CBOR_ENABLED", told)
+    monkeypatch.setattr(
+        AccountClients, "wire_to", lambda *_, long_pages: formats.append(long_pages)
+    )
+    read_ports(read(stream=f"{ARN}-of-{told}"))
+    assert formats == [pages]
 
 
 def test_rows_beyond_the_memory_go_to_a_file(tmp_path, monkeypatch):

@@ -23,9 +23,10 @@ from shardfleet.kpl.deaggregate import (
     deaggregate,
     records_after,
 )
-from shardfleet.kpl.envelope import MAGIC, is_framed
+from shardfleet.kpl.envelope import is_framed
 from shardfleet.records import StreamRecord
 from shardfleet_spark.options.columns import COLUMNS, TYPES
+from shardfleet_spark.read.records import columns_of, data_sizes_of, have_aggregates, joined
 
 try:
     from shardfleet.adapters.kinesis.arrow import UserColumns, user_columns
@@ -37,6 +38,8 @@ _CHUNK_BYTES = 512 * 1024
 # 1,000 to 4,000 rows or 1 to 4 MiB are the best sizes of a batch.
 ROWS_PER_BATCH = 2_000
 BYTES_PER_BATCH = 4 * 1024 * 1024
+# A batch of less costs Spark more than it costs to join it with others.
+_LITTLE = ROWS_PER_BATCH // 4
 _ARROW = {
     "binary": pa.binary(),
     "string": pa.string(),
@@ -162,34 +165,39 @@ def batches_of(shards: Iterable[tuple[Sequence[StreamRecord], Rows]]) -> Iterato
             is_whole = rows.done is None or int(some[0].sequence_number) > int(
                 rows.done.sequence_number
             )
-            is_plain = is_whole and not (rows.deaggregate and _has_framed(some))
+            is_plain = is_whole and not (rows.deaggregate and have_aggregates(some))
+            # Columns are copied when they are joined with others.
+            is_alone = is_plain and len(some) >= _LITTLE and columns_of(some) is not None
             is_full = count + len(some) > ROWS_PER_BATCH or size + some_bytes > BYTES_PER_BATCH
-            if waiting and (is_full or not is_plain):
+            if waiting and (is_full or is_alone or not is_plain):
                 yield _plain_batch(waiting)
                 waiting, count, size = [], 0, 0
-            if is_plain:
+            if is_alone:
+                yield _plain_batch([(some, rows)])
+            elif is_plain:
                 waiting.append((some, rows))
                 count, size = count + len(some), size + some_bytes
-                continue
-            may_expand = user_columns is not None and is_whole and rows.are_plainly_made
-            found = user_columns(some, _LIMITS) if may_expand else None
-            if found is None:
-                yield from _row_by_row(some, rows)
             else:
-                yield _batch_of_users(some, rows, found)
+                yield from _expanded([*some], rows, may_be_columns=is_whole)
     if waiting:
         yield _plain_batch(waiting)
 
 
-def _has_framed(records: Sequence[StreamRecord]) -> bool:
-    # Nearly always none looks like one, which is told sooner in a list than record by record.
-    looks = [each.data.startswith(MAGIC) for each in records]
-    return True in looks and any(is_framed(each.data) for each in records)
+def _expanded(
+    records: list[StreamRecord], rows: Rows, *, may_be_columns: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield a row per user record."""
+    may_expand = user_columns is not None and may_be_columns and rows.are_plainly_made
+    found = user_columns(records, _LIMITS) if may_expand else None
+    if found is None:
+        yield from _row_by_row(records, rows)
+    else:
+        yield _batch_of_users(records, rows, found)
 
 
 def _chunks(records: Sequence[StreamRecord]) -> Iterator[tuple[Sequence[StreamRecord], int]]:
     """Cut records where a batch is full, aggregates, which grow, sooner; with their bytes."""
-    ends = [*accumulate([len(each.data) for each in records])]
+    ends = [*accumulate(data_sizes_of(records))]
     first = before = 0
     while first < len(records):
         most = _CHUNK_BYTES if is_framed(records[first].data) else BYTES_PER_BATCH
@@ -202,7 +210,7 @@ def _chunks(records: Sequence[StreamRecord]) -> Iterator[tuple[Sequence[StreamRe
 def _plain_batch(shards: Sequence[tuple[Sequence[StreamRecord], Rows]]) -> pa.RecordBatch:
     """Return a row per record, of one shard or of several."""
     counts = [len(some) for some, _ in shards]
-    records = [*chain.from_iterable(some for some, _ in shards)]
+    records = joined([some for some, _ in shards])
 
     def column(field: pa.Field) -> pa.Array:
         if field.name == "shard_id" and len(shards) > 1:
@@ -233,12 +241,18 @@ def _batch_of_users(
 
 def _of_records(field: pa.Field, records: Sequence[StreamRecord], rows: Rows) -> pa.Array:
     """Return a column with what is to be said of each stream record."""
+    columns = columns_of(records)
     match field.name:
         case "data" | "partition_key" | "sequence_number" | "encryption_type" as name:
+            if columns is not None:
+                return columns.column(name)
             return pa.array([*map(attrgetter(name), records)], field.type)
         case "approximate_arrival_timestamp":
-            arrivals = [record.approximate_arrival_ms * _US_PER_MS for record in records]
-            return pa.array(arrivals, field.type)
+            if columns is not None:
+                arrivals = columns.column("approximate_arrival_ms")
+                return arrivals.cast(pa.timestamp("ms", tz="UTC")).cast(field.type)
+            of_each = [record.approximate_arrival_ms * _US_PER_MS for record in records]
+            return pa.array(of_each, field.type)
         case "explicit_hash_key":
             return pa.nulls(len(records), field.type)
         case name:

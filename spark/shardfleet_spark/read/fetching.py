@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import dropwhile
 from typing import TypeVar
 
 from shardfleet.domain.reading.pages import RecordsPage
@@ -21,13 +19,19 @@ from shardfleet.errors import ShardGone
 from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.plan_token import Quota
 from shardfleet_spark.offsets.seals import Seal, ShardSeal, digest_of
+from shardfleet_spark.read.records import (
+    joined,
+    last_arrival_ms,
+    sequence_numbers_of,
+    size_of,
+)
 from shardfleet_spark.read.shard_pages import (
     FetchPorts,
     ShardPages,
     ShardRange,
     is_done,
     last_sub_of,
-    size_of,
+    not_done,
 )
 
 T = TypeVar("T")
@@ -76,7 +80,8 @@ class _Reading:
         self._stand = reading.stand
         self._record_bytes = reading.hint.record_bytes
         self.pages = ShardPages(reading, common.ports)
-        self.records: list[StreamRecord] = []
+        self._pieces: list[Sequence[StreamRecord]] = []
+        self._count = 0
         # Until it was looked at, nobody can say that there is nothing.
         self.sealed = ShardSeal(shard_id=reading.shard_id, is_cut=True)
 
@@ -115,14 +120,15 @@ class _Reading:
         common, most = self._common, self._common.ports.policy.records_per_read
         if size := self._record_bytes or common.record_bytes:
             most = min(most, max(1, common.bytes_left // common.at_once // size))
-        return min(most, self._most - len(self.records)) if self._most else most
+        return min(most, self._most - self._count) if self._most else most
 
     def _take(self, page: RecordsPage, asked_ms: int) -> bool:
         """Take an answer; return whether to go on."""
         taken, held_back_ms = self._within(page.records)
-        # In shard order: behind one that is not done, none is.
-        fresh = list(dropwhile(partial(is_done, self._stand), taken))
-        self.records += fresh
+        fresh = not_done(self._stand, taken)
+        if fresh:
+            self._pieces.append(fresh)
+            self._count += len(fresh)
         size = size_of(fresh)
         counted = size + self._common.extra_bytes * len(fresh)
         self._common.bytes_left -= counted
@@ -139,12 +145,11 @@ class _Reading:
                 self.sealed, is_cut=True, lag_ms=max(lag_ms, 1), arrived_ms=held_back_ms
             )
             return False
-        arrivals = [record.approximate_arrival_ms for record in taken]
         ended = page.resume_token is None
         self.sealed = replace(
             self.sealed,
             lag_ms=lag_ms,
-            arrived_ms=max(arrivals, default=self.sealed.arrived_ms),
+            arrived_ms=last_arrival_ms(taken) if taken else self.sealed.arrived_ms,
             tip_ms=asked_ms if lag_ms == 0 else 0,
             ended=ended,
             children={child.shard_id: child.parent_shard_ids for child in page.child_shards},
@@ -164,15 +169,16 @@ class _Reading:
     def _finish(self) -> None:
         clock, sealed = self._common.ports.clock, self.sealed
         wait_ms = max(0, self.pages.cursor.next_call_ms - clock.monotonic_ms())
-        last = self.records[-1] if self.records else None
+        records = self.records = joined(self._pieces)
+        last = records[-1] if records else None
         has_more = sealed.is_cut or (last is not None and sealed.lag_ms != 0)
         self.sealed = replace(
             sealed,
-            first=self.records[0].sequence_number if self.records else None,
+            first=records[0].sequence_number if records else None,
             last=last.sequence_number if last else None,
             last_sub=last_sub_of(last) if last else 0,
-            count=len(self.records),
-            digest=digest_of(record.sequence_number for record in self.records),
+            count=len(records),
+            digest=digest_of(sequence_numbers_of(records)),
             is_cut=has_more and not sealed.ended,
             iterator=None if sealed.ended else self.pages.iterator,
             iterator_ms=self.pages.iterator_ms,

@@ -39,6 +39,7 @@ from shardfleet_spark.offsets.seals import (
     seal_to_bytes,
 )
 from shardfleet_spark.read.fetching import Fetched, fetch, together
+from shardfleet_spark.read.records import sequence_numbers_of
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ShardPages, ShardRange
 
 T = TypeVar("T")
@@ -220,6 +221,10 @@ def within_seal(sealed: ShardSeal, records: Sequence[StreamRecord]) -> Sequence[
     if sealed.first is None or sealed.last is None:
         return ()
     first, last = int(sealed.first), int(sealed.last)
+    if not records or (
+        first <= int(records[0].sequence_number) and int(records[-1].sequence_number) <= last
+    ):
+        return records
     return [record for record in records if first <= int(record.sequence_number) <= last]
 
 
@@ -227,9 +232,7 @@ def is_complete(sealed: ShardSeal, records: Sequence[StreamRecord]) -> bool:
     """Tell whether records are exactly the sealed ones, by count and digest."""
     if len(records) != sealed.count:
         return False
-    return not sealed.count or (
-        digest_of(record.sequence_number for record in records) == sealed.digest
-    )
+    return not sealed.count or (digest_of(sequence_numbers_of(records)) == sealed.digest)
 
 
 async def lost_since(seal: Seal, stands: Mapping[str, Stand], ports: FetchPorts) -> list[str]:

@@ -21,7 +21,13 @@ from shardfleet.adapters.dynamodb.wire import TableWire, open_tables
 from shardfleet.adapters.http.connections import IDLE_MS
 from shardfleet.adapters.http.json_service import JsonService, Limits
 from shardfleet.adapters.http.plain_environment import PlainEnvironment
-from shardfleet.adapters.kinesis.wire import KinesisWire, OpenWire, open_wire
+from shardfleet.adapters.kinesis.wire import (
+    JSON_PAGES,
+    KinesisWire,
+    OpenWire,
+    PageFormat,
+    open_wire,
+)
 from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
@@ -157,7 +163,7 @@ class AwsClients:
         self._endpoint = endpoint
         self._given = session
         self._plain = plain
-        self._wires: dict[str, KinesisWire | None] = {}
+        self._wires: dict[tuple[str, PageFormat], KinesisWire | None] = {}
         self._lock = RLock()
 
     @cached_property
@@ -260,18 +266,19 @@ class AwsClients:
             ),
         )
 
-    def wire_to(self, stream_arn: str) -> OpenWire:
+    def wire_to(self, stream_arn: str, *, long_pages: PageFormat = JSON_PAGES) -> OpenWire:
         """Return what opens the quick way for GetRecords and PutRecords, once for all callers."""
 
         def opened() -> KinesisWire | None:
             with self._lock:
-                if stream_arn not in self._wires:
-                    self._wires[stream_arn] = self._open_wire(stream_arn)
-                return self._wires[stream_arn]
+                key = (stream_arn, long_pages)
+                if key not in self._wires:
+                    self._wires[key] = self._open_wire(*key)
+                return self._wires[key]
 
         return opened
 
-    def _open_wire(self, stream_arn: str) -> KinesisWire | None:
+    def _open_wire(self, stream_arn: str, long_pages: PageFormat) -> KinesisWire | None:
         plain = self._plain
         site = plain.stream(stream_arn) if plain is not None else None
         if plain is None or site is None:
@@ -280,11 +287,12 @@ class AwsClients:
                 client=self.stream_records,
                 session=self._sdk,
                 idle_ms=self._limits.idle_ms,
+                long_pages=long_pages,
             )
         timeouts = (CONNECT_TIMEOUT_S, self.records_timeout_s)
         limits = Limits(max(1, self._limits.streams), *timeouts, self._limits.idle_ms)
         service = plain.open(site, partial(self._made, "stream_records"), limits)
-        return KinesisWire(stream_arn, service)
+        return KinesisWire(stream_arn, service, long_pages=long_pages)
 
     @cached_property
     def stream_control(self) -> KinesisClient:

@@ -101,7 +101,7 @@ def user_columns(
     except pa.ArrowInvalid:  # not UTF-8
         return None
     return UserColumns(
-        data=_gathered(data_buffer, begins, ends),
+        data=gathered(data_buffer, begins, ends),
         partition_key=names.take(pa.array(places)),
         sub_sequence_number=pa.array(_numbers(counts)),
         counts=counts,
@@ -207,8 +207,8 @@ def _varint(data: np.ndarray[Any, np.dtype[np.uint8]], at: _Ints) -> tuple[_Ints
     return number, at
 
 
-def _gathered(data: pa.Buffer, begins: _Ints, ends: _Ints) -> pa.Array:
-    """Return the data: every second piece of what lies between headers and ends."""
+def gathered(data: pa.Buffer, begins: _Ints, ends: _Ints) -> pa.Array:
+    """Return what lies between some places of a buffer and others: binary, a value each."""
     offsets = np.empty(2 * len(begins) + 1, np.int32)
     offsets[0] = 0
     offsets[1::2], offsets[2::2] = begins, ends

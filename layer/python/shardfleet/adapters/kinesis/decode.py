@@ -48,8 +48,8 @@ _MARKED = b'"~cut~"'
 _CUT_FROM = 1_400
 # Further than 1 µs from a whole millisecond the rounding is done as datetime does it.
 _NEARLY_WHOLE = 0.001
-# The last second that a datetime can hold; what lies behind is botocore's to refuse.
-_LAST_SECOND = 253_402_300_799
+LAST_SECOND = 253_402_300_799
+"""The last second that a datetime can hold; what lies behind is botocore's to refuse."""
 
 
 class _HashKeyRange(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,18 +101,18 @@ class _Answer(msgspec.Struct, Generic[_R], forbid_unknown_fields=True):
     ChildShards: list[_Child] | None = None
 
 
-class _AnswerAndMore(_Answer[_R], Generic[_R], forbid_unknown_fields=False):
-    """An answer with a member that we do not know."""
+class AnswerAndMore(_Answer[_R], Generic[_R], forbid_unknown_fields=False):
+    """An answer, perhaps with a member that we do not know."""
 
 
 # Each with its twin for the day when Kinesis adds a member.
 _WHOLE = (
     msgspec.json.Decoder(_Answer[_Whole]),
-    msgspec.json.Decoder(_AnswerAndMore[_WholeAndMore]),
+    msgspec.json.Decoder(AnswerAndMore[_WholeAndMore]),
 )
 _CUT = (
     msgspec.json.Decoder(_Answer[_Cut]),
-    msgspec.json.Decoder(_AnswerAndMore[_CutAndMore]),
+    msgspec.json.Decoder(AnswerAndMore[_CutAndMore]),
 )
 
 
@@ -180,7 +180,8 @@ def _decode_quickly(body: bytes | bytearray) -> RecordsPage:
 def _decode_whole(body: bytes | bytearray) -> RecordsPage:
     """Parse the body in one go, base64 included."""
     answer = _typed(_WHOLE, body)
-    return _page(answer, [found.Data for found in answer.Records])
+    found = answer.Records
+    return page_with(answer, _stream_records(found, [each.Data for each in found]))
 
 
 def _decode_cut(body: bytes | bytearray) -> RecordsPage:
@@ -206,7 +207,7 @@ def _decode_cut(body: bytes | bytearray) -> RecordsPage:
         raise _Unexpected("cuts and records do not match")
     if [record.Data for record in found].count(_MARK) < len(found):
         raise _Unexpected("a record that was not cut")
-    return _page(answer, payloads)
+    return page_with(answer, _stream_records(found, payloads))
 
 
 def _typed(decoders: tuple[msgspec.json.Decoder[Any], ...], text: bytes | bytearray) -> Any:
@@ -231,7 +232,7 @@ def _stream_records(found: Sequence[_Whole | _Cut], payloads: list[bytes]) -> li
         seconds = record.ApproximateArrivalTimestamp
         if seconds is None:
             arrival_ms = NO_ARRIVAL_MS
-        elif not 0 <= seconds <= _LAST_SECOND:
+        elif not 0 <= seconds <= LAST_SECOND:
             raise _Unexpected("an arrival time out of range")
         else:
             exact = seconds * 1000
@@ -256,9 +257,13 @@ def _rounded_ms(seconds: float) -> int:
     return round((int(whole) * 1_000_000 + round(fraction * 1_000_000)) / 1000)
 
 
-def _page(answer: _Answer[Any], payloads: list[bytes]) -> RecordsPage:
+def page_with(
+    answer: _Answer[Any], records: Sequence[StreamRecord], *, size_bytes: int | None = None
+) -> RecordsPage:
+    """Return the page of an answer, its records made already, and their size if it is known."""
     return RecordsPage(
-        records=_stream_records(answer.Records, payloads),
+        records=records,
+        size_bytes=size_bytes,
         resume_token=answer.NextShardIterator,
         millis_behind_latest=answer.MillisBehindLatest,
         child_shards=[

@@ -7,8 +7,9 @@ to botocore: :func:`open_wire` then returns None, and the caller uses its client
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -48,6 +49,41 @@ class _ShardIterator(msgspec.Struct):
     ShardIterator: str
 
 
+class PageFormat(NamedTuple):
+    """
+    How a page is asked for and read.
+
+    Attributes:
+        content_type: of the request, and so of the answer, but for services that answer in JSON
+            all the same (fact K100); None: the service's JSON.
+        encode: returns a request's body, from iterator, limit and ARN of the stream.
+        decode: returns the page in an answer's body, whichever of the two it is in.
+
+    """
+
+    content_type: str | None
+    encode: Callable[[str, int, str], bytes]
+    decode: Callable[[bytes | bytearray], RecordsPage]
+
+
+def _asked(iterator: str, limit: int, stream_arn: str) -> bytes:
+    return msgspec.json.encode(_GetRecords(iterator, limit, stream_arn))
+
+
+JSON_PAGES = PageFormat(None, _asked, decode_page)
+"""The format that every endpoint knows."""
+
+
+def takes_cbor() -> bool:
+    """
+    Tell whether the endpoint takes CBOR.
+
+    The environment says so as it does to the AWS SDK for Java 2: it does unless
+    ``CBOR_ENABLED=false``.
+    """
+    return os.environ.get("CBOR_ENABLED", "").lower() != "false"
+
+
 class KinesisWire:
     """
     The busy calls on one stream; safe to share between threads.
@@ -55,29 +91,40 @@ class KinesisWire:
     Args:
         stream_arn: the stream.
         service: at the endpoint of the stream.
+        long_pages: the format of pages that are likely to be long.
 
     """
 
-    def __init__(self, stream_arn: str, service: JsonService) -> None:
+    def __init__(
+        self, stream_arn: str, service: JsonService, *, long_pages: PageFormat = JSON_PAGES
+    ) -> None:
         """Send nothing yet."""
         self._stream_arn = stream_arn
         self._service = service
+        self._long_pages = long_pages
 
     def get_records(self, iterator: str, *, limit: int) -> RecordsPage:
         """
-        Read a page.
+        Read a page that is likely to be long.
 
         Raises:
             ClientError: the service refused.
             HTTPClientError, ConnectionError: no answer, or no connection.
-            UnreadableAnswer: an answer that is none.
+            UnreadableAnswer: an answer that is none; the next one is asked for in JSON.
 
         """
-        return decode_page(self._service.call("GetRecords", self._asked(iterator, limit)))
+        pages = self._long_pages
+        body = pages.encode(iterator, limit, self._stream_arn)
+        answer = self._service.call("GetRecords", body, content_type=pages.content_type)
+        try:
+            return pages.decode(answer)
+        except UnreadableAnswer:
+            self._long_pages = JSON_PAGES
+            raise
 
     def send_get_records(self, iterator: str, *, limit: int) -> SentRequest | None:
-        """Ask for a page without waiting for anything; None if that cannot be."""
-        return self._service.send("GetRecords", self._asked(iterator, limit))
+        """Ask for a page that is likely to be short, without waiting; None if that cannot be."""
+        return self._service.send("GetRecords", _asked(iterator, limit, self._stream_arn))
 
     def page_of(self, sent: SentRequest) -> RecordsPage:
         """
@@ -139,16 +186,18 @@ class KinesisWire:
         """Close the connections that are kept."""
         self._service.close()
 
-    def _asked(self, iterator: str, limit: int) -> bytes:
-        return msgspec.json.encode(_GetRecords(iterator, limit, self._stream_arn))
-
 
 OpenWire = Callable[[], KinesisWire | None]
 """Opens the wire when called first; None says that botocore's client must do."""
 
 
 def open_wire(
-    stream_arn: str, *, client: KinesisClient, session: Session, idle_ms: int = IDLE_MS
+    stream_arn: str,
+    *,
+    client: KinesisClient,
+    session: Session,
+    idle_ms: int = IDLE_MS,
+    long_pages: PageFormat = JSON_PAGES,
 ) -> KinesisWire | None:
     """
     Return the wire that does as the client would, None if it cannot.
@@ -158,6 +207,7 @@ def open_wire(
         client: whose endpoint, region and time-outs are taken over.
         session: the client's, for credentials and the certificates to trust.
         idle_ms: a connection unused for longer is not used again.
+        long_pages: the format of pages that are likely to be long.
 
     Raises:
         BotoCoreError: no credentials, no region, or no endpoint.
@@ -167,4 +217,4 @@ def open_wire(
         return None
     example = {"StreamARN": stream_arn, "ShardIterator": "-"}
     service = open_service(client, session, example=("get_records", example), idle_ms=idle_ms)
-    return None if service is None else KinesisWire(stream_arn, service)
+    return None if service is None else KinesisWire(stream_arn, service, long_pages=long_pages)

@@ -7,13 +7,13 @@ producer repeats what failed and counts it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shardfleet.adapters.kinesis.shards import list_shards
+from shardfleet.adapters.kinesis.wire import takes_cbor
 from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.stream.shards import Shard
@@ -37,8 +37,7 @@ class KinesisWriter:
         control: client for ListShards; may repeat.
         pool: threads of both.
         wire: opens the quick way for PutRecords when first needed; None, or an answer of None:
-            the client does it. So it does, too, for an endpoint that does not take CBOR, which the
-            environment tells as it tells the AWS SDK for Java 2: ``CBOR_ENABLED=false``.
+            the client does it. So it does, too, for an endpoint that does not take CBOR.
 
     """
 
@@ -52,8 +51,7 @@ class KinesisWriter:
         wire: OpenWire | None = None,
     ) -> None:
         """Send nothing yet."""
-        takes_cbor = os.environ.get("CBOR_ENABLED", "").lower() != "false"
-        self._open_wire = wire if takes_cbor else None
+        self._open_wire = wire if takes_cbor() else None
         self._stream_arn = stream_arn
         self._records = records
         self._control = control

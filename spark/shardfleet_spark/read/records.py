@@ -1,0 +1,70 @@
+"""Stream records of one shard, whether each is an object or all are columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import pyarrow as pa
+
+from shardfleet.kpl.envelope import MAGIC, is_framed
+from shardfleet.records import StreamRecord
+
+try:
+    from shardfleet.adapters.kinesis.columns import RecordColumns
+except ImportError:  # Without numpy no page has them; pyarrow is all that this package asks for.
+    RecordColumns = ()  # type: ignore[assignment,misc] # of which nothing is an instance
+
+
+def columns_of(records: Sequence[StreamRecord]) -> pa.RecordBatch | None:
+    """Return records as columns, a row each, if they are; None if each is an object."""
+    return records.batch if isinstance(records, RecordColumns) else None
+
+
+def joined(pieces: Sequence[Sequence[StreamRecord]]) -> Sequence[StreamRecord]:
+    """Return the records of some pieces, as columns if all of them are."""
+    if len(pieces) == 1:
+        return pieces[0]
+    batches = [batch for each in pieces if (batch := columns_of(each)) is not None]
+    if not batches or len(batches) < len(pieces):
+        return [*chain.from_iterable(pieces)]
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return RecordColumns(whole)
+
+
+def size_of(records: Sequence[StreamRecord]) -> int:
+    """Return the bytes of data and keys."""
+    if isinstance(records, RecordColumns):
+        return records.size
+    # Lists: for thousands of records a generator costs half as much again.
+    return sum(data_sizes_of(records)) + sum([len(each.partition_key) for each in records])
+
+
+def data_sizes_of(records: Sequence[StreamRecord]) -> list[int]:
+    """Return the bytes of each record's data."""
+    if isinstance(records, RecordColumns):
+        return records.data_sizes
+    return [len(each.data) for each in records]
+
+
+def sequence_numbers_of(records: Sequence[StreamRecord]) -> list[str]:
+    """Return the sequence numbers."""
+    if isinstance(records, RecordColumns):
+        return records.sequence_numbers
+    return [each.sequence_number for each in records]
+
+
+def last_arrival_ms(records: Sequence[StreamRecord]) -> int:
+    """Return the latest arrival of some records, at least one."""
+    if isinstance(records, RecordColumns):
+        return records.last_arrival_ms
+    return max([each.approximate_arrival_ms for each in records])
+
+
+def have_aggregates(records: Sequence[StreamRecord]) -> bool:
+    """Tell whether any is an aggregate, intact or not."""
+    if isinstance(records, RecordColumns):
+        return records.have_aggregates
+    # Nearly always none looks like one, which is told sooner in a list than record by record.
+    looks = [each.data.startswith(MAGIC) for each in records]
+    return True in looks and any(is_framed(each.data) for each in records)
