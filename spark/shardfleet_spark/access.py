@@ -71,6 +71,11 @@ def read_ports(options: SourceOptions) -> FetchPorts:
     )
 
 
+def kept_streams() -> int:
+    """Return how many streams this process keeps clients for."""
+    return len(_kept)
+
+
 def _stream_of(options: SourceOptions) -> KinesisPolling:
     # A forked process must not share its parent's connections.
     key = (os.getpid(), options.stream, options.stream_calls, *sorted(options.access.items()))

@@ -22,7 +22,7 @@ from shardfleet.domain.stream.sequence import PointKind, Position, StreamIncarna
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ConfigurationError
 from shardfleet.records import StreamRecord
-from shardfleet_spark.access import read_ports
+from shardfleet_spark.access import kept_streams, read_ports
 from shardfleet_spark.host.collector import leave_imports_alone
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.options.source_options import BatchOptions
@@ -78,7 +78,7 @@ class KinesisBatchReader(DataSourceReader):
     def read(self, partition: BatchPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Yield the rows of one task."""
         ports = read_ports(self._options)
-        leave_imports_alone()
+        leave_imports_alone(kept_streams())
         with asyncio.Runner() as runner:
             for generation in partition.generations:
                 readings = Readings(generation, partition.until_ms, ports)

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from shardfleet_spark.access import (
     figures_of,
+    kept_streams,
     leases_of,
     publishing_of,
     read_ports,
@@ -185,7 +186,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of one task: read, sealed, and only then handed out."""
         planned = partition.planned
         ports = read_ports(self._options)
-        leave_imports_alone()
+        leave_imports_alone(kept_streams())
         sealed = asyncio.run(self._sealed(planned, ports))
         yield from batches_of(
             (each.records, self._rows(reading, planned))

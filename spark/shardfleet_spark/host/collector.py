@@ -12,21 +12,28 @@ import gc
 import os
 
 _SETTLED = 2
-_seen_in = _seen = 0
+_place = (0, 0)
+_seen = 0
 
 
-def leave_imports_alone() -> None:
+def leave_imports_alone(streams: int) -> None:
     """
     Have the collector leave alone what this process holds at its second task; called by each task.
 
     Not sooner: a process that has one task gains nothing, and a first task imports much on its way.
-    Once, because a task's own objects are in cycles (a function that was unpickled and its
-    globals): those of this task stay for good, those of each later one are collected as ever.
+    Once, and once more at the second task after the first one of another stream, whose clients it
+    keeps, too: a task's own objects are in cycles (a function that was unpickled and its globals),
+    and those of this task stay for good, those of each later one are collected as ever.
+
+    Args:
+        streams: whose clients this process keeps.
+
     """
-    global _seen_in, _seen  # noqa: PLW0603 - the collector is the process's, too.
+    global _place, _seen  # noqa: PLW0603 - the collector is the process's, too.
     # A forked process is another one, which may have imported more.
-    _seen = _seen + 1 if _seen_in == os.getpid() else 1
-    _seen_in = os.getpid()
+    here = (os.getpid(), streams)
+    _seen = _seen + 1 if _place == here else 1
+    _place = here
     if _seen == _SETTLED:
         gc.collect()
         gc.freeze()
