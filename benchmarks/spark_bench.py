@@ -32,7 +32,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet_spark.host.java import use_java
 from shardfleet_spark.host.local_python import use_local_python
-from shardfleet_spark.host.private import loopback_only
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -156,9 +155,11 @@ def session(cores: int = 2) -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     settings = {
-        **loopback_only(),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": HEAP,
         "spark.python.authenticate.socketTimeout": "120s",  # The machine may be busy.
+        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",

@@ -8,7 +8,7 @@ import pytest
 
 from shardfleet_spark.host.java import find_java
 from shardfleet_spark.host.local_python import use_local_python
-from shardfleet_spark.host.private import loopback_only
+from shardfleet_spark.host.private import LOOPBACK_ONLY
 from tests.conftest import JAVA_OPTIONS
 
 CONNECT = bool(os.environ.get("SHARDFLEET_TEST_SPARK_CONNECT"))
@@ -23,7 +23,7 @@ which run without a stream or are run by `test_connect.py` with the command itse
 
 SETTINGS = {
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,  # Where no pytest has set them for all.
-    **loopback_only(),
+    **LOOPBACK_ONLY,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.metricsEnabled": "false",

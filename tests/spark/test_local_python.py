@@ -6,11 +6,8 @@ import stat
 import struct
 import subprocess
 import sys
-from importlib.metadata import version
-from pathlib import Path
 
 import pytest
-from pyspark.sql import functions as sf
 
 from shardfleet_spark.host.local_python import local_python, use_local_python
 
@@ -112,19 +109,3 @@ def test_the_drivers_port_takes_no_object_from_a_stranger(spark):
 
     assert b"SaslMessage" in said, said
     assert b"readObject" not in said
-
-
-def test_nobody_else_meets_a_python_worker(spark):
-    """Spark asks for no secret at a socket file: who may enter its folder may send code."""
-
-    @sf.udf("string")
-    def met_at(_):
-        return os.environ.get("PYTHON_WORKER_FACTORY_SOCK_DIR")
-
-    (row,) = spark.range(1).select(met_at("id")).collect()
-    if version("pyspark").startswith("4.0."):  # There it is a port, and a secret.
-        assert row[0] is None
-        return
-    folder = Path(row[0]).stat()
-    assert stat.S_IMODE(folder.st_mode) == 0o700
-    assert folder.st_uid == os.getuid()

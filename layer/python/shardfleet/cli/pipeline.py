@@ -166,7 +166,7 @@ def _run(plan: "PipelinePlan", session: "SparkSession") -> None:
 def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":
     from shardfleet_spark.host.java import OLDEST, use_java
     from shardfleet_spark.host.local_python import use_local_python
-    from shardfleet_spark.host.private import loopback_only
+    from shardfleet_spark.host.private import LOOPBACK_ONLY
 
     if not use_java():
         raise ConfigurationError(
@@ -181,7 +181,7 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
 
     settings = {"spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
-        settings |= loopback_only()
+        settings |= LOOPBACK_ONLY
     builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
     return builder.config(map={**settings, **conf}).getOrCreate()
 

@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 
 from shardfleet_spark.host.java import use_java
 from shardfleet_spark.host.local_python import use_local_python
-from shardfleet_spark.host.private import loopback_only
+from shardfleet_spark.host.private import LOOPBACK_ONLY
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 
 _SETTINGS = {
+    **LOOPBACK_ONLY,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.showConsoleProgress": "false",
@@ -31,7 +32,7 @@ def main(plans: str, result: str) -> None:
     use_java()
     use_local_python()
     builder = SparkSession.builder.master("local[2]").appName("shardfleet demo")
-    for name, value in {**loopback_only(), **_SETTINGS}.items():
+    for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     try:
