@@ -57,7 +57,8 @@ def test_a_timestamp_is_the_number_that_aws_counts_tagged_or_not():
 @given(value=st.dictionaries(TEXTS, VALUES, max_size=5), behind=st.binary(max_size=9))
 def test_the_members_of_a_structure_are_found_at_their_places(encode, value, behind):
     body = b"!" + encode(value) + behind
-    places, end = members(body, 1)
+    values, places, end = members(body, 1)
+    assert values == value
     assert body[end:] == behind
     assert {name: body[at.start : at.stop] for name, at in places.items()} == {
         name: encode(each) for name, each in value.items()

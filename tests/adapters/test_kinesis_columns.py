@@ -275,6 +275,13 @@ def test_behind_records_that_are_columns_the_answer_goes_on(encode):
     ]
 
 
+@pytest.mark.parametrize("number", [1, MANY])
+def test_a_child_without_a_hash_key_makes_the_answer_unreadable(number):
+    keys = {"StartingHashKey": "none", "EndingHashKey": "1"}
+    child = {"ShardId": "shardId-1", "ParentShards": [], "HashKeyRange": keys}
+    assert outcome(counted(answer_of(plain(number)) | {"ChildShards": [child]})) == "unreadable"
+
+
 def test_an_answer_in_json_is_read_too():
     """Fact K100: an answer may come in JSON all the same."""
     body = b'{"Records":[{"SequenceNumber":"1","PartitionKey":"k","Data":"eA=="}]}'

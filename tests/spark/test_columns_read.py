@@ -117,6 +117,12 @@ def test_of_a_seal_they_are_as_much():
     assert not is_complete(sealed, found[2:600])
 
 
+def test_what_arrow_does_not_join_into_one_is_joined_record_by_record():
+    """It joins nothing into none, and more than 2 GiB into several."""
+    empty = columns_of([])
+    assert joined([empty, empty]) == []
+
+
 @pytest.mark.parametrize("kinds", ["", "r", "c", "cc", "rc", "cr", "crc"])
 def test_pieces_are_joined_in_order(kinds):
     chance = random.Random(kinds)

@@ -28,8 +28,9 @@ def joined(pieces: Sequence[Sequence[StreamRecord]]) -> Sequence[StreamRecord]:
     batches = [batch for each in pieces if (batch := columns_of(each)) is not None]
     if not batches or len(batches) < len(pieces):
         return [*chain.from_iterable(pieces)]
-    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return RecordColumns(whole)
+    whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    # Arrow's columns of bytes end at 2 GiB: then it makes several.
+    return RecordColumns(whole[0]) if len(whole) == 1 else [*chain.from_iterable(pieces)]
 
 
 def size_of(records: Sequence[StreamRecord]) -> int:

@@ -3,7 +3,8 @@ What a service of AWS says in CBOR (RFC 8949), as far as a JSON service has some
 
 The twin of the JSON protocol, ``application/x-amz-cbor-1.1``: the AWS SDK for Java speaks it to
 Kinesis unless it is told not to (``AwsCborProtocolFactory``). The same structures, data as bytes;
-their ends are counted or marked. Timestamps, tags and what else no answer here has are refused.
+their ends are counted or marked. A timestamp is read as the number that it is, tagged as one or
+not; other tags and what else no answer here has are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import repeat
 from typing import Any
 
 _NUMBER, _BYTES, _TEXT, _ARRAY, _MAP, _TAG = 0, 2, 3, 4, 5, 6
-_EPOCH = 1  # The tag of a timestamp. AWS counts milliseconds behind it, RFC 8949 seconds.
+_EPOCH = 1  # A timestamp's tag: AWS counts milliseconds behind it (K96), RFC 8949 seconds.
 _SHORT_TEXT, _SHORT_TEXT_END = 0x60, 0x78
 _TEXT_8 = 0x78
 _SIMPLE = {0xF4: False, 0xF5: True, 0xF6: None}
@@ -98,9 +99,9 @@ def items(body: bytes | bytearray, at: int) -> tuple[int, int]:
     return _number(body, at)
 
 
-def members(body: bytes | bytearray, at: int) -> tuple[dict[str, range], int]:
+def members(body: bytes | bytearray, at: int) -> tuple[dict[str, Any], dict[str, range], int]:
     """
-    Return where the values of a structure at a place are, and where it ends.
+    Return the values of a structure at a place, where each is, and where the structure ends.
 
     Raises:
         ValueError, IndexError: no structure is there.
@@ -108,16 +109,9 @@ def members(body: bytes | bytearray, at: int) -> tuple[dict[str, range], int]:
     """
     if body[at] >> 5 != _MAP:
         raise ValueError("no structure where one is expected")
-    left, at = _number(body, at)
     places: dict[str, range] = {}
-    while left:
-        if left < 0 and body[at] == _END:
-            return places, at + 1
-        key, begin = _text(body, at)
-        _, at = _value(body, begin, _DEPTH_MOST)
-        places[key] = range(begin, at)
-        left -= 1
-    return places, at
+    values, end = _map(body, at, _DEPTH_MOST, readers=_NO_READERS, places=places)
+    return values, places, end
 
 
 def _value(
@@ -132,7 +126,7 @@ def _value(
         if not depth:
             raise ValueError("structures within structures without end")
         if kind == _MAP:
-            return _map(body, at, depth - 1, readers=readers)
+            return _map(body, at, depth - 1, readers=readers, places={})
         return _array(body, at, depth - 1)
     if kind == _TEXT:
         return _text(body, at)
@@ -147,16 +141,23 @@ def _value(
 
 
 def _map(
-    body: bytes | bytearray, at: int, depth: int, *, readers: Mapping[str, Reader]
+    body: bytes | bytearray,
+    at: int,
+    depth: int,
+    *,
+    readers: Mapping[str, Reader],
+    places: dict[str, range],
 ) -> tuple[dict[str, Any], int]:
+    """Return a structure, and where it ends; note where its values are."""
     left, at = _number(body, at)
     found: dict[str, Any] = {}
     while left:
         if left < 0 and body[at] == _END:
             return found, at + 1
-        key, at = _text(body, at)
+        key, begin = _text(body, at)
         read = readers.get(key)
-        found[key], at = (read and read(body, at)) or _value(body, at, depth)
+        found[key], at = (read and read(body, begin)) or _value(body, begin, depth)
+        places[key] = range(begin, at)
         left -= 1
     return found, at
 

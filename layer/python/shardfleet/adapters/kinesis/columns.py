@@ -12,7 +12,7 @@ Lambda may import this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Annotated, Any, NamedTuple, overload
 
@@ -205,14 +205,13 @@ def _decode(body: bytes | bytearray) -> RecordsPage:
         if isinstance(records, RecordColumns):
             answer["Records"] = ()
         found = msgspec.convert(answer, AnswerAndMore[_Record])
-        made = [_stream_record(each) for each in found.Records]
+        if isinstance(records, RecordColumns):
+            return page_with(found, records, size_bytes=records.size)
+        return page_with(found, [_stream_record(each) for each in found.Records])
     except (ValueError, RecursionError) as error:
         # Its kind alone: such an error may hold what it could not read.
         kind = type(error).__name__
         raise UnreadableAnswer(f"GetRecords: the answer cannot be read: {kind}") from None
-    if isinstance(records, RecordColumns):
-        return page_with(found, records, size_bytes=records.size)
-    return page_with(found, made)
 
 
 CBOR_PAGES = PageFormat(CBOR, encode_get_records, decode_columns)
@@ -268,7 +267,7 @@ class _Layout(NamedTuple):
 
 def _layout_of(body: bytes | bytearray, at: int) -> _Layout | None:
     """Return the layout of the record at a place; None if it is none that can be told."""
-    places, end = cbor.members(body, at)
+    record, places, end = cbor.members(body, at)
     if not places.keys() >= _MEMBERS:
         return None
     data, key = places["Data"], places["PartitionKey"]
@@ -283,7 +282,6 @@ def _layout_of(body: bytes | bytearray, at: int) -> _Layout | None:
         is_any[piece][place] = True
         return piece, place
 
-    record: Mapping[str, Any] = cbor.decode(body[at:end])
     number, encryption = record["SequenceNumber"], record.get(_ENCRYPTION)
     is_aggregate = isinstance(record["Data"], bytes) and record["Data"].startswith(MAGIC)
     if is_aggregate or not isinstance(number, str) or not isinstance(encryption, str | None):

@@ -22,8 +22,8 @@ class StoredRecord(dict[str, Any]):
     The wire form of a record.
 
     Attributes:
-        cbor: the same in CBOR, once somebody has read it so; to make it takes as long as to
-            answer with ten.
+        cbor: the same in CBOR, once somebody has read it so: to encode a record takes longer than
+            to send ten.
 
     """
 
