@@ -26,7 +26,8 @@ from tests.test_tidy import ROOT
 FOLDER = Path(__file__).parent
 OPERATIONS = "operations.toml"
 # What a fact may be known from: a page of AWS's documentation by its title, botocore's model, a
-# thread of others who met it, a bug that others had by not knowing it, a class of the KCL.
+# thread of others who met it, a bug that others had by not knowing it, a class of the KCL or of
+# Lambda's runtime.
 KINDS = ("page", "model", "issue", "bug", "class")
 CELLS = ("refusals", "limits", "paging", "consistency")
 THREAD = re.compile(r"[\w.-]+/[\w.-]+#\d+")

@@ -1,6 +1,7 @@
 """The two Lambda functions with everything real behind them: the embedded AWS, and our engine."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -15,11 +16,12 @@ from types import SimpleNamespace
 import pytest
 
 from shardfleet.adapters.step_functions import execution_arn
+from shardfleet.adapters.telemetry.whole_lines import WholeLines
 from shardfleet.config import FleetConfig
 from shardfleet.engine.state.ledger import day_of
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime import invocation
-from shardfleet.runtime.bootstrap import open_sandbox
+from shardfleet.runtime.bootstrap import TellingProcess, open_sandbox
 from shardfleet.runtime.entry_points import worker_handler
 from shardfleet.runtime.managing import ALLOCATIONS_BETWEEN_LOOKS, manager_handler
 from shardfleet.testing.memory import MemoryProcess, ProcessEndedError
@@ -301,6 +303,25 @@ def test_a_turn_that_leaves_a_thread_behind_ends_the_process(fleet, monkeypatch,
         manager_handler({}, Context(6))
 
 
+@pytest.mark.processes
+def test_a_line_that_was_begun_is_in_the_log_when_the_invocation_is_over(fleet, monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", WholeLines(written))
+    sys.stdout.write("so far")
+    manager_handler({}, Context(6))
+    assert written.getvalue() == "so far\n"
+
+
+def test_a_line_that_was_begun_is_in_the_log_when_the_process_ends_itself(monkeypatch):
+    written = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", WholeLines(written))
+    sandbox = SimpleNamespace(events=SimpleNamespace(flush=list), process=MemoryProcess())
+    sys.stdout.write("so far")
+    with pytest.raises(ProcessEndedError):
+        TellingProcess(sandbox).end("a call outlived its time-out")
+    assert written.getvalue() == "so far\n"
+
+
 @pytest.mark.parametrize(
     ("event", "words"),
     [
@@ -362,6 +383,8 @@ def test_the_managers_process_looks_for_circles_seldom_and_never_among_what_is_i
 
 def test_the_sandbox_is_opened_once_per_process(monkeypatch):
     opened = []
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
     monkeypatch.setattr(
         invocation, "open_sandbox", lambda env: opened.append(env) or SimpleNamespace()
     )

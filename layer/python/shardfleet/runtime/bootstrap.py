@@ -48,6 +48,7 @@ from shardfleet.adapters.system import (
     vcpus_of,
 )
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
+from shardfleet.adapters.telemetry.whole_lines import finish_lines
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.contract import HandlerContract
@@ -270,9 +271,10 @@ class TellingProcess:
     sandbox: Sandbox
 
     def end(self, reason: str) -> Never:
-        """Write the metrics of up to a minute, which would end with the process, and end it."""
+        """Write metrics and lines that were begun, which would end with the process; end it."""
         with suppress(Exception):
             self.sandbox.events.flush()
+            finish_lines()
         self.sandbox.process.end(reason)
 
 

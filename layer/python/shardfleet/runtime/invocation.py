@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import cache
 
+from shardfleet.adapters.telemetry.whole_lines import finish_lines, write_whole_lines
 from shardfleet.domain.cost.estimate import Consumption, price_of
 from shardfleet.engine.ports import StateStore
 from shardfleet.engine.state.ledger import Ledger
@@ -39,7 +40,7 @@ async def invocation(
     scheduled_runs: int = 0,
 ) -> AsyncIterator[TurnThreads]:
     """
-    Provide threads; at the end note the costs, flush the metrics and join the threads.
+    Provide threads; at the end note the costs, flush metrics and prints, and join the threads.
 
     A thread that goes on ends the process (H10). Connections that may have died in the rest
     before are dropped, so that no call waits for an answer that nobody gives.
@@ -53,6 +54,7 @@ async def invocation(
         store = bootstrap.state_store(sandbox, threads)
         await meter.keep(writer, store, transitions=transitions, scheduled_runs=scheduled_runs)
         sandbox.events.flush()
+        finish_lines()
         left_ms = context.get_remaining_time_in_millis() - JOIN_MARGIN_MS
         if not await threads.close(within_ms=max(0, left_ms)):
             bootstrap.TellingProcess(sandbox).end("a call of the SDK outlived its turn")
@@ -114,5 +116,6 @@ class Meter:
 
 @cache
 def kept_sandbox() -> Sandbox:
-    """Return the sandbox of this process, opened when first asked for."""
+    """Return the sandbox of this process, opened when first asked for; its prints are by lines."""
+    write_whole_lines()
     return open_sandbox(os.environ)
