@@ -161,8 +161,8 @@ spark-cluster: install ## the tests that want a Spark cluster of one master and 
 	@SHARDFLEET_TEST_SPARK_CLUSTER=1 $(BIN)/python -m pytest tests/spark/kills/test_kills.py $(ARGS)
 
 spark-older: install ## the source's and the sink's tests on Spark 4.0 and 4.1, each in a .venv-spark-*; 600 MB in one run; SHORT=1 without the lives of tables (5 min) [17 min]
-	@SHARDFLEET_TEST_DRAIN_MB=600 $(BIN)/python -m tests.spark.older $(if $(SHORT),--short) \
-	  --output $(RESULTS)/spark_older.json $(ARGS)
+	@SHARDFLEET_TEST_DRAIN_MB=600 $(BIN)/python -m tests.spark.older \
+	  $(if $(SHORT),--short,--output $(RESULTS)/spark_older.json) $(ARGS)
 
 spark-connect: install ## the source's and the sink's tests, and pipelines, over Spark Connect [2 min]
 	@SHARDFLEET_TEST_SPARK_CONNECT=1 $(BIN)/python -m pytest $(OVER_CONNECT) $(ARGS)

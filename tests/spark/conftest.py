@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import pytest
 
+from shardfleet_spark.host.compat import release_of
 from shardfleet_spark.host.java import find_java
 from shardfleet_spark.host.local_python import use_local_python
 from shardfleet_spark.host.private import LOOPBACK_ONLY
@@ -40,7 +41,7 @@ def checkpoint_files():
     seventh of what its tests cost.
     """
     package = "org.apache.spark.sql.execution.streaming"
-    if version("pyspark") >= "4.1":
+    if release_of(version("pyspark")) >= (4, 1):
         package += ".checkpointing"
     return f"{package}.FileSystemBasedCheckpointFileManager"
 

@@ -38,7 +38,9 @@ from tests.test_tidy import ROOT
 KILLS = int(os.environ.get("SHARDFLEET_TEST_TABLE_KILLS", "3"))
 KILLS_OF_A_LIFE = 8
 LIFE_LIMIT_S = 600
-PER_PUT, KEYS = 20, 23
+PER_PUT, KEYS = 100, 23
+# Of blanks behind a number: pages of the longer ones are read in CBOR, and as columns.
+SIZES = (0, 1_000, 4_000)
 FEED_S = 0.5
 SETTINGS = {"delta": delta_settings, "iceberg": iceberg_settings}
 
@@ -156,10 +158,11 @@ class Feeder(threading.Thread):
     def run(self):
         while not self._stopping.is_set():
             numbers = range(self.count, self.count + PER_PUT)
+            blanks = b" " * SIZES[self.count // PER_PUT % len(SIZES)]
             found = self._client.put_records(
                 StreamName=self.stream,
                 Records=[
-                    {"Data": b"%d" % number, "PartitionKey": f"key {number % KEYS}"}
+                    {"Data": b"%d" % number + blanks, "PartitionKey": f"key {number % KEYS}"}
                     for number in numbers
                 ],
             )
