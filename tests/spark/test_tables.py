@@ -294,7 +294,7 @@ def lives(kind, settings, environment, embedded_aws, make_stream, spark_account,
         sink=table,
         source_options={
             "startingPosition": "TRIM_HORIZON",
-            "maxRecordsPerBatch": "500",
+            "maxRecordsPerBatch": "2000",
             "sealStore": f"file:{tmp_path}/seals",
             "region": embedded_aws.region,
             "endpoint": embedded_aws.endpoint_url,
