@@ -176,8 +176,9 @@ def main(text):
         # A query writes in a session of its own, and this one may know the table of a back-fill.
         session.catalog.refreshTable(place.where)
     read = session.read.format(place.format).load(place.where)
-    # Blanks behind a number make a record long, and tell nothing.
-    rows = read.withColumn("data", trim(read.data.cast("string"))).toJSON().collect()
+    if "data" in read.columns:  # Blanks behind a number make a record long, and tell nothing.
+        read = read.withColumn("data", trim(read.data.cast("string")))
+    rows = read.toJSON().collect()
     sys.stdout.write(f"\n[{', '.join(rows)}]\n")
     session.stop()
 
